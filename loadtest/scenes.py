@@ -684,6 +684,9 @@ async def one_tenant(p: Probe) -> None:
     )
     await p.measure("make_queue", "made before", Q)
     await p.measure("add_queue", "one", keys.REGISTRY, lambda: _queue(next(count)))
+    change = ("token", "set_weight", Q, "lone", "x" * 4_000)
+    await p.measure("begin_change", "one", keys.AUDIT, change)
+    await p.measure("end_change", "one", keys.AUDIT, ("0-0", 0, "x" * 2_000, *change))
     await p.measure("forget_queue", f"only asked, {where}", Q, (0, 0, "", 0))
     await p.measure("block_queue", where, Q, (1, 1), rounds=1)
     await p.measure(

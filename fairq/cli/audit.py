@@ -28,7 +28,7 @@ def audit(
     *,
     queue: str = "",
     tenant: str = "",
-    token: str = "",
+    by: str = "",
     verb: str = "",
     since: Span | None = None,
     by_tenants: Annotated[bool, Parameter(negative=())] = False,
@@ -50,7 +50,7 @@ def audit(
         Only changes of this queue.
     tenant
         Only changes of this tenant.
-    token
+    by
         Only changes by the token with this id (`fairq tokens list`).
     verb
         Only changes of this kind, such as set_weight.
@@ -67,7 +67,7 @@ def audit(
         raise BadRequest("count must be at least 1", field="count")
     ago = seconds_of(since)
     since_ms = 0 if ago is None else max(0, round((time.time() - ago) * 1000))
-    which: dict[str, Any] = {"queue": queue, "tenant": tenant, "token": token, "verb": verb, "since_ms": since_ms}
+    which: dict[str, Any] = {"queue": queue, "tenant": tenant, "token": by, "verb": verb, "since_ms": since_ms}
     which["by_tenants"] = by_tenants
 
     async def read(client: OperatorClient) -> tuple[list[Change], AuditPage]:

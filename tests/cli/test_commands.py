@@ -248,6 +248,54 @@ def test_a_queue_setting_that_can_be_none_is_refused(commands: Commands, setting
     one_line_error(commands("queues", "set", "emails", setting), 2, word)
 
 
+def test_tokens_have_labels_and_expire(commands: Commands) -> None:
+    made = commands("tokens", "create", "viewer", "--label", "Ann", "--expires-after", "90d", "--json").json
+    assert (made["role"], made["label"]) == ("viewer", "Ann")
+    (row,) = commands("tokens", "list", "--json").json
+    assert row["expires_at_ms"] - row["created_at_ms"] == 90 * 86_400_000
+    heads = commands("tokens", "list").out
+    assert all(word in heads for word in ("label", "expires", "last used", "Ann"))
+    for argv in (["--label", "a\nb"], ["--label", "x" * 81], ["--expires-after", "401d"], ["--expires-after", "-1s"]):
+        assert commands("tokens", "create", "viewer", *argv).code == 2, argv
+    viewer = made["token"]
+    assert commands("queues", "list", token=viewer).code == 0
+    one_line_error(
+        commands("tenants", "set-weight", "emails", "ada", "2", token=viewer), 1, "viewer tokens may not send"
+    )
+
+
+def test_the_audit_tells_who_changed_what(commands: Commands) -> None:
+    assert "nothing was changed" in commands("audit").out
+    commands("tenants", "set-weight", "emails", "ada", "2.5")
+    commands("tenants", "set-limits", "emails", "ada", "--rate", "5")
+    commands("queues", "pause", "images")
+    found = commands("audit", "--json").json
+    assert [change["verb"] for change in found] == ["pause", "set_limits", "set_weight"]
+    table = commands("audit", "--queue", "emails", "--since", "1h").out
+    assert "pause" not in table
+    for word in ("dev-operator", "127.0.0.1", "set_weight", "emails ada", "weight 2.5", "rate 5"):
+        assert word in table, table
+    assert [change["verb"] for change in commands("audit", "--count", "1", "--json").json] == ["pause"]
+    for argv in (["--verb", "No!"], ["--by", "x"], ["--queue", "A b"], ["--count", "0"]):
+        one_line_error(commands("audit", *argv), 2)
+
+
+def test_of_two_operators_the_second_is_told_that_it_is_late(commands: Commands) -> None:
+    commands("tenants", "set-weight", "emails", "ada", "2")
+    (row,) = commands("tenants", "list", "emails", "--json").json
+    assert row["version"] in commands("tenants", "list", "emails").out
+    weigh = ("tenants", "set-weight", "emails", "ada")
+    assert commands(*weigh, "3", "--if-version", row["version"]).code == 0
+    one_line_error(commands(*weigh, "4", "--if-version", row["version"]), 1, "another operator has changed it", "now")
+    held = commands("tenants", "limits", "emails", "ada", "--json").json
+    limit = ("tenants", "set-limits", "emails", "ada", "--if-version", held["version"])
+    assert commands(*limit, "--rate", "5").code == 0
+    assert commands(*limit, "--rate", "6").code == 1
+    hours = ("tenants", "hours", "emails", "ada", "mon 8:00-9:00 UTC", "--if-version", held["hours_version"])
+    assert commands(*hours).code == 0
+    assert commands("queues", "set", "emails", "lease_ms=500", "--if-version", "0" * 12).code == 1
+
+
 def test_tokens_are_created_listed_used_and_revoked(commands: Commands) -> None:
     token = commands("tokens", "create", "tenant", "--tenant", "ada", "--queue", "emails").out.strip()
     made = commands("tokens", "create", "worker", "--json").json

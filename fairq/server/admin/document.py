@@ -58,6 +58,8 @@ def make_document() -> Schema:
     paths = paths_of(ROWS, ANSWERS | _OWN)
     for path, kind in _ONE.items():
         paths[path]["get"]["responses"]["200"]["content"]["application/json"]["schema"] = row_of(kind)
+    added = paths[f"{QUEUE}/webhooks"]["post"]["responses"]
+    added["201"] = added["200"] | {"description": "Created."}
     for row in ROWS:
         if "if_version" in row.frame.__annotations__:
             paths[row.path][row.method.lower()]["parameters"].append(_IF_MATCH)
