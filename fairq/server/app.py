@@ -32,11 +32,13 @@ from fairq.server.net.questions import Questions
 from fairq.server.net.revocations import Revocations
 from fairq.server.net.worker_registry import WORKER, WorkerRegistry
 from fairq.server.settings import Settings
+from fairq.server.stats.recorder import Recorder
 from fairq.server.stats.shares import Shares
 from fairq.server.timers.forgetting import forget_idle
 from fairq.server.timers.outbox import Deliverer
 from fairq.server.timers.ticker import Ticker
 from fairq.store import keys
+from fairq.store.counts import Counts
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -75,6 +77,7 @@ class App:
     worker_registry: WorkerRegistry = field(init=False)
     revocations: Revocations = field(init=False)
     shares: Shares = field(init=False)
+    recorder: Recorder = field(init=False)
     connections: set[Connection] = field(factory=set, init=False)
     owners: dict[Place, Connection] = field(factory=dict, init=False)  # of the leases on accounts of this server
     returns: Rate = field(factory=lambda: Rate(RETURNS_PER_S, 1), init=False)  # of workers whose connection broke
@@ -94,6 +97,8 @@ class App:
         self.deliverer = Deliverer(self.store, self.nursery, self.ticker.tick_within)
         self.revocations = Revocations(self.store)
         self.shares = Shares(self.store, self.dispatchers)
+        self.store.counts = Counts()
+        self.recorder = Recorder(self.store, self.name, self.store.counts)
         self.questions = Questions(self.name, self.store, self.nursery, self._answer)
         self.lease_holders = LeaseHolders(self.owners, self.questions, self.nursery)
         self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self._give_back, self.questions)
@@ -109,6 +114,7 @@ class App:
         self.nursery.start_soon(self.worker_registry.run)
         self.nursery.start_soon(self.worker_registry.renew)
         self.nursery.start_soon(self.shares.run)
+        self.nursery.start_soon(self.recorder.run)
         self.nursery.start_soon(self.revocations.run)
 
     def on_message(self, channel: str, message: str = "") -> None:
@@ -155,6 +161,7 @@ class App:
         self.store.registry.forget(queue)
         self.ticker.forget(queue)
         self.shares.forget(queue)
+        self.recorder.forget(queue)
         if dispatcher := self.dispatchers.get(queue):
             dispatcher.forget()
             if what == keys.DELETION_BEGUN:  # leases held after the end belong to a new queue of that name
@@ -393,3 +400,4 @@ class App:
             for dispatcher in list(self.dispatchers.values()):
                 await dispatcher.stopped.wait()
             await self.worker_registry.tell_slots()
+            await self.recorder.finish()
