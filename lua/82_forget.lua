@@ -17,7 +17,8 @@ local function has_nothing(call)
   return q.blocked == 0 and settings.are_default(q) and not deletion.has_keys(call)
 end
 
--- forget_queue(keys, argv): delete the record and the history of a queue that has had nothing for so long, and no settings.
+-- forget_queue(keys, argv): delete the record, and the history, of a queue that has had nothing for so long, and no
+-- settings.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 for how long, ms  4 made_at: when it was made, by its entry in the registry  5 the
 --         server's own time (may be empty): see `tick`  6 whether to delete it, or only to tell (0, 1)

@@ -146,7 +146,7 @@ def check_period(period: object) -> Period:
     """Return a period. Raises: BadRequest."""
     if period not in PERIODS:
         raise BadRequest(f"period must be one of {', '.join(PERIODS)}", field="period")
-    return period  # type: ignore[return-value]
+    return period
 
 
 def check_tenants(names: object) -> list[str]:

@@ -113,7 +113,7 @@ class Counts:
                 of.of(owner_of(settlement.id)).failed += 1
 
     def take(self, queue: str) -> QueueCounts | None:
-        """Return what was counted in a queue, which begins anew; None if nothing happened."""
+        """Return the counts of a queue, which begins anew; None if nothing happened."""
         counts = self.queues.pop(queue, None)
         if counts is not None and len(counts.tenants) > MAX_ADDED:
             counts.keep(MAX_ADDED)

@@ -174,14 +174,15 @@ def pack_waits(waits: Sequence[int]) -> bytes:
 
 def unpack_slot(packed: bytes) -> Slot:
     """Read an interval of a queue's history."""
-    _, number, *counts = _SLOT.unpack_from(packed)
+    _, number, *totals = _SLOT.unpack_from(packed)
     rows, at = [], _SLOT.size
     while at < len(packed):
-        *values, delivered, entitled = _ROW.unpack_from(packed, at)
+        *counts, delivered, entitled = _ROW.unpack_from(packed, at)
         begin = at + _ROW.size + 1
         end = begin + packed[begin - 1]
         at = end + 2 + int.from_bytes(packed[end : end + 2], "little")
         waits = dict(_WAIT.iter_unpack(packed[end + 2 : at]))
         # Less than nothing was delivered where a task was given back in the next interval.
-        rows.append(Row(packed[begin:end].decode(), *values, max(0.0, delivered), max(0.0, entitled), waits))
-    return Slot(int(number), *counts, rows)
+        row = packed[begin:end].decode(), *counts, max(0.0, delivered), max(0.0, entitled), waits
+        rows.append(Row._make(row))
+    return Slot._make((int(number), *totals, rows))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
-
-import pytest
-import redis
 
 from fairq.model.history import STEPS, Slot
 from fairq.store.records import pack_waits, unpack_slot
 
-from .calls import START, Queue, refused
+from .calls import Queue
 
 RINGS = tuple(STEPS.values())
 

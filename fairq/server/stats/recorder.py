@@ -55,7 +55,7 @@ class Recorder:
             await trio.sleep_until(next_at)
 
     async def flush(self) -> None:
-        """Add what was counted in each queue."""
+        """Add the counts of each queue."""
         for queue in {*self.counts.queues, *self._pending, *self._busy}:
             await self.flush_queue(queue)
             await trio.sleep(_REST_S)
@@ -66,7 +66,7 @@ class Recorder:
             await self.flush()
 
     async def flush_queue(self, queue: str) -> None:
-        """Add what was counted in a queue, or what the last call may not have added."""
+        """Add the counts of a queue, or those that the last call may not have added."""
         call = self._pending.get(queue) or self._next(queue)
         self._pending[queue] = call
         try:
@@ -84,7 +84,7 @@ class Recorder:
                 self._busy.add(queue)
 
     def forget(self, queue: str) -> None:
-        """Drop what was counted in a queue that was deleted."""
+        """Drop the counts of a queue that was deleted."""
         self.counts.queues.pop(queue, None)
         self._pending.pop(queue, None)
         self._busy.discard(queue)
