@@ -123,8 +123,8 @@ end
 -- done since the last call of any.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 server  4 number of its call (1 ..): the same one again adds nothing  5 lost
---         (leases that ran out)  then per tenant (none twice; empty: all others; at most 51): tenant, enqueued, started, failed
---         (attempts), waits (pairs `<BI` of a bucket of waiting times and how many starts, rising)
+--         (leases that ran out)  then per tenant (none twice; at most 51; empty: all others): tenant, enqueued,
+--         started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and how many starts, rising)
 --   out   "ok" | "again"; how many tasks are leased
 --   flags none: refused when the store is full
 function verbs.add_history(keys, args)
