@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import trio
 
@@ -23,7 +24,28 @@ from fairq.model.history import (
 from fairq.store.store import Store
 
 PAGE_SLOTS = 120  # that one call of the store reads: about 250 KB at most
+RECENT_MS = 300_000
 _NOTHING = Row(OTHERS, 0, 0, 0, 0, 0.0, 0.0, {})
+
+
+class RecentShare(NamedTuple):
+    """What a tenant was given and entitled to in the last so many ms; 0: nothing is known."""
+
+    delivered: float = 0.0
+    entitled: float = 0.0
+    share_over_ms: int = 0
+
+
+async def recent_share(store: Store, queue: str, tenant: str) -> RecentShare:
+    """Read what a tenant was given and entitled to in the last RECENT_MS, as far as it was added."""
+    step_ms = STEPS["1h"][0] * 1000
+    told = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms)
+    rows = [(slot.number, row) for slot in told.slots for row in slot.rows if row.tenant == tenant]
+    if not rows:
+        return RecentShare()
+    whole = _merged(row for _, row in rows)
+    over_ms = told.now_ms - min(number for number, _ in rows) * step_ms
+    return RecentShare(round(whole.delivered / told.unit, 3), round(whole.entitled / told.unit, 3), over_ms)
 
 
 async def read_history(

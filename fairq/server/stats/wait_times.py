@@ -35,16 +35,10 @@ class _Row:
 class WaitTimes:
     """The waiting times of one queue: the last starts of the tenants served last, by the store's clock."""
 
-    starts: int = field(default=0, init=False)  # ever
     _rows: OrderedDict[str, _Row] = field(factory=OrderedDict, init=False)
     _spans: deque[BlockedInterval] = field(factory=lambda: deque(maxlen=MAX_SPANS), init=False)
     _alone_since: int | None = field(default=0, init=False)  # since when there is no worker
     _blocked: BlockedInterval | None = field(default=None, init=False)  # as the last claim saw it
-
-    @property
-    def tenants(self) -> list[str]:
-        """Name the tenants that are known."""
-        return list(self._rows)
 
     def left(self, now_ms: int) -> None:
         """Note that the last worker has left."""
@@ -54,7 +48,6 @@ class WaitTimes:
         """Record the tasks of a claim, and the times for which tenants were blocked; a worker is attached."""
         if self._alone_since is not None or self._blocked or intervals:
             self._add_intervals(now_ms, intervals)
-        self.starts += len(leases)
         rows = self._rows
         for lease in leases:
             tenant = lease.tenant
