@@ -93,7 +93,21 @@ local function read_slot(packed, number)
   return slot
 end
 
-function history.load_slot(call, step, number)
+-- The tenants with a row in a slot; none if the ring has that of another time in its place.
+function history.names_in(call, step, number)
+  local packed, names = redis.call('HGET', history.ring_key(call, step), number % step[2]), {}
+  if not packed then return names end
+  local slot, at = SLOT.unpack(packed)
+  if slot.version ~= VERSION_OF_SLOTS or slot.number ~= number then return names end
+  while at <= #packed do
+    local row
+    row, at = SLOT_ROW.unpack(packed, at)
+    names[row.name] = true
+  end
+  return names
+end
+
+local function load_slot(call, step, number)
   return read_slot(redis.call('HGET', history.ring_key(call, step), number % step[2]), number)
 end
 
@@ -134,7 +148,7 @@ end
 
 -- Adds what happened to the slot of a ring that is filling now: counts of the queue, and rows of tenants.
 function history.add(call, step, counts, rows)
-  local slot = history.load_slot(call, step, history.number_of(call, step))
+  local slot = load_slot(call, step, history.number_of(call, step))
   for _, field in ipairs(TOTALLED) do slot[field] = math.min(slot[field] + counts[field], MOST) end
   for name, row in pairs(rows) do add_row(history.row_of(slot.rows, name), row) end
   fold(call, slot.rows)

@@ -1,7 +1,7 @@
 -- What servers add to the history of a queue, and what is read of it.
 do
 
-local ROWS_PER_CALL = 51       -- of a server: 50 tenants, and the others
+local ROWS_PER_CALL = 31       -- of a server: 30 tenants, and the others
 local ARGS_PER_ROW = 5
 local EARLIER_SLOTS = 3        -- in which tenants are looked for whose tasks run on
 local BOOKS_KEPT = 500         -- of a generation; there are two
@@ -48,7 +48,7 @@ end
 local function tenants_of(call, rows)
   local step, wanted, is_known, found = history.STEPS[1], {}, {['']  = true}, {rows}
   for back = 0, EARLIER_SLOTS do
-    found[#found + 1] = history.load_slot(call, step, history.number_of(call, step) - back).rows
+    found[#found + 1] = history.names_in(call, step, history.number_of(call, step) - back)
   end
   for _, some in ipairs(found) do
     for name in pairs(some) do
@@ -123,7 +123,7 @@ end
 -- done since the last call of any.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 server  4 number of its call (1 ..): the same one again adds nothing  5 lost
---         (leases that ran out)  then per tenant (none twice; at most 51; empty: all others): tenant, enqueued,
+--         (leases that ran out)  then per tenant (none twice; at most 31; empty: all others): tenant, enqueued,
 --         started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and how many starts, rising)
 --   out   "ok" | "again"; how many tasks are leased
 --   flags none: refused when the store is full

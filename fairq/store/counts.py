@@ -14,12 +14,8 @@ from fairq.model.checks import owner_of
 from fairq.model.history import LAST_BUCKET, OTHERS
 from fairq.model.tasks import Lease, Settlement
 
-MAX_TENANTS, MAX_ADDED = 200, 50  # of a queue: counted apart, and added to the history in one call
+MAX_TENANTS, MAX_ADDED = 200, 30  # of a queue: counted apart, and added to the history in one call
 _FAILURES = ("nack", "reject")
-
-
-def _no_waits() -> list[int]:
-    return [0] * (LAST_BUCKET + 1)
 
 
 @define(eq=False)
@@ -29,19 +25,19 @@ class TenantCounts:
     enqueued: int = 0
     started: int = 0
     failed: int = 0
-    waits: list[int] = field(factory=_no_waits)
-
-    @property
-    def traffic(self) -> int:
-        """How much there was to count."""
-        return self.enqueued + self.started
+    waits: dict[int, int] = field(factory=dict)
 
     def add(self, more: TenantCounts) -> None:
         """Add the counts of another tenant."""
         self.enqueued += more.enqueued
         self.started += more.started
         self.failed += more.failed
-        self.waits = [mine + other for mine, other in zip(self.waits, more.waits, strict=True)]
+        for bucket, count in more.waits.items():
+            self.waits[bucket] = self.waits.get(bucket, 0) + count
+
+
+def _traffic(named: tuple[str, TenantCounts]) -> int:
+    return named[1].enqueued + named[1].started
 
 
 @define(eq=False)
@@ -63,11 +59,11 @@ class QueueCounts:
     def keep(self, most: int) -> None:
         """Count all but the tenants with the most traffic as one."""
         others = self.tenants.pop(OTHERS, TenantCounts())
-        named = sorted(self.tenants.items(), key=lambda each: each[1].traffic, reverse=True)
+        named = sorted(self.tenants.items(), key=_traffic, reverse=True)
         for _, counts in named[most:]:
             others.add(counts)
         self.tenants = dict(named[:most])
-        if others.traffic or others.failed:
+        if others.enqueued or others.started or others.failed:
             self.tenants[OTHERS] = others
 
 
@@ -103,7 +99,10 @@ class Counts:
                 enqueued_at, start_at = lease.enqueued_at_ms, lease.start_at_ms
                 wait = now_ms - (start_at if start_at > enqueued_at else enqueued_at)
                 bucket = (wait * wait).bit_length() if wait > 0 else 0  # as fairq.model.history.bucket_of
-                counts.waits[bucket if bucket < LAST_BUCKET else LAST_BUCKET] += 1
+                if bucket > LAST_BUCKET:
+                    bucket = LAST_BUCKET
+                waits = counts.waits
+                waits[bucket] = waits.get(bucket, 0) + 1
 
     def settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[str]) -> None:
         """Count attempts that failed."""

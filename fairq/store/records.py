@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -167,9 +167,9 @@ def unpack_webhook(id: bytes, packed: bytes) -> Webhook:
     )  # fmt: skip
 
 
-def pack_waits(waits: Sequence[int]) -> bytes:
-    """Pack how many tasks waited for how long: buckets, and the counts of those that are not empty."""
-    return b"".join(_WAIT.pack(bucket, count) for bucket, count in enumerate(waits) if count)
+def pack_waits(waits: Mapping[int, int]) -> bytes:
+    """Pack how many tasks waited for how long: counts by bucket."""
+    return b"".join(_WAIT.pack(bucket, waits[bucket]) for bucket in sorted(waits))
 
 
 def unpack_slot(packed: bytes) -> Slot:

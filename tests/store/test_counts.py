@@ -38,7 +38,7 @@ def test_sums_are_exact_however_many_tenants_there_are(events: list[tuple[str, i
     assert sum(row.enqueued for row in rows.values()) == sum(tasks for _, tasks, _ in events)
     assert sum(row.started for row in rows.values()) == 2 * len(events)
     assert sum(row.failed for row in rows.values()) == len(events)
-    assert sum((Counter(dict(enumerate(row.waits))) for row in rows.values()), Counter()) == +waits
+    assert sum((Counter(row.waits) for row in rows.values()), Counter()) == +waits
 
 
 def test_ten_thousand_tenants_are_counted_in_two_hundred_rows_and_the_large_ones_stay() -> None:

@@ -21,7 +21,7 @@ log = structlog.get_logger("fairq.server")
 
 INTERVAL_S = 10.0
 KEEP_S = 300.0
-_REST_S = 0.004  # between two queues' calls: thousands of active queues do not fill the store
+_REST_S = 0.025  # between two queues' calls: of thousands of active queues each is added less often
 _LAST_S = 2.0  # for what is still to be added when the server stops
 
 
