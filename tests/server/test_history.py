@@ -162,7 +162,7 @@ async def test_counts_stay_while_the_store_is_away_and_go_after_a_while(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_queue_that_nobody_uses_costs_no_calls(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     real = Store.add_history
 
@@ -171,8 +171,13 @@ async def test_a_queue_that_nobody_uses_costs_no_calls(served: Served, monkeypat
         return await real(store, queue, *args)
 
     monkeypatch.setattr(Store, "add_history", add_history)
+    monkeypatch.setattr("fairq.server.stats.recorder.INTERVAL_S", 3600.0)
     with trio.fail_after(30):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        async with (
+            running(server_store) as served,
+            raw(served, tenant("ada")) as ada,
+            raw(served, WORKER) as worker,
+        ):
             await ada.enqueue("idle", ["a"])
             await worker.attach("q")
             await ada.enqueue("q", ["a"])
