@@ -13,8 +13,9 @@ from typing import Any
 
 from fairq.model.schedules import Timing
 from fairq.model.tasks import MAX_LINKS, SPECIAL_PLACES, Link, NewTask
+from fairq.server.stats.history import PAGE_SLOTS
 from fairq.store import keys
-from fairq.store.records import CLAIM_HEAD, pack_links, pack_options, pack_template, pack_timing
+from fairq.store.records import CLAIM_HEAD, pack_links, pack_options, pack_template, pack_timing, pack_waits
 from fairq.store.store import CHANGES, LINKED, LOOKS
 from loadtest.bench import for_all
 from loadtest.probe import Args, Prepare, Probe
@@ -131,6 +132,13 @@ async def crowd(p: Probe) -> None:
     await p.measure("tenants", f"a page of {s.tenants:,}", Q, ("0", LOOKS))
     await p.measure("tenants", f"{LOOKS} by name", Q, ("0", LOOKS, *(tenant(n) for n in range(LOOKS))))
     await p.measure("queue_state", where, Q)
+    calls, waits = itertools.count(1), pack_waits(dict.fromkeys(range(61), 1))
+
+    async def counted() -> Args:
+        return ["server", next(calls), 0, *(word for n in range(31) for word in (tenant(n), 9, 9, 1, waits))]
+
+    await p.measure("add_history", f"31 of {where}", Q, counted)
+    await p.measure("history", "a page", Q, (10, -1, PAGE_SLOTS))
     await p.measure("why", where, Q, (id_of("c", 2 * next(numbers)),))
     await p.measure("permissions", where, Q)
     for limits in (("max_running", "1"), ("max_running", "0"), ("rate", "1"), ("rate", "0")):

@@ -80,6 +80,11 @@ function accounts.books_of(call, t)
   return books
 end
 
+-- What the tenant got, with what runs now.
+function accounts.delivered_to(call, t)
+  return accounts.books_of(call, t).delivered + (call.queue.share == SHARE_TIME and age_of(call, t) or 0)
+end
+
 -- What the tenant keeps in the store has grown by so many bytes.
 function accounts.add_bytes(call, t, bytes)
   local books = accounts.books_of(call, t)

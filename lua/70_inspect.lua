@@ -18,9 +18,9 @@ end
 
 local function tenant_line(call, t)
   local d, books, line = accounts.details_of(call, t), accounts.books_of(call, t), t.name
-  local delivered = books.delivered + (call.queue.share == SHARE_TIME and accounts.age_of(call, t) or 0)
-  for _, value in ipairs({t.weight, t.ready, d.pending, d.delayed, t.leased, d.dead, books.done, delivered,
-    seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.blocked, d.limited, books.bytes}) do
+  for _, value in ipairs({t.weight, t.ready, d.pending, d.delayed, t.leased, d.dead, books.done,
+    accounts.delivered_to(call, t), seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.blocked, d.limited,
+    books.bytes}) do
     line = line .. ' ' .. text(value)
   end
   return line

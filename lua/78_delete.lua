@@ -30,6 +30,9 @@ local FIXED = {
   'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle', 'quiet',
   'outbox', 'outbox_due',
 }
+local PASSING = {  -- what goes by itself, and is no reason to keep a queue
+  'history:10', 'history:60', 'history:900', 'history_state', 'history_books', 'history_books_before',
+}
 local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
 
 -- Appends the keys with these beginnings and one ending.
@@ -141,6 +144,13 @@ local function fixed_keys(call)
   return doomed
 end
 
+-- Deletes the queue's history.
+function deletion.forget_history(call)
+  local doomed = {}
+  append(call, doomed, PASSING, '')
+  redis.call('UNLINK', unpack(doomed))
+end
+
 -- Whether the queue has any of these keys, so anything but its record, and what that counts.
 function deletion.has_keys(call)
   return redis.call('EXISTS', unpack(fixed_keys(call))) > 0
@@ -219,6 +229,7 @@ function verbs.empty_queue(keys, args)
   local doomed = fixed_keys(call)
   for class in pairs(call.queue.classes) do doomed[#doomed + 1] = key(call, 'class:' .. class) end
   redis.call('UNLINK', unpack(doomed))
+  deletion.forget_history(call)
   repairs.forget(call)
   if call.queue.kept_until > call.now and sweep_some(call) then return 'more' end
   return 'done'

@@ -17,7 +17,8 @@ local function has_nothing(call)
   return q.blocked == 0 and settings.are_default(q) and not deletion.has_keys(call)
 end
 
--- forget_queue(keys, argv): delete the record of a queue that has had nothing for so long, and no settings.
+-- forget_queue(keys, argv): delete the record, and the history, of a queue that has had nothing for so long, and no
+-- settings.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 for how long, ms  4 made_at: when it was made, by its entry in the registry  5 the
 --         server's own time (may be empty): see `tick`  6 whether to delete it, or only to tell (0, 1)
@@ -29,7 +30,10 @@ function verbs.forget_queue(keys, args)
   local is_meant = check_whole(args[6], 'delete', 0, 1) == 1
   calls.confirm(call, args[5])
   if math.max(call.queue.now, made_at) + for_ms > call.sure or not has_nothing(call) then return 'stays' end
-  if is_meant then redis.call('UNLINK', key(call, 'queue')) end
+  if is_meant then
+    deletion.forget_history(call)
+    redis.call('UNLINK', key(call, 'queue'))
+  end
   return 'ok'
 end
 

@@ -68,5 +68,7 @@ register('opening_hours', READS)
 register('why', READS)
 register('webhooks', READS)
 register('permissions', READS)
+register('add_history', WRITES)
+register('history', READS)
 
 end

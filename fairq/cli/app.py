@@ -40,6 +40,7 @@ _COMMANDS = {
     "why": "Tell why a task waits, and when it may start.",
     "events": "Print the events of a tenant's tasks, and follow them.",
     "tenants": "List a queue's tenants, set weights, limits and opening hours, pause and resume.",
+    "top": "Show queues and top tenants as they are now: rates, waiting times, shares.",
     "queues": "List queues, change settings, limits and opening hours, pause, resume, repair and delete.",
     "dead": "List, show, replay and purge dead letters.",
     "schedules": "Create, list, pause, resume and remove recurring tasks.",

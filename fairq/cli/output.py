@@ -7,11 +7,16 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import orjson
 import structlog
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_FRAME_LINES = 6  # of a table: its title, its heading, and a line below it
 
 
 def print_json(value: Any) -> None:
@@ -23,17 +28,33 @@ def print_json(value: Any) -> None:
 def print_table(
     title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, empty: str, rare: Collection[str] = ()
 ) -> None:
-    """Print rows as a table; `columns` maps the row's key to the heading.
-
-    `rare`: keys without a column where no row has a value, so that the others are not cut short.
-    """
+    """Print rows as a table; see make_table."""
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
+    console.print(make_table(title, columns, rows, empty=empty, rare=rare))
+
+
+def make_table(
+    title: str,
+    columns: Mapping[str, str],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    empty: str,
+    rare: Collection[str] = (),
+    lines: int | None = None,
+) -> RenderableType:
+    """Make a table of rows; `columns` maps the row's key to the heading. Without rows it is the text `empty`.
+
+    `rare`: keys without a column where no row has a value, so that the others are not cut short. `lines`: how high it
+    may be; the title then says how many of the rows are in it.
+    """
+    from rich.table import Table
+
     if not rows:
-        console.print(empty)
-        return
+        return empty
+    if lines is not None and (most := max(1, lines - _FRAME_LINES)) < len(rows):
+        title, rows = f"{title}: {most:,} of {len(rows):,}", rows[:most]
     table = Table(title=title, title_justify="left", header_style="bold")
     columns = {key: heading for key, heading in columns.items() if key not in rare or any(row.get(key) for row in rows)}
     for key, heading in columns.items():
@@ -41,7 +62,18 @@ def print_table(
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=key == "id")
     for row in rows:
         table.add_row(*(_cell(row.get(key)) for key in columns))
-    console.print(table)
+    return table
+
+
+def fit_columns(
+    columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], width: int, first_to_go: Sequence[str]
+) -> dict[str, str]:
+    """Return the columns that fit in a terminal's width without a cell being cut; drop some of the named ones."""
+    needs = {key: 3 + max(len(columns[key]), *(len(_cell(row.get(key))) for row in rows), 0) for key in columns}
+    left, gone = dict(columns), iter(first_to_go)
+    while 1 + sum(needs[key] for key in left) > width and (key := next(gone, None)) is not None:
+        left.pop(key, None)
+    return left
 
 
 def local_time(moment: datetime, zone: str | None) -> str:

@@ -14,11 +14,15 @@ from fairq.cli.confirm import agrees
 from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import IfVersion, Json, Server, run_with
-from fairq.cli.output import print_json, print_table
+from fairq.cli.output import make_table, print_json
 from fairq.cli.purges import DryRun, Yes, purge
+from fairq.cli.watch import Watch
+from fairq.cli.watch import watch as draw
 from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from fairq.client.operator import OperatorClient
     from fairq.model.purges import Purge
 
@@ -48,20 +52,27 @@ _TAKERS = {"": "", "some": "yes", "none": "nobody", "unknown": "unknown"}
 
 
 @queues.command(name="list")
-def list_(*, json: Json = False, server: Server | None = None) -> None:
+def list_(*, watch: Watch = False, json: Json = False, server: Server | None = None) -> None:
     """List all queues.
 
-    Example: `fairq queues list`
+    Example: `fairq queues list --watch`
     """
-    rows = [asdict(row) for row in run_with(server or Server(), lambda client: client.queues())]
     if json:
-        print_json(rows)
+        print_json([asdict(row) for row in run_with(server or Server(), lambda client: client.queues())])
     else:
-        flat = [{**row, **row["settings"], "takers": _TAKERS[row["takers"]]} for row in rows]
-        empty = "there are no queues yet; the first enqueue makes one"
-        print_table("queues", _COLUMNS, flat, empty=empty, rare=_RARE)
-        if untaken := [row["queue"] for row in rows if row["takers"] == "none"]:
-            print(f"nobody takes these: tasks wait, and no worker is attached: {', '.join(untaken)}")
+        draw(server, _picture, once=not watch)
+
+
+async def _picture(client: OperatorClient, lines: int) -> RenderableType:
+    from rich.console import Group
+
+    rows = [asdict(row) for row in await client.queues()]
+    flat = [{**row, **row["settings"], "takers": _TAKERS[row["takers"]]} for row in rows]
+    empty = "there are no queues yet; the first enqueue makes one"
+    table = make_table("queues", _COLUMNS, flat, empty=empty, rare=_RARE, lines=lines)
+    untaken = [row["queue"] for row in rows if row["takers"] == "none"]
+    told = f"nobody takes these: tasks wait, and no worker is attached: {', '.join(untaken)}"
+    return Group(table, *([told] if untaken else []))
 
 
 @queues.command(name="set")

@@ -1,16 +1,23 @@
-"""`fairq tenants report`: what a tenant's tasks waited for."""
+"""`fairq tenants report`: what a tenant's tasks waited for, and what it did."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict
 
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import print_json, print_table
+from fairq.model.history import PERIODS, Period
+
+if TYPE_CHECKING:
+    from fairq.client.operator import OperatorClient
+    from fairq.model.waiting import Report
 
 _TOLD = {
     "paused": "an operator paused the tenant or the queue",
     "closed": "outside the opening hours of the tenant or the queue",
-    "no_worker": "no worker was attached to that server",
+    "no_worker": "no worker was attached to the server that started it",
     "rate": "the tenant had reached its rate",
     "max_running": "the tenant had reached its max_running",
     "backlog": "the tenant's own tasks came first",
@@ -19,19 +26,45 @@ _TOLD = {
 _COLUMNS = {"cause": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)", "told": "meaning"}
 
 
+_PERIODS = {
+    "period": "last", "enqueued": "enqueued", "started": "started", "done": "done", "failed": "failed",
+    "delivered": "delivered", "delivered_part": "of all", "entitled_part": "entitled to", "p50_ms": "p50 (ms)",
+    "p99_ms": "p99 (ms)",
+}  # fmt: skip
+
+
 def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> None:
-    """Print what the tasks waited for, as a table, and the tenant's share."""
-    found = asdict(run_with(server or Server(), lambda client: client.report(queue, tenant)))
+    """Print what the tasks waited for, as a table, the tenant's share, and what it did in the last hours and days."""
+    report, history = run_with(server or Server(), lambda client: _read(client, queue, tenant))
+    found = asdict(report)
     if json:
-        print_json(found)
+        print_json({**found, "history": history})
         return
     rows = [{**part, "part": round(100 * part["part"], 1), "told": _TOLD[part["cause"]]} for part in found["parts"]]
     whole = {"cause": "total", "part": 100, "p50_ms": found["p50_ms"], "p99_ms": found["p99_ms"]}
     title = f"what {found['starts']} tasks of {tenant} in {queue} waited for"
-    empty = (
-        f"the server that was asked has started no task of {tenant} in {queue} in the last 5 minutes; others may have"
-    )
+    empty = f"no task of {tenant} in {queue} was started in the last 5 minutes"
     print_table(title, _COLUMNS, [*rows, whole] if found["starts"] else [], empty=empty)
+    if found["unanswered"]:
+        print(f"{found['unanswered']} servers did not answer: what they started is missing")
     if found["share_over_ms"]:
         over = f"in the last {found['share_over_ms'] / 1000:.0f} s"
         print(f"share: {found['delivered']:.6g} delivered, {found['entitled']:.6g} entitled, {over}")
+    past = [{"period": period, **_as_percent(totals)} for period, totals in history.items() if any(totals.values())]
+    if past:
+        print_table(f"{tenant} in {queue}, at all servers", _PERIODS, past, empty="")
+
+
+async def _read(client: OperatorClient, queue: str, tenant: str) -> tuple[Report, dict[str, Any]]:
+    report = await client.report(queue, tenant)
+    return report, {period: await _totals(client, queue, tenant, period) for period in PERIODS}
+
+
+async def _totals(client: OperatorClient, queue: str, tenant: str, period: Period) -> dict[str, Any]:
+    found = await client.history(queue, period, tenants=[tenant])
+    return asdict(found.tenants[0].totals)
+
+
+def _as_percent(totals: dict[str, Any]) -> dict[str, Any]:
+    parts = {name: totals[name] for name in ("delivered_part", "entitled_part")}
+    return totals | {name: None if part is None else f"{100 * part:.1f} %" for name, part in parts.items()}

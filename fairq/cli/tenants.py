@@ -14,12 +14,16 @@ from fairq.cli.confirm import agrees
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import IfVersion, Json, Server, run_with
-from fairq.cli.output import print_json, print_table
+from fairq.cli.output import make_table, print_json
 from fairq.cli.purges import DryRun, Yes, purge
 from fairq.cli.report import show_report
+from fairq.cli.watch import Watch
+from fairq.cli.watch import watch as draw
 from fairq.model.checks import check_weight
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from fairq.client.operator import OperatorClient
     from fairq.model.purges import Purge
 
@@ -41,23 +45,29 @@ _COLUMNS = {
     "version": "weight's version",
 }
 
-
+_UNITS = "delivered, entitled: seconds of worker time, or tasks where the queue's share is count"
 _RARE = ("delayed", "dead", "is_limited", "is_paused", "is_closed")
 
 
 @tenants.command(name="list")
-def list_(queue: str, *, json: Json = False, server: Server | None = None) -> None:
+def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Server | None = None) -> None:
     """List the tenants of a queue: counts, share delivered, and share entitled to.
 
     Example: `fairq tenants list emails`
     """
-    rows = [asdict(row) for row in run_with(server or Server(), lambda client: client.tenants(queue))]
+
+    async def picture(client: OperatorClient, lines: int) -> RenderableType:
+        from rich.console import Group
+
+        rows = [asdict(row) for row in await client.tenants(queue)]
+        empty = f"queue {queue} has no tenants yet"
+        table = make_table(f"tenants of {queue}", _COLUMNS, rows, empty=empty, rare=_RARE, lines=lines)
+        return Group(table, *([_UNITS] if rows else []))
+
     if json:
-        print_json(rows)
+        print_json([asdict(row) for row in run_with(server or Server(), lambda client: client.tenants(queue))])
     else:
-        print_table(f"tenants of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no tenants yet", rare=_RARE)
-        if rows:
-            print("delivered, entitled: seconds of worker time, or tasks where the queue's share is count")
+        draw(server, picture, once=not watch)
 
 
 @tenants.command
@@ -120,7 +130,7 @@ def hours(
 
 @tenants.command
 def report(queue: str, tenant: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show what a tenant's tasks waited for in the last minutes, and its share, as one server saw it.
+    """Show what a tenant's tasks waited for in the last minutes, and what it did in the last hours, at all servers.
 
     Example: `fairq tenants report emails acme`
     """

@@ -15,6 +15,7 @@ from fairq.client.driver import Driver
 from fairq.client.runtime import background
 from fairq.errors import NotFound
 from fairq.model.audit import AuditFilter, AuditPage
+from fairq.model.history import History, Period
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
 from fairq.model.purges import Purge
@@ -170,6 +171,16 @@ class OperatorClient(Client):
     async def report(self, queue: str, tenant: str) -> Report:
         """Read what a tenant's tasks waited for in the last minutes, as the server that is asked saw it."""
         return await self.ask(operator_verbs.report(queue, tenant))
+
+    async def history(
+        self, queue: str, period: Period = "1h", *, tenants: Sequence[str] | None = None, since_ms: int = 0
+    ) -> History:
+        """Read what happened in a queue, at all servers, in the last `1h` (by 10 s), `24h` (1 min) or `14d` (15 min).
+
+        `tenants`: up to 20 names; None: the ten with the most service. One row more sums up the others; its name is
+        empty. `since_ms`: only intervals that begin then or later. A queue without history has no intervals.
+        """
+        return await self.ask(operator_verbs.history(queue, period, tenants, since_ms))
 
     async def add_webhook(
         self, queue: str, url: str, *, name: str = "", fan_out: bool = False, secrets: Sequence[str] = ()

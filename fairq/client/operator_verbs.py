@@ -8,6 +8,7 @@ from typing import Any
 from fairq.client.verbs import Ask, Body, nothing, read_list, target, was
 from fairq.model.audit import AuditFilter, AuditPage
 from fairq.model.checks import check_flag, check_name, check_weight
+from fairq.model.history import History, check_period, check_tenants
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
 from fairq.model.queues import Repair
@@ -133,6 +134,14 @@ def resume(queue: str, tenant: str | None) -> Ask[bool]:
 def report(queue: str, tenant: str) -> Ask[Report]:
     """Read what a tenant's tasks waited for."""
     return Ask("report", target(queue, tenant), lambda reply: structure(reply["report"], Report))
+
+
+def history(queue: str, period: str, tenants: Sequence[str] | None, since_ms: int) -> Ask[History]:
+    """Read what happened in a queue over a period."""
+    body: Body = {"queue": check_name(queue, "queue"), "period": check_period(period), "since_ms": since_ms}
+    if tenants is not None:
+        body["tenants"] = check_tenants(list(tenants))
+    return Ask("history", body, lambda reply: structure(reply, History))
 
 
 def workers() -> Ask[list[WorkerState]]:

@@ -75,9 +75,10 @@ class Part:
 
 @frozen
 class Report:
-    """How long a tenant's tasks waited that a server saw start in the last minutes, for what, and the tenant's share.
+    """How long a tenant's tasks waited that servers saw start in the last minutes, for what, and the tenant's share.
 
     `delivered` and `entitled` (seconds of worker time, or tasks) are those of the last `share_over_ms`; 0: not known.
+    `unanswered`: servers whose starts are missing, since they did not answer in time.
     """
 
     tenant: str
@@ -88,6 +89,7 @@ class Report:
     delivered: float = 0.0
     entitled: float = 0.0
     share_over_ms: int = 0
+    unanswered: int = 0
 
 
 @frozen

@@ -21,6 +21,7 @@ from attrs import define, field
 
 from fairq.model.operating import Takers
 from fairq.model.tasks import Action
+from fairq.model.waiting import WAIT_CAUSES, WaitCause
 from fairq.server.dispatch.dispatcher import Dispatcher, give_back
 from fairq.server.dispatch.worker_account import Place
 from fairq.server.long_poll import LongPolls
@@ -33,11 +34,12 @@ from fairq.server.net.revocations import Revocations
 from fairq.server.net.token_uses import TokenUses
 from fairq.server.net.worker_registry import WORKER, WorkerRegistry
 from fairq.server.settings import Settings
-from fairq.server.stats.shares import Shares
+from fairq.server.stats.recorder import Recorder
 from fairq.server.timers.forgetting import forget_idle
 from fairq.server.timers.outbox import Deliverer
 from fairq.server.timers.ticker import Ticker
 from fairq.store import keys
+from fairq.store.counts import Counts
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -47,6 +49,7 @@ RETURNS_PER_S = 250.0  # workers that can reconnect to a server when thousands l
 MAX_GRACE_S = 20.0  # the longest time that leases are kept then
 _FORGET_S = 30.0  # between checks for queues without workers and waiting requests
 QUEUES = "queues"  # the kind of question: queue, ... -> those that workers take tasks of
+WAITS = "waits"  # queue and tenant -> what each of its last starts had waited for
 LATER_MS = 250  # until the servers look that were not notified first
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
 
@@ -76,7 +79,7 @@ class App:
     lease_holders: LeaseHolders = field(init=False)
     worker_registry: WorkerRegistry = field(init=False)
     revocations: Revocations = field(init=False)
-    shares: Shares = field(init=False)
+    recorder: Recorder = field(init=False)
     connections: set[Connection] = field(factory=set, init=False)
     owners: dict[Place, Connection] = field(factory=dict, init=False)  # of the leases on accounts of this server
     returns: Rate = field(factory=lambda: Rate(RETURNS_PER_S, 1), init=False)  # of workers whose connection broke
@@ -86,6 +89,7 @@ class App:
     searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
     tenants_purge: trio.Lock = field(factory=trio.Lock, init=False)  # of those of all tenants one works at a time,
     operators_purge: trio.Lock = field(factory=trio.Lock, init=False)  # and one of the operators'
+    reports: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(4), init=False)  # that ask all servers
     is_draining: bool = field(default=False, init=False)
     _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues
     _connection_left: trio.Event = field(factory=trio.Event, init=False)
@@ -96,7 +100,8 @@ class App:
         self.ticker = Ticker(self.store, self.notify, lambda queue: self.deliverer.notify(queue))
         self.deliverer = Deliverer(self.store, self.nursery, self.ticker.tick_within)
         self.revocations = Revocations(self.store)
-        self.shares = Shares(self.store, self.dispatchers)
+        self.store.counts = Counts()
+        self.recorder = Recorder(self.store, self.name, self.store.counts)
         self.questions = Questions(self.name, self.store, self.nursery, self._answer)
         self.lease_holders = LeaseHolders(self.owners, self.questions, self.nursery)
         self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self._give_back, self.questions)
@@ -111,7 +116,7 @@ class App:
         self.nursery.start_soon(forget_idle, self.store, self.takers)
         self.nursery.start_soon(self.worker_registry.run)
         self.nursery.start_soon(self.worker_registry.renew)
-        self.nursery.start_soon(self.shares.run)
+        self.nursery.start_soon(self.recorder.run)
         self.nursery.start_soon(self.revocations.run)
         self.nursery.start_soon(self.revocations.run_expiries)
         self.nursery.start_soon(self.token_uses.run)
@@ -159,7 +164,7 @@ class App:
         """Forget a queue whose deletion has begun or ended; its workers stay attached, and get no tasks."""
         self.store.registry.forget(queue)
         self.ticker.forget(queue)
-        self.shares.forget(queue)
+        self.recorder.forget(queue)
         if dispatcher := self.dispatchers.get(queue):
             dispatcher.forget()
             if what == keys.DELETION_BEGUN:  # leases held after the end belong to a new queue of that name
@@ -302,7 +307,22 @@ class App:
             return self.lease_holders.here(asked)
         if kind == WORKER:
             return self.worker_registry.named(*asked)
+        if kind == WAITS:
+            return self._waits_here(*asked)
         return [queue for queue in asked if self.is_taken_here(queue)] if kind == QUEUES else None
+
+    def _waits_here(self, queue: str, tenant: str) -> list[list[int]]:
+        """Return what each of a tenant's last starts at this server had waited for: ms by cause, in their order."""
+        dispatcher = self.dispatchers.get(queue)
+        parts = dispatcher.wait_times.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
+        return [list(each.values()) for each in parts]
+
+    async def waits(self, queue: str, tenant: str) -> tuple[list[dict[WaitCause, int]], int]:
+        """Return what each of a tenant's last starts had waited for, at all servers; how many of these said nothing."""
+        async with self.reports:
+            answers, unanswered = await self.questions.ask(WAITS, [queue, tenant])
+        rows = [dict(zip(WAIT_CAUSES, row, strict=True)) for rows in answers.values() for row in rows]
+        return rows, len(unanswered)
 
     async def serve(self, connection: Connection) -> None:
         """Serve a connection until it ends; a worker's leases are then given back at once, with two exceptions.
@@ -398,3 +418,4 @@ class App:
             for dispatcher in list(self.dispatchers.values()):
                 await dispatcher.stopped.wait()
             await self.worker_registry.tell_slots()
+            await self.recorder.finish()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -11,6 +11,7 @@ import orjson
 from attrs import evolve
 
 from fairq.errors import StoreRefused
+from fairq.model.history import Row, Slot
 from fairq.model.limits import OpeningHours
 from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
 from fairq.model.tasks import OPTIONS, Lease, Link, NewTask, StoredLink
@@ -33,6 +34,9 @@ _SCHEDULE = struct.Struct(_FORMATS["SCHEDULE"].head)
 _TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
 _TEMPLATE = struct.Struct(_FORMATS["TEMPLATE"].head)
 _SCHEDULE_VERSION = 1
+_SLOT, _ROW, _WAIT = (
+    struct.Struct(head) for head in (_FORMATS["SLOT"].head, _FORMATS["SLOT_ROW"].head.removesuffix("BH"), "<BI")
+)
 _HOURS = struct.Struct(_FORMATS["HOURS"].head)
 
 
@@ -161,3 +165,24 @@ def unpack_webhook(id: bytes, packed: bytes) -> Webhook:
         id.decode(), found["url"], found["name"], bool(found["fan_out"]), bool(found["paused"]),
         int(found["created_at"]), len(secrets), secrets,
     )  # fmt: skip
+
+
+def pack_waits(waits: Mapping[int, int]) -> bytes:
+    """Pack how many tasks waited for how long: counts by bucket."""
+    return b"".join(_WAIT.pack(bucket, waits[bucket]) for bucket in sorted(waits))
+
+
+def unpack_slot(packed: bytes) -> Slot:
+    """Read an interval of a queue's history."""
+    _, number, *totals = _SLOT.unpack_from(packed)
+    rows, at = [], _SLOT.size
+    while at < len(packed):
+        *counts, delivered, entitled = _ROW.unpack_from(packed, at)
+        begin = at + _ROW.size + 1
+        end = begin + packed[begin - 1]
+        at = end + 2 + int.from_bytes(packed[end : end + 2], "little")
+        waits = dict(_WAIT.iter_unpack(packed[end + 2 : at]))
+        # Less than nothing was delivered where a task was given back in the next interval.
+        row = packed[begin:end].decode(), *counts, max(0.0, delivered), max(0.0, entitled), waits
+        rows.append(Row._make(row))
+    return Slot._make((int(number), *totals, rows))

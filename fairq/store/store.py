@@ -16,6 +16,7 @@ from fairq.model.batches import BatchPage, BatchState
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
 from fairq.model.events import EventPage
+from fairq.model.history import Slot
 from fairq.model.limits import Limits, OpeningHours
 from fairq.model.purges import WaitingFilter, WaitingPage
 from fairq.model.queues import SHARES, QueueSettings, QueueState, Repair, Tick
@@ -29,18 +30,21 @@ from fairq.store.audit import Audit
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
+from fairq.store.counts import Counts, QueueCounts
 from fairq.store.records import (
     CLAIM_HEAD,
     pack_links,
     pack_options,
     pack_template,
     pack_timing,
+    pack_waits,
     unpack_blocked_intervals,
     unpack_leases,
     unpack_link,
     unpack_opening_hours,
     unpack_record,
     unpack_schedule,
+    unpack_slot,
     unpack_webhook,
 )
 from fairq.store.registry import Registry
@@ -111,6 +115,14 @@ class Claim(NamedTuple):
     run_timeout_ms: int = 0  # of the queue's handlers; 0: none
 
 
+class HistoryPage(NamedTuple):
+    """Some intervals of a queue's history, the store's time, and what the service of tenants is divided by."""
+
+    now_ms: int
+    unit: float
+    slots: list[Slot]
+
+
 class Schedule(NamedTuple):
     """A schedule, and its revision in the store: a change based on it is accepted only if that is still the same."""
 
@@ -151,6 +163,7 @@ class Store:
 
     connection: Connection | Cluster
     subscription: Subscription | ClusterSubscription
+    counts: Counts | None = None  # of what goes by, for the history
     registry: Registry = field(init=False)
     audit: Audit = field(init=False)
 
@@ -231,6 +244,8 @@ class Store:
             reply = await self._put("enqueue", queue, tenant, *args, maker=maker, at_once=at_once)
             outcomes += [outcome.decode() for outcome in reply]
             if len(outcomes) >= len(tasks):
+                if self.counts is not None:
+                    self.counts.enqueued(queue, tenant, outcomes.count("ok"))
                 return outcomes
 
     async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
@@ -244,8 +259,10 @@ class Store:
         reply = await self._call("claim", queue, name, limit, *told)
         now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
-        intervals = unpack_blocked_intervals(blocked)
-        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, intervals, run_timeout_ms)
+        intervals, leases = unpack_blocked_intervals(blocked), unpack_leases(reply)
+        if leases and self.counts is not None:
+            self.counts.claimed(queue, now_ms, leases)
+        return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms)
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.
@@ -274,6 +291,8 @@ class Store:
                 return ["gone"] * len(settlements)
             outcomes += [outcome.decode() for outcome in told]
             if len(outcomes) >= len(settlements):
+                if self.counts is not None:
+                    self.counts.settled(queue, settlements, outcomes)
                 return outcomes
             at_once = len(told)
 
@@ -319,10 +338,14 @@ class Store:
     async def tick(self, queue: str, limit: int = 125) -> Tick:
         """Promote due tasks, expire late ones, reap dead leases, trim dead letters; `limit` bounds their sum."""
         tick = Tick(*await self._call("tick", queue, limit, _wall_ms()))
+        if self.counts is not None and tick.reaped + tick.expired > 0:
+            self.counts.of(queue).lost += tick.reaped
         return evolve(tick, ahead_ms=tick.now_ms - _wall_ms())
 
     async def cancel(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Cancel up to 500 tasks: `ok`, `running` (their workers are told) or `gone`."""
+        if self.counts is not None:
+            self.counts.of(queue)
         return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids)]
 
     async def waiting_tasks(self, queue: str, tenant: str, which: WaitingFilter, cursor: str = "") -> WaitingPage:
@@ -333,6 +356,8 @@ class Store:
 
     async def cancel_waiting(self, queue: str, ids: Sequence[str]) -> int:
         """Cancel those of up to CHANGES tasks that wait, and leave the others alone; returns how many these were."""
+        if self.counts is not None:
+            self.counts.of(queue)
         count: int = await self._call("cancel_waiting", queue, *ids)
         return count
 
@@ -477,6 +502,22 @@ class Store:
         state = task_state(id, row)
         facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         return Waiting(now_ms, state.state, state.attempt, state.at_ms, Facts(**facts) if facts else None)
+
+    async def add_history(self, queue: str, server: str, number: int, counts: QueueCounts) -> bool:
+        """Add what a server has counted since its last call; returns whether tasks are running.
+
+        A call under the number of the server's last one adds nothing.
+        """
+        args: list[str | bytes | int] = [server, number, counts.lost]
+        for tenant, count in counts.tenants.items():
+            args += (tenant, count.enqueued, count.started, count.failed, pack_waits(count.waits))
+        _, leased = await self._call("add_history", queue, *args)
+        return bool(leased)
+
+    async def history(self, queue: str, step_s: int, last: int, count: int) -> HistoryPage:
+        """Read what is kept of `count` intervals up to the one of a number (-1: the newest)."""
+        now_ms, share, *slots = await self._call("history", queue, step_s, last, count)
+        return HistoryPage(now_ms, 1.0 if share else 1000.0, [unpack_slot(packed) for packed in slots])
 
     async def permissions(self, queue: str) -> list[str]:
         """Return the commands of the library that the store's user may not run on a queue's keys."""

@@ -36,6 +36,7 @@ class OperatorClient(Client):
     pause = call(operator.OperatorClient.pause)
     resume = call(operator.OperatorClient.resume)
     report = call(operator.OperatorClient.report)
+    history = call(operator.OperatorClient.history)
     add_webhook = call(operator.OperatorClient.add_webhook)
     remove_webhook = call(operator.OperatorClient.remove_webhook)
     pause_webhook = call(operator.OperatorClient.pause_webhook)

@@ -191,6 +191,18 @@ class TenantReport(Request):
 
 
 @frozen
+class History(Request):
+    """Read what happened in a queue over a period: of the named tenants, or of those with the most service."""
+
+    type: ClassVar[str] = "history"
+    ref: int
+    queue: str
+    period: str = "1h"
+    tenants: list[str] | None = None
+    since_ms: int = 0
+
+
+@frozen
 class Attach(Request):
     """Attach a worker: from now on up to `credit` tasks of the queues may be pushed to it."""
 
@@ -652,6 +664,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Events: (_TENANT | _READERS, _ANY),
     Why: (_TENANT | _READERS, _ANY),
     TenantReport: (_TENANT | _READERS, _ANY),
+    History: (_READERS, _ANY),
     Attach: (_WORKER, frozenset({OPEN})),
     Credit: (_WORKER, _WORKING),
     Settle: (_WORKER, _WORKING),

@@ -10,6 +10,7 @@ import trio
 
 import fairq
 from fairq.client import operator_verbs, verbs
+from fairq.model.history import History
 from fairq.model.purges import Purge
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
@@ -88,6 +89,24 @@ async def test_limits_and_opening_hours_are_set_and_read(op: fairq.OperatorClien
     assert not await op.pause("emails")
     assert (await op.queues())[0].is_paused
     assert (await op.report("emails", "ada")).starts == 0
+
+
+async def test_history_comes_in_columns_with_types(op: fairq.OperatorClient, ada: fairq.Client, served: Served) -> None:
+    await ada.enqueue_many("emails", range(3))
+    assert (await op.history("emails")).times_ms == []
+    await served.app.recorder.flush()
+    found = await op.history("emails", "14d", tenants=["ada", "bob"])
+    assert isinstance(found, History)
+    assert (found.step_ms, found.queue.enqueued, found.totals.enqueued) == (900_000, [3], 3)
+    assert [(row.tenant, row.enqueued, row.delivered) for row in found.tenants] == [
+        ("ada", [3], [None]),
+        ("bob", [0], [None]),
+    ]
+    assert [row.totals.p99_ms for row in found.tenants] == [None, None]
+    for bad, field in (({"period": "7d"}, "period"), ({"tenants": []}, "tenants"), ({"tenants": ["a b"]}, "tenants")):
+        with pytest.raises(fairq.BadRequest) as caught:
+            await op.history("emails", **bad)
+        assert caught.value.field == field
 
 
 async def test_queues_are_repaired_and_deleted(op: fairq.OperatorClient, ada: fairq.Client) -> None:

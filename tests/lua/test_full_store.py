@@ -62,6 +62,7 @@ REFUSED: dict[str, Callable[[Queue], list[object]]] = {
     "fire": lambda queue: ["ada/nightly", revision_of(queue), queue.now + 1],
     "add_queue": lambda _: ["other", "ada", 100],
     "settle_linked": lambda queue: ["ack_linked", "run", queue.claim()[0].lease, "1", packed_link("a", "next")],
+    "add_history": lambda _: ["server", 1, 0, "ada", 1, 1, 0, b""],
     "add_webhook": lambda _: ["0000000a", "https://a.example/", "", 1, ""],
 }
 

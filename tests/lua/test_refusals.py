@@ -57,6 +57,8 @@ WHO: Rows = {
     "bad_request name": [("ada", name) for name in SCHEDULES],
 }
 
+COUNTS = (-1, 1.5, 2**32, "nan", "inf", "", "many")
+WAITED = struct.Struct("<BI").pack
 WITNESSES = [-1, 0.5, "noon", "nan", 2**52 + 1]
 
 REFUSED: dict[str, Rows] = {
@@ -274,6 +276,31 @@ REFUSED: dict[str, Rows] = {
         "bad_request at": [("1-1", at, "{}", *WHO_WHAT, "", "{}") for at in TIMES],
         "bad_request ended": [("1-1", 0, "x" * 8193, *WHO_WHAT, "", "{}")],
         "bad_request change": [("1-1", 0, "{}", *WHO_WHAT, ""), ("1-1", 0, "{}", *WHO_WHAT, "", "x" * 8193)],
+    },
+    "add_history": {
+        "bad_request id": [(id, 1, 0) for id in (*BAD_IDS, "x" * 256)],
+        "bad_request number": [("s", number, 0) for number in (0, -1, 1.5, "nan", "", 2**52 + 1)],
+        "bad_request lost": [("s", 1, lost) for lost in COUNTS],
+        "bad_request tenants": [
+            ("s", 1, 0, "ada"), ("s", 1, 0, "ada", 1, 1, 1),
+            ("s", 1, 0, *(word for n in range(32) for word in (f"t{n}", 1, 1, 0, b""))),
+        ],
+        "bad_request tenant": [
+            *(("s", 1, 0, "ada", 1, 1, 1, b"", name, 1, 1, 1, b"") for name in NAMES if name),
+            ("s", 1, 0, "ada", 1, 1, 1, b"", "ada", 1, 1, 1, b""),
+        ],
+        "bad_request enqueued": [("s", 1, 0, "ada", count, 1, 1, b"") for count in COUNTS],
+        "bad_request started": [("s", 1, 0, "ada", 1, count, 1, b"") for count in COUNTS],
+        "bad_request failed": [("s", 1, 0, "ada", 1, 1, count, b"") for count in COUNTS],
+        "bad_request waits": [
+            ("s", 1, 0, "ada", 1, 1, 1, waits)
+            for waits in (b"x", WAITED(61, 1), WAITED(3, 1) * 2, WAITED(3, 1) + WAITED(2, 1), WAITED(3, 1)[:-1])
+        ],
+    },
+    "history": {
+        "bad_request step": [(step, -1, 1) for step in (0, 1, 11, "", "10.0", "x")],
+        "bad_request last": [(10, last, 1) for last in (-2, 0.5, "nan", "", 2**52 + 1)],
+        "bad_request count": [(10, -1, count) for count in (0, 241, 1.5, "nan", "")],
     },
     "forget_queue": {
         "bad_request for_ms": [(ms, 0, "", 1) for ms in TIMES],

@@ -20,6 +20,7 @@ from fairq.model.checks import (
     MAX_TIME_MS,
 )
 from fairq.model.events import MAX_EVENT_ID
+from fairq.model.history import MAX_NAMED
 from fairq.model.limits import LIMIT_RANGES
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS
 from fairq.model.queues import SETTING_RANGES
@@ -45,6 +46,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "peek": {"queue": "q"},
     "why": {"queue": "q", "id": "ready"},
     "report": {"queue": "q"},
+    "history": {"queue": "q", "tenants": ["ada"]},
     "wait_tasks": {"queue": "q", "ids": ["ready"]},
     "open_batch": {"queue": "q", "id": "new"},
     "batch": {"queue": "q", "id": "open"},
@@ -181,6 +183,10 @@ RULES = [
     Rule({"settle", "extend", "progress"}, "queue", ("other",)),  # one that it is not attached to
     Rule({"tenants", "repair"}, "queue", ("nowhere",), "not_found"),
     Rule({"repair"}, "number", MOMENT),
+    Rule({"history"}, "period", ("", "1H", "7d")),
+    Rule({"history"}, "tenants", ([], ["ada", "ada"], [f"t{n}" for n in range(MAX_NAMED + 1)])),
+    Rule({"history"}, "tenants", tuple([name] for name in TENANTS)),
+    Rule({"history"}, "since_ms", MOMENT),
     Rule(IDENTIFIED, "ids", ([], ["ready", 5])),
     Rule(IDENTIFIED, "ids", (["a"] * (MAX_BATCH + 1),), "too_large"),
     Rule(IDENTIFIED, "ids", tuple([id] for id in TASK_IDS), roles=(TENANT,)),

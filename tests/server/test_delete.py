@@ -100,7 +100,7 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: st
                 await worker.attach("q", credit=1)
                 await ada.enqueue("q", ["a"])
                 await worker.settle("q", "ack", *await worker.pushed())
-                await two.app.shares.sample("q")
+                assert "q" in two.app.recorder.counts.queues
             await ada.enqueue("q", ["late"], delay_ms=HOUR_MS)
             await ada.ask("wait_tasks", queue="q", ids=["late"], timeout_ms=1)
             app = two.app
@@ -115,7 +115,7 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: st
             assert keys_of(client, "q") == set()
             places = (app.ticker.due, app.store.registry.known, app.dispatchers, app.long_polls, one.app.ticker.due)
             await wait_until(lambda: not any("q" in place for place in places))
-            assert app.shares.previous("q", "ada") is None
+            assert "q" not in app.recorder.counts.queues
             assert await operator.ask("delete_queue", queue="q") == {"outcome": "gone", "contents": {}}
 
 

@@ -1,4 +1,4 @@
-"""What a tenant's tasks waited for, as a server reports it: each reason, in a run made to have it; and shares."""
+"""What a tenant's tasks waited for, as servers report it: each reason, in a run made to have it; and shares."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import trio
 from attrs import define
 
 from fairq.server.run import Served
-from fairq.server.stats.shares import SAMPLE_S
-from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
 from .clock import StoreClock
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
 from .test_why import closed
 
 HOLD_MS = 160  # how long something holds tasks back, by the store's clock
@@ -161,7 +159,7 @@ async def test_one_may_ask_about_oneself_and_an_operator_about_anybody(served: S
         assert (caught.value.code, caught.value.field) == ("forbidden", "tenant")
 
 
-async def test_the_share_is_told_as_the_difference_to_a_sample(served: Served) -> None:
+async def test_the_share_is_told_as_all_servers_have_added_it(served: Served) -> None:
     with trio.fail_after(30):
         async with (
             raw(served, tenant("ada")) as ada,
@@ -172,33 +170,34 @@ async def test_the_share_is_told_as_the_difference_to_a_sample(served: Served) -
             await worker.attach("q")
             await ada.enqueue("q", ["a", "b", "c"])
             await worker.settle("q", "ack", *await worker.pushed())
-            second = await worker.pushed()
+            await worker.pushed()
             assert (await ada.ask("report", queue="q"))["report"]["share_over_ms"] == 0
-            await served.app.shares.sample("q")
-            await worker.settle("q", "ack", *second)
-            await worker.pushed()
+            await served.app.recorder.flush()
             report = (await ada.ask("report", queue="q"))["report"]
-    assert (report["starts"], report["delivered"], report["entitled"]) == (3, 1, 1)
-    assert report["share_over_ms"] > 0
+    assert (report["starts"], report["delivered"], report["entitled"]) == (2, 2, 2)
+    assert 0 < report["share_over_ms"] <= 300_000
 
 
-async def test_samples_are_taken_while_there_is_work(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    real = Store.tenants
-
-    async def tenants(store: Store, queue: str, names: Any = ()) -> Any:
-        read.append(queue)
-        return await real(store, queue, names)
-
-    monkeypatch.setattr(Store, "tenants", tenants)
-    shares = served.app.shares
+async def test_any_server_tells_what_tasks_waited_for_at_all(server_store: str) -> None:
     with trio.fail_after(30):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            await worker.attach("q", "other")
-            await ada.enqueue("q", ["a"])
-            await worker.pushed()
-            await wait_until(lambda: served.app.dispatchers["q"].wait_times.starts == 1)
-            for queue in ("q", "q", "other"):
-                await shares.sample(queue)
-    assert read == ["q"], "nothing was started since, and never in the other"
-    assert SAMPLE_S == 10
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            raw(one, tenant("ada")) as ada,
+            raw(two, tenant("ada")) as other_ada,
+            raw(one, WORKER) as worker,
+            raw(two, WORKER) as other_worker,
+        ):
+            for n, each in enumerate((worker, other_worker)):
+                await each.attach("q", credit=1, name=f"w-{n}")
+            await ada.enqueue("q", ["a", "b"])
+            for each in (worker, other_worker):
+                await each.pushed()
+
+            async def are_listed() -> bool:
+                return len(await one.app.store.servers_with_workers()) == 2
+
+            await wait_until(are_listed)
+            for each in (ada, other_ada):
+                report = (await each.ask("report", queue="q"))["report"]
+                assert (report["starts"], report["unanswered"]) == (2, 0)

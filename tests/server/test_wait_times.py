@@ -114,7 +114,7 @@ def test_what_is_kept_has_bounds() -> None:
     wait_times = served()
     for n in range(2 * MAX_TENANTS):
         wait_times.claimed(n, [lease(n, f"t{n}")], [])
-    assert wait_times.tenants == [f"t{n}" for n in range(MAX_TENANTS, 2 * MAX_TENANTS)]
+    assert list(wait_times._rows) == [f"t{n}" for n in range(MAX_TENANTS, 2 * MAX_TENANTS)]
     for n in range(1000):
         wait_times.claimed(n * 1000, [lease(n)], [BlockedInterval("ada", "max_running", n * 1000, n * 1000 + 500)])
     assert len(wait_times.parts("ada", 0)) == MAX_DWELLS

@@ -30,6 +30,7 @@ VERBS = {
     "add_webhook", "remove_webhook", "pause_webhook", "webhooks",
     "resume_schedule", "fire", "schedules", "why", "permissions",
     "begin_change", "end_change",
+    "add_history", "history",
     "make_queue", "block_queue", "empty_queue", "drop_queue", "forget_queue", "add_queue", "remove_queue",
 }  # fmt: skip
 

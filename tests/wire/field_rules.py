@@ -27,6 +27,7 @@ from fairq.model.checks import (
 )
 from fairq.model.dead_letters import MAX_SEARCH_CHARS, REASONS
 from fairq.model.events import MAX_EVENT_ID
+from fairq.model.history import MAX_NAMED, PERIODS
 from fairq.model.limits import LIMIT_RANGES
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS
 from fairq.model.queues import SETTING_RANGES, SHARES
@@ -113,6 +114,9 @@ RULES: dict[str, Schema] = {  # of fields that mean the same wherever they stand
     "after": whole(0, MAX_EVENT_ID),
     "cursor": text(1, MAX_CURSOR_CHARS),
     "timeout_ms": whole(0, MAX_WAIT_MS),
+    "since_ms": MOMENT,
+    "period": one_of(*PERIODS),
+    "tenants": many(pattern(TENANT_PATTERN), 1, MAX_NAMED) | {"uniqueItems": True},
     "every_ms": {"anyOf": [{"const": 0}, whole(MIN_EVERY_MS, MAX_SPAN_MS)]},
     "max_running": whole(0, MAX_RUNNING),
     "max_attempts": whole(0, MAX_ATTEMPTS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from fairq.model.batches import STAGES
+from fairq.model.history import History, QueueSeries, QueueTotals
 from fairq.model.limits import Limits
 from fairq.model.operating import OpenState
 from fairq.model.purges import Purge
@@ -81,6 +82,7 @@ BODIES: dict[str, Schema] = {
     "events": body(oldest=WHOLE, newest=WHOLE, events=rows("event")),
     "why": ref("explanation"),
     "report": body(report=ref("tenant_report")),
+    "history": given_in(History, queue=row_of(QueueSeries), totals=row_of(QueueTotals), tenants=rows("tenant_series")),
     "attach": body(leases={"type": "array", "items": words("ok", "cancelled", "gone", "stale")}),
     "credit": _EMPTY,
     "settle": _OUTCOMES,

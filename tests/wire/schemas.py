@@ -12,6 +12,7 @@ from fairq.model.batches import BatchState
 from fairq.model.checks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
+from fairq.model.history import TenantSeries
 from fairq.model.operating import QueueRow
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import Link, NewTask, Settlement, TaskState, WaitingTask
@@ -45,6 +46,7 @@ TOLD: dict[str, Any] = {  # the parts of servers' frames and of their bodies
     "explanation": Why,
     "tenant_report": Report,
     "part": Part,
+    "tenant_series": TenantSeries,
     "dead_letter": DeadLetter,
     "queue_state": QueueRow,
     "tenant_state": TenantState,

@@ -44,6 +44,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "batch": {"ref": 1, "queue": "q", "id": "b-1", "timeout_ms": 1000},
     "batches": {"ref": 1, "queue": "q", "tenant": "ada", "state": "open", "cursor": "17", "count": 5},
     "report": {"ref": 1, "queue": "q"},
+    "history": {"ref": 1, "queue": "q", "period": "24h", "tenants": ["ada"], "since_ms": 5},
     "why": {"ref": 1, "queue": "q", "id": "t-1"},
     "events": {"ref": 1, "queue": "q", "after": 17, "timeout_ms": 1000},
     "attach": {"ref": 1, "worker": "w", "queues": ["q"], "credit": 1, "leases": [LEASE]},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from fairq.model.audit import AuditPage
+from fairq.model.history import History
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, QueueRow
 from fairq.model.queues import Repair
@@ -30,6 +31,7 @@ _OWN: Answers = {
     ("PUT", wire.SetOpeningHours): object_of(
         previous=_TEXT, opening_hours=_TEXT, is_open={"type": "boolean"}, changes_at_ms=_NUMBER
     ),
+    ("GET", wire.History): row_of(History),
     ("GET", wire.Tenants): object_of(tenants=list_of(TenantState)),
     ("DELETE", wire.DropTenant): object_of(outcome={"enum": ["ok", "gone"]}),
     ("PUT", wire.SetWeight): object_of(previous={"type": "number"}),

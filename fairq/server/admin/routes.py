@@ -36,6 +36,7 @@ ROWS = (
     Row("GET", f"{QUEUE}/limits", wire.Limits, "Read the limits for all tenants, and the queue's opening hours"),
     Row("PATCH", f"{QUEUE}/limits", wire.SetLimits, "Change the limits for all tenants"),
     Row("PUT", f"{QUEUE}/opening-hours", wire.SetOpeningHours, "Set the opening hours of a queue"),
+    Row("GET", f"{QUEUE}/history", wire.History, "Read what happened in a queue over time"),
     Row("GET", f"{QUEUE}/tenants", wire.Tenants, "List the tenants of a queue"),
     Row("GET", TENANT, wire.Tenants, "Read a tenant: its weight, counts and share"),
     Row("DELETE", TENANT, wire.DropTenant, "Delete a tenant that has nothing"),

@@ -8,10 +8,13 @@ from typing import Any
 from attrs import asdict, frozen
 
 from fairq.errors import NotFound
+from fairq.model.audit import Change
+from fairq.model.history import History
 from fairq.model.tenants import TenantState
-from fairq.server.dashboard.recent import Watched
-from fairq.server.dashboard.view import Context, View
+from fairq.server.dashboard.recent import MAX_MARKS, Mark, Watched
+from fairq.server.dashboard.view import Context, View, rows_of
 from fairq.server.stats.wait_times import percentile, summarize
+from fairq.wire import messages as wire
 
 CHARTED, SHOWN = 6, 20
 PERIODS = {"live": "2 minutes", "1h": "hour", "24h": "day", "14d": "two weeks"}
@@ -100,6 +103,32 @@ def _live_chart(watched: Watched, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+async def _past_chart(view: View, queue: str, period: str, watched: Watched) -> dict[str, Any]:
+    """Return the shares of the tenants with the most service, from the history; weights' changes from the audit."""
+    past = rows_of(History, [await view.ask(wire.History(0, queue, period))])[0]
+    named = [each for each in past.tenants if each.tenant][:CHARTED]
+    begin_ms = past.times_ms[0] if past.times_ms else past.now_ms
+    changes = await view.ask(wire.Audit(0, verb="set_weight", queue=queue, since_ms=begin_ms))
+    marks = [_mark(change) for change in rows_of(Change, changes["changes"]) if change.outcome == "ok"]
+    return {
+        "times_s": [at / 1000 for at in past.times_ms],
+        "series": [
+            {
+                "tenant": each.tenant,
+                "color": watched.color(each.tenant),
+                "delivered": each.delivered,
+                "entitled": each.entitled,
+            }
+            for each in named
+        ],
+        "marks": [asdict(mark) for mark in marks[:MAX_MARKS]],
+    }
+
+
+def _mark(change: Change) -> Mark:
+    return Mark(change.at_ms / 1000, f"{change.tenant} {change.previous} → {change.new}")
+
+
 async def fairness(view: View) -> Context:
     """The shares of a queue's tenants now and over time."""
     row, queues = await choose_queue(view)
@@ -109,5 +138,8 @@ async def fairness(view: View) -> Context:
         return context
     watched = await view.site.recent.look(row["queue"])
     rows = _rows(view, row["queue"], watched)
-    chart = _live_chart(watched, rows)
+    if period == "live":
+        chart = _live_chart(watched, rows)
+    else:
+        chart = await _past_chart(view, row["queue"], period, watched)
     return context | {"queue": row["queue"], "rows": rows, "chart": chart, "total": watched.total}

@@ -1,1 +1,1 @@
-"""Statistics of waiting times and shares."""
+"""Statistics of waiting times, and the history."""

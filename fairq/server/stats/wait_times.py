@@ -35,7 +35,6 @@ class _Row:
 class WaitTimes:
     """The waiting times of one queue: the last starts of the tenants served last, by the store's clock."""
 
-    starts: int = field(default=0, init=False)  # ever
     _rows: OrderedDict[str, _Row] = field(factory=OrderedDict, init=False)
     _spans: deque[BlockedInterval] = field(factory=lambda: deque(maxlen=MAX_SPANS), init=False)
     _alone_since: int | None = field(default=0, init=False)  # since when there is no worker
@@ -43,7 +42,7 @@ class WaitTimes:
 
     @property
     def tenants(self) -> list[str]:
-        """Name the tenants that are known."""
+        """Name the tenants that are known, the one that was served last at the end."""
         return list(self._rows)
 
     def left(self, now_ms: int) -> None:
@@ -54,7 +53,6 @@ class WaitTimes:
         """Record the tasks of a claim, and the times for which tenants were blocked; a worker is attached."""
         if self._alone_since is not None or self._blocked or intervals:
             self._add_intervals(now_ms, intervals)
-        self.starts += len(leases)
         rows = self._rows
         for lease in leases:
             tenant = lease.tenant

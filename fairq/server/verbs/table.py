@@ -32,6 +32,7 @@ from fairq.server.verbs.batches import batch, batches, cancel_batch, close_batch
 from fairq.server.verbs.dead_letters import dead, dead_letter, purge, replay
 from fairq.server.verbs.explain import tenant_report, why
 from fairq.server.verbs.handlers import enqueue_from
+from fairq.server.verbs.history import history
 from fairq.server.verbs.limits import limits, set_limits, set_opening_hours
 from fairq.server.verbs.purges import cancel_all
 from fairq.server.verbs.request_scope import Body
@@ -58,6 +59,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Peek: peek,
     wire.Why: why,
     wire.TenantReport: tenant_report,
+    wire.History: history,
     wire.Attach: attach,
     wire.Credit: credit,
     wire.Settle: settle,

@@ -1,0 +1,188 @@
+"""`fairq top`: queues and their top tenants as they are now, drawn again every other second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from attrs import define, field
+from cyclopts import Parameter
+
+from fairq.cli.options import Json, Server, run_with
+from fairq.cli.output import fit_columns, make_table, print_json
+from fairq.cli.watch import make_console, watch
+from fairq.client import operator_verbs
+from fairq.errors import NotFound
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fairq.client.operator import OperatorClient
+    from fairq.model.history import History
+    from fairq.model.operating import QueueRow
+
+EVERY_S = 2.0
+QUEUES, TENANTS, TENANTS_OF_ONE = 8, 5, 10  # in a picture: queues, tenants of each of the first, or of one queue
+_DETAILED = 3  # queues whose tenants are shown
+_RATE_S, _SHARE_S = 60, 300  # periods of rates, and of shares and waiting times
+Once = Annotated[bool, Parameter(negative=(), help="Print one picture and end, as where the output is no terminal.")]
+
+_OF_QUEUE = {
+    "queue": "queue", "waiting": "waiting", "running": "in flight", "slots": "slots", "enqueued_per_s": "in/s",
+    "started_per_s": "started/s", "done_per_s": "done/s", "failed_per_s": "failed/s", "p50_ms": "wait p50",
+    "p99_ms": "wait p99", "dead": "dead", "notes": "note",
+}  # fmt: skip
+_OF_TENANT = {
+    "queue": "queue", "tenant": "tenant", "weight": "weight", "waiting": "waiting", "running": "in flight",
+    "started_per_s": "started/s", "delivered_part": "delivered", "entitled_part": "entitled", "p99_ms": "wait p99",
+    "next_waits_ms": "next waits", "notes": "note",
+}  # fmt: skip
+_FIRST_TO_GO = (  # in a narrow terminal
+    "p50_ms", "next_waits_ms", "failed_per_s", "done_per_s", "slots", "weight", "dead", "notes", "enqueued_per_s",
+    "running", "p99_ms", "started_per_s", "entitled_part", "waiting",
+)  # fmt: skip
+
+
+def top(*, queue: str | None = None, once: Once = False, json: Json = False, server: Server | None = None) -> None:
+    """Show queues and their top tenants: rates, waiting times, and the share delivered beside the share entitled.
+
+    Rates are those of the last minute, shares and waiting times those of the last five, at all servers.
+
+    Example: `fairq top --queue emails`
+
+    Parameters
+    ----------
+    queue
+        Show this queue only, with more of its tenants.
+    """
+    page = Page(queue)
+    if json:
+        print_json(run_with(server or Server(), page.read))
+    else:
+        watch(server, page.draw, every_s=EVERY_S, once=once)
+
+
+@define
+class Page:
+    """What is read for one picture after the other: of the busiest queues, or of one."""
+
+    queue: str | None = None
+    _next_at: dict[tuple[str, str], tuple[int, int]] = field(factory=dict, init=False)
+
+    async def draw(self, client: OperatorClient, _: int = 0) -> RenderableType:
+        """Read what there is, and draw it as two tables."""
+        from rich.console import Group
+
+        found = await self.read(client)
+        width = make_console().width
+        empty = "there are no queues yet; the first enqueue makes one"
+        queues = draw_table("queues", _OF_QUEUE, found["queues"], width, empty)
+        tenants = draw_table("tenants", _OF_TENANT, found["tenants"], width, "no tenant has done anything lately")
+        more = found["more"] and f"{found['more']:,} more queues: --queue shows one"
+        return Group(queues, *([more] if more else []), "", tenants)
+
+    async def read(self, client: OperatorClient) -> dict[str, Any]:
+        """Read the rows of queues and tenants."""
+        rows = await client.ask(operator_verbs.queues(self.queue))
+        if self.queue is not None and not rows:
+            raise NotFound(f"there is no queue {self.queue}", field="queue")
+        rows.sort(key=lambda row: (-(row.leased + _waiting(row)), row.queue))
+        found: dict[str, Any] = {"queues": [], "tenants": [], "more": max(0, len(rows) - QUEUES)}
+        for place, row in enumerate(rows[:QUEUES]):
+            history = await client.history(row.queue)
+            found["queues"].append(_queue_row(row, history))
+            if place < _DETAILED:
+                found["tenants"] += await self._tenants(client, row, history)
+        return found
+
+    async def _tenants(self, client: OperatorClient, row: QueueRow, history: History) -> list[dict[str, Any]]:
+        since = history.now_ms - _SHARE_S * 1000
+        recent = await client.history(row.queue, since_ms=max(0, since))
+        named = [each for each in recent.tenants if each.tenant]
+        found = []
+        for each in named[: TENANTS_OF_ONE if self.queue else TENANTS]:
+            states = await client.tenants(row.queue, tenant=each.tenant)
+            if not states:  # it was deleted since
+                continue
+            state = states[0]
+            found.append({
+                "queue": row.queue, "tenant": each.tenant, "weight": state.weight, "waiting": _waiting(state),
+                "running": state.leased, "started_per_s": _rate(recent, each.started),
+                "delivered_part": each.totals.delivered_part, "entitled_part": each.totals.entitled_part,
+                "p99_ms": each.totals.p99_ms,
+                "next_waits_ms": await self._next_waits(client, row.queue, each.tenant, state.ready, recent.now_ms),
+                "notes": _notes(state, ("paused", "closed", "rate_limited")),
+            })  # fmt: skip
+        return found
+
+    async def _next_waits(self, client: OperatorClient, queue: str, tenant: str, ready: int, now_ms: int) -> int | None:
+        """Tell for how long a tenant's next task has waited; asked every ten seconds, as it comes with its payload."""
+        if not ready:
+            return None
+        asked_ms, since_ms = self._next_at.get((queue, tenant), (0, 0))
+        if now_ms - asked_ms > 10_000:
+            tasks = await client.peek(queue, 1, tenant=tenant)
+            since_ms = max(tasks[0].enqueued_at_ms, tasks[0].start_at_ms) if tasks else 0
+            if len(self._next_at) > 10 * QUEUES * TENANTS:
+                self._next_at.clear()
+            self._next_at[queue, tenant] = now_ms, since_ms
+        return max(0, now_ms - since_ms) if since_ms else None
+
+
+def _waiting(row: Any) -> int:
+    return int(row.ready + row.pending + row.delayed)
+
+
+def _queue_row(row: QueueRow, history: History) -> dict[str, Any]:
+    recent = [at >= history.now_ms - _SHARE_S * 1000 for at in history.times_ms]
+    p50, p99 = ([each for each, is_recent in zip(of, recent, strict=True) if is_recent and each is not None]
+                for of in (history.queue.p50_ms, history.queue.p99_ms))  # fmt: skip
+    rates = {f"{name}_per_s": _rate(history, getattr(history.queue, name)) for name in _RATES}
+    return {
+        "queue": row.queue, "waiting": _waiting(row), "running": row.leased, "slots": row.slots, **rates,
+        "p50_ms": sorted(p50)[len(p50) // 2] if p50 else None, "p99_ms": max(p99, default=None), "dead": row.dead,
+        "notes": ", ".join(filter(None, [_notes(row, ("paused", "closed", "repairing")),
+                                         "no workers" if row.takers == "none" else ""])),
+    }  # fmt: skip
+
+
+_RATES = ("enqueued", "started", "done", "failed")
+
+
+def _notes(row: Any, flags: Sequence[str]) -> str:
+    return ", ".join(flag.replace("_", " ") for flag in flags if getattr(row, f"is_{flag}"))
+
+
+def _rate(history: History, counts: Sequence[int]) -> float:
+    """Return how many a second there were in the last minute: in whole intervals, if there are any."""
+    step_s = history.step_ms // 1000
+    whole = counts[:-1][-(_RATE_S // step_s) :]
+    return round(sum(whole or counts) / (step_s * max(1, len(whole or counts))), 2)
+
+
+def draw_table(
+    title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], width: int, empty: str
+) -> RenderableType:
+    """Draw as many columns of a table as fit."""
+    said = [_said(row) for row in rows]
+    left = {key: heading for key, heading in columns.items() if key != "notes" or any(row["notes"] for row in rows)}
+    return make_table(title, fit_columns(left, said, width, _FIRST_TO_GO), said, empty=empty)
+
+
+def _said(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Write parts as per cent, and times for people."""
+    said = dict(row)
+    for key, value in row.items():
+        if key.endswith("_part"):
+            said[key] = None if value is None else f"{100 * value:.1f} %"
+        elif key.endswith("_ms"):
+            said[key] = None if value is None else say_ms(value)
+    return said
+
+
+def say_ms(ms: int) -> str:
+    """Write a waiting time in ms, or seconds, minutes or hours."""
+    for size, unit in ((3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+        if ms >= size:
+            return f"{ms / size:.1f} {unit}"
+    return f"{ms} ms"

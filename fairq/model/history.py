@@ -1,0 +1,156 @@
+"""What happened in a queue over time: counts, waiting times and shares, by intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from attrs import frozen
+
+from fairq.errors import BadRequest
+from fairq.model.checks import check_tenant
+
+Period = Literal["1h", "24h", "14d"]
+PERIODS: tuple[Period, ...] = get_args(Period)
+STEPS: Mapping[Period, tuple[int, int]] = {"1h": (10, 360), "24h": (60, 1_440), "14d": (900, 1_344)}  # s, intervals
+OTHERS = ""  # in place of a name: all tenants that have no row of their own
+MAX_NAMED, NAMED = 20, 10  # tenants in one reply: how many may be asked for, and how many there are unless asked for
+LAST_BUCKET = 60
+
+
+def bucket_of(wait_ms: int) -> int:
+    """Return the bucket of a waiting time; each is wider than the one below by the square root of 2."""
+    return min((wait_ms * wait_ms).bit_length(), LAST_BUCKET) if wait_ms > 0 else 0
+
+
+def percentile_of(waits: Mapping[int, int], percent: int) -> int | None:
+    """Return the middle of the bucket below whose end `percent` % of the waiting times (ms) lie; None without any."""
+    rank = -(-sum(waits.values()) * percent // 100)
+    for bucket in sorted(waits):
+        rank -= waits[bucket]
+        if rank <= 0:
+            return round(2 ** (bucket / 2 - 0.25)) if bucket else 0
+    return None
+
+
+class Row(NamedTuple):
+    """What one tenant (or all others) did in an interval; service is in ms of worker time or tasks."""
+
+    tenant: str
+    enqueued: int
+    started: int
+    done: int
+    failed: int
+    delivered: float
+    entitled: float
+    waits: Mapping[int, int]  # bucket -> starts
+
+
+class Slot(NamedTuple):
+    """What happened in an interval: its number, the queue's counts, and the rows of tenants."""
+
+    number: int
+    enqueued: int
+    done: int
+    dead: int
+    expired: int
+    cancelled: int
+    lost: int
+    rows: Sequence[Row]
+
+
+@frozen
+class QueueTotals:
+    """A queue's sums over a period. `failed` counts attempts, `lost` leases that ran out; waiting times are those of
+    first attempts, rounded to about 20 %; None: none started.
+    """
+
+    enqueued: int = 0
+    started: int = 0
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
+    dead: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    p50_ms: int | None = None
+    p99_ms: int | None = None
+
+
+@frozen
+class QueueSeries:
+    """A queue's counts in each interval; fields as in QueueTotals."""
+
+    enqueued: list[int]
+    started: list[int]
+    done: list[int]
+    failed: list[int]
+    lost: list[int]
+    dead: list[int]
+    expired: list[int]
+    cancelled: list[int]
+    p50_ms: list[int | None]
+    p99_ms: list[int | None]
+
+
+@frozen
+class TenantTotals:
+    """A tenant's sums over a period: `delivered` and `entitled` in seconds of worker time, or tasks; and what parts of
+    all tenants' these are (0 to 1; None: nobody got anything).
+    """
+
+    enqueued: int = 0
+    started: int = 0
+    done: int = 0
+    failed: int = 0
+    delivered: float = 0.0
+    entitled: float = 0.0
+    delivered_part: float | None = None
+    entitled_part: float | None = None
+    p50_ms: int | None = None
+    p99_ms: int | None = None
+
+
+@frozen
+class TenantSeries:
+    """A tenant's counts in each interval; of all others if the name is empty.
+
+    `delivered` and `entitled` are parts of what all tenants got, or were entitled to, in that interval.
+    """
+
+    tenant: str
+    enqueued: list[int]
+    started: list[int]
+    done: list[int]
+    failed: list[int]
+    delivered: list[float | None]
+    entitled: list[float | None]
+    p50_ms: list[int | None]
+    p99_ms: list[int | None]
+    totals: TenantTotals
+
+
+@frozen
+class History:
+    """A queue's history over a period: `times_ms` is when each interval of `step_ms` begins; the last is not over."""
+
+    now_ms: int
+    step_ms: int
+    times_ms: list[int]
+    queue: QueueSeries
+    totals: QueueTotals
+    tenants: list[TenantSeries]
+
+
+def check_period(period: object) -> Period:
+    """Return a period. Raises: BadRequest."""
+    if period not in PERIODS:
+        raise BadRequest(f"period must be one of {', '.join(PERIODS)}", field="period")
+    return period
+
+
+def check_tenants(names: object) -> list[str]:
+    """Return tenants' names, at most MAX_NAMED and each once. Raises: BadRequest."""
+    if not isinstance(names, list) or not 0 < len(names) <= MAX_NAMED or len(set(map(str, names))) < len(names):
+        raise BadRequest(f"tenants must be a list of 1 to {MAX_NAMED} names, each once", field="tenants")
+    return [check_tenant(name, "tenants") for name in names]

@@ -1,0 +1,188 @@
+"""Reads what the store keeps of a queue's history (lua/84_history.lua), as columns for charts and sums for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from fairq.model.history import (
+    NAMED,
+    OTHERS,
+    STEPS,
+    History,
+    Period,
+    QueueSeries,
+    QueueTotals,
+    Row,
+    Slot,
+    TenantSeries,
+    TenantTotals,
+    percentile_of,
+)
+from fairq.store.store import Store
+
+PAGE_SLOTS = 120  # that one call of the store reads: about 250 KB at most
+RECENT_MS = 300_000
+_NOTHING = Row(OTHERS, 0, 0, 0, 0, 0.0, 0.0, {})
+
+
+class RecentShare(NamedTuple):
+    """What a tenant was given and entitled to in the last so many ms; 0: nothing is known."""
+
+    delivered: float = 0.0
+    entitled: float = 0.0
+    share_over_ms: int = 0
+
+
+async def recent_share(store: Store, queue: str, tenant: str) -> RecentShare:
+    """Read what a tenant was given and entitled to in the last RECENT_MS, as far as it was added."""
+    step_ms = STEPS["1h"][0] * 1000
+    told = await store.history(queue, STEPS["1h"][0], -1, RECENT_MS // step_ms)
+    rows = [(slot.number, row) for slot in told.slots for row in slot.rows if row.tenant == tenant]
+    if not rows:
+        return RecentShare()
+    whole = _merged(row for _, row in rows)
+    over_ms = told.now_ms - min(number for number, _ in rows) * step_ms
+    return RecentShare(round(whole.delivered / told.unit, 3), round(whole.entitled / told.unit, 3), over_ms)
+
+
+async def read_history(
+    store: Store, queue: str, period: Period = "1h", tenants: Sequence[str] | None = None, since_ms: int = 0
+) -> History:
+    """Read a queue's history since a time: of these tenants, or of those with the most service."""
+    step_s, left = STEPS[period]
+    first = -(-since_ms // (1000 * step_s))  # the first interval that begins at that time or later
+    slots: dict[int, Slot] = {}
+    now_ms, last, unit = -1, -1, 1.0
+    while left > 0:
+        page = min(left, PAGE_SLOTS)
+        told = await store.history(queue, step_s, last, page)
+        if now_ms < 0:
+            now_ms, unit, last = told.now_ms, told.unit, told.now_ms // 1000 // step_s
+            left = min(left, last + 1 - first)
+        slots.update((slot.number, slot) for slot in told.slots)
+        last, left = last - page, left - page
+    known = [slots[number] for number in sorted(slots) if number >= first]
+    return await trio.to_thread.run_sync(summed, known, step_s * 1000, now_ms, tenants, unit)
+
+
+def summed(
+    slots: Sequence[Slot], step_ms: int, now_ms: int, tenants: Sequence[str] | None = None, unit: float = 1.0
+) -> History:
+    """Put slots, which are in order, in columns: an interval each, from that of the first slot up to now.
+
+    `unit`: what the service of tenants is divided by.
+    """
+    grid = range(slots[0].number, now_ms // step_ms + 1) if slots else range(0)
+    cells: dict[str, dict[int, Row]] = {}
+    for slot in slots:
+        for row in slot.rows:
+            cells.setdefault(row.tenant, {})[slot.number] = row
+    sums = {name: _merged(of.values()) for name, of in cells.items()}
+    names = _most_served(sums) if tenants is None else list(tenants)
+    rest = [name for name in cells if name not in names]
+    shown = {name: [cells.get(name, {}).get(number, _NOTHING) for number in grid] for name in names}
+    sums.update({name: _NOTHING for name in names if name not in sums})
+    if rest:
+        shown[OTHERS] = [_merged(cells[name][n] for name in rest if n in cells[name]) for n in grid]
+        sums[OTHERS] = _merged(sums[name] for name in rest)
+    wholes = [_merged(column) for column in zip(*shown.values(), strict=True)] if shown else [_NOTHING] * len(grid)
+    whole = _merged(sums[name] for name in shown)
+    by_number = {slot.number: slot for slot in slots}
+    return History(
+        now_ms,
+        step_ms,
+        [number * step_ms for number in grid],
+        _queue_series([by_number.get(number) for number in grid], wholes),
+        _queue_totals(slots, whole),
+        [_series(name, column, wholes, _totals(sums[name], whole, unit)) for name, column in shown.items()],
+    )
+
+
+def _merged(rows: Iterable[Row]) -> Row:
+    """Add rows up."""
+    enqueued = started = done = failed = 0
+    delivered = entitled = 0.0
+    waits: dict[int, int] = {}
+    for row in rows:
+        enqueued += row.enqueued
+        started += row.started
+        done += row.done
+        failed += row.failed
+        delivered += row.delivered
+        entitled += row.entitled
+        for bucket, count in row.waits.items():
+            waits[bucket] = waits.get(bucket, 0) + count
+    return Row(OTHERS, enqueued, started, done, failed, delivered, entitled, waits)
+
+
+def _most_served(sums: dict[str, Row]) -> list[str]:
+    named = [name for name in sums if name != OTHERS]
+    return sorted(named, key=lambda name: (-sums[name].delivered, -sums[name].started, name))[:NAMED]
+
+
+def _part(mine: float, whole: float) -> float | None:
+    return round(mine / whole, 4) if whole > 0 else None
+
+
+def _series(name: str, column: Sequence[Row], wholes: Sequence[Row], totals: TenantTotals) -> TenantSeries:
+    pairs = list(zip(column, wholes, strict=True))
+    return TenantSeries(
+        name,
+        [row.enqueued for row in column],
+        [row.started for row in column],
+        [row.done for row in column],
+        [row.failed for row in column],
+        [_part(row.delivered, whole.delivered) for row, whole in pairs],
+        [_part(row.entitled, whole.entitled) for row, whole in pairs],
+        [percentile_of(row.waits, 50) for row in column],
+        [percentile_of(row.waits, 99) for row in column],
+        totals,
+    )
+
+
+def _totals(row: Row, whole: Row, unit: float) -> TenantTotals:
+    return TenantTotals(
+        row.enqueued,
+        row.started,
+        row.done,
+        row.failed,
+        round(row.delivered / unit, 3),
+        round(row.entitled / unit, 3),
+        _part(row.delivered, whole.delivered),
+        _part(row.entitled, whole.entitled),
+        percentile_of(row.waits, 50),
+        percentile_of(row.waits, 99),
+    )
+
+
+def _queue_series(slots: Sequence[Slot | None], wholes: Sequence[Row]) -> QueueSeries:
+    return QueueSeries(
+        enqueued=[slot.enqueued if slot else 0 for slot in slots],
+        started=[whole.started for whole in wholes],
+        done=[slot.done if slot else 0 for slot in slots],
+        failed=[whole.failed for whole in wholes],
+        lost=[slot.lost if slot else 0 for slot in slots],
+        dead=[slot.dead if slot else 0 for slot in slots],
+        expired=[slot.expired if slot else 0 for slot in slots],
+        cancelled=[slot.cancelled if slot else 0 for slot in slots],
+        p50_ms=[percentile_of(whole.waits, 50) for whole in wholes],
+        p99_ms=[percentile_of(whole.waits, 99) for whole in wholes],
+    )
+
+
+def _queue_totals(slots: Sequence[Slot], whole: Row) -> QueueTotals:
+    return QueueTotals(
+        enqueued=sum(slot.enqueued for slot in slots),
+        started=whole.started,
+        done=sum(slot.done for slot in slots),
+        failed=whole.failed,
+        lost=sum(slot.lost for slot in slots),
+        dead=sum(slot.dead for slot in slots),
+        expired=sum(slot.expired for slot in slots),
+        cancelled=sum(slot.cancelled for slot in slots),
+        p50_ms=percentile_of(whole.waits, 50),
+        p99_ms=percentile_of(whole.waits, 99),
+    )

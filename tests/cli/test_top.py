@@ -1,0 +1,127 @@
+"""`fairq top`, and what is drawn again and again: against a real server, and on a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from fairq.cli.output import make_table
+from fairq.cli.top import _OF_QUEUE, _OF_TENANT, draw_table, say_ms
+from tests.server.harness import OPERATOR
+
+from .harness import Commands, ServerThread
+
+LEAVES = b"\x1b[?1049l"  # the alternate screen
+
+
+def fill(commands: Commands, server: ServerThread) -> None:
+    """Give two tenants tasks, and add them to the history."""
+    for tenant, count in (("acme", 3), ("bob", 1)):
+        for n in range(count):
+            commands.enqueue("emails", str(n), name=tenant)
+    assert server.served is not None
+    server.call(server.served.app.recorder.flush)
+
+
+def test_one_picture_has_queues_and_tenants(commands: Commands, server: ServerThread) -> None:
+    assert "there are no queues yet" in commands("top", "--once").out
+    fill(commands, server)
+    done = commands("top")  # no terminal: once
+    assert done.code == 0
+    lines = done.out.splitlines()
+    (queue,) = (line for line in lines if "emails" in line and "no workers" in line)
+    assert queue.split("│")[2].strip() == "4"
+    assert any("acme" in line and " 3 " in line for line in lines)
+    assert any("bob" in line and " 1 " in line for line in lines)
+
+
+def test_one_queue_and_json_for_scripts(commands: Commands, server: ServerThread) -> None:
+    fill(commands, server)
+    found = commands("top", "--queue", "emails", "--json").json
+    assert [row["queue"] for row in found["queues"]] == ["emails"]
+    assert {row["tenant"]: row["waiting"] for row in found["tenants"]} == {"acme": 3, "bob": 1}
+    assert found["tenants"][0].keys() == {*_OF_TENANT}
+    assert found["queues"][0].keys() == {*_OF_QUEUE}
+    done = commands("top", "--queue", "nothing")
+    assert (done.code, done.err) == (1, "fairq: there is no queue nothing\n")
+
+
+@pytest.mark.parametrize("command", [("queues", "list"), ("tenants", "list", "emails")])
+def test_what_is_watched_is_drawn_once_where_there_is_no_terminal(
+    commands: Commands, server: ServerThread, command: tuple[str, ...]
+) -> None:
+    fill(commands, server)
+    assert commands(*command, "--watch").out == commands(*command).out
+
+
+@pytest.mark.parametrize("command", [("top",), ("queues", "list", "--watch"), ("tenants", "list", "emails", "--watch")])
+def test_on_a_terminal_it_is_drawn_until_interrupted(
+    commands: Commands, server: ServerThread, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    fill(commands, server)
+    master, slave = pty.openpty()
+    environment = {**os.environ, "FAIRQ_URL": server.url, "FAIRQ_TOKEN": OPERATOR, "TERM": "xterm", "COLUMNS": "70"}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "fairq", *command], stdin=slave, stdout=slave, stderr=slave, env=environment,
+        start_new_session=True, cwd=tmp_path,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        seen = read_until(master, b"emails", 2)
+        child.send_signal(signal.SIGINT)
+        seen += read_until(master, LEAVES, 1)
+        assert child.wait(20) == 0
+    finally:
+        child.kill()
+        child.wait(20)
+        os.close(master)
+    assert b"Traceback" not in seen
+
+
+def read_until(master: int, text: bytes, times: int, seconds: float = 30.0) -> bytes:
+    """Read what a terminal is sent until a text has come so often."""
+    seen, deadline = b"", time.monotonic() + seconds
+    while seen.count(text) < times:
+        ready, _, _ = select.select([master], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, seen
+        seen += os.read(master, 65_536)
+    return seen
+
+
+def rendered(picture: RenderableType, width: int) -> str:
+    """Draw on a terminal of that width."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(picture)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
+def test_a_narrow_terminal_has_fewer_columns_and_cuts_no_number(width: int) -> None:
+    values = {"queue": "emails", "tenant": "acme", "notes": "paused", "weight": 1.0}
+    for of in (_OF_QUEUE, _OF_TENANT):
+        row = {key: values.get(key, 123_456) for key in of}
+        text = rendered(draw_table("", of, [row], width, ""), width)
+        assert "…" not in text, text
+        assert max(map(len, text.splitlines())) <= width
+        assert ("wait p99" in text) == (width >= 100) or width in (60, 80)
+
+
+def test_a_table_that_is_too_high_says_how_much_of_it_is_shown() -> None:
+    rows = [{"n": "x" * 30} for _ in range(2_000)]
+    text = rendered(make_table("tenants", {"n": "n"}, rows, empty="", lines=24), 80)
+    assert "tenants: 18 of 2,000" in text
+    assert len(text.splitlines()) <= 24
+
+
+def test_times_are_said_in_units_for_people() -> None:
+    assert [say_ms(ms) for ms in (0, 999, 1_200, 90_000, 5_400_000)] == ["0 ms", "999 ms", "1.2 s", "1.5 min", "1.5 h"]

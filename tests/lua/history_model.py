@@ -1,0 +1,98 @@
+"""A plain model of the history: sums of all that was added, by interval; nothing packed, no rings."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fairq.model.history import OTHERS, STEPS
+
+from .calls import Queue, Share
+
+TENANTS, EARLIER = 20, 3  # rows of an interval beside that of the others; intervals in which tenants are looked for
+TOTALS = {"enqueued": "enqueued", "done": "done", "dead": "buried", "expired": "expired", "cancelled": "cancelled"}
+
+
+@dataclass
+class Counted:
+    """A row: counts and service by name, waiting times by bucket."""
+
+    sums: Counter[str] = field(default_factory=Counter)
+    service: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    waits: Counter[int] = field(default_factory=Counter)
+
+    def add(self, more: Counted) -> None:
+        """Add a row."""
+        self.sums.update(more.sums)
+        self.waits.update(more.waits)
+        for name, value in more.service.items():
+            self.service[name] += value
+
+
+@dataclass
+class Interval:
+    """What happened in an interval."""
+
+    totals: Counter[str] = field(default_factory=Counter)
+    rows: dict[str, Counted] = field(default_factory=dict)
+
+    def fold(self, one: float) -> None:
+        """Keep the tenants with the most traffic."""
+        named = [name for name in self.rows if name != OTHERS]
+        named.sort(key=lambda name: (-self._traffic(name, one), name))
+        for name in named[TENANTS:]:
+            self.rows.setdefault(OTHERS, Counted()).add(self.rows.pop(name))
+
+    def _traffic(self, name: str, one: float) -> float:
+        return self.rows[name].sums["started"] + self.rows[name].service["delivered"] / one
+
+
+@dataclass
+class HistoryModel:
+    """What a queue's history must say: `intervals[step][number]`."""
+
+    queue: Queue
+    intervals: dict[int, dict[int, Interval]] = field(default_factory=lambda: {step: {} for step, _ in STEPS.values()})
+    totals: Counter[str] = field(default_factory=Counter)
+    books: dict[str, Share] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)  # tenants at the last call
+
+    def add(self, rows: Mapping[str, Counted], lost: int) -> None:
+        """Add what a server has counted, and what the queue itself says."""
+        state, tenants = self.queue.queue_state(), self.queue.tenants()
+        one = 1.0 if state["share"] else max(state["estimate"], 1.0)
+        new = Counter({name: int(state[told]) for name, told in TOTALS.items()})
+        growth = new - self.totals + Counter(lost=lost)
+        added = {name: Counted(row.sums.copy(), defaultdict(float), row.waits.copy()) for name, row in rows.items()}
+        if OTHERS in added:
+            estimate = added[OTHERS].sums["started"] * one
+            added[OTHERS].service.update(delivered=estimate, entitled=estimate)
+        for name in self._looked_at(added) & tenants.keys():
+            self._grow(added, name, tenants[name])
+        self.totals, self.known = new, set(tenants)
+        for step, intervals in self.intervals.items():
+            interval = intervals.setdefault(self.queue.now // 1000 // step, Interval())
+            interval.totals.update(growth)
+            for name, row in added.items():
+                interval.rows.setdefault(name, Counted()).add(row)
+            interval.fold(one)
+
+    def _looked_at(self, added: Mapping[str, Counted]) -> set[str]:
+        newest = self.queue.now // 1000 // 10
+        last = [self.intervals[10][newest - n].rows for n in range(EARLIER + 1) if newest - n in self.intervals[10]]
+        return {name for rows in (added, *last) for name in rows} - {OTHERS}
+
+    def _grow(self, added: dict[str, Counted], name: str, share: Share) -> None:
+        last = self.books.get(name)
+        self.books[name] = share
+        if last is None and name in self.known:  # it was there, and not counted
+            return
+        done, delivered, entitled = share.done, share.delivered, share.entitled
+        if last is not None:
+            done, delivered, entitled = done - last.done, delivered - last.delivered, entitled - last.entitled
+        if done or delivered or entitled:
+            row = added.setdefault(name, Counted())
+            row.sums["done"] += int(done)
+            row.service["delivered"] += delivered
+            row.service["entitled"] += entitled

@@ -1,0 +1,264 @@
+"""What operators are told of a queue's last hours, by any server; and how servers add to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import redis
+import trio
+
+from fairq.model.history import MAX_NAMED, NAMED, OTHERS, STEPS, Row, Slot
+from fairq.model.tasks import NewTask
+from fairq.server.run import Served
+from fairq.server.stats.history import read_history, summed
+from fairq.server.stats.recorder import KEEP_S, Recorder
+from fairq.store import keys
+from fairq.store.counts import Counts, QueueCounts
+from fairq.store.opening import open_store
+from fairq.store.store import Store
+from tests import clusters, stores
+from tests.store.proxy import Proxy, open_proxy
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
+
+
+async def ask(operator: Raw, **body: Any) -> Any:
+    """Ask for the history of the queue."""
+    return await operator.ask("history", queue="q", **body)
+
+
+@asynccontextmanager
+async def recording(url: str) -> AsyncIterator[tuple[Store, Recorder, Proxy]]:
+    """A store behind a proxy, and what adds to its history; nothing else is sent."""
+    port = int(url.rpartition(":")[2].partition("/")[0])
+    async with open_proxy(port) as proxy, open_store(f"redis://127.0.0.1:{proxy.port}/0") as store:
+        store.counts = Counts()
+        yield store, Recorder(store, "one", store.counts), proxy
+
+
+async def enqueued(store: Store) -> list[int]:
+    """Read how many tasks of ada's were enqueued, by interval, at any time."""
+    found = await read_history(store, "q", "1h", ["ada"])
+    return [count for row in found.tenants for count in row.enqueued if count]
+
+
+async def test_what_happened_is_told_once_it_was_added(served: Served) -> None:
+    with trio.fail_after(30):
+        async with (
+            raw(served, tenant("ada")) as ada,
+            raw(served, OPERATOR) as operator,
+            raw(served, WORKER) as worker,
+        ):
+            assert (await ask(operator))["times_ms"] == []
+            await worker.attach("q")
+            await ada.enqueue("q", ["a", "b", "c"])
+            await worker.settle("q", "ack", *await worker.pushed())
+            await worker.settle("q", "nack", *await worker.pushed(), error="broken")
+            await worker.pushed()
+            await served.app.recorder.flush()
+            for period, (step_s, _) in STEPS.items():
+                told = await ask(operator, period=period)
+                assert told["step_ms"] == step_s * 1000
+                totals = {name: told["totals"][name] for name in ("enqueued", "started", "done", "failed", "dead")}
+                assert totals == {"enqueued": 3, "started": 3, "done": 1, "failed": 1, "dead": 0}
+                for name in totals:
+                    assert sum(told["queue"][name]) == totals[name]
+                (row,) = told["tenants"]
+                assert (row["tenant"], sum(row["started"]), row["totals"]["failed"]) == ("ada", 3, 1)
+                assert row["totals"]["delivered_part"] == 1.0
+                assert told["totals"]["p99_ms"] is not None
+                columns = [*told["queue"].values(), *(row[name] for name in row if name not in ("tenant", "totals"))]
+                assert {len(column) for column in columns} == {len(told["times_ms"])}
+
+
+async def test_any_server_tells_what_all_have_counted(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            raw(one, tenant("ada")) as ada,
+            raw(two, tenant("bob")) as bob,
+            raw(one, OPERATOR) as operator,
+            raw(two, OPERATOR) as other,
+        ):
+            await ada.enqueue("q", ["a"])
+            await bob.enqueue("q", ["a", "b"])
+            await one.app.recorder.flush()
+            await two.app.recorder.flush()
+            told = [await ask(each) for each in (operator, other)]
+    for each in told:
+        assert each["totals"]["enqueued"] == 3
+        assert {row["tenant"]: row["totals"]["enqueued"] for row in each["tenants"]} == {"ada": 1, "bob": 2}
+
+
+async def test_a_server_that_stops_adds_what_it_has_counted(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with running(server_store) as one, raw(one, tenant("ada")) as ada:
+            await ada.enqueue("q", ["a"])
+            await one.app.drain(0.1)
+        async with running(server_store) as two, raw(two, OPERATOR) as operator:
+            assert (await ask(operator))["totals"]["enqueued"] == 1
+
+
+async def test_a_call_whose_reply_was_lost_counts_once(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with recording(server_store) as (store, recorder, proxy):
+            await store.enqueue("q", "ada", [NewTask("ada/a", b"1")])
+            proxy.lose_next_reply()
+            await recorder.flush()
+            assert proxy.lost == 1
+
+            async def is_back() -> bool:
+                return any(node.is_connected for node in store.connection.nodes())
+
+            await wait_until(is_back)
+            assert await enqueued(store) == [1], "the store had carried it out"
+            await store.enqueue("q", "ada", [NewTask("ada/b", b"1"), NewTask("ada/c", b"1")])
+            await recorder.flush()
+            assert sum(await enqueued(store)) == 1, "it is repeated first"
+            await recorder.flush()
+            assert sum(await enqueued(store)) == 3
+            assert recorder.dropped == 0
+
+
+async def test_counts_stay_while_the_store_is_away_and_go_after_a_while(
+    server_store: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """By a clock of its own: the store's answers do not come in its time."""
+    added: list[tuple[str, int, int]] = []
+
+    class Away(Store):
+        is_away = True
+
+        async def add_history(self, queue: str, server: str, number: int, counts: QueueCounts) -> bool:
+            await trio.sleep(0.1)
+            if self.is_away:
+                from fairq.errors import Unavailable
+
+                raise Unavailable("the store is away")
+            added.append((queue, number, sum(row.enqueued for row in counts.tenants.values())))
+            return False
+
+    store = Away(None, None)  # type: ignore[arg-type]
+    counts = Counts()
+    recorder = Recorder(store, "one", counts)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(recorder.run)
+        counts.enqueued("q", "ada", 1)
+        await trio.sleep(KEEP_S - 30)
+        counts.enqueued("q", "ada", 5)
+        store.is_away = False
+        await trio.sleep(30)
+        assert added == [("q", 1, 1), ("q", 2, 5)]
+        store.is_away = True
+        counts.claimed("q", 5, [])
+        counts.of("q").of("ada").started += 7
+        await trio.sleep(KEEP_S + 30)
+        assert (recorder.dropped, recorder._pending) == (7, {})
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    real = Store.add_history
+
+    async def add_history(store: Store, queue: str, *args: Any) -> bool:
+        called.append(queue)
+        return await real(store, queue, *args)
+
+    monkeypatch.setattr(Store, "add_history", add_history)
+    monkeypatch.setattr("fairq.server.stats.recorder.INTERVAL_S", 3600.0)
+    with trio.fail_after(30):
+        async with (
+            running(server_store) as served,
+            raw(served, tenant("ada")) as ada,
+            raw(served, WORKER) as worker,
+        ):
+            await ada.enqueue("idle", ["a"])
+            await worker.attach("q")
+            await ada.enqueue("q", ["a"])
+            (task,) = await worker.pushed()
+            for _ in range(3):
+                await served.app.recorder.flush()
+            assert called.count("idle") == 1
+            assert called.count("q") == 3, "its task runs on"
+            await worker.settle("q", "ack", task)
+            for _ in range(3):
+                await served.app.recorder.flush()
+    assert called.count("q") == 4
+
+
+async def test_history_goes_with_its_queue(served: Served, server_store: str) -> None:
+    client = stores.connect(server_store)
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            await ada.enqueue("q", ["a"])
+            await served.app.recorder.flush()
+            await ada.enqueue("q", ["b"])
+            assert client.exists(f"{keys.queue_prefix('q')}:history:10")
+            await operator.ask("delete_queue", queue="q", purge=True)
+            await served.app.recorder.flush()
+            assert list(client.scan_iter(f"{keys.queue_prefix('q')}*")) == []
+            assert (await ask(operator))["times_ms"] == []
+    client.close()
+
+
+async def test_since_reads_only_what_is_new(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            await ada.enqueue("q", ["a"])
+            await served.app.recorder.flush()
+            told = await ask(operator)
+            last = told["times_ms"][-1]
+            assert (await ask(operator, since_ms=last))["times_ms"] in ([last], [])
+            assert (await ask(operator, since_ms=told["now_ms"] + 60_000))["times_ms"] == []
+
+
+@pytest.mark.deep
+async def test_in_a_cluster_the_history_is_in_the_slot_of_its_queue(cluster: clusters.Cluster) -> None:
+    with trio.fail_after(60):
+        async with open_store(cluster.url) as store:
+            store.counts = Counts()
+            recorder = Recorder(store, "one", store.counts)
+            for n in range(6):
+                await store.enqueue(f"q-{n}", "ada", [NewTask("ada/a", b"1")])
+            await recorder.flush()
+            for n in range(6):
+                assert (await read_history(store, f"q-{n}")).totals.enqueued == 1
+                node = cluster.owner(keys.queue_prefix(f"q-{n}"))
+                with redis.Redis(port=node.port) as client:
+                    assert len(list(client.scan_iter(f"{keys.queue_prefix(f'q-{n}')}:history*"))) == 5
+
+
+def slot(number: int, **rows: tuple[int, float]) -> Slot:
+    """Make an interval in which tenants started so many tasks, and were delivered so much."""
+    made = [Row(name, 0, started, 0, 0, delivered, 1.0, {4: started}) for name, (started, delivered) in rows.items()]
+    return Slot(number, 5, 4, 3, 2, 1, 0, made)
+
+
+def test_columns_have_no_gaps_and_parts_are_of_each_interval() -> None:
+    found = summed([slot(10, ada=(1, 30.0), bob=(3, 10.0)), slot(12, bob=(2, 5.0))], 10_000, 131_000, None, 1000.0)
+    assert found.times_ms == [100_000, 110_000, 120_000, 130_000]
+    assert (found.queue.started, found.queue.enqueued) == ([4, 0, 2, 0], [5, 0, 5, 0])
+    ada, bob = found.tenants
+    assert (ada.tenant, ada.delivered, ada.entitled) == ("ada", [0.75, None, 0.0, None], [0.5, None, 0.0, None])
+    assert (bob.started, bob.delivered) == ([3, 0, 2, 0], [0.25, None, 1.0, None])
+    assert (bob.totals.delivered, bob.totals.delivered_part) == (0.015, 0.3333)
+    assert (bob.p50_ms, found.totals.started) == ([3, None, 3, None], 6)
+
+
+def test_the_tenants_with_the_most_service_are_told_and_the_others_as_one() -> None:
+    many = slot(1, **{f"t{n:02}": (1, float(n)) for n in range(30)}, **{OTHERS: (9, 100.0)})
+    found = summed([many], 10_000, 15_000)
+    assert [row.tenant for row in found.tenants] == [*(f"t{n}" for n in range(29, 29 - NAMED, -1)), OTHERS]
+    assert sum(row.started[0] for row in found.tenants) == found.totals.started == 39
+    assert sum(row.delivered[0] or 0 for row in found.tenants) == pytest.approx(1, abs=0.001)
+    named = summed([many], 10_000, 15_000, [f"t{n:02}" for n in range(MAX_NAMED)])
+    assert [row.tenant for row in named.tenants] == [*(f"t{n:02}" for n in range(MAX_NAMED)), OTHERS]
+    assert sum(row.started[0] for row in named.tenants) == 39
+    nobody = summed([many], 10_000, 15_000, ["nobody"])
+    assert [(row.tenant, row.started) for row in nobody.tenants] == [("nobody", [0]), (OTHERS, [39])]
