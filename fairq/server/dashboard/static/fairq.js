@@ -124,7 +124,7 @@
     const ends = [];
     for (let i = 1; i < plot.series.length; i += 2) {
       const values = plot.data[i];
-      const last = values[values.length - 1];
+      const last = values.findLast((value) => value != null);
       if (last != null) ends.push({ name: plot.series[i].label, color: plot.series[i].stroke(), y: plot.valToPos(last, "y", true) });
     }
     const step = 14 * devicePixelRatio;
