@@ -46,9 +46,8 @@ _NAME_BYTES = 128  # of a queue and a tenant: they may not have been checked yet
 def is_noted(connection: Connection, request: Any) -> bool:
     """Whether a request goes into the audit."""
     kind, role = type(request), connection.identity.role
-    if getattr(request, "dry_run", False):
-        return False
-    return kind in (wire.CHANGES if role is Role.OPERATOR else wire.SETTINGS)
+    changes = wire.CHANGES if role is Role.OPERATOR else wire.SETTINGS
+    return kind in changes and not getattr(request, "dry_run", False)
 
 
 async def handle_noted(app: App, connection: Connection, request: Any, verb: Callable[..., Awaitable[Body]]) -> Body:

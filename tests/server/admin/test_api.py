@@ -181,6 +181,7 @@ async def test_a_viewer_reads_all_and_changes_nothing(admin: Served) -> None:
                     assert answer.status_code in (400, 403), row
                 else:
                     assert answer.status_code in (200, 404), (row, answer.text)
+            assert (await viewer.get("/readyz")).json()["ready"] is True
             changed = (await operator.get("/api/audit")).json()["changes"]
             assert [change["verb"] for change in changed] == ["set_weight"]
 
