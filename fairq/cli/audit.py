@@ -122,7 +122,7 @@ def _say(value: Any) -> str:
         inner = next(iter(value.values())) if len(value) == 1 else None
         if isinstance(inner, dict):
             return _say(inner)
-        return ", ".join(f"{name} {_say(it)}" for name, it in value.items() if it is not None)
+        return ", ".join(f"{name} {'unset' if it is None else _say(it)}" for name, it in value.items())
     if value is None or isinstance(value, str):
         return value or ""
     return orjson.dumps(value).decode()

@@ -131,7 +131,9 @@ def as_error(reply: Exception) -> FairqError:
     word, _, rest = text.partition(" ")
     if word == "FAIRQ":
         code, where, *more = rest.split(" ")
-        message = _REFUSALS.get(f"{code} {where}", _REFUSALS.get(code, "invalid {}")).format(where, more="".join(more))
+        message = _REFUSALS.get(f"{code} {where}", _REFUSALS.get(code, "invalid {}")).format(
+            where, more=more[0] if more else ""
+        )
         if code != QuotaExceeded.code or not (more and more[0].isdecimal()):
             return from_code(code, message, where)
         wait_ms = int(more[0])

@@ -34,7 +34,7 @@ log = structlog.get_logger("fairq.server")
 
 # The fields of changing frames that are noted as new; those that name its target are noted as that.
 TOLD = frozenset({
-    "weight", "limits", "settings", "opening_hours", "if_version", "purge", "older_than_ms", "error", "delay_ms",
+    "weight", "limits", "settings", "opening_hours", "purge", "older_than_ms", "error", "delay_ms",
     "start_at_ms", "number", "events", "cron", "zone", "every_ms", "misfire", "priority", "max_attempts",
     "has_fan_out", "role", "queues", "label", "expires_in_ms",
 })  # fmt: skip
@@ -46,9 +46,8 @@ _NAME_BYTES = 128  # of a queue and a tenant: they may not have been checked yet
 def is_noted(connection: Connection, request: Any) -> bool:
     """Whether a request goes into the audit."""
     kind, role = type(request), connection.identity.role
-    if getattr(request, "dry_run", False):
-        return False
-    return kind in (wire.CHANGES if role is Role.OPERATOR else wire.SETTINGS)
+    changes = wire.CHANGES if role is Role.OPERATOR else wire.SETTINGS
+    return kind in changes and not getattr(request, "dry_run", False)
 
 
 async def handle_noted(app: App, connection: Connection, request: Any, verb: Callable[..., Awaitable[Body]]) -> Body:
@@ -56,7 +55,7 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
     draft = _draft(connection, request)
     if connection.identity.role is not Role.OPERATOR:
         body = await verb(app, connection, request)
-        await _end(app, Begun(keys.TENANTS_AUDIT, NEVER_BEGUN, 0, draft), {"outcome": "ok", **_told_of(body)})
+        await _end(app, Begun(keys.TENANTS_AUDIT, NEVER_BEGUN, 0, draft), {"outcome": "ok", **_told_of(request, body)})
         return body
     try:
         begun = await app.store.audit.begin(keys.AUDIT, draft)
@@ -67,7 +66,7 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
     except Exception as error:
         await _end(app, begun, {"outcome": error.code if isinstance(error, FairqError) else FairqError.code})
         raise
-    await _end(app, begun, {"outcome": "ok", **_told_of(body)})
+    await _end(app, begun, {"outcome": "ok", **_told_of(request, body)})
     return body
 
 
@@ -116,8 +115,13 @@ def _small(value: Any) -> Any:
     return value if shown == text else shown
 
 
-def _told_of(body: Body) -> Body:
-    told: Body = {"previous": _small(body["previous"])} if "previous" in body else {}
+def _told_of(request: Any, body: Body) -> Body:
+    """Return the previous value, of limits and settings those that are changed, and what became of the change."""
+    previous = body.get("previous")
+    if isinstance(previous, dict):
+        changed = getattr(request, "limits", None) or request.settings
+        previous = {name: value for name, value in previous.items() if name in changed}
+    told: Body = {} if previous is None else {"previous": _small(previous)}
     result = {name: body[name] for name in _RESULTS if body.get(name) not in (None, "ok")}
     if "outcomes" in result:
         result["outcomes"] = Counter(result["outcomes"])
