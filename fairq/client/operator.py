@@ -169,7 +169,7 @@ class OperatorClient(Client):
         return await self.ask(operator_verbs.resume(queue, tenant))
 
     async def report(self, queue: str, tenant: str) -> Report:
-        """Read what a tenant's tasks waited for in the last minutes, as the server that is asked saw it."""
+        """Read what a tenant's tasks waited for in the last minutes, at all servers with workers, and its share."""
         return await self.ask(operator_verbs.report(queue, tenant))
 
     async def history(

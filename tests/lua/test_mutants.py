@@ -1239,8 +1239,8 @@ IN_IDLE_QUEUES = [
     Mutant("a queue is forgotten at once", "math.max(call.queue.now, made_at) + for_ms", "made_at + for_ms"),
     Mutant(
         "a forgotten queue keeps its record",
-        "if is_meant then redis.call('UNLINK'",
-        "if false then redis.call('UNLINK'",
+        "if is_meant then\n    deletion",
+        "if false then\n    deletion",
     ),
     Mutant("a queue with dead letters has nothing", "'extended', 'dead',\n  'deaths', 'dead_counts'", "'extended'"),
 ]
