@@ -18,7 +18,8 @@ from fairq.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
-    from fairq.client.dead_letters import DeadLetters, Sweep
+    from fairq.client.dead_letters import DeadLetters
+    from fairq.model.dead_letters import Sweep
     from fairq.model.options import DeadLetterFilter
 
     Sweeps = AsyncGenerator[Sweep, None]

@@ -12,14 +12,14 @@ from typing import Any, TypeVar, Unpack
 import uuid_utils
 from attrs import define, evolve
 
-from fairq.client import verbs
+from fairq.client import signatures, verbs
 from fairq.client.batch import Batch
 from fairq.client.caller import Caller
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.events import EventStream
-from fairq.client.explicit import explicit
 from fairq.client.runtime import background
+from fairq.client.shown_as import shown_as
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.verbs import Ask, encode_payload
 from fairq.errors import BadRequest, FairqError
@@ -93,7 +93,7 @@ class Client:
             raise BadRequest("timeout must be a number of seconds, not nan", field="timeout")
         return self._caller.now() + seconds
 
-    @explicit(TaskOptions)
+    @shown_as(signatures.Client.enqueue)
     async def enqueue(
         self,
         queue: str,
@@ -112,7 +112,7 @@ class Client:
         ids = None if id is None else [id]
         return (await self.enqueue_many(queue, [payload], ids=ids, tenant=tenant, timeout=timeout, **options))[0]
 
-    @explicit(TaskOptions)
+    @shown_as(signatures.Client.enqueue_many)
     async def enqueue_many(
         self,
         queue: str,
@@ -384,7 +384,7 @@ class Client:
         """Return the dead letters of a queue, to list, replay and purge: a tenant's own, for operators everybody's."""
         return DeadLetters(self, check_name(queue, "queue"))
 
-    @explicit(UnnamedTaskOptions)
+    @shown_as(signatures.Client.schedule)
     async def schedule(
         self,
         queue: str,

@@ -16,10 +16,11 @@ import anyio
 from attrs import field, frozen
 from typing_extensions import TypeVar
 
-from fairq.client.explicit import explicit
+from fairq.client import signatures
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import Enqueue, Links, links_of
 from fairq.client.runtime import is_cancelled
+from fairq.client.shown_as import shown_as
 from fairq.client.threads import Threads
 from fairq.client.timeouts import TimedOut
 from fairq.client.tracebacks import traceback_of
@@ -94,7 +95,7 @@ class Task(Generic[P]):
         self._report(check_fraction(fraction), check_progress_text(text))
         await anyio.lowlevel.checkpoint()
 
-    @explicit(TaskOptions)
+    @shown_as(signatures.Task.enqueue)
     async def enqueue(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
         """Enqueue a task for the same tenant, now; returns its id, or that of the task which is there already.
 
@@ -107,7 +108,7 @@ class Task(Generic[P]):
         """
         return await self._links.send(queue, payload, id, options)
 
-    @explicit(TaskOptions)
+    @shown_as(signatures.Task.then)
     def then(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
         """Have a task enqueued for the same tenant if this attempt succeeds, and only then; returns its id.
 
