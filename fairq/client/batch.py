@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from math import inf
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import field, frozen
 
-from fairq.client import signatures, verbs
+from fairq.client import signatures
+from fairq.client.later import verbs
 from fairq.client.shown_as import shown_as
 from fairq.client.tasks import EnqueuedTask, Requests
 from fairq.errors import NotYet
-from fairq.model.batches import BatchState
 from fairq.model.checks import bare_id, owner_of
-from fairq.model.options import TaskOptions
+
+if TYPE_CHECKING:
+    from fairq.model.batches import BatchState
+    from fairq.model.options import TaskOptions
 
 
 @frozen

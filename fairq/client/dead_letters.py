@@ -9,20 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from attrs import define
 
-from fairq.client import signatures, verbs
+from fairq.client import signatures
+from fairq.client.later import verbs
 from fairq.client.shown_as import shown_as
 from fairq.client.tasks import Asks
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_BATCH
-from fairq.model.dead_letters import DeadLetter, DeadPage, Sweep
-from fairq.model.options import DeadLetterFilter
-from fairq.model.tasks import Outcome
 
-Change = Callable[[str, Sequence[str]], verbs.Ask[list[Outcome]]]
+if TYPE_CHECKING:
+    from fairq.model.dead_letters import DeadLetter, DeadPage, Sweep
+    from fairq.model.options import DeadLetterFilter
+    from fairq.model.tasks import Outcome
+
+    Change = Callable[[str, Sequence[str]], verbs.Ask[list[Outcome]]]
+
 STEP_S = 0.1  # at a rate, dead letters are replayed in steps of so long
 
 
@@ -110,6 +114,8 @@ class DeadLetters:
 
     async def _sweep(self, change: Change, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:
         step = max(1, int(min(MAX_BATCH, rate * STEP_S)))
+        from fairq.model.dead_letters import Sweep
+
         done, next_at = Sweep(0, 0, 0), self._client.clock()
         async with aclosing(self.pages(brief=True, **which)) as pages:
             async for page in pages:

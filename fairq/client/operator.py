@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve
 
-from fairq.client import operator_verbs
 from fairq.client.client import DEFAULT_TIMEOUT, Client
-from fairq.client.driver import Driver
-from fairq.client.runtime import background
+from fairq.client.later import operator_verbs, purges
 from fairq.errors import NotFound
-from fairq.model.limits import Limits
-from fairq.model.operating import Deletion, HeldLimits, QueueRow
-from fairq.model.purges import Purge
-from fairq.model.queues import Repair
-from fairq.model.tenants import TenantState
-from fairq.model.waiting import Report
-from fairq.model.webhooks import Webhook
-from fairq.model.workers import WorkerState, WorkerTasks
-from fairq.tokens import TokenRecord
-from fairq.wire.client_session import ClientSession
+
+if TYPE_CHECKING:
+    import ssl
+
+    from fairq.model.limits import Limits
+    from fairq.model.operating import Deletion, HeldLimits, QueueRow
+    from fairq.model.purges import Purge
+    from fairq.model.queues import Repair
+    from fairq.model.tenants import TenantState
+    from fairq.model.waiting import Report
+    from fairq.model.webhooks import Webhook
+    from fairq.model.workers import WorkerState, WorkerTasks
+    from fairq.tokens import TokenRecord
 
 
 @define(eq=False)
@@ -74,7 +74,7 @@ class OperatorClient(Client):
         """
         rows = await self.tenants(queue)
         left = sum(row.ready + row.pending + row.delayed for row in rows)
-        done = Purge(waiting=left)
+        done = purges.Purge(waiting=left)
         for row in rows:
             mine = row.ready + row.pending + row.delayed
             if not mine:
@@ -218,6 +218,7 @@ async def open_operator(
     timeout: float = DEFAULT_TIMEOUT,
 ) -> AsyncIterator[OperatorClient]:
     """Open an operator's client, as `fairq.open_client` opens a tenant's."""
-    driver = Driver.to(url, token, ClientSession(), tls)
-    async with background(driver.run):
+    from fairq.client.opening import connected
+
+    async with connected(url, token, tls) as driver:
         yield OperatorClient(driver, timeout)

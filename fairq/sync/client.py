@@ -6,11 +6,9 @@ test compares the two.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import update_wrapper
-from types import TracebackType
-from typing import Any, Concatenate, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Self
 
 from attrs import define, field
 
@@ -18,10 +16,15 @@ from fairq.client import batch, client, dead_letters, events, tasks
 from fairq.client.client import DEFAULT_TIMEOUT
 from fairq.client.shown_as import shown_as
 from fairq.errors import FairqError
-from fairq.model.events import Event
 from fairq.sync import signatures
 from fairq.sync.blocking import P, R, Same, W, call, call_for, make, steps
-from fairq.sync.driver import Driver
+
+if TYPE_CHECKING:
+    import ssl
+    from types import TracebackType
+
+    from fairq.model.events import Event
+    from fairq.sync.driver import Driver
 
 
 @define(repr=False)
@@ -86,7 +89,7 @@ class Batch:
 
 
 @define(eq=False)
-class EventStream(Iterator[Event]):
+class EventStream(Iterator["Event"]):
     """An endless iterator over events, for one thread at a time; see `fairq.EventStream`."""
 
     _inner: events.EventStream
@@ -177,5 +180,7 @@ def open_client(
     For threads, scripts, Django, Flask: its calls block. URL and token are those of FAIRQ_URL and FAIRQ_TOKEN unless
     they are given. Raises: SettingsError for an invalid URL or no token; RuntimeError inside an event loop.
     """
+    from fairq.sync.driver import Driver
+
     driver = Driver.to(url, token, tls)
     return Client(client.Client(driver, timeout), driver)

@@ -19,7 +19,7 @@ from fairq.model import options
 from fairq.model.checks import MAX_BATCH
 
 PACKAGE = Path(fairq.__file__).parent
-ASYNC = ("client/client.py", "client/batch.py", "client/handlers.py", "client/dead_letters.py", "testing/service.py")
+ASYNC = ("client/client.py", "client/batch.py", "client/task.py", "client/dead_letters.py", "testing/service.py")
 BLOCKING = ("sync/client.py", "testing/sync.py")
 ALIASES = {"Seconds": "float | timedelta", "Moment": "datetime | float"}
 NAMED = {"MAX_BATCH": str(MAX_BATCH)}  # defaults that have a name
