@@ -29,6 +29,7 @@ _COMMANDS = {
     "demo": "Compare first-in-first-out and fair scheduling on real work.",
     "docs": "List the guides, or print or open one.",
     "serve": "Run a server.",
+    "doctor": "Look the store over, and a server if one answers.",
     "worker": "Run the handlers of an app.",
     "webhook-worker": "Post tasks to webhooks, or to one URL.",
     "webhooks": "Register, list, pause, resume and remove webhooks of a queue.",
