@@ -30,6 +30,8 @@ _COMMANDS = {
     "docs": "List the guides, or print or open one.",
     "serve": "Run a server.",
     "doctor": "Look the store over, and a server if one answers.",
+    "backup": "Write a backup of the store to a file, while servers run.",
+    "restore": "Put a backup into an empty store.",
     "worker": "Run the handlers of an app.",
     "webhook-worker": "Post tasks to webhooks, or to one URL.",
     "webhooks": "Register, list, pause, resume and remove webhooks of a queue.",

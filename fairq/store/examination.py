@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from fairq.errors import FairqError, StoreRefused
 from fairq.store import keys, library
 from fairq.store.connection import BROKEN, Address, Redirected, ask, connect
-from fairq.store.topology import node_address, parse_seeds, read_slots
+from fairq.store.topology import primaries_of
 
 ANSWER_S = 5.0  # how long connecting to a node, and each of its answers, may take
 OLDEST = (7, 0)
@@ -40,33 +40,10 @@ class Finding:
     node: str = ""
 
 
-async def addresses_of(url: str) -> list[Address]:
-    """Return the addresses of the store's primaries: one, or those of its cluster. Raises: SettingsError, Unavailable,
-    StoreRefused, OSError."""
-    (seed, *_) = seeds = parse_seeds(url)
-    trouble: Exception | None = None
-    for seed in seeds:
-        try:
-            with trio.fail_after(ANSWER_S):
-                stream, reader = await connect(evolve(seed, database=0))
-                async with stream:
-                    try:
-                        slots = await ask(stream, reader, "CLUSTER", "SLOTS")
-                    except StoreRefused:  # it is no cluster, or does not say so
-                        return [seed]
-        except (*BROKEN, trio.TooSlowError, FairqError) as error:
-            trouble = error
-            continue
-        owners = dict.fromkeys((each.host, each.port) for each in read_slots(slots, seed.host))
-        return [node_address(seed, host, port) for host, port in owners]
-    assert trouble is not None
-    raise trouble
-
-
 async def examine(url: str, ahead_of_ms: Callable[[], float] = lambda: time.time() * 1000) -> AsyncIterator[Finding]:
     """Look over the store at a URL, node by node. Raises: SettingsError for an invalid URL."""
     try:
-        nodes = await addresses_of(url)
+        nodes = await primaries_of(url)
     except (*BROKEN, trio.TooSlowError, FairqError) as error:
         yield _unreachable(error)
         return
@@ -287,7 +264,7 @@ def examine_machine() -> list[Finding]:
 async def prune(url: str) -> list[str]:
     """Delete fairq's function libraries of other versions from all primaries; returns their names."""
     deleted = []
-    for address in await addresses_of(url):
+    for address in await primaries_of(url):
         with trio.fail_after(ANSWER_S):
             stream, reader = await connect(address)
         async with stream:

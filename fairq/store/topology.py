@@ -15,7 +15,7 @@ from attrs import frozen
 from redis.backoff import FullJitterBackoff
 from redis.cluster import parse_cluster_slots
 
-from fairq.errors import StoreRefused, Unavailable
+from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.store.connection import BROKEN, Address, ask, connect
 
 log = structlog.get_logger("fairq.store")
@@ -86,3 +86,26 @@ async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5
             failures += 1
             await trio.sleep(backoff.compute(failures))
     raise Unavailable(trouble)
+
+
+async def primaries_of(url: str, timeout: float = 5.0) -> list[Address]:
+    """Return the addresses of a store's primaries: one, or those of its cluster.
+
+    Raises: SettingsError for an invalid URL; what connecting to the last seed raised, if none answers.
+    """
+    trouble: Exception = Unavailable("no answer")
+    for seed in parse_seeds(url):
+        try:
+            with trio.fail_after(timeout):
+                stream, reader = await connect(attrs.evolve(seed, database=0))
+                async with stream:
+                    try:
+                        slots = await ask(stream, reader, "CLUSTER", "SLOTS")
+                    except StoreRefused:  # it is no cluster
+                        return [seed]
+        except (*BROKEN, trio.TooSlowError, FairqError) as error:
+            trouble = error
+            continue
+        owners = dict.fromkeys((each.host, each.port) for each in read_slots(slots, seed.host))
+        return [node_address(seed, host, port) for host, port in sorted(owners)]
+    raise trouble
