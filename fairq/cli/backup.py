@@ -29,7 +29,7 @@ def backup(
 ) -> None:
     """Write a backup of the store to a file, while servers run.
 
-    The store sends its data as to a replica, all of one moment: what was acknowledged when the backup began is in it,
+    The store sends its data as to a replica, all of one moment: all tasks acknowledged when the backup began are in it,
     and each queue is whole. (The nodes of a cluster follow one another.) It holds payloads and tokens' hashes, so only
     its owner may read the file. Verifying takes as much disk beside the file, and as much memory as the store.
 

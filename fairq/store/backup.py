@@ -50,7 +50,7 @@ Show = Callable[[int], None]
 
 @frozen
 class Backup:
-    """What was written."""
+    """A backup that is written."""
 
     header: Header
     bytes: int
@@ -58,7 +58,7 @@ class Backup:
 
 @define
 class Contents:
-    """What a backup holds, or what was restored."""
+    """The contents of a backup."""
 
     header: Header
     keys: int = 0

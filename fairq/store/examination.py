@@ -31,7 +31,7 @@ Ask = Callable[..., Awaitable[Any]]
 
 @frozen
 class Finding:
-    """What was looked at, where, what is so, and what to do about it."""
+    """One thing that was looked at: how it is, and what to do about it."""
 
     level: Level
     subject: str

@@ -1,7 +1,7 @@
 """Reads a snapshot of a node: its data at one moment, as a replica gets it.
 
 The node forks and sends its data as an RDB stream (PSYNC, as `redis-cli --rdb` asks). So nothing waits, no queue is
-read while it changes, and what was acknowledged when the backup began is in it. Reading key by key (SCAN, DUMP) would
+read while it changes, and all tasks acknowledged when the backup began are in it. Reading key by key (SCAN, DUMP) would
 mix moments: a task that moves meanwhile would be there twice, or not at all.
 """
 

@@ -36,7 +36,7 @@ def doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 
 def findings(told: Finished, level: str) -> dict[str, str]:
-    """What was told of a level, by subject; each that is not ok has a remedy."""
+    """The findings of a level, by subject; each that is not ok has a remedy."""
     assert all(each["remedy"] for each in told.json["findings"] if each["level"] != "ok")
     return {each["subject"]: each["told"] for each in told.json["findings"] if each["level"] == level}
 
