@@ -64,6 +64,8 @@ def commands(*, is_listing: bool = False) -> App:
     for name, line in _COMMANDS.items():
         home = name.replace("-", "_")
         app.command(f"fairq.cli.{home}:{home}", name=name, **({"help": line} if is_listing else {}))
+    if is_listing:  # it is one of those that begin with a dash, and takes 10 ms to make
+        app.register_install_completion_command(help="Have bash, zsh or fish complete commands and options by tab.")
     return app
 
 
