@@ -19,6 +19,7 @@ PATTERN = "fq:*"
 AT_ONCE = 8  # keys under way
 PIECE_BYTES, MAX_PIECE = 1 << 20, 1_000
 _LENGTHS = {b"hash": "HLEN", b"zset": "ZCARD", b"set": "SCARD", b"list": "LLEN", b"string": "STRLEN", b"stream": "XLEN"}
+_GONE = -2  # the expiry of a key that does not exist
 _OF_SERVERS = (keys.SERVERS.encode(), f"{keys.WORKERS}:".encode(), keys.WRITTEN.encode())  # that run, or ran
 
 _ADD = """\
@@ -86,6 +87,9 @@ class Copying:
         async for command in self._pieces(kind, key, length):
             await self.target(*command)
         until = await self.source("PEXPIRETIME", key)
+        if until == _GONE:  # it expired meanwhile
+            await self.target("UNLINK", key)
+            return
         copied = await self.target(_LENGTHS[kind], key)
         if copied != length:
             raise Unavailable(f"the copy of {key!r:.200} has {copied} entries in place of {length}: is the store used?")

@@ -41,7 +41,7 @@ class _Source:
             with trio.fail_after(SILENT_S):
                 data = await self.stream.receive_some(_CHUNK)
         except (*BROKEN, trio.TooSlowError) as error:
-            raise Unavailable(f"the store stopped in the middle of its snapshot: {error or 'no answer'}") from None
+            raise Unavailable(f"the store stopped in the middle of its snapshot: {str(error) or 'no answer'}") from None
         if not data:
             raise Unavailable("the store closed the connection in the middle of its snapshot")
         self.buffer += data
@@ -67,7 +67,7 @@ async def read_snapshot(address: Address) -> AsyncGenerator[bytes, None]:
         with trio.fail_after(SILENT_S):
             stream, reader = await connect(evolve(address, database=0))
     except (*BROKEN, trio.TooSlowError) as error:
-        raise Unavailable(f"cannot connect to {address.shown}: {error or 'no answer'}") from None
+        raise Unavailable(f"cannot connect to {address.shown}: {str(error) or 'no answer'}") from None
     async with stream:
         try:
             with trio.fail_after(SILENT_S):
