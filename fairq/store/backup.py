@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -29,9 +29,9 @@ from fairq.store.embedded import log_tail, program
 from fairq.store.opening import open_store
 from fairq.store.snapshot import read_snapshot
 from fairq.store.store import Store
-from fairq.store.topology import primaries_of
+from fairq.store.topology import read_topology
 
-RESTORING = "unfinished: `fairq restore` has not ended"  # in place of the version of the data
+RESTORING = "unfinished: fairq restore has not ended"  # in place of the version of the data
 _LOAD_S = 3_600.0  # that loading a node's data may take
 _CONFIG = """\
 port 0
@@ -69,13 +69,13 @@ class Contents:
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """Make a file that only its owner may read, whole or not at all. Raises: SettingsError."""
-    part = path.with_name(path.name + ".part")
     if path.exists():
         raise SettingsError(f"{path} exists already", field="file")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     except OSError as error:
-        raise SettingsError(f"cannot write {part}: {error.strerror}", field="file") from None
+        raise SettingsError(f"cannot write to {path.parent}: {error.strerror}", field="file") from None
+    part = Path(name)
     try:
         with open(descriptor, "wb") as file:
             yield file
@@ -93,7 +93,8 @@ async def back_up(url: str, file: BinaryIO, show: Show = lambda _: None) -> Back
 
     Raises: SettingsError, Unavailable, StoreRefused (the store gives no snapshots to this user).
     """
-    primaries = await primaries_of(url)
+    topology = await read_topology(url)
+    primaries = topology.primaries
     info = (await ask_once(primaries[0], "INFO", "server")).decode()
     told = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
     kind = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told.get('redis_version', '?')}"
@@ -109,13 +110,13 @@ async def back_up(url: str, file: BinaryIO, show: Show = lambda _: None) -> Back
             async for piece in pieces:
                 writer.add(piece)
                 show(writer.size)
-    if await primaries_of(url) != primaries:
+    if (await read_topology(url)).slots != topology.slots:
         raise Unavailable("slots of the cluster moved during the backup: make it again when they have")
     writer.end()
     return Backup(header, writer.size)
 
 
-async def _data_version(primaries: list[Address]) -> int:
+async def _data_version(primaries: Sequence[Address]) -> int:
     for address in primaries:
         try:
             found = await ask_once(address, "GET", keys.DATA_VERSION)
@@ -209,8 +210,11 @@ def _files_of(file: BinaryIO, near: Path) -> Iterator[Path]:
         out: BinaryIO | None = None
         for kind, content in read_blocks(file):
             if kind == b"D":
-                out = out or stack.enter_context(data.open("wb"))
-                out.write(content)
+                try:
+                    out = out or stack.enter_context(data.open("wb"))
+                    out.write(content)
+                except OSError as error:
+                    raise Unavailable(f"cannot write {data}: {error.strerror}") from None
             elif out is not None:  # the next node begins, or the backup ends
                 out.close()
                 out = None

@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from fairq.errors import FairqError, StoreRefused
 from fairq.store import keys, library
 from fairq.store.connection import BROKEN, Address, Redirected, ask, connect
-from fairq.store.topology import primaries_of
+from fairq.store.topology import read_topology
 
 ANSWER_S = 5.0  # how long connecting to a node, and each of its answers, may take
 OLDEST = (7, 0)
@@ -43,7 +43,7 @@ class Finding:
 async def examine(url: str, ahead_of_ms: Callable[[], float] = lambda: time.time() * 1000) -> AsyncIterator[Finding]:
     """Look over the store at a URL, node by node. Raises: SettingsError for an invalid URL."""
     try:
-        nodes = await primaries_of(url)
+        nodes = (await read_topology(url)).primaries
     except (*BROKEN, trio.TooSlowError, FairqError) as error:
         yield _unreachable(error)
         return
@@ -264,7 +264,7 @@ def examine_machine() -> list[Finding]:
 async def prune(url: str) -> list[str]:
     """Delete fairq's function libraries of other versions from all primaries; returns their names."""
     deleted = []
-    for address in await primaries_of(url):
+    for address in (await read_topology(url)).primaries:
         with trio.fail_after(ANSWER_S):
             stream, reader = await connect(address)
         async with stream:

@@ -88,24 +88,35 @@ async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5
     raise Unavailable(trouble)
 
 
-async def primaries_of(url: str, timeout: float = 5.0) -> list[Address]:
-    """Return the addresses of a store's primaries: one, or those of its cluster.
+@frozen
+class Topology:
+    """A store's primaries, one or those of its cluster, and who has which slots (none: it is no cluster)."""
 
-    Raises: SettingsError for an invalid URL; what connecting to the last seed raised, if none answers.
+    primaries: Sequence[Address]
+    slots: Sequence[Range] = ()
+
+
+async def read_topology(url: str, timeout: float = 5.0) -> Topology:
+    """Ask the store at a URL for its primaries.
+
+    Raises: SettingsError for an invalid URL; Unavailable or StoreRefused if no seed answers, as the last one did.
     """
-    trouble: Exception = Unavailable("no answer")
+    trouble: FairqError = Unavailable("no answer")
     for seed in parse_seeds(url):
         try:
             with trio.fail_after(timeout):
                 stream, reader = await connect(attrs.evolve(seed, database=0))
                 async with stream:
                     try:
-                        slots = await ask(stream, reader, "CLUSTER", "SLOTS")
+                        reply = await ask(stream, reader, "CLUSTER", "SLOTS")
                     except StoreRefused:  # it is no cluster
-                        return [seed]
-        except (*BROKEN, trio.TooSlowError, FairqError) as error:
+                        return Topology([seed])
+        except FairqError as error:
             trouble = error
-            continue
-        owners = dict.fromkeys((each.host, each.port) for each in read_slots(slots, seed.host))
-        return [node_address(seed, host, port) for host, port in sorted(owners)]
+        except (*BROKEN, trio.TooSlowError) as error:
+            trouble = Unavailable(f"the store at {seed.shown} does not answer: {str(error) or 'no answer in time'}")
+        else:
+            slots = sorted(read_slots(reply, seed.host), key=lambda each: each.first)
+            owners = dict.fromkeys((each.host, each.port) for each in slots)
+            return Topology([node_address(seed, host, port) for host, port in owners], slots)
     raise trouble

@@ -219,6 +219,15 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
         assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
 
 
+def test_a_store_that_is_away_leaves_no_file(start_store: Start, fairq: Fairq, tmp_path: Path) -> None:
+    server = start_store()
+    server.stop()
+    told = fairq("backup", tmp_path / "b.fairq", "--store", server.url)
+    assert (told.code, "does not answer" in told.err) == (1, True)
+    assert fairq("backup", tmp_path / "none" / "b.fairq", "--store", server.url).code == 2
+    assert not [path for path in tmp_path.iterdir() if "fairq" in path.name]
+
+
 def test_damage_is_found_and_nothing_is_changed(filled: str, start_store: Start, fairq: Fairq, tmp_path: Path) -> None:
     file, target = tmp_path / "b.fairq", start_store()
     assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
