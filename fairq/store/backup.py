@@ -10,7 +10,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -228,14 +228,19 @@ async def _serving(data: Path, database: int, server: Path | None) -> AsyncItera
     with tempfile.TemporaryDirectory(prefix="fairq-") as short:  # the path of a socket has at most 107 bytes
         socket, log = Path(short) / "s", data.with_name("log")
         config = _CONFIG.format(socket=socket, folder=f'"{data.parent}"', name=data.name, log=f'"{log}"')
-        process = await trio.lowlevel.open_process(
-            [str(server or program()), "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+        command = [str(server or program()), "-"]
+        try:
+            process = await trio.lowlevel.open_process(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise SettingsError(f"cannot run {command[0]}: {error.strerror}", field="server_program") from None
         assert process.stdin is not None
         try:
-            async with process.stdin:
-                await process.stdin.send_all(config.encode())
+            with suppress(trio.BrokenResourceError):  # it has ended: seen below
+                async with process.stdin:
+                    await process.stdin.send_all(config.encode())
             connection = Connection(Address.parse(f"unix://{socket}?db={database}"), timeout=60.0)
             async with background(connection.run):
                 with trio.move_on_after(_LOAD_S):

@@ -208,8 +208,9 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
 ) -> None:
     file, target = tmp_path / "b.fairq", start_store()
     assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
-    told = fairq("restore", file, "--store", target.url, "--server-program", "/bin/false")
-    assert told.code == 2
+    for nonsense in ("/bin/false", "/bin/none"):
+        told = fairq("restore", file, "--store", target.url, "--server-program", nonsense)
+        assert told.code == 2, told.err
     with stores.connect(target.url) as client:
         assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
         with pytest.raises(SettingsError, match="restore"):
