@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from fairq.client.batch import Batch
     from fairq.client.client import Client, open_client
     from fairq.client.events import EventStream
-    from fairq.client.handlers import Postpone, Reject, Retry, Task
     from fairq.client.operator import OperatorClient, open_operator
+    from fairq.client.task import Postpone, Reject, Retry, Task
     from fairq.client.tasks import EnqueuedTask
     from fairq.client.worker import Worker
     from fairq.errors import (
@@ -85,7 +85,7 @@ _HOMES = {  # of what is not an error
     "fairq.client.batch": ("Batch",),
     "fairq.client.client": ("Client", "open_client"),
     "fairq.client.events": ("EventStream",),
-    "fairq.client.handlers": ("Postpone", "Reject", "Retry", "Task"),
+    "fairq.client.task": ("Postpone", "Reject", "Retry", "Task"),
     "fairq.client.operator": ("OperatorClient", "open_operator"),
     "fairq.client.tasks": ("EnqueuedTask",),
     "fairq.client.worker": ("Worker",),

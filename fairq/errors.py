@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+RETRYABLE = frozenset({"unavailable", "outcome_unknown", "too_many", "draining", "repairing"})  # codes
+
 
 class FairqError(Exception):
     """An expected refusal or failure; `code` is stable, `field` names the invalid part of the input, if any.

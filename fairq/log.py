@@ -6,10 +6,12 @@ record, a dict, for formatters that write JSON.
 
 from __future__ import annotations
 
-import logging
-from logging import DEBUG, ERROR, INFO, WARNING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    import logging
+
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40  # as in logging, which is imported with the first line
 _STACK_LEVEL = 3  # the caller's line, not ours
 
 
@@ -23,7 +25,15 @@ class Log:
     """A logger whose lines have fields: `log.info("task", queue="emails")`."""
 
     def __init__(self, name: str) -> None:
-        self._logger = logging.getLogger(name)
+        self._name = name
+        self._logger: logging.Logger | None = None
+
+    def _get_logger(self) -> logging.Logger:
+        if self._logger is None:
+            import logging
+
+            self._logger = logging.getLogger(self._name)
+        return self._logger
 
     def debug(self, event: str, **fields: Any) -> None:
         """Log what helps to find a fault."""
@@ -42,8 +52,9 @@ class Log:
         self._log(ERROR, event, fields, exc_info)
 
     def _log(self, level: int, event: str, fields: dict[str, Any], exc_info: BaseException | None = None) -> None:
-        if self._logger.isEnabledFor(level):
+        logger = self._logger or self._get_logger()
+        if logger.isEnabledFor(level):
             text = event + "".join(f" {name}=%s" for name in fields)
             more = {"fairq": {"event": event, **fields}}
             values = map(shown, fields.values())
-            self._logger.log(level, text, *values, extra=more, exc_info=exc_info, stacklevel=_STACK_LEVEL)
+            logger.log(level, text, *values, extra=more, exc_info=exc_info, stacklevel=_STACK_LEVEL)

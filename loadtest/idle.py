@@ -35,14 +35,23 @@ class IdleWorker(fairq.Worker):
     attached: trio.Event = field(factory=trio.Event, init=False)
     _broken: Link | None = field(default=None, init=False)
 
-    def _on_change(self) -> None:
-        super()._on_change()
-        if self._driver.session.is_attached and self._driver._link is not self._broken:
-            self.attached.set()
+    def __attrs_post_init__(self) -> None:
+        self.on_startup(self._watch)
+
+    async def _watch(self) -> None:
+        driver = self._working.driver
+        changed = driver.on_change
+
+        def on_change() -> None:
+            changed()
+            if driver.session.is_attached and driver._link is not self._broken:
+                self.attached.set()
+
+        driver.on_change = on_change
 
     def break_connection(self) -> None:
         """Break the connection as a proxy does that is restarted: both sides read its end, and no good-bye."""
-        self.attached, self._broken = trio.Event(), self._driver._link
+        self.attached, self._broken = trio.Event(), self._working.driver._link
         if self._broken is not None:
             with suppress(OSError):  # the server was first
                 self._broken.socket.shutdown(socket.SHUT_RDWR)

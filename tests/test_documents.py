@@ -223,7 +223,7 @@ def test_error_codes_are_those_of_the_code() -> None:
 
 
 def test_codes_that_are_not_final_are_those_that_clients_send_again() -> None:
-    from fairq.wire.calls import RETRYABLE
+    from fairq.errors import RETRYABLE
 
     rows = table_after(PROTOCOL, "## 5. Errors")
     assert {row["code"].strip("`") for row in rows if row["final"].startswith("no")} == RETRYABLE

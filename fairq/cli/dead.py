@@ -19,7 +19,8 @@ from fairq.model.texts import say_moment
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
-    from fairq.client.dead_letters import DeadLetters, Sweep
+    from fairq.client.dead_letters import DeadLetters
+    from fairq.model.dead_letters import Sweep
     from fairq.model.options import DeadLetterFilter
 
     Sweeps = AsyncGenerator[Sweep, None]

@@ -20,12 +20,11 @@ from attrs import asdict, define, field, frozen
 from fairq.cli.lines import add, open_lines, saying_how_to_wait, store_lines, with_room
 from fairq.cli.meter import Counts, Pace, Show, meter, say_counts
 from fairq.client.verbs import encode_payload
-from fairq.errors import BadRequest, FairqError, NotFound, NotYet, TooLarge
+from fairq.errors import RETRYABLE, BadRequest, FairqError, NotFound, NotYet, TooLarge
 from fairq.model.batches import MAX_RUNNING
 from fairq.model.checks import MAX_BATCH, check_batch_id, check_int
 from fairq.model.options import pack_options
 from fairq.model.tasks import NewTask
-from fairq.wire.calls import RETRYABLE
 
 if TYPE_CHECKING:
     from fairq.client.client import Client

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from math import inf
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import field, frozen
 
-from fairq.client import verbs
-from fairq.client.explicit import explicit
+from fairq.client import signatures
+from fairq.client.later import verbs
+from fairq.client.shown_as import shown_as
 from fairq.client.tasks import EnqueuedTask, Requests
 from fairq.errors import NotYet
-from fairq.model.batches import BatchState
 from fairq.model.checks import bare_id, owner_of
-from fairq.model.options import TaskOptions
+
+if TYPE_CHECKING:
+    from fairq.model.batches import BatchState
+    from fairq.model.options import TaskOptions
 
 
 @frozen
@@ -25,7 +28,7 @@ class Batch:
     queue: str
     _client: Requests = field(repr=False, eq=False)
 
-    @explicit(TaskOptions)
+    @shown_as(signatures.Batch.add)
     async def add(
         self, payload: Any, *, id: str | None = None, timeout: float | None = None, **options: Unpack[TaskOptions]
     ) -> EnqueuedTask:
@@ -33,7 +36,7 @@ class Batch:
         ids = None if id is None else [id]
         return (await self.add_many([payload], ids=ids, timeout=timeout, **options))[0]
 
-    @explicit(TaskOptions)
+    @shown_as(signatures.Batch.add_many)
     async def add_many(
         self,
         payloads: Iterable[Any],

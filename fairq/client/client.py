@@ -2,56 +2,48 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from datetime import datetime
 from math import isnan
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-import uuid_utils
 from attrs import define, evolve
 
-from fairq.client import verbs
+from fairq.client import signatures
 from fairq.client.batch import Batch
-from fairq.client.caller import Caller
-from fairq.client.dead_letters import DeadLetters
-from fairq.client.driver import Driver
 from fairq.client.events import EventStream
-from fairq.client.explicit import explicit
-from fairq.client.runtime import background
+from fairq.client.later import options as later_options
+from fairq.client.later import purges, verbs
+from fairq.client.shown_as import shown_as
 from fairq.client.tasks import EnqueuedTask
-from fairq.client.verbs import Ask, encode_payload
-from fairq.errors import BadRequest, FairqError
-from fairq.model.batches import BatchStage, BatchState
+from fairq.errors import RETRYABLE, BadRequest, FairqError
 from fairq.model.checks import (
     MAX_BATCH,
     check_any_id,
     check_batch_id,
     check_known_batch,
     check_name,
-    check_task_id,
     check_tenant,
     full_id,
     owner_of,
 )
-from fairq.model.events import EventPage
-from fairq.model.options import (
-    Seconds,
-    TaskOptions,
-    UnnamedTaskOptions,
-    check_in_time,
-    full_ids,
-    hash_payload,
-    pack_options,
-)
-from fairq.model.purges import Purge
-from fairq.model.schedules import ScheduleState
-from fairq.model.tasks import NewTask, TaskState, WaitingTask
-from fairq.model.waiting import Why
-from fairq.wire.calls import RETRYABLE, Call
-from fairq.wire.client_session import ClientSession
-from fairq.wire.waits import ANSWER_S, WAIT_MS
+from fairq.wire.terms import ANSWER_S, WAIT_MS
+
+if TYPE_CHECKING:
+    import ssl
+    from datetime import datetime
+
+    from fairq.client.caller import Caller
+    from fairq.client.dead_letters import DeadLetters
+    from fairq.client.verbs import Ask
+    from fairq.model.batches import BatchStage, BatchState
+    from fairq.model.events import EventPage
+    from fairq.model.options import Seconds, TaskOptions, UnnamedTaskOptions
+    from fairq.model.purges import Purge
+    from fairq.model.schedules import ScheduleState
+    from fairq.model.tasks import NewTask, TaskState, WaitingTask
+    from fairq.model.waiting import Why
+    from fairq.wire.calls import Call
 
 T = TypeVar("T")
 
@@ -93,7 +85,7 @@ class Client:
             raise BadRequest("timeout must be a number of seconds, not nan", field="timeout")
         return self._caller.now() + seconds
 
-    @explicit(TaskOptions)
+    @shown_as(signatures.Client.enqueue)
     async def enqueue(
         self,
         queue: str,
@@ -112,7 +104,7 @@ class Client:
         ids = None if id is None else [id]
         return (await self.enqueue_many(queue, [payload], ids=ids, tenant=tenant, timeout=timeout, **options))[0]
 
-    @explicit(TaskOptions)
+    @shown_as(signatures.Client.enqueue_many)
     async def enqueue_many(
         self,
         queue: str,
@@ -129,24 +121,9 @@ class Client:
         whose they all are, or one for each payload. If some tenants are refused, the others' tasks are enqueued, and
         then the first refusal is raised: it has all `refusals` by tenant, and the tasks that were `taken`.
         """
-        check_name(queue, "queue")
-        values = pack_options(options) if options else ()
-        max_bytes = self._caller.max_payload_bytes
-        texts = [encode_payload(payload, max_bytes=max_bytes) for payload in payloads]
-        if ids is None:
-            ids = [str(uuid_utils.uuid7()) for _ in texts]
-        elif len(ids) != len(texts):
-            raise BadRequest(f"{len(ids)} ids were given for {len(texts)} payloads", field="ids")
-        else:
-            for id in ids:
-                check_task_id(id)
-        if tenant is not None:
-            ids = full_ids(ids, tenant)
-        if not texts:
+        tasks = verbs.new_tasks(queue, payloads, ids, tenant, options, self._caller.max_payload_bytes)
+        if not tasks:
             return []
-        tasks = [NewTask(id, text, *values) for id, text in zip(ids, texts, strict=True)]
-        if options.get("dedupe_payload"):
-            tasks = [task._replace(dedupe_key=hash_payload(task.payload)) for task in tasks]
         return await self.enqueue_tasks(queue, tasks, timeout=timeout)
 
     async def enqueue_tasks(
@@ -162,7 +139,7 @@ class Client:
 
     async def _enqueued(self, queue: str, tasks: Sequence[NewTask], call: Call) -> list[EnqueuedTask]:
         outcomes = await self._caller.wait(call)
-        check_in_time(outcomes)
+        later_options.check_in_time(outcomes)
         return [
             EnqueuedTask(task.id, queue, False, self, keeps_result=task.result_ttl_ms > 0)
             if outcome == "ok"
@@ -253,7 +230,7 @@ class Client:
         complete is told in the feed; its tasks ask for themselves. `tenant`: whose, for producers; the batch's id is
         then its full one.
         """
-        id = check_batch_id(str(uuid_utils.uuid7()) if id is None else id)
+        id = check_batch_id(verbs.new_id() if id is None else id)
         if tenant is not None:
             id = full_id(check_tenant(tenant), id)
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
@@ -372,7 +349,7 @@ class Client:
         timeout: float | None = None,
     ) -> AsyncGenerator[Purge, None]:
         """Do what `cancel_all` does, and tell after each step how far it is, in all; `dry_run`: only count."""
-        so_far = Purge()
+        so_far = purges.Purge()
         while True:
             step = verbs.cancel_all(queue, tenant, older_than, error, dry_run, so_far.cursor)
             so_far = so_far.plus(await self.ask(step, timeout=timeout))
@@ -382,9 +359,11 @@ class Client:
 
     def dead_letters(self, queue: str) -> DeadLetters:
         """Return the dead letters of a queue, to list, replay and purge: a tenant's own, for operators everybody's."""
+        from fairq.client.dead_letters import DeadLetters
+
         return DeadLetters(self, check_name(queue, "queue"))
 
-    @explicit(UnnamedTaskOptions)
+    @shown_as(signatures.Client.schedule)
     async def schedule(
         self,
         queue: str,
@@ -478,6 +457,7 @@ async def open_client(
     Raises: SettingsError for an invalid URL or no token; Unauthorized or Forbidden when the server will not have the
     token; RuntimeError outside an event loop.
     """
-    driver = Driver.to(url, token, ClientSession(), tls)
-    async with background(driver.run):
+    from fairq.client.opening import connected
+
+    async with connected(url, token, tls) as driver:
         yield Client(driver, timeout)

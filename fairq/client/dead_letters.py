@@ -9,30 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from attrs import define, frozen
+from attrs import define
 
-from fairq.client import verbs
-from fairq.client.explicit import explicit
+from fairq.client import signatures
+from fairq.client.later import verbs
+from fairq.client.shown_as import shown_as
 from fairq.client.tasks import Asks
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_BATCH
-from fairq.model.dead_letters import DeadLetter, DeadPage
-from fairq.model.options import DeadLetterFilter
-from fairq.model.tasks import Outcome
 
-Change = Callable[[str, Sequence[str]], verbs.Ask[list[Outcome]]]
+if TYPE_CHECKING:
+    from fairq.model.dead_letters import DeadLetter, DeadPage, Sweep
+    from fairq.model.options import DeadLetterFilter
+    from fairq.model.tasks import Outcome
+
+    Change = Callable[[str, Sequence[str]], verbs.Ask[list[Outcome]]]
+
 STEP_S = 0.1  # at a rate, dead letters are replayed in steps of so long
-
-
-@frozen
-class Sweep:
-    """How far a sweep has come. `gone`: others, or a try without an answer, were faster; `left`: to look at."""
-
-    changed: int
-    gone: int
-    left: int
 
 
 def check_rate(rate: float | None) -> float:
@@ -51,7 +46,7 @@ class DeadLetters:
     _client: Asks
     queue: str
 
-    @explicit(DeadLetterFilter)
+    @shown_as(signatures.DeadLetters.page)
     async def page(
         self, *, cursor: str = "", count: int = 100, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> DeadPage:
@@ -61,7 +56,7 @@ class DeadLetters:
         """
         return await self._client.ask(verbs.dead(self.queue, cursor, count, brief, which))
 
-    @explicit(DeadLetterFilter)
+    @shown_as(signatures.DeadLetters.pages)
     async def pages(
         self, *, count: int = MAX_BATCH, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[DeadPage, None]:
@@ -74,7 +69,7 @@ class DeadLetters:
             if not cursor:
                 return
 
-    @explicit(DeadLetterFilter)
+    @shown_as(signatures.DeadLetters.walk)
     async def walk(self, *, brief: bool = False, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[DeadLetter, None]:
         """Walk over the dead letters that match, oldest first."""
         async with aclosing(self.pages(brief=brief, **which)) as pages:
@@ -101,7 +96,7 @@ class DeadLetters:
             outcomes += told
         return outcomes
 
-    @explicit(DeadLetterFilter)
+    @shown_as(signatures.DeadLetters.replay_all)
     def replay_all(
         self, *, rate: float | None = None, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[Sweep, None]:
@@ -112,13 +107,15 @@ class DeadLetters:
         """
         return self._sweep(verbs.replay, check_rate(rate), which)
 
-    @explicit(DeadLetterFilter)
+    @shown_as(signatures.DeadLetters.purge_all)
     def purge_all(self, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[Sweep, None]:
         """Delete all dead letters that match; tells after each step how far it has come."""
         return self._sweep(verbs.purge, math.inf, which)
 
     async def _sweep(self, change: Change, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:
         step = max(1, int(min(MAX_BATCH, rate * STEP_S)))
+        from fairq.model.dead_letters import Sweep
+
         done, next_at = Sweep(0, 0, 0), self._client.clock()
         async with aclosing(self.pages(brief=True, **which)) as pages:
             async for page in pages:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from fairq.client import verbs
+from fairq.client.later import verbs
 from fairq.client.tasks import Requests
-from fairq.model.events import Event
+
+if TYPE_CHECKING:
+    from fairq.model.events import Event
 
 
 @define(eq=False)
-class EventStream(AsyncIterator[Event]):
+class EventStream(AsyncIterator["Event"]):
     """An endless iterator over events, for one task at a time; it may be left and taken up again.
 
     `after`: the id of the event that came last, where another stream would go on.

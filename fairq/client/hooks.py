@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-import anyio
 from attrs import define, field
 
-from fairq.client.threads import Threads
 from fairq.errors import BadRequest
 from fairq.log import Log
 
@@ -40,6 +38,8 @@ class Hooks:
         """Call those of on_shutdown, the last one first, for at most SHUTDOWN_S; what they raise is logged."""
         if not self.shutdown:
             return
+        import anyio
+
         with anyio.move_on_after(SHUTDOWN_S, shield=True) as scope:
             for hook in reversed(self.shutdown):
                 try:
@@ -55,6 +55,8 @@ async def _call(hook: Hook) -> None:
     if inspect.iscoroutinefunction(hook):
         await hook()
         return
+    from fairq.client.threads import Threads
+
     threads = Threads(1)
     try:
         await threads.run(lambda _: hook(), None)

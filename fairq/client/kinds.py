@@ -7,15 +7,17 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from inspect import iscoroutinefunction
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from fairq.client.threads import Threads
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
 from fairq.model.checks import check_weight
+
+if TYPE_CHECKING:
+    from fairq.client.threads import Threads
 
 _MAX_TOLD = 20  # names in an error
 

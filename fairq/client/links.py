@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from fairq.client.verbs import encode_payload
+from fairq.client.later import options as later_options
+from fairq.client.later import tasks, verbs
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_PAYLOAD_BYTES, bare_id, check_name, check_task_id
-from fairq.model.options import TaskOptions, check_in_time, hash_payload, pack_options
-from fairq.model.tasks import MAX_LINKS_BYTES, Link, NewTask, check_links
-from fairq.wire.frames import PushedTask
 
-Enqueue = Callable[[str, PushedTask, str, NewTask], Awaitable[str]]  # the task's queue, it, the new one's queue, that
+if TYPE_CHECKING:
+    from fairq.model.options import TaskOptions
+    from fairq.model.tasks import Link, NewTask
+    from fairq.wire.frames import PushedTask
+
+    Enqueue = Callable[
+        [str, PushedTask, str, NewTask], Awaitable[str]
+    ]  # the task's queue, it, the new one's queue, that
 
 
 async def _nowhere(*_: Any) -> str:
@@ -40,6 +44,8 @@ class Links:
 
     def _next_id(self, target: str) -> str:
         """Make the same id for the same call of each attempt: the nth with this target."""
+        from hashlib import sha256
+
         self._calls[target] += 1
         call = f"{self.origin}\n{target}\n{self._calls[target]}"
         return f"from-{sha256(call.encode()).hexdigest()[:32]}"
@@ -47,25 +53,31 @@ class Links:
     def _make(self, target: str, payload: Any, id: str | None, max_bytes: int, options: TaskOptions) -> NewTask:
         check_name(target, "queue")
         id = self._next_id(target) if id is None else check_task_id(id)
-        task = NewTask(id, encode_payload(payload, max_bytes=max_bytes), *(pack_options(options) if options else ()))
-        return task._replace(dedupe_key=hash_payload(task.payload)) if options.get("dedupe_payload") else task
+        values = later_options.pack_options(options) if options else ()
+        task = tasks.NewTask(id, verbs.encode_payload(payload, max_bytes=max_bytes), *values)
+        return (
+            task._replace(dedupe_key=later_options.hash_payload(task.payload))
+            if options.get("dedupe_payload")
+            else task
+        )
 
     async def send(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
         """Store a task; returns its id, or that of the one which is there."""
         task = self._make(target, payload, id, MAX_PAYLOAD_BYTES, options)
         outcome = await self.enqueue(target, task)
-        check_in_time([outcome])
+        later_options.check_in_time([outcome])
         return outcome.partition(" ")[2] or task.id
 
     def add(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
         """Keep a task until the acknowledgement; returns its id."""
         if self.is_over:
             raise BadRequest("the handler has ended: nothing leaves with its task any more", field="task")
-        task = self._make(target, payload, id, MAX_LINKS_BYTES, options)
+        task = self._make(target, payload, id, tasks.MAX_LINKS_BYTES, options)
         if (target, task.id) == self.own:
             raise BadRequest("a task cannot be followed by itself: its id is remembered for a while", field="id")
-        check_links([*self.found, Link(target, task)])
-        self.found.append(Link(target, task))
+        link = tasks.Link(target, task)
+        tasks.check_links([*self.found, link])
+        self.found.append(link)
         return task.id
 
     def close(self) -> tuple[Link, ...]:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve
 
-from fairq.client import operator_verbs
 from fairq.client.client import DEFAULT_TIMEOUT, Client
-from fairq.client.driver import Driver
-from fairq.client.runtime import background
+from fairq.client.later import operator_verbs, purges
 from fairq.errors import NotFound
-from fairq.model.audit import AuditFilter, AuditPage
-from fairq.model.history import History, Period
-from fairq.model.limits import Limits
-from fairq.model.operating import Deletion, HeldLimits, QueueRow
-from fairq.model.purges import Purge
-from fairq.model.queues import Repair
-from fairq.model.tenants import TenantState
-from fairq.model.waiting import Report
-from fairq.model.webhooks import Webhook
-from fairq.model.workers import WorkerState, WorkerTasks
-from fairq.tokens import TokenRecord, TokenRow
-from fairq.wire.client_session import ClientSession
+
+if TYPE_CHECKING:
+    import ssl
+
+    from fairq.model.audit import AuditPage
+    from fairq.model.history import History, Period
+    from fairq.model.limits import Limits
+    from fairq.model.operating import Deletion, HeldLimits, QueueRow
+    from fairq.model.purges import Purge
+    from fairq.model.queues import Repair
+    from fairq.model.tenants import TenantState
+    from fairq.model.waiting import Report
+    from fairq.model.webhooks import Webhook
+    from fairq.model.workers import WorkerState, WorkerTasks
+    from fairq.tokens import TokenRecord, TokenRow
 
 
 @define(eq=False)
@@ -79,7 +79,7 @@ class OperatorClient(Client):
         """
         rows = await self.tenants(queue)
         left = sum(row.ready + row.pending + row.delayed for row in rows)
-        done = Purge(waiting=left)
+        done = purges.Purge(waiting=left)
         for row in rows:
             mine = row.ready + row.pending + row.delayed
             if not mine:
@@ -250,6 +250,8 @@ class OperatorClient(Client):
         `by_tenants`: what tenants and producers have set instead. `after`: the `newest` of an earlier page; reads those
         that have ended since, the oldest first. `since_ms`: a time. The newest 10,000 or so are kept.
         """
+        from fairq.model.audit import AuditFilter
+
         which = AuditFilter(token, verb, queue, tenant, since_ms)
         return await self.ask(operator_verbs.audit(which, by_tenants, cursor, after, count))
 
@@ -263,6 +265,7 @@ async def open_operator(
     timeout: float = DEFAULT_TIMEOUT,
 ) -> AsyncIterator[OperatorClient]:
     """Open an operator's client, as `fairq.open_client` opens a tenant's."""
-    driver = Driver.to(url, token, ClientSession(), tls)
-    async with background(driver.run):
+    from fairq.client.opening import connected
+
+    async with connected(url, token, tls) as driver:
         yield OperatorClient(driver, timeout)

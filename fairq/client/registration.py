@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from attrs import define, field
 
-from fairq.client.handlers import Function, Task
 from fairq.client.hooks import Hook, Hooks, Middleware, around_of
-from fairq.client.kinds import Handler, Kinds
-from fairq.client.timeouts import check_timeout
-from fairq.client.typed import payload_type_of
+from fairq.client.later import tasks
+from fairq.client.task import Function, Task
 from fairq.model.checks import check_name
-from fairq.model.tasks import check_short_name
+
+if TYPE_CHECKING:
+    from fairq.client.kinds import Kinds
 
 F = TypeVar("F", bound=Function)
 H = TypeVar("H", bound=Hook)
@@ -40,8 +40,12 @@ class Registration:
         A handler that has run for `timeout` seconds, or the queue's `run_timeout_ms`, has failed: `async def` is
         cancelled; the thread of a `def` goes on, and keeps its slot until the function returns.
         """
+        from fairq.client.kinds import Handler, Kinds
+        from fairq.client.timeouts import check_timeout
+        from fairq.client.typed import payload_type_of
+
         check_name(queue, "queue")
-        check_short_name(name, "name")
+        tasks.check_short_name(name, "name")
         timeout_s = check_timeout(timeout)
 
         def register(function: F) -> F:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 from attrs import define, field
 
-from fairq.client import verbs
-from fairq.client.verbs import Ask
+from fairq.client.later import verbs
 from fairq.errors import NoResult
-from fairq.model.options import Seconds, TaskOptions
-from fairq.model.tasks import TaskState
-from fairq.wire.waits import WAIT_MS
+from fairq.wire.terms import WAIT_MS
+
+if TYPE_CHECKING:
+    from fairq.client.verbs import Ask
+    from fairq.model.options import Seconds, TaskOptions
+    from fairq.model.tasks import TaskState
 
 T = TypeVar("T")
 

@@ -6,12 +6,13 @@ Nothing here waits or knows of connections, so that every runtime shares it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import orjson
+import uuid_utils
 from attrs import frozen
 
 from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
@@ -24,6 +25,7 @@ from fairq.model.checks import (
     check_int,
     check_known_batch,
     check_name,
+    check_task_id,
     check_tenant,
 )
 from fairq.model.dead_letters import DeadLetter, DeadPage
@@ -31,17 +33,20 @@ from fairq.model.events import MAX_EVENT_ID, Event, EventPage
 from fairq.model.options import (
     DeadLetterFilter,
     Seconds,
+    TaskOptions,
     UnnamedTaskOptions,
+    full_ids,
     hash_payload,
     interval_ms,
     pack_filter,
+    pack_options,
     pack_start,
     pack_waiting_filter,
     scheduled_options,
 )
 from fairq.model.purges import Purge
 from fairq.model.schedules import ScheduleState, check_schedule_name
-from fairq.model.tasks import Outcome, TaskState, WaitingTask
+from fairq.model.tasks import NewTask, Outcome, TaskState, WaitingTask
 from fairq.model.waiting import Why
 from fairq.wire.decode import structure
 
@@ -111,6 +116,38 @@ def target(queue: str, tenant: str | None) -> Body:
 
 
 # --- tasks
+
+
+def new_id() -> str:
+    """Make an id: a UUID of version 7."""
+    return str(uuid_utils.uuid7())
+
+
+def new_tasks(
+    queue: str,
+    payloads: Iterable[Any],
+    ids: Sequence[str] | None,
+    tenant: str | Sequence[str] | None,
+    options: TaskOptions,
+    max_bytes: int,
+) -> list[NewTask]:
+    """Make tasks that share their options. Raises: BadRequest, TooLarge; TypeError for unknown options."""
+    check_name(queue, "queue")
+    values = pack_options(options) if options else ()
+    texts = [encode_payload(payload, max_bytes=max_bytes) for payload in payloads]
+    if ids is None:
+        ids = [new_id() for _ in texts]
+    elif len(ids) != len(texts):
+        raise BadRequest(f"{len(ids)} ids were given for {len(texts)} payloads", field="ids")
+    else:
+        for id in ids:
+            check_task_id(id)
+    if tenant is not None:
+        ids = full_ids(ids, tenant)
+    made = [NewTask(id, text, *values) for id, text in zip(ids, texts, strict=True)]
+    if options.get("dedupe_payload"):
+        made = [task._replace(dedupe_key=hash_payload(task.payload)) for task in made]
+    return made
 
 
 def tasks(queue: str, ids: Sequence[str]) -> Ask[list[TaskState]]:

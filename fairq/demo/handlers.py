@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from fairq.client.handlers import Task
+from fairq.client.task import Task
 from fairq.client.worker import Worker
 from fairq.demo.corpus import digest_file
 from fairq.demo.executions import Execution, append_execution

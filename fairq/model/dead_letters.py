@@ -63,3 +63,12 @@ class DeadPage:
     letters: list[DeadLetter]
     cursor: str
     left: int
+
+
+@frozen
+class Sweep:
+    """How far a sweep has come. `gone`: others, or a try without an answer, were faster; `left`: to look at."""
+
+    changed: int
+    gone: int
+    left: int

@@ -35,7 +35,7 @@ _MAX_HOPS = 5
 _REST_S = 0.2  # the shortest time between two reads of the topology
 _AWAY_S = 0.5  # between reads while a primary is unavailable: another may have replaced it
 _REFRESH_S = 30.0  # between reads while all primaries are connected
-_KEY_AT = {"FCALL": 3, "FCALL_RO": 3}  # the position of a command's key, if not 1
+_KEY_AT = {"EVAL": 3, "FCALL": 3, "FCALL_RO": 3}  # the position of a command's key, if not 1
 
 
 def slot_of(command: Sequence[Word]) -> int:

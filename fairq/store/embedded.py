@@ -55,6 +55,16 @@ hash-max-listpack-entries 32
 """
 
 
+def program() -> Path:
+    """Return the path of the embedded store's program. Raises: SettingsError if there is none for this system."""
+    if not _RUNS_HERE:
+        raise SettingsError(
+            "this system has no embedded store: run Valkey or Redis, and give its URL by --store (FAIRQ_STORE)",
+            field="store",
+        )
+    return Path(get_binary_path())
+
+
 def socket_path(data_dir: Path) -> Path:
     """Return the path of the socket of a data directory's embedded store."""
     path = Path(os.path.abspath(data_dir)) / "store.sock"
@@ -131,7 +141,8 @@ async def _shut_down_orphan(address: Address) -> None:
             await trio.sleep(0.05)
 
 
-def _log_tail(path: Path) -> str:
+def log_tail(path: Path) -> str:
+    """Return the last line of a store's log; empty if there is none."""
     with suppress(OSError):
         lines = path.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
@@ -158,7 +169,7 @@ async def _supervise(
         began = trio.current_time()
         with config.open("rb") as text:  # given its name, Valkey would read *, ? and [ in the path as a pattern
             process = await trio.lowlevel.open_process(
-                [str(get_binary_path()), "-"],
+                [str(program()), "-"],
                 stdin=text,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -171,7 +182,7 @@ async def _supervise(
                     while process.poll() is None and not await _is_answering(address):  # noqa: ASYNC110 - as above
                         await trio.sleep(0.02)
                 if process.poll() is not None:
-                    tail = _log_tail(config.parent / "store.log")
+                    tail = log_tail(config.parent / "store.log")
                     raise SettingsError(f"the embedded store did not start: {tail}", field="data_dir")
                 started = True
                 task_status.started()
@@ -190,11 +201,7 @@ async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncItera
     Raises: SettingsError if the data directory cannot be used, is in use, or the store does not start, or if there is
     no embedded store for this system.
     """
-    if not _RUNS_HERE:
-        raise SettingsError(
-            "this system has no embedded store: run Valkey or Redis, and give its URL by --store (FAIRQ_STORE)",
-            field="store",
-        )
+    program()
     data_dir = Path(os.path.abspath(data_dir))  # noqa: ASYNC240 - once, at start
     with _owned(data_dir):
         address = Address.parse(store_url(data_dir))

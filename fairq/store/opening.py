@@ -74,6 +74,8 @@ async def check_data_version(store: Store) -> None:
         await call("SET", keys.DATA_VERSION, ours, "NX")
         found = await call("GET", keys.DATA_VERSION)
     theirs = found.decode() if found else "2 or older"
+    if theirs.startswith("unfinished"):
+        raise SettingsError(f"the store cannot be used, {theirs}: repeat it with --replace", field="store")
     if theirs != ours:
         raise SettingsError(
             f"the store holds data of version {theirs}, this fairq reads {ours}: let the fairq that wrote it finish its"
@@ -89,10 +91,12 @@ async def open_store(
     connect_timeout: float = 30.0,
     on_message: Callable[[str, str], None] = lambda _channel, _message: None,
     queue_quota: int | None = None,
+    is_checked: bool = True,
 ) -> AsyncIterator[Store]:
     """Connect to the store at a URL and keep connected while the context lasts.
 
-    `queue_quota`: how many queues a tenant may make (None: any number).
+    `queue_quota`: how many queues a tenant may make (None: any number). `is_checked`: False for those who look at, or
+    write, a store whose data may be of any version.
 
     Raises: SettingsError if the URL is invalid, the store does not answer within `connect_timeout` seconds, its user
     may not run all commands of the library, or it holds data of another version.
@@ -110,8 +114,9 @@ async def open_store(
         with trio.move_on_at(deadline) as waiting:
             try:
                 await store.connection.wait_connected()
-                await check_permissions(store)
-                await check_data_version(store)
+                if is_checked:
+                    await check_permissions(store)
+                    await check_data_version(store)
             except StoreRefused as error:
                 raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
         if waiting.cancelled_caught:

@@ -15,7 +15,7 @@ from attrs import frozen
 from redis.backoff import FullJitterBackoff
 from redis.cluster import parse_cluster_slots
 
-from fairq.errors import StoreRefused, Unavailable
+from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.store.connection import BROKEN, Address, ask, connect
 
 log = structlog.get_logger("fairq.store")
@@ -86,3 +86,37 @@ async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5
             failures += 1
             await trio.sleep(backoff.compute(failures))
     raise Unavailable(trouble)
+
+
+@frozen
+class Topology:
+    """A store's primaries, one or those of its cluster, and who has which slots (none: it is no cluster)."""
+
+    primaries: Sequence[Address]
+    slots: Sequence[Range] = ()
+
+
+async def read_topology(url: str, timeout: float = 5.0) -> Topology:
+    """Ask the store at a URL for its primaries.
+
+    Raises: SettingsError for an invalid URL; Unavailable or StoreRefused if no seed answers, as the last one did.
+    """
+    trouble: FairqError = Unavailable("no answer")
+    for seed in parse_seeds(url):
+        try:
+            with trio.fail_after(timeout):
+                stream, reader = await connect(attrs.evolve(seed, database=0))
+                async with stream:
+                    try:
+                        reply = await ask(stream, reader, "CLUSTER", "SLOTS")
+                    except StoreRefused:  # it is no cluster
+                        return Topology([seed])
+        except FairqError as error:
+            trouble = error
+        except (*BROKEN, trio.TooSlowError) as error:
+            trouble = Unavailable(f"the store at {seed.shown} does not answer: {str(error) or 'no answer in time'}")
+        else:
+            slots = sorted(read_slots(reply, seed.host), key=lambda each: each.first)
+            owners = dict.fromkeys((each.host, each.port) for each in slots)
+            return Topology([node_address(seed, host, port) for host, port in owners], slots)
+    raise trouble

@@ -6,20 +6,25 @@ test compares the two.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import update_wrapper
-from types import TracebackType
-from typing import Any, Concatenate, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Self
 
 from attrs import define, field
 
 from fairq.client import batch, client, dead_letters, events, tasks
 from fairq.client.client import DEFAULT_TIMEOUT
+from fairq.client.shown_as import shown_as
 from fairq.errors import FairqError
-from fairq.model.events import Event
+from fairq.sync import signatures
 from fairq.sync.blocking import P, R, Same, W, call, call_for, make, steps
-from fairq.sync.driver import Driver
+
+if TYPE_CHECKING:
+    import ssl
+    from types import TracebackType
+
+    from fairq.model.events import Event
+    from fairq.sync.driver import Driver
 
 
 @define(repr=False)
@@ -71,8 +76,8 @@ class Batch:
 
     id = Same[str]()
     queue = Same[str]()
-    add = call_for(EnqueuedTask, batch.Batch.add)
-    add_many = call_for(_enqueued, batch.Batch.add_many)
+    add = shown_as(signatures.Batch.add)(call_for(EnqueuedTask, batch.Batch.add))
+    add_many = shown_as(signatures.Batch.add_many)(call_for(_enqueued, batch.Batch.add_many))
     close = call(batch.Batch.close)
     cancel = call(batch.Batch.cancel)
     state = call(batch.Batch.state)
@@ -84,7 +89,7 @@ class Batch:
 
 
 @define(eq=False)
-class EventStream(Iterator[Event]):
+class EventStream(Iterator["Event"]):
     """An endless iterator over events, for one thread at a time; see `fairq.EventStream`."""
 
     _inner: events.EventStream
@@ -102,14 +107,14 @@ class DeadLetters:
     _inner: dead_letters.DeadLetters
 
     queue = Same[str]()
-    page = call(dead_letters.DeadLetters.page)
-    pages = steps(dead_letters.DeadLetters.pages)
-    walk = steps(dead_letters.DeadLetters.walk)
+    page = shown_as(signatures.DeadLetters.page)(call(dead_letters.DeadLetters.page))
+    pages = shown_as(signatures.DeadLetters.pages)(steps(dead_letters.DeadLetters.pages))
+    walk = shown_as(signatures.DeadLetters.walk)(steps(dead_letters.DeadLetters.walk))
     show = call(dead_letters.DeadLetters.show)
     replay = call(dead_letters.DeadLetters.replay)
     purge = call(dead_letters.DeadLetters.purge)
-    replay_all = steps(dead_letters.DeadLetters.replay_all)
-    purge_all = steps(dead_letters.DeadLetters.purge_all)
+    replay_all = shown_as(signatures.DeadLetters.replay_all)(steps(dead_letters.DeadLetters.replay_all))
+    purge_all = shown_as(signatures.DeadLetters.purge_all)(steps(dead_letters.DeadLetters.purge_all))
 
 
 @define(eq=False)
@@ -124,8 +129,8 @@ class Client:
     _driver: Driver = field(repr=False)
 
     timeout = Same[float]()
-    enqueue = enqueues(EnqueuedTask, client.Client.enqueue)
-    enqueue_many = enqueues(_enqueued, client.Client.enqueue_many)
+    enqueue = shown_as(signatures.Client.enqueue)(enqueues(EnqueuedTask, client.Client.enqueue))
+    enqueue_many = shown_as(signatures.Client.enqueue_many)(enqueues(_enqueued, client.Client.enqueue_many))
     enqueue_tasks = enqueues(_enqueued, client.Client.enqueue_tasks)
     tasks = call(client.Client.tasks)
     cancel = call(client.Client.cancel)
@@ -142,7 +147,7 @@ class Client:
     read_events = call(client.Client.read_events)
     wait_task = call(client.Client.wait_task)
     dead_letters = make(DeadLetters, client.Client.dead_letters)
-    schedule = call(client.Client.schedule)
+    schedule = shown_as(signatures.Client.schedule)(call(client.Client.schedule))
     unschedule = call(client.Client.unschedule)
     pause_schedule = call(client.Client.pause_schedule)
     resume_schedule = call(client.Client.resume_schedule)
@@ -175,5 +180,7 @@ def open_client(
     For threads, scripts, Django, Flask: its calls block. URL and token are those of FAIRQ_URL and FAIRQ_TOKEN unless
     they are given. Raises: SettingsError for an invalid URL or no token; RuntimeError inside an event loop.
     """
+    from fairq.sync.driver import Driver
+
     driver = Driver.to(url, token, tls)
     return Client(client.Client(driver, timeout), driver)

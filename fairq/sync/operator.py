@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from attrs import define
 
@@ -11,7 +11,9 @@ from fairq.client import operator
 from fairq.client.client import DEFAULT_TIMEOUT
 from fairq.sync.blocking import call, steps
 from fairq.sync.client import Client
-from fairq.sync.driver import Driver
+
+if TYPE_CHECKING:
+    import ssl
 
 
 @define(eq=False)
@@ -59,5 +61,7 @@ def open_operator(
     timeout: float = DEFAULT_TIMEOUT,
 ) -> OperatorClient:
     """Open an operator's client, as `open_client` opens a tenant's."""
+    from fairq.sync.driver import Driver
+
     driver = Driver.to(url, token, tls)
     return OperatorClient(operator.OperatorClient(driver, timeout), driver)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 from attrs import frozen
 
-from fairq.client.handlers import Postpone, Reject, Retry
+from fairq.client.task import Postpone, Reject, Retry
 
 GONE = 410
 MAX_RETRY_AFTER_S = 86_400.0

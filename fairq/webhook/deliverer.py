@@ -16,7 +16,7 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
-from fairq.client.handlers import Task
+from fairq.client.task import Task
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, SettingsError, TooLarge
 from fairq.model.checks import check_int

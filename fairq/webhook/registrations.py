@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import structlog
 from attrs import define, evolve, field, frozen
 
-from fairq.client.handlers import Task
+from fairq.client.task import Task
 from fairq.errors import SettingsError
 from fairq.model.webhooks import Webhook, choose
 from fairq.webhook.addresses import AddressRules

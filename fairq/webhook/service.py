@@ -12,14 +12,13 @@ from attrs import define, field, frozen
 from fairq.client import operator_verbs
 from fairq.client.client import Client, open_client
 from fairq.client.worker import Worker, default_name
-from fairq.errors import BadRequest, FairqError, SettingsError
+from fairq.errors import RETRYABLE, BadRequest, FairqError, SettingsError
 from fairq.model.checks import MAX_WORKER_CHARS, check_name
 from fairq.model.webhooks import Webhook
 from fairq.scopes import open_plain_nursery
 from fairq.webhook.deliverer import Delivery, Target, open_deliverer
 from fairq.webhook.network import CheckedNetwork
 from fairq.webhook.registrations import Policy, Registrations, log_webhook
-from fairq.wire.calls import RETRYABLE
 
 log = structlog.get_logger("fairq.webhook")
 

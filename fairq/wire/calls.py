@@ -9,7 +9,6 @@ from attrs import define
 
 from fairq.errors import BadFrame, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
 
-RETRYABLE = frozenset({"unavailable", "outcome_unknown", "too_many", "draining", "repairing"})
 REFUSED = "refused"  # the outcome of a task whose tenant was refused; the reply's `refusals` say why
 FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.errors import BadFrame, BadRequest, Closed, FairqError, TooLarge, TooMany, from_code
+from fairq.errors import RETRYABLE, BadFrame, BadRequest, Closed, FairqError, TooLarge, TooMany, from_code
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
 from fairq.model.tasks import OPTIONS, NewTask
 from fairq.wire.beside import Message, check_payload_size, encode, payload_field, size_of, split
-from fairq.wire.calls import RETRYABLE, Call, Exchange, outcomes_of, refusals_of
+from fairq.wire.calls import Call, Exchange, outcomes_of, refusals_of
 from fairq.wire.decode import decode_server
 from fairq.wire.frames import Dismiss, Drain, Ended, Error, HeldLease, Push, Reply, Stop, Welcome
 from fairq.wire.session import Session

@@ -14,13 +14,11 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.errors import BadFrame, FairqError, NotYet
+from fairq.errors import RETRYABLE, BadFrame, FairqError, NotYet
 from fairq.model.checks import MAX_BATCH, owner_of
-from fairq.wire.calls import RETRYABLE, Call, Exchange
-from fairq.wire.terms import MAX_PRODUCER_WAITING, MAX_TENANT_WAITING, MAX_WAITING
+from fairq.wire.calls import Call, Exchange
+from fairq.wire.terms import ANSWER_S, MAX_PRODUCER_WAITING, MAX_TENANT_WAITING, MAX_WAITING, WAIT_MS
 
-WAIT_MS = 20_000
-ANSWER_S = 5.0  # for which the answer to a last look may be on its way
 FEEDS = 96  # of the server's places, left for batches and feeds
 MAX_WAITED = MAX_WAITING - FEEDS  # ids for which the server waits at once
 

@@ -14,11 +14,11 @@ from typing import Any
 import orjson
 from attrs import define, field
 
-from fairq.errors import FairqError, StoreFull
+from fairq.errors import RETRYABLE, FairqError, StoreFull
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_INLINE_BYTES
 from fairq.model.tasks import MAX_PROGRESS_CHARS, Link, Settlement
 from fairq.wire.beside import Message
-from fairq.wire.calls import FATAL, RETRYABLE, Exchange, outcomes_of
+from fairq.wire.calls import FATAL, Exchange, outcomes_of
 from fairq.wire.client_session import FRAME_BYTES, SEND_WINDOW, TASK_BYTES, ClientSession, encode_task
 from fairq.wire.frames import HeldLease, Push, Report, Stop
 from fairq.wire.strict_json import MAX_COST, cost_of

@@ -12,10 +12,11 @@ import trio
 import trio.testing
 
 import fairq
-from fairq.client.dead_letters import DeadLetters, Sweep
+from fairq.client.dead_letters import DeadLetters
 from fairq.client.verbs import Ask
 from fairq.errors import BadRequest, FairqError, Forbidden, NotFound
 from fairq.model.checks import bare_id
+from fairq.model.dead_letters import Sweep
 from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, tenant, url_of

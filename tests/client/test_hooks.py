@@ -238,7 +238,7 @@ async def test_middleware_sees_a_cancelled_task_and_cannot_keep_it(service: Serv
 
     async with service.client() as client, working(app):
         task = await client.enqueue("emails", 1)
-        await wait_until(lambda: len(app._scopes) == 1)
+        await wait_until(lambda: len(app._working.scopes) == 1)
         await task.cancel()
         await wait_state(task, "cancelled")
     assert (seen, app.counts) == (["ended"], {"lost": 1})

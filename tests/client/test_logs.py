@@ -33,10 +33,10 @@ async def test_a_line_at_the_start_and_at_each_loss_and_return_of_the_connection
     app.task("images")(print)
     with captured_logs() as lines:
         async with working(app):
-            await wait_until(lambda: app._driver.session.is_attached)
+            await wait_until(lambda: app._working.driver.session.is_attached)
             service.soon(service.proxy.cut)
             await wait_until(lambda: service.proxy.connections == 2)
-            await wait_until(lambda: app._driver.session.is_attached)
+            await wait_until(lambda: app._working.driver.session.is_attached)
     told = [line["text"] for line in lines if line["log_level"] != "debug"]
     assert told[0] == (
         f"worker started worker=worker-1 server={service.proxied} queues=emails,images slots=3 loop={runtime}"

@@ -64,7 +64,7 @@ async def test_the_timeout_of_the_queue_holds_where_it_is_shorter(service: Servi
         assert [error.split()[-2] for error in errors] == ["0.05", "0.1"]
         await operator.configure("emails", run_timeout_ms=0)
         task = await client.enqueue("emails", 1, max_attempts=1)
-        await wait_until(lambda: len(app._scopes) == 1)
+        await wait_until(lambda: len(app._working.scopes) == 1)
         assert (await task.state()).state == "leased"
 
 
@@ -83,9 +83,9 @@ async def test_the_slot_of_a_plain_function_is_kept_while_its_thread_runs(servic
         blocked = await client.enqueue("emails", "block", max_attempts=1)
         assert (await wait_state(blocked, "dead")).error.startswith("timeout: ")
         await wait_until(began.is_set)  # a busy machine may start the thread late
-        assert app._threads.names_of_abandoned() == [handle.__qualname__]
+        assert app._working.threads.names_of_abandoned() == [handle.__qualname__]
         task = await client.enqueue("emails", "next")
-        await wait_until(lambda: app._driver.session.told_credit == 0)
+        await wait_until(lambda: app._working.driver.session.told_credit == 0)
         assert (await task.state()).state == "ready"
         leave.set()
         await wait_state(task, "done")
@@ -103,11 +103,11 @@ async def test_a_timeout_does_not_hide_a_lost_lease_or_a_cancelled_worker(servic
     async with service.client() as client:
         async with working(app):
             task = await client.enqueue("emails", 1)
-            await wait_until(lambda: len(app._scopes) == 1)
+            await wait_until(lambda: len(app._working.scopes) == 1)
             await task.cancel()
             await wait_state(task, "cancelled")
             await client.enqueue("emails", 2, id="second")
-            await wait_until(lambda: len(app._scopes) == 1)
+            await wait_until(lambda: len(app._working.scopes) == 1)
         assert (await client.tasks("emails", ["second"]))[0].state == "ready"
     assert app.counts == {"lost": 1, "released": 1}
 
@@ -133,7 +133,7 @@ async def test_threads_reach_the_event_loop_and_hear_of_cancellation(service: Se
         await wait_state(task, "dead")
         await wait_until(lambda: len(heard) == 2)
         assert heard == ["in the loop", "CancelledError" if heard[1] == "CancelledError" else "Cancelled"]
-        await wait_until(lambda: app._threads.abandoned == 0)
+        await wait_until(lambda: app._working.threads.abandoned == 0)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 10**9, "5", True])

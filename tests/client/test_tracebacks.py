@@ -10,8 +10,9 @@ import anyio
 import pytest
 
 import fairq
-from fairq.client.handlers import Postpone, Reject, Retry, Task, perform, settlement_of
+from fairq.client.handlers import perform, settlement_of
 from fairq.client.kinds import Handler
+from fairq.client.task import Postpone, Reject, Retry, Task
 from fairq.client.threads import Threads
 from fairq.client.tracebacks import traceback_of
 from fairq.model.checks import MAX_TRACEBACK_BYTES

@@ -11,7 +11,7 @@ import pytest
 from attrs import frozen
 
 import fairq
-from fairq.client.handlers import Task
+from fairq.client.task import Task
 from fairq.client.typed import MAX_VALUES, Misfit, PayloadType, has_more_values, payload_type_of
 from fairq.errors import BadRequest
 

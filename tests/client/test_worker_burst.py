@@ -124,7 +124,7 @@ async def test_a_burst_waits_for_what_it_holds_while_others_work_too(served: Ser
             await began.wait()
             await other.attach("emails", credit=100)
             await other.quiet()
-            assert (app.counts, app._driver.session.credit) == (Counter(), 5), "it has not begun to end"
+            assert (app.counts, app._working.driver.session.credit) == (Counter(), 5), "it has not begun to end"
             finish.set()
     assert app.counts == Counter(done=1)
 

@@ -114,7 +114,7 @@ async def test_stop_finishes_what_runs_and_takes_no_more(served: Served, ada: fa
         async with trio.open_nursery() as nursery:
             await nursery.start(app.run)
             await began.wait()
-            await wait_until(lambda: len(app._scopes) == 2)
+            await wait_until(lambda: len(app._working.scopes) == 2)
             app.stop()
             await wait_until(
                 lambda: [connection.account.credit for connection in served.app.connections if connection.queues] == [0]

@@ -107,7 +107,7 @@ def _told(found: Any) -> str:
 
 def _signature(found: Any) -> str:
     """Write a signature; options that the docstring lists are `**options`."""
-    options = (found.__doc__ or "").partition("\nOptions:\n")[2]
+    options = (inspect.getdoc(found) or "").partition("\nOptions:\n")[2]
     listed = {line.strip().partition(":")[0] for line in options.splitlines()}
     parts: list[str] = []
     has_star = False

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from fairq.client.handlers import Task
+from fairq.client.task import Task
 from fairq.client.worker import Worker
 from fairq.errors import Unavailable
 from fairq.server.run import Served

@@ -325,7 +325,7 @@ async def test_the_sdk_ends_when_it_is_drained(served: Served) -> None:
             await began.wait()
             assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
             await ada.enqueue("q", ["b"])
-            await wait_until(lambda: app._is_stopping)
+            await wait_until(lambda: app._working.is_stopping)
             finish.set()
         states = await served.app.store.tasks("q", ["ada/a", "ada/b"])
     assert [state.state for state in states] == ["done", "ready"]

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 from attrs import define
 
-from fairq.client.handlers import Task
+from fairq.client.task import Task
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.deliverer import Deliverer, Delivery, Find, Target, open_deliverer
 from fairq.webhook.network import CheckedNetwork

@@ -8,7 +8,8 @@ import pytest
 
 from fairq.errors import BadFrame, Closed, Forbidden, NotYet, OutcomeUnknown, Unavailable
 from fairq.wire.calls import Call
-from fairq.wire.waits import ANSWER_S, MAX_WAITED, WAIT_MS
+from fairq.wire.terms import ANSWER_S, WAIT_MS
+from fairq.wire.waits import MAX_WAITED
 
 from .ends import End
 

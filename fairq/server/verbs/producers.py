@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from fairq.errors import FairqError, OutcomeUnknown, TooMany
+from fairq.errors import RETRYABLE, FairqError, OutcomeUnknown, TooMany
 from fairq.model.checks import owner_of
 from fairq.model.tasks import NewTask
 from fairq.server.app import App
 from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE, RETRY_MS
 from fairq.server.verbs.request_scope import Body
-from fairq.wire.calls import REFUSED, RETRYABLE
+from fairq.wire.calls import REFUSED
 
 
 def covered(app: App, queue: str, tasks: Sequence[NewTask]) -> str:

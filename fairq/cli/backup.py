@@ -1,0 +1,59 @@
+"""`fairq backup`: the store's data in one file, as it was at one moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import trio
+from attrs import asdict
+from cyclopts import Parameter
+
+from fairq.cli.options import Json
+from fairq.cli.output import configure_logging, print_json, progress
+from fairq.cli.stores import StoreChoice, chosen
+
+Program = Annotated[
+    Path | None,
+    Parameter(help="Program of the store that loads the backup, a valkey-server or redis-server [default: ours]."),
+]
+
+
+def backup(
+    file: Path,
+    *,
+    store: StoreChoice | None = None,
+    verify: Annotated[bool, Parameter(help="Load the backup into a Valkey of its own afterwards, and count.")] = True,
+    server_program: Program = None,
+    as_json: Json = False,
+) -> None:
+    """Write a backup of the store to a file, while servers run.
+
+    The store sends its data as to a replica, all of one moment: all tasks acknowledged when the backup began are in it,
+    and each queue is whole. (The nodes of a cluster follow one another.) It holds payloads and tokens' hashes, so only
+    its owner may read the file. Verifying takes as much disk beside the file, and as much memory as the store.
+
+    Example: `fairq backup nightly.fairq --store redis://127.0.0.1:6379/0`
+    """
+    from fairq.store import backup as backups
+
+    configure_logging("critical")
+
+    async def main() -> dict[str, object]:
+        with backups.new_file(file) as out, progress("reading MiB") as show:
+            async with chosen(store or StoreChoice()) as url:
+                made = await backups.back_up(url, out, lambda count: show(count >> 20, 0))
+        if not verify:
+            return {**asdict(made.header), "bytes": made.bytes, "verified": False}
+        found = await backups.verify(file, server_program)
+        return {**asdict(made.header), "bytes": made.bytes, "verified": True} | {
+            "keys": found.keys, "queues": found.queues, "tasks": found.tasks,
+        }  # fmt: skip
+
+    told = trio.run(main)
+    if as_json:
+        print_json(told)
+    elif told["verified"]:
+        print(f"{file}: {told['bytes']:,} bytes, verified: {told['queues']:,} queues, {told['tasks']:,} tasks")
+    else:
+        print(f"{file}: {told['bytes']:,} bytes, not verified")

@@ -1,0 +1,126 @@
+"""`fairq doctor`: looks a store over, and a server if one answers."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Annotated
+
+import trio
+from attrs import asdict
+from cyclopts import Parameter
+
+from fairq.cli.options import Json, Server, connected
+from fairq.cli.output import configure_logging, print_json, printable
+from fairq.cli.stores import StoreChoice, chosen
+from fairq.errors import FairqError, SettingsError
+
+if TYPE_CHECKING:
+    from fairq.store.examination import Finding
+
+_ADMIN_URL = "http://127.0.0.1:7702"
+_ANSWER_S = 3.0
+_SIGNS = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
+
+
+def doctor(
+    *,
+    store: StoreChoice | None = None,
+    server: Server | None = None,
+    admin_url: Annotated[str, Parameter(help="Operators' listener of a server, which is asked if it answers.")] = (
+        _ADMIN_URL
+    ),
+    prune: Annotated[bool, Parameter(negative=(), help="Delete function libraries of other versions.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Look the store over, and a server if one answers; each finding says what to do about it.
+
+    It changes nothing but for --prune, which is safe at any time: a server that still runs another version loads its
+    library again. The exit code is 1 if there is a problem, and 0 otherwise, also with warnings.
+
+    Example: `fairq doctor --store redis://127.0.0.1:6379/0`
+    """
+    from fairq.store.examination import worst_of
+
+    configure_logging("critical")
+    findings = trio.run(_look, store or StoreChoice(), server or Server(), admin_url, prune)
+    worst = worst_of(findings)
+    if as_json:
+        print_json({"worst": worst, "findings": [asdict(each) for each in findings]})
+    else:
+        _print(findings)
+        count = sum(each.level == "problem" for each in findings)
+        warnings = sum(each.level == "warning" for each in findings)
+        print(f"\n{count} problems, {warnings} warnings")
+    return 1 if worst == "problem" else 0
+
+
+def _print(findings: list[Finding]) -> None:
+    for each in findings:
+        where = f" ({each.node})" if each.node else ""
+        print(printable(f"{_SIGNS[each.level]}  {each.subject}{where}: {each.told}"))
+        if each.remedy:
+            print(printable(f"         → {each.remedy}"))
+
+
+async def _look(choice: StoreChoice, server: Server, admin_url: str, prune: bool) -> list[Finding]:
+    from fairq.store import examination
+    from fairq.store.examination import Finding
+
+    findings = []
+    try:
+        async with chosen(choice) as url:
+            if prune:
+                names = await examination.prune(url)
+                findings.append(Finding("ok", "pruned", ", ".join(names) or "there was nothing to delete"))
+            findings += [each async for each in examination.examine(url)]
+    except SettingsError as error:
+        findings.append(Finding("problem", "store", error.message, "see fairq serve --help"))
+    except (FairqError, OSError, trio.TooSlowError) as error:
+        findings.append(Finding("problem", "store", str(error), "check the store's URL, its user and its log"))
+    findings += examination.examine_machine()
+    findings += await trio.to_thread.run_sync(_ask_admin, admin_url, server.token)
+    findings += await _ask_server(server)
+    return findings
+
+
+def _ask_admin(url: str, token: str | None) -> list[Finding]:
+    """Ask a server whether it is ready; nothing if none answers."""
+    from fairq.store.examination import Finding
+
+    if not url.startswith(("http://", "https://")):
+        raise SettingsError("the admin URL must begin with http:// or https://", field="admin_url")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    asked = urllib.request.Request(f"{url.rstrip('/')}/readyz", headers=headers)
+    context = ssl.create_default_context() if url.startswith("https:") else None
+    try:
+        with urllib.request.urlopen(asked, timeout=_ANSWER_S, context=context):
+            return [Finding("ok", "server", f"{url} is ready")]
+    except urllib.error.HTTPError as error:
+        if error.code == 503:
+            told = error.read(4_096).decode(errors="replace").strip()
+            return [Finding("problem", "server", f"{url} is not ready: {told}", "see its log, and the findings above")]
+        if error.code in (401, 403):
+            return [Finding("warning", "server", f"{url} does not take the token", "give an operator's: --token")]
+        return [Finding("warning", "server", f"{url} answers {error.code}", "is it the operators' listener?")]
+    except OSError:
+        return []  # none there: doctor works with the store alone
+
+
+async def _ask_server(server: Server) -> list[Finding]:
+    """Ask a server, with an operator's token, for queues that wait for workers."""
+    from fairq.store.examination import Finding
+
+    if not server.token:
+        return []
+    try:
+        async with connected(server) as client:
+            queues = await client.queues()
+    except FairqError as error:
+        return [Finding("warning", "server", error.message, "check --url and --token, and that a server runs")]
+    waiting = [row.queue for row in queues if row.ready and not row.slots and not row.is_paused]
+    if waiting:
+        told = f"tasks wait and no worker is attached: {', '.join(waiting[:10])}"
+        return [Finding("warning", "workers", told, "start workers: fairq worker module:app")]
+    return [Finding("ok", "workers", f"{len(queues)} queues, none waits without a worker")]

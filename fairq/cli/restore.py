@@ -1,0 +1,57 @@
+"""`fairq restore`: a backup, put into an empty store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import trio
+from attrs import asdict
+from cyclopts import Parameter
+
+from fairq.cli.backup import Program
+from fairq.cli.options import Json
+from fairq.cli.output import configure_logging, print_json, progress
+from fairq.cli.stores import StoreChoice, chosen
+from fairq.errors import SettingsError
+
+
+def restore(
+    file: Path,
+    *,
+    store: StoreChoice | None = None,
+    replace: Annotated[bool, Parameter(negative=(), help="Delete what fairq has in the store first.")] = False,
+    check: Annotated[bool, Parameter(negative=(), help="Only load the backup and count; change nothing.")] = False,
+    server_program: Program = None,
+    as_json: Json = False,
+) -> None:
+    """Put a backup into an empty store, a single one or a cluster, of Valkey or Redis, whatever it came from.
+
+    The backup is checked, loaded into a Valkey of its own, and copied; each key's length is compared. Until it has
+    ended no server starts on the store. Tasks that ran when the backup was made run again; those that were done since
+    run again too, and those that were enqueued since are gone.
+
+    Example: `fairq restore nightly.fairq --store redis://127.0.0.1:6379/0`
+    """
+    from fairq.store import backup as backups
+
+    configure_logging("critical")
+    if not file.is_file():
+        raise SettingsError(f"there is no file {file}", field="file")
+
+    async def main() -> backups.Contents:
+        if check:
+            return await backups.verify(file, server_program)
+        with progress("keys") as show:
+            async with chosen(store or StoreChoice(), may_make=True) as url:
+                return await backups.restore(
+                    file, url, replace=replace, server=server_program, show=lambda count: show(count, 0)
+                )
+
+    found = trio.run(main)
+    counts = {"keys": found.keys, "queues": found.queues, "tasks": found.tasks}
+    if as_json:
+        print_json({**asdict(found.header), **counts, "restored": not check})
+    else:
+        done = "can be restored" if check else "restored"
+        print(f"{file}: {done}: {found.queues:,} queues, {found.tasks:,} tasks, of {found.header.made_at}")

@@ -1,0 +1,47 @@
+"""The store that a command works on itself: by its URL, or the embedded one of a data directory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+from attrs import frozen
+from cyclopts import Parameter
+
+from fairq.errors import SettingsError
+
+
+@Parameter(name="*")
+@frozen
+class StoreChoice:
+    """Which store."""
+
+    store: Annotated[
+        str | None,
+        Parameter(env_var="FAIRQ_STORE", help="URL of the store, as of `fairq serve` [default: the embedded one]."),
+    ] = None
+    data_dir: Annotated[
+        Path, Parameter(env_var="FAIRQ_DATA_DIR", help="Directory of the embedded store, if no URL is given.")
+    ] = Path("fairq-data")
+
+
+@asynccontextmanager
+async def chosen(choice: StoreChoice, *, may_make: bool = False) -> AsyncIterator[str]:
+    """Give the URL of the store; the embedded one runs while the context lasts, if no server runs it.
+
+    `may_make`: a data directory without a store gets one. Raises: SettingsError.
+    """
+    from fairq.store import embedded
+
+    if choice.store:
+        yield choice.store
+        return
+    if not may_make and not embedded.has_store(choice.data_dir):
+        raise SettingsError(f"no embedded store in {choice.data_dir}: give --store or --data-dir", field="store")
+    if await embedded.is_running(choice.data_dir):
+        yield embedded.store_url(choice.data_dir)
+        return
+    async with embedded.embedded_store(choice.data_dir) as url:
+        yield url

@@ -1,0 +1,132 @@
+"""What a handler gets, and what it may raise to decide what becomes of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, Unpack
+
+from attrs import field, frozen
+
+from fairq.client import signatures
+from fairq.client.later import options as later_options
+from fairq.client.later import tasks
+from fairq.client.links import Links
+from fairq.client.shown_as import shown_as
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from fairq.model.options import Seconds, TaskOptions
+
+    P = TypeVar("P", default=Any)
+else:
+    from typing import TypeVar
+
+    P = TypeVar("P")
+
+
+class Retry(Exception):
+    """Raised by a handler: try this task again, after `delay` seconds (none: the queue's backoff)."""
+
+    def __init__(self, reason: str = "", *, delay: Seconds | None = None) -> None:
+        super().__init__(reason)
+        self.delay_ms = None if delay is None else later_options.to_ms(delay, "delay")
+
+
+class Postpone(Exception):
+    """Raised by a handler: try this task again after `delay` seconds, and do not count this attempt."""
+
+    def __init__(self, reason: str = "", *, delay: Seconds) -> None:
+        super().__init__(reason)
+        self.delay_ms = later_options.to_ms(delay, "delay")
+
+
+class Reject(Exception):
+    """Raised by a handler: this task can never succeed; it becomes a dead letter at once."""
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return None if not ms else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+@frozen
+class Task(Generic[P]):
+    """What a handler gets. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease.
+
+    A failure of attempt `max_attempts` is final; 0: of none. Where a handler is annotated `Task[Welcome]`, the payload
+    is made a `Welcome`: an attrs class, dataclass or TypedDict. The task of a payload that does not fit is rejected;
+    keys that the class does not have are ignored.
+    """
+
+    id: str
+    queue: str
+    tenant: str
+    attempt: int
+    max_attempts: int
+    payload: P
+    enqueued_at_ms: int
+    start_at_ms: int | None = None
+    expires_at_ms: int | None = None
+    wants_result: bool = False  # what the handler returns is kept; a dead letter if it is no JSON, or over 256 KiB
+    name: str = ""  # what kind of task it is, as its caller named it
+    webhook: str = ""  # the id of the webhook that it is for
+    _report: Callable[[float, str], None] = field(default=lambda *_: None, repr=False, eq=False)
+    _links: Links = field(factory=Links, repr=False, eq=False)
+
+    async def progress(self, fraction: float, text: str = "") -> None:
+        """Say how far the handler has come, 0 to 1; `EnqueuedTask.state` tells it while the handler runs.
+
+        As often as you like: at most once a second the newest is sent. From a thread: `anyio.from_thread.run`.
+        """
+        self._report(tasks.check_fraction(fraction), tasks.check_progress_text(text))
+        import anyio.lowlevel
+
+        await anyio.lowlevel.checkpoint()
+
+    @shown_as(signatures.Task.enqueue)
+    async def enqueue(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
+        """Enqueue a task for the same tenant, now; returns its id, or that of the task which is there already.
+
+        A later attempt that calls it again makes no second task: without an `id` of yours, the new task's is made from
+        this task and the number of the call among those with this queue, `then` included. So a handler that may call it
+        in another order the next time, or with other payloads, must give ids. What it enqueued is remembered until
+        this task is done or dead (the first 1,000 of it; the rest a minute after it ended).
+        From a thread: `anyio.from_thread.run(task.enqueue, queue, payload)`.
+        Raises: as `Client.enqueue`; Forbidden when the lease is lost, or the worker's token may not use the queue.
+        """
+        return await self._links.send(queue, payload, id, options)
+
+    @shown_as(signatures.Task.then)
+    def then(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
+        """Have a task enqueued for the same tenant if this attempt succeeds, and only then; returns its id.
+
+        It leaves with the acknowledgement: in this queue with it, in another one a moment later; neither without the
+        other. At most 16, of 1 MiB together; without a batch. What the other queue refuses is tried again for a day if
+        it may be taken later; else it becomes a dead letter of this queue, `undelivered`. Also from threads.
+        Raises: BadRequest (also for an `id` that is this task's own, or of an earlier call with this queue), TooLarge.
+        """
+        return self._links.add(queue, payload, id, options)
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure of this attempt is final."""
+        return tasks.is_last_attempt(self.attempt, self.max_attempts)
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When the service took the task over."""
+        return datetime.fromtimestamp(self.enqueued_at_ms / 1000, UTC)
+
+    @property
+    def start_at(self) -> datetime | None:
+        """Its earliest start, if one was asked for."""
+        return _moment(self.start_at_ms)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """Its expiry, if one was asked for: it does not start from then on."""
+        return _moment(self.expires_at_ms)
+
+
+Function = Callable[[Task[Any]], Any]

@@ -1,0 +1,286 @@
+"""A run of a worker: connected, its handlers at work.
+
+Every task runs in a task of its own, inside a cancel scope that ends when its lease is lost. What a handler returns
+or raises decides the settlement: see `fairq.client.handlers.settlement_of`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskStatus
+from attrs import define, field
+
+from fairq.client.driver import Driver
+from fairq.client.handlers import outcome_of, perform
+from fairq.client.runtime import Event, Lot, Runtime
+from fairq.client.threads import Threads
+from fairq.client.watchdog import watching
+from fairq.errors import RETRYABLE, BadRequest, Closed, FairqError
+from fairq.groups import ungrouped
+from fairq.log import Log
+from fairq.model.checks import bare_id, check_int, check_weight
+from fairq.model.tasks import NewTask, Settlement
+from fairq.wire.beside import check_payload_size
+from fairq.wire.frames import Dismiss, HeldLease, Push, PushedTask, Report
+from fairq.wire.terms import MAX_CREDIT
+from fairq.wire.worker_session import WorkerSession
+
+if TYPE_CHECKING:
+    from fairq.client.worker import Worker
+
+log = Log("fairq.worker")
+
+BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
+GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
+_ASK_S = 30.0  # how long an answer to `idle` is waited for
+
+
+def _weights_of(app: Worker) -> dict[str, float]:
+    """Return the weights of the queues that this worker works for."""
+    if app.queues is None:
+        return {queue: kinds.weight for queue, kinds in app.handlers.items()}
+    for queue, weight in app.queues.items():
+        if queue not in app.handlers:
+            raise BadRequest(f"the worker has no handler for queue {queue!r:.80}", field="queues")
+        check_weight(weight)
+    return dict(app.queues)
+
+
+@define(eq=False)
+class Working:
+    """What one run of a worker has."""
+
+    app: Worker
+    driver: Driver[WorkerSession]
+    runtime: Runtime
+    runners: Lot
+    idle: Event
+    threads: Threads = field(init=False)
+    waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
+    scopes: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
+    run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
+    rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
+    is_stopping: bool = field(default=False, init=False)
+
+    @classmethod
+    def of(cls, app: Worker) -> Working:
+        """Make a run of an app. Raises: BadRequest, SettingsError; RuntimeError outside an event loop."""
+        weights = _weights_of(app)
+        if not weights:
+            raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
+        check_int(app.concurrency, "concurrency", 1, MAX_CREDIT)
+        is_weighted = len(set(weights.values())) > 1
+        session = WorkerSession(
+            worker=app.name, queues=list(weights), weights=list(weights.values()) if is_weighted else (),
+            credit=app.concurrency,
+            started_at_ms=round(time.time() * 1000),
+        )  # fmt: skip
+        driver = Driver.to(app.url, app.token or None, session, app.tls)
+        run = cls(app, driver, driver.runtime, driver.runtime.make_lot(), driver.runtime.make_event())
+        driver.handle, driver.on_change = run._take, run._on_change
+        run.threads = Threads(app.concurrency, run._threads_changed)
+        return run
+
+    async def run(self, burst: bool, task_status: TaskStatus[None] | None) -> None:
+        """Do what `Worker.run` says."""
+        log.info(
+            "worker started", worker=self.app.name, server=",".join(target.url for target in self.driver.targets),
+            queues=",".join(self.driver.session.queues), slots=self.app.concurrency, loop=self.runtime.title,
+        )  # fmt: skip
+        await self.app.hooks.start()
+        try:
+            with watching(self.runtime):
+                await self._work(burst, task_status)
+        finally:
+            await self.app.hooks.end()
+
+    async def _work(self, burst: bool, task_status: TaskStatus[None] | None) -> None:
+        """Stay connected and run tasks until idle."""
+        connection = anyio.CancelScope(shield=True)  # outlives the handlers, so that their tasks can be given back
+        with ungrouped():
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._stay_connected, connection)
+                if task_status is not None:
+                    task_status.started()
+                try:
+                    await self._run_until_idle(burst)
+                finally:
+                    await self._give_all_back()
+                    connection.cancel()
+                    self.threads.close()
+
+    async def _run_until_idle(self, burst: bool) -> None:
+        """Run tasks until nothing is held and no more are taken."""
+        async with anyio.create_task_group() as runners:
+            for _ in range(self.app.concurrency):
+                runners.start_soon(self._run_tasks)
+            if burst:
+                runners.start_soon(self._stop_when_empty)
+            await self.idle.wait()
+            runners.cancel_scope.cancel()
+
+    async def _give_all_back(self) -> None:
+        """Give back what no handler has begun, and wait until the server knows how all the others ended."""
+        self.stop()
+        self.driver.handle = self._give_back
+        for queue, task in self.waiting:
+            self._release(queue, task)
+        with anyio.move_on_after(GIVE_BACK_S, shield=True):
+            while self.driver.session.holding and self.driver.is_connected:
+                self.idle = self.runtime.make_event()
+                await self.idle.wait()
+
+    def stop(self) -> None:
+        """Take no more tasks; `run` returns when those held are settled."""
+        self.is_stopping = True
+        if self.driver.session.credit:
+            self.driver.session.set_credit(0)
+            self.driver.wake_writer()
+        self._on_change()
+
+    def _threads_changed(self) -> None:
+        """Offer no place that an abandoned thread still has."""
+        if not self.is_stopping:
+            self.driver.session.set_credit(self.app.concurrency - self.threads.abandoned)
+            self.driver.wake_writer()
+
+    async def _stop_when_empty(self) -> None:
+        session = self.driver.session
+        while not self.is_stopping:
+            self.rest = self.runtime.make_event()
+            self._on_change()
+            await self.rest.wait()
+            try:
+                call = session.request("idle", {}, self.runtime.current_time() + _ASK_S)
+                is_empty = (await self.driver.wait(call))["is_idle"]
+            except FairqError as error:
+                if error.code in RETRYABLE:
+                    continue
+                if session.fatal:  # `run` raises it
+                    return
+                raise
+            if is_empty and not session.holding:
+                self.stop()
+
+    async def _stay_connected(self, scope: anyio.CancelScope) -> None:
+        try:
+            with scope:
+                await self.driver.run()
+        finally:
+            self.idle.set()
+        if self.driver.session.fatal and not isinstance(self.driver.session.fatal, Closed):
+            raise self.driver.session.fatal
+
+    def _on_change(self) -> None:
+        """Hear of lost leases, and of the end of work when stopping."""
+        session = self.driver.session
+        for lease in session.lost:
+            log.warning("lease lost", task=lease.id, queue=lease.queue, lease=lease.lease)
+            if scope := self.scopes.get((lease.queue, lease.id, lease.lease)):
+                scope.cancel()
+        session.lost.clear()
+        for lease in session.refused_settlements:
+            log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, lease=lease.lease)
+        session.refused_settlements.clear()
+        for lease, error in session.dropped_settlements:
+            log.error(
+                "the server refused how a task ended; it runs again when its lease is over",
+                task=lease.id,
+                queue=lease.queue,
+                lease=lease.lease,
+                error=error.message,
+            )
+        session.dropped_settlements.clear()
+        if self.rest is not None and not session.holding:
+            self.rest.set()
+        if self.is_stopping and not session.holding and (session.is_quiet or not session.is_attached):
+            self.idle.set()
+
+    def _take(self, push: Push | Dismiss) -> None:
+        if isinstance(push, Dismiss):
+            log.info("an operator drains this worker", worker=self.app.name)
+            self.stop()
+            return
+        self.run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
+        for task in push.tasks:
+            self.waiting.append((push.queue, task))
+        self.runners.unpark()
+
+    def _give_back(self, push: Push | Dismiss) -> None:
+        if isinstance(push, Dismiss):
+            return
+        for task in push.tasks:
+            self._release(push.queue, task)
+
+    def _release(self, queue: str, task: PushedTask) -> None:
+        self.driver.session.settle(queue, Settlement("release", task.id, task.lease))
+        self.driver.wake_writer()
+
+    def _report(self, queue: str, task: PushedTask, fraction: float, text: str) -> None:
+        self.driver.session.report(queue, Report(task.id, task.lease, fraction, text))
+        self.driver.wake_writer()
+
+    async def _enqueue(self, queue: str, task: PushedTask, target: str, new: NewTask) -> str:
+        """Store a task that a handler enqueues; returns the outcome."""
+        session = self.driver.session
+        check_payload_size(len(new.payload), session.max_payload_bytes)
+        lease = HeldLease(queue, task.id, task.lease)
+        call = session.enqueue_from(lease, target, new, self.runtime.current_time() + _ASK_S)
+        (outcome,) = await self.driver.wait(call)
+        return str(outcome)
+
+    async def _run_tasks(self) -> None:
+        """Run one task after the other; as many of these run as tasks may run at once.
+
+        A runner that wakes and leaves tasks waiting wakes one more before it begins, so there is always one on its way
+        while tasks wait; and handlers that never wait are run in a row, without a switch for each.
+        """
+        while True:
+            with anyio.CancelScope() as scope:
+                while not scope.cancel_called:  # a lost lease cancels one task, and then its runner gets a new scope
+                    if self.waiting:
+                        await self.runtime.checkpoint()
+                    while not self.waiting:
+                        await self.runners.park()
+                    for burst in range(BURST):
+                        if not self.waiting or scope.cancel_called:
+                            break
+                        queue, task = self.waiting.popleft()
+                        if self.waiting and not burst:
+                            self.runners.unpark()
+                        await self._perform(queue, task, scope)
+
+    async def _perform(self, queue: str, pushed: PushedTask, scope: anyio.CancelScope) -> None:
+        key = (queue, pushed.id, pushed.lease)
+        if not self.driver.session.holds(*key):
+            return  # the lease was lost before the task began
+        settlement: Settlement | None = None
+        outcome, began = "lost", self.runtime.current_time()
+        self.scopes[key] = scope
+        try:
+            handler = self.app.handlers[queue].find(pushed.name)
+            limit_s = self.run_timeouts.get(queue, inf)
+            settlement, _ = await perform(handler, queue, pushed, self.threads, self._report, self._enqueue, limit_s)
+            outcome = outcome_of(pushed, settlement)
+        finally:
+            del self.scopes[key]
+            if settlement is None and not scope.cancel_called:  # it is the worker that is cancelled
+                outcome = "released"
+                self.stop()
+                self._release(queue, pushed)
+            if settlement is not None:
+                self.driver.session.settle(queue, settlement)
+                self.driver.wake_writer()
+            self.app.counts[outcome] += 1
+            if self.app.log_tasks:
+                ms = round((self.runtime.current_time() - began) * 1000, 1)
+                say = log.warning if outcome == "dead" else log.info
+                say(
+                    "task", task=bare_id(pushed.id), queue=queue, tenant=pushed.tenant, attempt=pushed.attempt,
+                    outcome=outcome, ms=ms,
+                )  # fmt: skip

@@ -1,0 +1,257 @@
+"""Backups: the snapshots of all primaries of a store in one file, verified and restored through a Valkey of their own.
+
+A queue lives on one node, so it is whole, as it was at one moment; the nodes of a cluster follow one another, each at
+its own moment. While a restore is under way the store's data version says so, and no server starts on it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import trio
+from attrs import define, frozen
+
+from fairq.errors import BadRequest, NotEmpty, SettingsError, Unavailable
+from fairq.scopes import background
+from fairq.store import copying, keys, library
+from fairq.store.backup_file import Header, Writer, read_blocks, read_header
+from fairq.store.connection import Address, Connection, Redirected, ask_once
+from fairq.store.embedded import log_tail, program
+from fairq.store.opening import open_store
+from fairq.store.snapshot import read_snapshot
+from fairq.store.store import Store
+from fairq.store.topology import read_topology
+
+RESTORING = "unfinished: fairq restore has not ended"  # in place of the version of the data
+_LOAD_S = 3_600.0  # that loading a node's data may take
+_CONFIG = """\
+port 0
+unixsocket {socket}
+unixsocketperm 700
+dir {folder}
+dbfilename {name}
+appendonly no
+save ""
+daemonize no
+logfile {log}
+"""
+
+Show = Callable[[int], None]
+
+
+@frozen
+class Backup:
+    """A backup that is written."""
+
+    header: Header
+    bytes: int
+
+
+@define
+class Contents:
+    """The contents of a backup."""
+
+    header: Header
+    keys: int = 0
+    queues: int = 0
+    tasks: int = 0  # those that are done and remembered, too
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Make a file that only its owner may read, whole or not at all. Raises: SettingsError."""
+    if path.exists():
+        raise SettingsError(f"{path} exists already", field="file")
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    except OSError as error:
+        raise SettingsError(f"cannot write to {path.parent}: {error.strerror}", field="file") from None
+    part = Path(name)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+    except OSError as error:
+        raise Unavailable(f"cannot write {part}: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+async def back_up(url: str, file: BinaryIO, show: Show = lambda _: None) -> Backup:
+    """Write a backup of the store at a URL; `show` is told how many bytes were read.
+
+    Raises: SettingsError, Unavailable, StoreRefused (the store gives no snapshots to this user).
+    """
+    topology = await read_topology(url)
+    primaries = topology.primaries
+    info = (await ask_once(primaries[0], "INFO", "server")).decode()
+    told = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    kind = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told.get('redis_version', '?')}"
+    header = Header(
+        await _data_version(primaries), datetime.now(UTC).isoformat(timespec="seconds"), version("fairq"), kind,
+        primaries[0].database, len(primaries),
+    )  # fmt: skip
+    writer = Writer(file)
+    writer.begin(header)
+    for address in primaries:
+        writer.begin_node(address.shown)
+        async with aclosing(read_snapshot(address)) as pieces:
+            async for piece in pieces:
+                writer.add(piece)
+                show(writer.size)
+    if (await read_topology(url)).slots != topology.slots:
+        raise Unavailable("slots of the cluster moved during the backup: make it again when they have")
+    writer.end()
+    return Backup(header, writer.size)
+
+
+async def _data_version(primaries: Sequence[Address]) -> int:
+    for address in primaries:
+        try:
+            found = await ask_once(address, "GET", keys.DATA_VERSION)
+        except Redirected:
+            continue
+        if found is None:
+            raise SettingsError("the store is empty: no server has used it yet", field="store")
+        if not found.decode().isdecimal():
+            raise SettingsError(f"the store cannot be backed up: it is {found.decode()}", field="store")
+        return int(found)
+    raise Unavailable("no node of the cluster has the version of the data")
+
+
+async def verify(path: Path, server: Path | None = None) -> Contents:
+    """Read a backup, load it into a Valkey of its own, and count. Raises: BadRequest if it cannot be used."""
+    with path.open("rb") as file:
+        found = Contents(read_header(file))
+        for data in _files_of(file, path.parent):
+            async with _serving(data, found.header.database, server) as call:
+                async for some in copying.scan(call):
+                    found.keys += sum(not copying.is_of_servers(key) for key in some)
+                    for key in some:
+                        if key.endswith(b"}:tasks"):
+                            found.tasks += await call("HLEN", key)
+                        elif key == keys.QUEUES.encode():
+                            found.queues += await call("HLEN", key)
+    return found
+
+
+async def restore(
+    path: Path, url: str, *, replace: bool, server: Path | None = None, show: Show = lambda _: None
+) -> Contents:
+    """Copy a backup into a store, and compare each key's length with its source's.
+
+    `replace`: delete what fairq has in the store first. Raises: NotEmpty if there is something, or a server runs on it;
+    BadRequest if the backup cannot be used; SettingsError, Unavailable.
+    """
+    with path.open("rb") as file:
+        found = Contents(read_header(file))
+        if found.header.data_version != library.DATA_VERSION:
+            raise BadRequest(
+                f"the backup holds data of version {found.header.data_version}, this fairq reads"
+                f" {library.DATA_VERSION}: restore it with fairq {found.header.fairq}",
+                field="file",
+            )
+        for _ in read_blocks(file):  # damage is found ahead of any change
+            pass
+        file.seek(0)
+        async with open_store(url, is_checked=False) as store:
+            await _make_room(store, replace)
+            call = store.connection.call
+            await call("SET", keys.DATA_VERSION, RESTORING)
+            for data in _files_of(file, path.parent):
+                async with _serving(data, found.header.database, server) as source:
+                    copy = copying.Copying(source, call, partial(_add, show, found.keys))
+                    await copy.run()
+                    found.keys += copy.keys
+                    found.queues += copy.queues
+                    found.tasks += copy.tasks
+            await call("SET", keys.DATA_VERSION, found.header.data_version)
+    return found
+
+
+def _add(show: Show, done: int, count: int) -> None:
+    show(done + count)
+
+
+async def _make_room(store: Store, replace: bool) -> None:
+    """See that no server runs and that the store is empty; or empty it."""
+    for node in store.connection.nodes():
+        if (await node.call("PUBSUB", "NUMSUB", keys.WORKERS))[1]:
+            raise NotEmpty("a server runs on the store: stop all servers first", field="store")
+    for node in store.connection.nodes():
+        async with aclosing(copying.scan(node.call)) as found:
+            async for some in found:
+                kept = [key for key in some if not copying.is_of_servers(key) and key != keys.DATA_VERSION.encode()]
+                if kept and not replace:
+                    raise NotEmpty(
+                        f"the store is not empty (it has {kept[0].decode(errors='replace')[:80]}): use another one, or"
+                        " --replace, which deletes all that fairq has there",
+                        field="store",
+                    )
+                for key in some:
+                    await node.call("UNLINK", key)
+
+
+def _files_of(file: BinaryIO, near: Path) -> Iterator[Path]:
+    """Write the data of each node into a file of its own, one after the other; each is there until the next one."""
+    with tempfile.TemporaryDirectory(prefix=".fairq-", dir=near.absolute()) as made, ExitStack() as stack:
+        data = Path(made) / "node.rdb"
+        out: BinaryIO | None = None
+        for kind, content in read_blocks(file):
+            if kind == b"D":
+                try:
+                    out = out or stack.enter_context(data.open("wb"))
+                    out.write(content)
+                except OSError as error:
+                    raise Unavailable(f"cannot write {data}: {error.strerror}") from None
+            elif out is not None:  # the next node begins, or the backup ends
+                out.close()
+                out = None
+                yield data
+                data.unlink()
+
+
+@asynccontextmanager
+async def _serving(data: Path, database: int, server: Path | None) -> AsyncIterator[Callable[..., Any]]:
+    """Run a Valkey on a file of data while the context lasts. Raises: BadRequest if it cannot read it."""
+    with tempfile.TemporaryDirectory(prefix="fairq-") as short:  # the path of a socket has at most 107 bytes
+        socket, log = Path(short) / "s", data.with_name("log")
+        config = _CONFIG.format(socket=socket, folder=f'"{data.parent}"', name=data.name, log=f'"{log}"')
+        command = [str(server or program()), "-"]
+        try:
+            process = await trio.lowlevel.open_process(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise SettingsError(f"cannot run {command[0]}: {error.strerror}", field="server_program") from None
+        assert process.stdin is not None
+        try:
+            with suppress(trio.BrokenResourceError):  # it has ended: seen below
+                async with process.stdin:
+                    await process.stdin.send_all(config.encode())
+            connection = Connection(Address.parse(f"unix://{socket}?db={database}"), timeout=60.0)
+            async with background(connection.run):
+                with trio.move_on_after(_LOAD_S):
+                    while not connection.is_connected and process.poll() is None:
+                        with trio.move_on_after(0.2):
+                            await connection.wait_connected()
+                if not connection.is_connected:
+                    why = log_tail(log) or "no answer"
+                    raise BadRequest(f"the store that should load the backup does not: {why}", field="file")
+                yield connection.call
+        finally:
+            with trio.CancelScope(shield=True):
+                process.kill()
+                await process.wait()

@@ -1,0 +1,281 @@
+"""Looks a store over: what could lose tasks, refuse them or slow them down, each finding with its remedy.
+
+It changes nothing, and asks for no more than a managed store allows: what a store hides is said to be hidden.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import trio
+from attrs import evolve, frozen
+
+from fairq.errors import FairqError, StoreRefused
+from fairq.store import keys, library
+from fairq.store.connection import BROKEN, Address, Redirected, ask, connect
+from fairq.store.topology import read_topology
+
+ANSWER_S = 5.0  # how long connecting to a node, and each of its answers, may take
+OLDEST = (7, 0)
+NEAR_FULL = 0.8
+FAR_OFF_MS, OFF_MS = 60_000, 1_000  # a clock that is ahead by more lets nothing expire; one that is off by more is odd
+SLOW_MS = 5.0  # a round trip
+FEW_FILES = 4_096
+
+Level = Literal["ok", "warning", "problem"]
+Ask = Callable[..., Awaitable[Any]]
+
+
+@frozen
+class Finding:
+    """One thing that was looked at: how it is, and what to do about it."""
+
+    level: Level
+    subject: str
+    told: str
+    remedy: str = ""
+    node: str = ""
+
+
+async def examine(url: str, ahead_of_ms: Callable[[], float] = lambda: time.time() * 1000) -> AsyncIterator[Finding]:
+    """Look over the store at a URL, node by node. Raises: SettingsError for an invalid URL."""
+    try:
+        nodes = (await read_topology(url)).primaries
+    except (*BROKEN, trio.TooSlowError, FairqError) as error:
+        yield _unreachable(error)
+        return
+    for address in nodes:
+        node = address.shown if len(nodes) > 1 else ""
+        try:
+            with trio.fail_after(ANSWER_S):
+                stream, reader = await connect(address)
+            async with stream:
+                found = await _of_node(address, lambda *command: _answer(stream, reader, *command), ahead_of_ms)  # noqa: B023
+        except (*BROKEN, trio.TooSlowError, FairqError) as error:
+            found = [_unreachable(error)]
+        for each in found:
+            yield evolve(each, node=node)
+
+
+async def _answer(stream: trio.abc.Stream, reader: Any, *command: Any) -> Any:
+    with trio.fail_after(ANSWER_S):
+        return await ask(stream, reader, *command)
+
+
+def _unreachable(error: Exception) -> Finding:
+    cause = str(error) or str(error.__cause__ or "no answer in time")
+    remedy = "check the URL and its password, that the store runs, and that no firewall is between"
+    return Finding("problem", "connection", f"the store does not answer: {cause}", remedy)
+
+
+async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float]) -> list[Finding]:
+    info = _read_info(await call("INFO", "everything"))
+    config = await _settings(call)
+    return [
+        *_version(info),
+        *_persistence(info, config),
+        *_memory(info, config),
+        *await _permissions(call),
+        *await _libraries(call),
+        *await _data(call),
+        *await _clock(call, now_ms),
+        *_clients(info),
+        *_transport(address),
+    ]
+
+
+def _read_info(reply: bytes) -> dict[str, str]:
+    rows = (line.partition(":") for line in reply.decode(errors="replace").splitlines() if line[:1] not in ("", "#"))
+    return {name: value for name, _, value in rows}
+
+
+async def _settings(call: Ask) -> dict[str, str] | None:
+    """Read the store's settings; None if it hides them."""
+    try:
+        flat = await call("CONFIG", "GET", "*")
+    except StoreRefused:
+        return None
+    return {flat[i].decode(): flat[i + 1].decode(errors="replace") for i in range(0, len(flat), 2)}
+
+
+def _version(info: Mapping[str, str]) -> list[Finding]:
+    valkey = info.get("valkey_version", "")
+    title = f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version', '?')}"
+    number = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2] if part.isdecimal())
+    if number < OLDEST:
+        return [Finding("problem", "version", f"{title} is too old", "use Redis 7.0 or later, or Valkey")]
+    return [Finding("ok", "version", title)]
+
+
+def _persistence(info: Mapping[str, str], config: Mapping[str, str] | None) -> list[Finding]:
+    found = []
+    if info.get("loading", "0") != "0":
+        found.append(Finding("problem", "persistence", "the store still loads its data", "wait until it has"))
+    if info.get("aof_last_write_status", "ok") != "ok":
+        remedy = "free space on the store's disk; its log has the cause"
+        found.append(Finding("problem", "persistence", "the store cannot write its append-only file", remedy))
+    if info.get("rdb_last_bgsave_status", "ok") != "ok" and (config or {}).get("stop-writes-on-bgsave-error") == "yes":
+        remedy = "see the store's log: no space, or no memory to fork (vm.overcommit_memory=1)"
+        found.append(
+            Finding("problem", "persistence", "the store's last snapshot failed, so it takes no writes", remedy)
+        )
+    if info.get("aof_enabled") == "0":
+        remedy = "CONFIG SET appendonly yes, and CONFIG REWRITE"
+        told = "appendonly is no: a restart would lose acknowledged tasks"
+        found.append(Finding("problem", "persistence", told, remedy))
+    elif config is not None and config.get("appendfsync") != "always":
+        told = f"appendfsync is {config.get('appendfsync')}: a power cut loses up to a second of acknowledged tasks"
+        if config.get("appendfsync") == "no":
+            told = "appendfsync is no: a power cut loses what the system had not written yet, perhaps half a minute"
+        found.append(Finding("warning", "persistence", told, "CONFIG SET appendfsync always, if that matters"))
+    return found or [Finding("ok", "persistence", "what is acknowledged is kept")]
+
+
+def _memory(info: Mapping[str, str], config: Mapping[str, str] | None) -> list[Finding]:
+    limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    policy = info.get("maxmemory_policy", "noeviction")
+    if limit and policy != "noeviction":
+        told = f"maxmemory-policy is {policy}: a full store would drop tasks"
+        return [Finding("problem", "eviction", told, "CONFIG SET maxmemory-policy noeviction, and CONFIG REWRITE")]
+    if limit and used > NEAR_FULL * limit:
+        told = f"{used * 100 // limit} % of maxmemory is used; a full store takes no new tasks"
+        return [Finding("warning", "memory", told, "raise maxmemory, or find the queue that grows: fairq queues list")]
+    told = f"{used >> 20:,} MiB used" + (f" of {limit >> 20:,}" if limit else "; maxmemory is not set")
+    return [Finding("ok", "memory", told)]
+
+
+async def _permissions(call: Ask) -> list[Finding]:
+    try:
+        missing = await call("FCALL_RO", library.function_name("permissions"), 1, keys.queue_prefix("check"), "", "")
+    except FairqError as error:
+        if "Function not found" in error.message:
+            return [Finding("ok", "permissions", "not checked: no server of this version has used the store yet")]
+        if isinstance(error, Redirected):  # the node that has the slot tells
+            return []
+        remedy = "allow FCALL, FCALL_RO, FUNCTION and the keys and channels fq:* in the user's ACL"
+        return [Finding("problem", "permissions", error.message, remedy)]
+    if missing:
+        names = ", ".join(name.decode() for name in missing)
+        remedy = f"ACL SETUSER <user> {' '.join(f'+{name.decode().lower()}' for name in missing)} ~fq:* &fq:*"
+        return [Finding("problem", "permissions", f"the store's user may not run {names}", remedy)]
+    return [Finding("ok", "permissions", "the store's user may run all that fairq runs")]
+
+
+async def libraries_of(call: Ask) -> list[str]:
+    """Name fairq's function libraries in a node."""
+    rows = await call("FUNCTION", "LIST", "LIBRARYNAME", "fairq_*")
+    return sorted(dict(zip(row[::2], row[1::2], strict=True))[b"library_name"].decode() for row in rows)
+
+
+async def _libraries(call: Ask) -> list[Finding]:
+    try:
+        names = await libraries_of(call)
+    except StoreRefused as error:
+        return [Finding("warning", "library", error.message, "allow FUNCTION in the user's ACL")]
+    others = [name for name in names if name != library.name()]
+    if others:
+        told = f"{len(others)} function libraries of other versions: {', '.join(others)}"
+        remedy = "fairq doctor --prune deletes them; a server that still runs one loads it again"
+        return [Finding("warning", "library", told, remedy)]
+    return [Finding("ok", "library", f"{library.name()}" if names else "none yet: a server loads it at its start")]
+
+
+async def _data(call: Ask) -> list[Finding]:
+    try:
+        found = await call("GET", keys.DATA_VERSION)
+    except Redirected:  # the node that has the slot tells
+        return []
+    except FairqError as error:
+        return [Finding("problem", "data", error.message, "extend the user's ACL")]
+    if found is None:
+        return [Finding("ok", "data", "the store is empty")]
+    if found.decode() == str(library.DATA_VERSION):
+        return [Finding("ok", "data", f"version {found.decode()}")]
+    told = f"the store holds data of version {found.decode()[:80]}, this fairq reads {library.DATA_VERSION}"
+    return [Finding("problem", "data", told, "use the fairq that wrote it until its tasks are done, or an empty store")]
+
+
+async def _clock(call: Ask, now_ms: Callable[[], float]) -> list[Finding]:
+    began, sent = time.perf_counter(), now_ms()
+    seconds, micros = await call("TIME")
+    trip_ms = (time.perf_counter() - began) * 1000
+    ahead_ms = int(seconds) * 1000 + int(micros) / 1000 - sent - trip_ms / 2
+    found = []
+    if abs(ahead_ms) > max(OFF_MS, trip_ms):
+        way = "ahead of" if ahead_ms > 0 else "behind"
+        told = f"the store's clock is {abs(ahead_ms) / 1000:.1f} s {way} this machine's"
+        level: Level = "problem" if abs(ahead_ms) > FAR_OFF_MS else "warning"
+        found.append(
+            Finding(level, "clock", told, "let NTP set the clocks of both machines (chrony, systemd-timesyncd)")
+        )
+    if trip_ms > SLOW_MS:
+        told = f"a round trip takes {trip_ms:.1f} ms; every call of a task waits for some"
+        found.append(
+            Finding("warning", "round trip", told, "run servers in the store's network; look at SLOWLOG GET 10")
+        )
+    return found or [Finding("ok", "clock", f"{abs(ahead_ms):.0f} ms off, a round trip takes {trip_ms:.1f} ms")]
+
+
+def _clients(info: Mapping[str, str]) -> list[Finding]:
+    used, limit = int(info.get("connected_clients", 0)), int(info.get("maxclients", 0))
+    if limit and used > NEAR_FULL * limit:
+        remedy = "raise maxclients, and the store's limit of open files"
+        return [Finding("warning", "connections", f"{used:,} of {limit:,} connections of the store are used", remedy)]
+    return [Finding("ok", "connections", f"{used:,}" + (f" of {limit:,}" if limit else ""))]
+
+
+def _is_near(address: Address) -> bool:
+    if address.path or address.host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        return False
+
+
+def _transport(address: Address) -> list[Finding]:
+    if _is_near(address):
+        return [Finding("ok", "network", "the store is on this machine")]
+    found = []
+    if address.tls is None:
+        told = "tasks, tokens' hashes and the password travel unencrypted"
+        found.append(Finding("warning", "network", told, "use rediss:// (TLS), or a network of your own"))
+    if address.password is None:
+        found.append(Finding("warning", "network", "the store takes anyone, without a password", "give it an ACL file"))
+    return found or [Finding("ok", "network", "TLS, with a password")]
+
+
+def examine_machine() -> list[Finding]:
+    """Look over this machine's limit of open files."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return []
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FEW_FILES:
+        told = f"processes here may open {soft:,} files: a server takes no more connections than that"
+        return [Finding("warning", "open files", told, "LimitNOFILE=65536 in the unit, or ulimit -n 65536")]
+    return [Finding("ok", "open files", f"up to {soft:,}" if soft != resource.RLIM_INFINITY else "no limit")]
+
+
+async def prune(url: str) -> list[str]:
+    """Delete fairq's function libraries of other versions from all primaries; returns their names."""
+    deleted = []
+    for address in (await read_topology(url)).primaries:
+        with trio.fail_after(ANSWER_S):
+            stream, reader = await connect(address)
+        async with stream:
+            for name in await libraries_of(lambda *command: _answer(stream, reader, *command)):  # noqa: B023
+                if name != library.name():
+                    await _answer(stream, reader, "FUNCTION", "DELETE", name)
+                    deleted.append(name)
+    return sorted(set(deleted))
+
+
+def worst_of(findings: Sequence[Finding]) -> Level:
+    """Return the level of the worst of findings."""
+    levels: tuple[Level, ...] = ("problem", "warning", "ok")
+    return next((level for level in levels if any(each.level == level for each in findings)), "ok")

@@ -1,0 +1,286 @@
+"""`fairq backup` and `fairq restore` on real stores, single ones and clusters, while tasks flow and after damage."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import trio
+
+from fairq.cli.app import run
+from fairq.errors import SettingsError
+from fairq.store import keys, library
+from fairq.store.backup_file import Header, Writer, read_blocks
+from fairq.store.opening import open_store
+from tests import clusters, stores
+from tests.server.harness import tenant
+
+from .harness import Commands, Finished, ServerThread
+
+Start = Callable[..., stores.LocalServer]
+Fairq = Callable[..., Finished]
+
+
+@pytest.fixture
+def fairq(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fairq:
+    """Run a command without a server."""
+    for module in ("backup", "restore"):
+        monkeypatch.setattr(f"fairq.cli.{module}.configure_logging", lambda _: None)
+
+    def fairq(*argv: str | Path) -> Finished:
+        capsys.readouterr()
+        code = run([str(word) for word in argv])
+        out, err = capsys.readouterr()
+        return Finished(code, out, err)
+
+    return fairq
+
+
+@pytest.fixture
+def source(server_store: str) -> str:
+    """A store that sends its snapshot at once, not after five seconds for other replicas to come."""
+    with stores.connect(server_store) as client:
+        client.config_set("repl-diskless-sync-delay", 0)
+    return server_store
+
+
+def contents(client: Any) -> dict[bytes, Any]:
+    """Read all of fairq's keys."""
+    read: dict[bytes, Callable[[bytes], Any]] = {
+        b"hash": client.hgetall, b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
+        b"set": client.smembers, b"list": lambda key: client.lrange(key, 0, -1), b"string": client.get,
+        b"stream": lambda key: (client.xrange(key), client.xinfo_stream(key)["last-generated-id"]),
+    }  # fmt: skip
+    return {
+        key: (read[client.type(key)](key), client.pexpiretime(key))
+        for key in client.scan_iter("fq:*")
+        if not key.startswith((b"fq:servers", b"fq:workers", b"fq:written"))
+    }
+
+
+def fill(commands: Commands) -> list[str]:
+    """Put something of every kind into the store; returns the ids of tasks."""
+    ids = [commands.enqueue("emails", f'"{n}"', name=name) for name in ("ada", "bob") for n in range(5)]
+    ids.append(commands.enqueue("emails", '"' + "x" * 200_000 + '"'))
+    ids.append(commands.enqueue("emails", "1", "--delay", "3600", "--priority", "3"))
+    ids.append(commands.enqueue("other", "1", "--dedupe-key", "k", "--dedupe-period", "3600"))
+    ids.append(commands.enqueue("other", "1", "--events"))
+    assert commands("tenants", "set-weight", "emails", "ada", "3").code == 0
+    told = commands("schedules", "create", "emails", "nightly", "1", "--cron", "0 3 * * *", token=tenant("ada"))
+    assert told.code == 0, told.err
+    return ids
+
+
+@pytest.fixture
+def filled(source: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """A store with tasks, that no server runs on."""
+    thread = ServerThread(source)
+    thread.start()
+    fill(Commands(thread.url, capsys))
+    thread.stop()
+    return source
+
+
+def test_a_restored_store_is_the_same_key_by_key(filled: str, start_store: Start, fairq: Fairq, tmp_path: Path) -> None:
+    file = tmp_path / "b.fairq"
+    made = fairq("backup", file, "--store", filled, "--json")
+    assert made.code == 0, made.err
+    assert made.json["verified"]
+    assert (made.json["queues"], made.json["data_version"]) == (2, library.DATA_VERSION)
+    assert file.stat().st_mode & 0o777 == 0o600
+    target = start_store()
+    told = fairq("restore", file, "--store", target.url, "--json")
+    assert told.code == 0, told.err
+    with stores.connect(filled) as client, stores.connect(target.url) as copy:
+        there = contents(client)
+        assert len(there) > 15
+        assert contents(copy) == there
+    assert told.json["keys"] == len(there) - 1  # without the version of the data
+    assert {path.name for path in tmp_path.iterdir() if "store" not in path.name} == {"b.fairq"}
+
+
+@pytest.mark.parametrize("way", ["to a cluster", "from a cluster"])
+def test_a_backup_goes_to_a_cluster_and_comes_from_one(
+    way: str, filled: str, cluster: clusters.Cluster, start_store: Start, fairq: Fairq, tmp_path: Path
+) -> None:
+    file = tmp_path / "b.fairq"
+    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+    told = fairq("restore", file, "--store", cluster.url)
+    assert told.code == 0, told.err
+    with stores.connect(filled) as client:
+        there = contents(client)
+    if way == "from a cluster":
+        for node in cluster.nodes:
+            node.client.config_set("repl-diskless-sync-delay", 0)
+        again, target = tmp_path / "again.fairq", start_store()
+        made = fairq("backup", again, "--store", cluster.url, "--json")
+        assert made.code == 0, made.err
+        assert made.json["nodes"] == 3
+        assert fairq("restore", again, "--store", target.url).code == 0
+        with stores.connect(target.url) as copy:
+            assert contents(copy) == there
+    else:
+        with redis.RedisCluster.from_url(cluster.url.split(",")[0]) as copy:
+            assert {key: value for key, (value, _) in contents_of_cluster(copy).items()}.keys() == there.keys()
+
+
+def contents_of_cluster(client: Any) -> dict[bytes, Any]:
+    """Name the keys of a cluster."""
+    return {
+        key: (None, 0)
+        for key in client.scan_iter("fq:*", target_nodes=client.PRIMARIES)
+        if not key.startswith((b"fq:servers", b"fq:workers", b"fq:written"))
+    }
+
+
+def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(
+    commands: Commands,
+    source: str,
+    start_store: Start,
+    fairq: Fairq,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ids = fill(commands)
+    more = [str(tmp_path / "lines")]
+    (tmp_path / "lines").write_text("".join(f"{n}\n" for n in range(20_000)))
+    file, target = tmp_path / "b.fairq", start_store()
+    flowing = threading.Thread(
+        target=run,
+        args=(["enqueue", "emails", "--lines", *more, "--url", commands.url, "--token", tenant("cal")],),
+    )
+    flowing.start()
+    made = fairq("backup", file, "--store", source, "--no-verify")
+    assert made.code == 0, made.err
+    flowing.join(60)
+    assert not flowing.is_alive()
+    assert fairq("restore", file, "--store", target.url).code == 0
+    thread = ServerThread(target.url)
+    thread.start()
+    try:
+        restored = Commands(thread.url, capsys)
+        for queue, some in (("emails", ids[:12]), ("other", ids[12:])):
+            for id in some:
+                owner = "bob" if id in ids[5:10] else "ada"
+                shown = restored("tasks", "show", queue, id, "--json", token=tenant(owner))
+                assert shown.json[0]["state"] in ("ready", "delayed"), shown
+            repaired = restored("queues", "repair", queue, "--json")
+            assert repaired.code == 0, repaired.err
+            assert not any(repaired.json["mended"].values()), repaired.out
+    finally:
+        thread.stop()
+
+
+def test_a_store_that_is_in_use_is_refused(
+    commands: Commands, source: str, filled: str, start_store: Start, fairq: Fairq, tmp_path: Path
+) -> None:
+    file = tmp_path / "b.fairq"
+    assert fairq("backup", file, "--store", source).code == 0
+    again = fairq("backup", file, "--store", source)
+    assert (again.code, "exists already" in again.err) == (2, True)
+    told = fairq("restore", file, "--store", source, "--replace")
+    assert (told.code, "a server runs" in told.err) == (1, True)
+    target = start_store()
+    with stores.connect(target.url) as client:
+        client.set("fq:tokens", "theirs")
+        client.set("other", "kept")
+        told = fairq("restore", file, "--store", target.url)
+        assert (told.code, "not empty" in told.err, client.get("fq:tokens")) == (1, True, b"theirs")
+        assert fairq("restore", file, "--store", target.url, "--replace").code == 0
+        assert client.get("other") == b"kept"
+        assert client.type("fq:tokens") != b"string"
+
+
+async def open_once(url: str) -> None:
+    """Open a store as a server does."""
+    with trio.fail_after(30):
+        async with open_store(url):
+            pass
+
+
+def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
+    filled: str, start_store: Start, fairq: Fairq, tmp_path: Path
+) -> None:
+    file, target = tmp_path / "b.fairq", start_store()
+    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+    for nonsense in ("/bin/false", "/bin/none"):
+        told = fairq("restore", file, "--store", target.url, "--server-program", nonsense)
+        assert told.code == 2, told.err
+    with stores.connect(target.url) as client:
+        assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
+        with pytest.raises(SettingsError, match="restore"):
+            trio.run(open_once, target.url)
+        assert fairq("backup", tmp_path / "half.fairq", "--store", target.url).code == 2
+        assert fairq("restore", file, "--store", target.url).code == 0
+        assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
+
+
+def test_a_store_that_is_away_leaves_no_file(start_store: Start, fairq: Fairq, tmp_path: Path) -> None:
+    server = start_store()
+    server.stop()
+    told = fairq("backup", tmp_path / "b.fairq", "--store", server.url)
+    assert (told.code, "does not answer" in told.err) == (1, True)
+    assert fairq("backup", tmp_path / "none" / "b.fairq", "--store", server.url).code == 2
+    assert not [path for path in tmp_path.iterdir() if "fairq" in path.name]
+
+
+def test_damage_is_found_and_nothing_is_changed(filled: str, start_store: Start, fairq: Fairq, tmp_path: Path) -> None:
+    file, target = tmp_path / "b.fairq", start_store()
+    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+    whole = file.read_bytes()
+    damaged = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (3, 20, 60, len(whole) // 2, -5)]
+    for text in [*damaged[:-1], whole[:-1], whole[:-40], whole[: len(whole) // 2], whole + b"x", b"", b"PK\3\4" * 99]:
+        bad = tmp_path / "bad.fairq"
+        bad.write_bytes(text)
+        for command in (["restore", bad, "--store", target.url], ["restore", bad, "--check"]):
+            told = fairq(*command)
+            assert (told.code, told.err.startswith("fairq: the backup cannot be used")) == (2, True), told
+    with stores.connect(target.url) as client:
+        assert client.get(keys.DATA_VERSION) is None
+    assert fairq("restore", file, "--check").code == 0
+
+
+def test_a_user_that_may_not_replicate_is_told_what_it_needs(filled: str, fairq: Fairq, tmp_path: Path) -> None:
+    with stores.connect(filled) as client:
+        client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~fq:*", "&fq:*", "+@all", "-psync")
+        try:
+            told = fairq("backup", tmp_path / "b", "--store", filled.replace("redis://", "redis://poor:pw@"))
+        finally:
+            client.execute_command("ACL", "DELUSER", "poor")
+    assert told.code == 1
+    assert "+psync" in told.err
+    assert not list(tmp_path.glob("b*"))
+
+
+def test_blocks_that_were_lost_doubled_or_moved_are_found() -> None:
+    out = io.BytesIO()
+    writer = Writer(out)
+    writer.begin(Header(13, "2026-01-01", "0", "Valkey 9", 0, 1))
+    writer.begin_node("a")
+    writer.add(bytes(3 << 20))
+    writer.end()
+    whole = out.getvalue()
+    assert [kind for kind, _ in read_blocks(io.BytesIO(whole))] == [b"H", b"N", b"D", b"D", b"D", b"Z"]
+    size = (1 << 20) + 21
+    end = len(whole)
+    first = whole.index(b"D\x00\x00\x10\x00")
+    blocks = [whole[first + n * size : first + (n + 1) * size] for n in range(3)]
+    head, tail = whole[:first], whole[first + 3 * size : end]
+    for wrong in ([*blocks[:2]], [*blocks, blocks[2]], [blocks[1], blocks[0], blocks[2]], []):
+        with pytest.raises(Exception, match=r"damaged|missing"):
+            list(read_blocks(io.BytesIO(head + b"".join(wrong) + tail)))
+
+
+def test_the_embedded_store_is_backed_up_and_restored(fairq: Fairq, filled: str, tmp_path: Path) -> None:
+    file = tmp_path / "b.fairq"
+    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+    assert fairq("restore", file, "--data-dir", tmp_path / "data").code == 0
+    again = fairq("backup", tmp_path / "again.fairq", "--data-dir", tmp_path / "data", "--json")
+    assert again.code == 0, again.err
+    assert again.json["queues"] == 2
+    assert fairq("backup", tmp_path / "x.fairq", "--data-dir", tmp_path / "none").code == 2

@@ -1,0 +1,151 @@
+"""`fairq doctor` against real stores: a sound one, ones with a fault each, and one with a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import redis
+import trio
+
+from fairq.cli.app import run
+from fairq.cli.doctor import _ask_admin
+from fairq.store import examination, library
+from tests import clusters, stores
+
+from .harness import Commands, Finished
+
+Start = Callable[..., stores.LocalServer]
+Doctor = Callable[..., Finished]
+NO_SERVER = ("--admin-url", "http://127.0.0.1:1")
+
+
+@pytest.fixture
+def doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Doctor:
+    """The command, on a store."""
+    monkeypatch.setattr("fairq.cli.doctor.configure_logging", lambda _: None)
+
+    def doctor(url: str, *more: str) -> Finished:
+        capsys.readouterr()
+        code = run(["doctor", "--store", url, *NO_SERVER, "--json", *more])
+        out, err = capsys.readouterr()
+        return Finished(code, out, err)
+
+    return doctor
+
+
+def findings(told: Finished, level: str) -> dict[str, str]:
+    """The findings of a level, by subject; each that is not ok has a remedy."""
+    assert all(each["remedy"] for each in told.json["findings"] if each["level"] != "ok")
+    return {each["subject"]: each["told"] for each in told.json["findings"] if each["level"] == level}
+
+
+def test_a_sound_store_has_no_problems(start_store: Start, doctor: Doctor) -> None:
+    told = doctor(start_store({"appendfsync": "always"}).url)
+    assert told.code == 0, told.out
+    assert findings(told, "problem") == {}
+    assert {"version", "persistence", "permissions", "library", "data", "clock", "connections", "network"} <= findings(
+        told, "ok"
+    ).keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "subject", "words"),
+    [
+        ({"appendonly": "no"}, "problem", "persistence", "appendonly is no"),
+        ({"appendfsync": "everysec"}, "warning", "persistence", "up to a second"),
+        ({"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}, "problem", "eviction", "allkeys-lru"),
+        ({"maxmemory": "1mb"}, "warning", "memory", "% of maxmemory"),
+    ],
+)
+def test_a_fault_of_the_store_is_found(
+    start_store: Start, doctor: Doctor, settings: Mapping[str, str], level: str, subject: str, words: str
+) -> None:
+    told = doctor(start_store(settings).url)
+    assert told.code == (level == "problem")
+    assert words in findings(told, level)[subject]
+
+
+def test_a_store_that_is_away_or_refuses_the_password_is_a_problem(start_store: Start, doctor: Doctor) -> None:
+    server = start_store()
+    with stores.connect(server.url) as client:
+        client.config_set("requirepass", "secret")
+    assert "connection" in findings(doctor(server.url), "problem")
+    assert doctor(server.url.replace("redis://", "redis://:wrong@")).code == 1
+    assert doctor(server.url.replace("redis://", "redis://:secret@")).code == 0
+    server.stop()
+    told = doctor(server.url.replace("redis://", "redis://:secret@"))
+    assert (told.code, "secret" in told.out) == (1, False)
+    assert doctor("http://nonsense").code == 1
+
+
+def test_permissions_that_lack_are_named_with_the_line_that_gives_them(
+    commands: Commands, server_store: str, doctor: Doctor
+) -> None:
+    commands.enqueue("emails", "1")
+    with stores.connect(server_store) as client:
+        client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~fq:*", "&fq:*", "+@all", "-zadd")
+        try:
+            told = doctor(server_store.replace("redis://", "redis://poor:pw@"))
+        finally:
+            client.execute_command("ACL", "DELUSER", "poor")
+    assert "zadd" in findings(told, "problem")["permissions"].lower()
+    (found,) = [each for each in told.json["findings"] if each["subject"] == "permissions"]
+    assert "+zadd" in found["remedy"]
+
+
+def test_old_libraries_are_found_and_pruned_and_ours_stays(
+    commands: Commands, server_store: str, doctor: Doctor
+) -> None:
+    commands.enqueue("emails", "1")
+    with stores.connect(server_store) as client:
+        for name in ("fairq_0ld", "theirs"):
+            client.function_load(f"#!lua name={name}\nredis.register_function('{name}', function() return 1 end)")
+        assert "fairq_0ld" in findings(doctor(server_store), "warning")["library"]
+        told = doctor(server_store, "--prune")
+        assert findings(told, "ok")["pruned"] == "fairq_0ld"
+        left = {row[1].decode() for row in client.function_list()}
+        assert left == {library.name(), "theirs"}
+        client.function_delete("theirs")
+
+
+def test_a_server_goes_on_when_its_own_library_is_deleted(commands: Commands, server_store: str) -> None:
+    """So pruning is safe while servers of another version run."""
+    commands.enqueue("emails", "1")
+    with stores.connect(server_store) as client:
+        client.function_delete(library.name())
+    assert commands.enqueue("emails", "2")
+
+
+def test_a_cluster_is_looked_over_node_by_node(cluster: clusters.Cluster, doctor: Doctor) -> None:
+    told = doctor(cluster.url)
+    assert told.code == 0, told.out
+    assert len({each["node"] for each in told.json["findings"] if each["subject"] == "version"}) == 3
+
+
+@pytest.mark.parametrize(("ahead_s", "level"), [(5, "warning"), (-5, "warning"), (120, "problem")])
+def test_a_clock_that_is_off_is_found(store_url: str, ahead_s: int, level: str) -> None:
+    async def look() -> list[Any]:
+        with stores.connect(store_url) as client:
+            seconds, micros = client.time()
+        now_ms = seconds * 1000 + micros / 1000 - ahead_s * 1000
+        return [each async for each in examination.examine(store_url, lambda: now_ms)]
+
+    (found,) = [each for each in trio.run(look) if each.subject == "clock"]
+    assert found.level == level
+
+
+def test_data_of_another_version_is_a_problem(redis_client: redis.Redis, store_url: str, doctor: Doctor) -> None:
+    redis_client.set("fq:data_version", "2")
+    assert "version 2" in findings(doctor(store_url), "problem")["data"]
+
+
+def test_tasks_that_wait_without_a_worker_are_told(commands: Commands, server_store: str) -> None:
+    commands.enqueue("emails", "1")
+    told = commands("doctor", "--store", server_store, *NO_SERVER, "--json")
+    assert "emails" in findings(told, "warning")["workers"]
+
+
+def test_no_admin_listener_is_nothing_to_tell() -> None:
+    assert _ask_admin("http://127.0.0.1:1", None) == []
