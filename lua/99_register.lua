@@ -64,6 +64,7 @@ register('schedules', READS)
 register('limits', READS)
 register('opening_hours', READS)
 register('why', READS)
+register('oldest', READS)
 register('webhooks', READS)
 register('permissions', READS)
 
