@@ -30,11 +30,6 @@ def make_admin_api(app: App) -> ASGIApp:
     health = Health(app)
     metrics = Metrics(app, health)
 
-    async def check_operator(headers: Headers) -> None:
-        identity = await app.auth.identify(bearer_token(headers.raw))
-        if identity.role is not Role.OPERATOR:
-            raise Forbidden("only operators may ask for this")
-
     async def livez(_: Request) -> Response:
         return PlainTextResponse("live\n")
 
@@ -42,24 +37,42 @@ def make_admin_api(app: App) -> ASGIApp:
         found = await health.look()
         if "authorization" not in request.headers:
             return PlainTextResponse("not ready\n" if found.troubles else "ready\n", 503 if found.troubles else 200)
-        await check_operator(request.headers)
+        await _check_operator(app, request.headers)
         told = {"ready": not found.troubles, "troubles": found.troubles, "store_ms": round(found.store_s * 1000, 1)}
         return Response(orjson.dumps(told), 503 if found.troubles else 200, media_type="application/json")
 
+    page = _page_of(app, metrics, is_open=app.settings.is_admin_loopback)
+    return _application(Route("/livez", livez), Route("/readyz", readyz), page)
+
+
+def make_metrics_api(app: App) -> ASGIApp:
+    """Make the application of a listener that has nothing but /metrics."""
+    return _application(_page_of(app, Metrics(app, Health(app)), is_open=app.settings.is_metrics_loopback))
+
+
+def _application(*routes: Route) -> ASGIApp:
+    return Starlette(routes=routes, exception_handlers={FairqError: _refused, HTTPException: _refused})
+
+
+def _page_of(app: App, metrics: Metrics, *, is_open: bool) -> Route:
     async def show_metrics(request: Request) -> Response:
-        if not app.settings.is_admin_loopback:
-            await check_operator(request.headers)
+        if not is_open:
+            await _check_operator(app, request.headers)
         return Response(await metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def refused(request: Request, error: Exception) -> Response:
-        if isinstance(error, FairqError):
-            return answer_of(error)
-        assert isinstance(error, HTTPException)
-        if error.status_code == 405:
-            return answer_of(
-                Problem("method_not_allowed", "this path is read with GET", headers={"Allow": "GET, HEAD"})
-            )
-        return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}"))
+    return Route("/metrics", show_metrics)
 
-    routes = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", show_metrics)]
-    return Starlette(routes=routes, exception_handlers={FairqError: refused, HTTPException: refused})
+
+async def _check_operator(app: App, headers: Headers) -> None:
+    identity = await app.auth.identify(bearer_token(headers.raw))
+    if identity.role is not Role.OPERATOR:
+        raise Forbidden("only operators may ask for this")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, FairqError):
+        return answer_of(error)
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        return answer_of(Problem("method_not_allowed", "this path is read with GET", headers={"Allow": "GET, HEAD"}))
+    return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}"))

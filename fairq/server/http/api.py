@@ -23,7 +23,7 @@ from fairq.server.http.routes import ROWS, make_routes
 from fairq.server.http.workers import Workers
 
 _PARAMETER = re.compile("{.*?}")
-_HEADERS = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key", "Last-Event-ID"]
+_HEADERS = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key", "Last-Event-ID", "X-Request-Id"]
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -66,6 +66,6 @@ def make_api(app: App, callers: Callers, workers: Workers) -> ASGIApp:
     origins = app.settings.http_cors_origins
     if not origins:
         return guard
-    exposed = ["Location", "Retry-After"]
+    exposed = ["Location", "Retry-After", "X-Request-Id"]
     methods = sorted({row.method for row in ROWS})
     return CORSMiddleware(guard, origins, methods, _HEADERS, expose_headers=exposed)
