@@ -21,6 +21,7 @@ from fairq.server.admin.health import Health
 from fairq.server.admin.metrics import Metrics
 from fairq.server.app import App
 from fairq.server.http.problems import Problem, answer_of
+from fairq.server.http.request_ids import failure_of
 from fairq.transport import bearer_token
 from fairq.wire.terms import Role
 
@@ -51,7 +52,8 @@ def make_metrics_api(app: App) -> ASGIApp:
 
 
 def _application(*routes: Route) -> ASGIApp:
-    return Starlette(routes=routes, exception_handlers={FairqError: _refused, HTTPException: _refused})
+    refused = {FairqError: _refused, HTTPException: _refused, Exception: _refused}
+    return Starlette(routes=routes, exception_handlers=refused)
 
 
 def _page_of(app: App, metrics: Metrics, *, is_open: bool) -> Route:
@@ -72,7 +74,8 @@ async def _check_operator(app: App, headers: Headers) -> None:
 async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, FairqError):
         return answer_of(error)
-    assert isinstance(error, HTTPException)
+    if not isinstance(error, HTTPException):
+        return answer_of(failure_of(request.scope))  # http/guard.py logs it
     if error.status_code == 405:
         return answer_of(Problem("method_not_allowed", "this path is read with GET", headers={"Allow": "GET, HEAD"}))
     return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}"))

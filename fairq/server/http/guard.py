@@ -97,7 +97,7 @@ class Answering:
                 if has_begun:
                     await trio.aclose_forcefully(self.stream.stream)
                 else:
-                    known = error if isinstance(error, FairqError) else FairqError(_internal(note))
+                    known = error if isinstance(error, FairqError) else request_ids.failure_of(scope)
                     await answer_of(known)(scope, receive, answer)
             nursery.cancel_scope.cancel()
 
@@ -113,10 +113,6 @@ def _asked(scope: Scope) -> dict[str, str]:
     path = bytes(scope.get("raw_path") or b"")[:200].decode("ascii", "replace")
     host, port, *_ = scope.get("client") or ("unknown", 0)
     return {"method": scope["method"], "path": path, "remote": f"{host}:{port}"}
-
-
-def _internal(note: Note) -> str:
-    return f"internal error; the server's log says why: request {note.id}"
 
 
 @define(eq=False)

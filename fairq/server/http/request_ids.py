@@ -9,6 +9,8 @@ from attrs import define
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from fairq.errors import FairqError
+
 HEADER = "x-request-id"
 _NOTE = "fairq.note"  # its name in the scope
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+/=@-]{0,127}")
@@ -26,6 +28,12 @@ def note_of(scope: Scope) -> Note | None:
     """Return the note of a request; None outside of a listener, in tests."""
     found: Note | None = scope.get(_NOTE)
     return found
+
+
+def failure_of(scope: Scope) -> FairqError:
+    """Make the error of a request in which the server failed: it names the request."""
+    note = note_of(scope)
+    return FairqError("internal error; the server's log says why" + (f": request {note.id}" if note else ""))
 
 
 def begin(scope: Scope, headers: Headers) -> Note:
