@@ -8,7 +8,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from fairq.server.net import refusals
+from fairq.server.net.admission import Rate
 from fairq.server.run import Served
 from tests.server.harness import Refused, raw, tenant
 from tests.server.http.harness import api, check_problem, serving
@@ -80,7 +80,7 @@ async def test_an_internal_error_over_http_names_its_request(
 
 async def test_a_refused_handshake_is_logged_with_its_id(served: Served) -> None:
     with trio.fail_after(30):
-        with capture_logs() as lines, pytest.raises(BaseException, match="401|unknown"):
+        with capture_logs() as lines, pytest.raises(BaseException, match=r"401|unknown"):
             async with raw(served, "fq_wrong"):
                 raise AssertionError("it was let in")
         assert len(told(lines, "connection refused")[0]["request"]) == 16
@@ -95,7 +95,7 @@ async def test_a_flood_of_refusals_does_not_fill_the_log(served: Served, monkeyp
                         await ada.ask("enqueue", queue="No", tasks=[])
             assert len(told(lines)) < 150
             assert served.app.refusals.counts["bad_request"] == 200
-            served.app.refusals._rate = refusals.Rate(1, 1)
+            served.app.refusals._rate = Rate(1, 1)
             with capture_logs() as lines, pytest.raises(Refused):
                 await ada.ask("enqueue", queue="No", tasks=[])
             assert told(lines)[0]["unlogged"] > 50
