@@ -111,9 +111,9 @@ def test_no_secret_is_in_any_log_or_error(
 ) -> None:
     heard, store = Heard(), start_store()
     client = stores.connect(store.url)
-    client.config_set("requirepass", PASSWORD)
+    client.execute_command("ACL", "SETUSER", "fairq", "resetpass", f">{PASSWORD}")
     client.close()
-    secret_url = store.url.replace("redis://", f"redis://:{PASSWORD}@")
+    secret_url = store.url.replace(stores.PASSWORD, PASSWORD)
     (tmp_path / "jobs.py").write_text(APP)
     tokens = [
         token_of(heard, secret_url, "tenant", "--tenant", "ada"),

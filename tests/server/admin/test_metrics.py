@@ -94,7 +94,7 @@ async def test_refusals_are_counted_by_code(server_store: str) -> None:
 async def test_the_store_tells_its_memory_and_whether_it_is_safe(server_store: str) -> None:
     async with asked(server_store) as (_, client):
         page = values((await client.get("/metrics")).text)
-    node = server_store.removeprefix("redis://").partition("/")[0]
+    node = server_store.partition("@")[2].partition("/")[0]
     assert page[("fairq_store_memory_bytes", node)] > 100_000
     assert page[("fairq_store_memory_limit_bytes", node)] == 0
     assert (page[("fairq_store_evicts", node)], page[("fairq_store_durable", node)]) == (0, 1)
