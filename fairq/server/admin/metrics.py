@@ -23,7 +23,7 @@ from fairq.server.admin.store_figures import Node, read_nodes
 from fairq.server.app import App
 
 MAX_QUEUES = 200
-MAX_TENANTS = 100  # that are asked for a queue's oldest wait
+MAX_TENANTS = 32  # that are asked for a queue's oldest wait
 KEPT_S = 1.0  # how long a page is told to all who ask
 _STATES = ("ready", "pending", "delayed", "leased", "dead")
 _TOTALS = {"enqueued": "enqueued", "done": "done", "dead": "buried", "expired": "expired", "cancelled": "cancelled"}
