@@ -410,6 +410,7 @@ async def tombstones(p: Probe) -> None:
         where = f"{many:,} tombstones, {priorities} priorities"
         await p.measure("peek", where, Q, (tenant(0), 500))
         await p.measure("why", where, Q, (tasks[-1].id,))
+        await p.measure("oldest", where, Q, (100,))
         await p.measure("claim", where, Q, _claim(count, CLAIM), calls=10)
         await p.measure("enqueue", f"{c} behind {where}", Q, (tenant(0), *flat(tasks_of("w", range(c)))), rounds=1)
     await p.start_over()
@@ -422,6 +423,7 @@ async def tombstones(p: Probe) -> None:
     where = f"{c} of as many tenants with 100 priorities each"
     await p.measure("claim", where.replace(str(c), str(CLAIM), 1), Q, _claim(count, CLAIM))
     await p.measure("peek", where, Q, (tenant(0), 500))
+    await p.measure("oldest", where, Q, (500,))
     numbers = iter(range(10_000))
 
     async def last() -> Args:

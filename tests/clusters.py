@@ -40,7 +40,7 @@ class Node:
         ports = {"cluster-port": str(self.bus)}
         if "tls-cluster" in settings:
             ports["tls-port"] = str(self.tls_port)
-        self.server = stores.LocalServer(kind, directory, {**SETTINGS, **ports, **settings})
+        self.server = stores.LocalServer(kind, directory, {**SETTINGS, **ports, **settings}, has_users=False)
         self.server.start()
         self.port = self.server.port
         self.client = stores.connect(self.server.url, protocol=2)

@@ -2,12 +2,17 @@
 
 A store runs with its append-only file on and unsynced (`appendonly yes`, `appendfsync no`): the code paths of a
 durable store at the speed of a cache. A test that needs more asks `start_store` for a store of its own.
+
+The URL is that of a user who may do what deploy/redis.acl allows, so all that servers do runs under it; the tests' own
+clients (`connect`) may do all.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -23,6 +28,8 @@ from redis.retry import Retry
 HOST = "127.0.0.1"
 START_SECONDS = 15.0
 DEFAULT_IMAGE = "redis:7"
+PASSWORD = "fairq-in-tests"
+ACL = Path(__file__).parents[1] / "deploy" / "redis.acl"
 SETTINGS = {"appendonly": "yes", "appendfsync": "no", "save": "", "auto-aof-rewrite-percentage": "0"}
 
 
@@ -41,7 +48,8 @@ class Server(Protocol):
 
 
 def connect(url: str, **options: object) -> redis.Redis:
-    """Make a plain client: bytes in and out, no retries, a deadline on every call."""
+    """Make a plain client that may do all: bytes in and out, no retries, a deadline on every call."""
+    url = url.replace(f"fairq:{PASSWORD}@", "")
     return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=60.0, **options)
 
 
@@ -90,17 +98,26 @@ def wait_ready(client: redis.Redis, seconds: float = START_SECONDS) -> None:
             time.sleep(0.01)
 
 
+def users() -> str:
+    """The users of a store: that of deploy/redis.acl with PASSWORD, and one that may do all."""
+    text = ACL.read_text().replace("PASSWORD_SHA256", hashlib.sha256(PASSWORD.encode()).hexdigest())
+    return re.sub("^user default .*$", "user default on nopass ~* &* +@all", text, flags=re.MULTILINE)
+
+
 class LocalServer:
     """A store as a child process on a free loopback port; it can be killed and started again on its data."""
 
-    def __init__(self, kind: str, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, kind: str, directory: Path, settings: Mapping[str, str] | None = None, *, has_users: bool = True
+    ) -> None:
         program = binary(kind)
         if program is None:
             raise StoreMissing("--store redis: redis-server is not installed (Debian: apt install redis-server)")
         self.kind = kind
         self.directory = directory
         self.port = free_port()
-        self.url = f"redis://{HOST}:{self.port}/0"
+        self.url = f"redis://fairq:{PASSWORD}@{HOST}:{self.port}/0" if has_users else f"redis://{HOST}:{self.port}/0"
+        self._has_users = has_users
         self._program = program
         self._settings = {**SETTINGS, "bind": HOST, "port": str(self.port), "dir": str(directory), **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -117,6 +134,9 @@ class LocalServer:
         command = [str(self._program)]
         for name, value in self._settings.items():
             command += [f"--{name}", value]
+        if self._has_users:
+            (self.directory / "users.acl").write_text(users())
+            command += ["--aclfile", str(self.directory / "users.acl")]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         client = connect(self.url)

@@ -30,6 +30,7 @@ from fairq.server.net.auth import Auth
 from fairq.server.net.connection import Connection
 from fairq.server.net.lease_holders import HOLDERS, LeaseHolders
 from fairq.server.net.questions import Questions
+from fairq.server.net.refusals import Refusals
 from fairq.server.net.revocations import Revocations
 from fairq.server.net.token_uses import TokenUses
 from fairq.server.net.worker_registry import WORKER, WorkerRegistry
@@ -80,6 +81,7 @@ class App:
     worker_registry: WorkerRegistry = field(init=False)
     revocations: Revocations = field(init=False)
     recorder: Recorder = field(init=False)
+    refusals: Refusals = field(factory=Refusals, init=False)
     connections: set[Connection] = field(factory=set, init=False)
     owners: dict[Place, Connection] = field(factory=dict, init=False)  # of the leases on accounts of this server
     returns: Rate = field(factory=lambda: Rate(RETURNS_PER_S, 1), init=False)  # of workers whose connection broke
@@ -333,7 +335,7 @@ class App:
         """
         self.connections.add(connection)
         self.revocations.join(connection)
-        connection.freed = self.credit_changed
+        connection.freed, connection.refusals = self.credit_changed, self.refusals
         connection.account.owner, connection.account.owners = connection, self.owners
         if self.is_draining:  # its handshake was under way when the drain began
             connection.session.drain()

@@ -180,7 +180,8 @@ async def serve_fleet(settings: Settings, store_url: str, stop: trio.Event) -> N
         port = reserved.enter_context(_reserved(settings.host, settings.port))
         children = evolve(part_of(settings), store=store_url, port=port)
         more: dict[str, str] = {}
-        for name, address in (("http", settings.http_address), ("admin", settings.admin_address)):
+        addresses = {"http": settings.http_address, "admin": settings.admin_address}
+        for name, address in (addresses | {"metrics": settings.metrics_address}).items():
             if address:
                 each = reserved.enter_context(_reserved(*address, f"{name}_port"))
                 own: dict[str, Any] = {f"{name}_host": address[0], f"{name}_port": each}

@@ -83,8 +83,10 @@ class Listener:
                         identity = await self._admit(request)
                         usage = inside.enter_context(self.admission.inside(host, identity))
                     except FairqError as error:
-                        log.info("connection refused", remote=f"{host}:{port}", code=error.code, reason=error.message)
-                        await _reject(request, error)
+                        told = {"remote": f"{host}:{port}", "code": error.code, "reason": error.message}
+                        log.info("connection refused", request=(id := secrets.token_hex(8)), **told)
+                        self.app.refusals.counts[error.code] += 1
+                        await _reject(request, error, id)
                     else:
                         await request.accept(subprotocol=SUBPROTOCOL)
                         websocket = WebSocket.of_server(self.app.settings.message_bytes)
@@ -136,10 +138,11 @@ class Listener:
         return await self.app.auth.identify(bearer_token(request.headers))
 
 
-async def _reject(request: WebSocketRequest, error: FairqError) -> None:
+async def _reject(request: WebSocketRequest, error: FairqError, id: str) -> None:
     """Refuse a handshake by HTTP, with the reason and the time to try again."""
     retry_in_ms = error.retry_in_ms or 0
-    headers = [(b"Retry-After", b"%d" % -(-retry_in_ms // 1000))] if retry_in_ms else []
+    headers = [(b"X-Request-Id", id.encode())]
+    headers += [(b"Retry-After", b"%d" % -(-retry_in_ms // 1000))] if retry_in_ms else []
     body = error.message.encode() + b"\n"
     await request.reject(_STATUS.get(error.code, 500), extra_headers=headers, body=body)
 

@@ -49,6 +49,7 @@ class Served:
     app: App
     http: HttpServed | None = None
     admin: HttpServed | None = None
+    metrics: HttpServed | None = None
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:
@@ -103,12 +104,15 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
         listeners = await _open_listeners(settings.host, settings.port, tls, is_shared=is_shared)
         listener = Listener(app)
         nursery.start_soon(_accept, listener, listeners)
-        http = admin = None
+        http = admin = metrics = None
         if address := settings.http_address:
             http = await _serve_http(address, "http_port", _http_of(listener, nursery), tls, is_shared=is_shared)
         if address := settings.admin_address:
             admin = await _serve_http(address, "admin_port", _admin_of(listener, nursery), tls, is_shared=is_shared)
-        yield Served(settings.host, port_of(listeners[0]), url, app, http, admin)
+        if address := settings.metrics_address:
+            of = _metrics_of(listener, nursery)
+            metrics = await _serve_http(address, "metrics_port", of, tls, is_shared=is_shared)
+        yield Served(settings.host, port_of(listeners[0]), url, app, http, admin, metrics)
 
 
 def _http_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
@@ -120,7 +124,8 @@ def _http_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
 
     app = listener.app
     api = make_api(app, Callers(app, listener.admission, nursery), Workers(app, nursery))
-    return HttpListener(app.settings, listener.admission, nursery, api, app.settings.http_cors_origins)
+    origins = app.settings.http_cors_origins
+    return HttpListener(app.settings, listener.admission, nursery, api, origins, refusals=app.refusals)
 
 
 def _admin_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
@@ -136,7 +141,19 @@ def _admin_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
     operators, health = Operators(app, admission, nursery), Health(app)
     pages = make_dashboard(operators, health, nursery)
     api = make_admin_api(app, operators, health, pages)
-    return HttpListener(app.settings, admission, nursery, api, takes_own_pages=True)
+    return HttpListener(app.settings, admission, nursery, api, takes_own_pages=True, refusals=app.refusals)
+
+
+def _metrics_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
+    """Make the listener for /metrics alone."""
+    from fairq.server.admin.api import make_metrics_api
+    from fairq.server.admin.operators import Operators
+    from fairq.server.http.listener import HttpListener
+    from fairq.server.net.admission import Admission
+
+    app, admission = listener.app, Admission(listener.app.settings)
+    api = make_metrics_api(app, Operators(app, admission, nursery))
+    return HttpListener(app.settings, admission, nursery, api, refusals=app.refusals)
 
 
 async def _serve_http(
@@ -197,15 +214,15 @@ async def _serve_alone(settings: Settings, serving: trio.Event, stop: trio.Event
         else:
             if settings.dev:
                 log.warning(DEV_WARNING)
-            of = {"http": served.http, "admin": served.admin}
+            of = {"http": served.http, "admin": served.admin, "metrics": served.metrics}
             more = {name: url_of(settings, "http", each.host, each.port) for name, each in of.items() if each}
             log.info("serving", url=url_of(settings, "ws", served.host, served.port), **more)
         await stop.wait()
         if served.http:
             await served.http.listener.stop()
         await served.app.drain(settings.grace)
-        if served.admin:  # it said meanwhile that the server is not ready
-            await served.admin.listener.stop()
+        for operators in filter(None, (served.admin, served.metrics)):  # they told meanwhile that it is not ready
+            await operators.listener.stop()
 
 
 async def _watch_signals(serving: trio.Event, stop: trio.Event, scope: trio.CancelScope) -> None:

@@ -14,7 +14,7 @@ from attrs import evolve, field, fields, frozen
 from fairq.errors import SettingsError
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
-DEFAULT_PORT, HTTP_PORT, ADMIN_PORT = 7700, 7701, 7702
+DEFAULT_PORT, HTTP_PORT, ADMIN_PORT, METRICS_PORT = 7700, 7701, 7702, 7703
 _LOOPBACK = "127.0.0.1"
 _LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -27,6 +27,8 @@ HELP = {
     "http_port": "port of the HTTP API (0: any free port); it is off unless http_host or http_port is set, or with dev",
     "admin_host": "address of the operators' listener: health and metrics (none: 127.0.0.1)",
     "admin_port": "port of the operators' listener (0: any free port); off unless one of these is set, or with dev",
+    "metrics_host": "address of a listener for /metrics alone (none: that of admin_host)",
+    "metrics_port": "port of a listener for /metrics alone (0: any free port); off unless one of these is set",
     "http_cors_origins": "browser origins that may use the HTTP API",
     "store": "store URL: redis://, rediss://, unix://, or redis://a,b/0 of a cluster (none: the embedded store)",
     "data_dir": "directory of the embedded store",
@@ -66,6 +68,8 @@ class Settings:
     http_cors_origins: list[str] = field(factory=list)
     admin_host: str | None = None
     admin_port: int | None = None
+    metrics_host: str | None = None
+    metrics_port: int | None = None
     store: str | None = None
     data_dir: Path = Path("fairq-data")
     fsync: str = "always"
@@ -107,6 +111,13 @@ class Settings:
                 "admin_port",
                 "must be a port of its own",
             ),
+            (0 <= (self.metrics_port or 0) <= 65_535, "metrics_port", "must be 0 to 65535"),
+            (
+                not self.metrics_port
+                or self.metrics_address not in (self.admin_address, self.http_address, (self.host, self.port)),
+                "metrics_port",
+                "must be a port of its own",
+            ),
             (self.fsync in ("always", "everysec"), "fsync", "must be always or everysec"),
             (0 < self.store_timeout <= 3600, "store_timeout", "must be over 0 and at most 3600 seconds"),
             (0 <= self.grace <= 86_400, "grace", "must be 0 to 86400 seconds"),
@@ -131,8 +142,7 @@ class Settings:
             (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),
             ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "must be set together with tls_cert"),
             (
-                not self.dev
-                or all(map(_is_loopback, (self.host, self.http_host or self.host, self.admin_host or _LOOPBACK))),
+                not self.dev or all(map(_is_loopback, self._hosts)),
                 "dev",
                 "needs a loopback address: its tokens are not secret",
             ),
@@ -149,6 +159,11 @@ class Settings:
                 f"is needed to serve operators on {self.admin_host}; behind a TLS proxy, set plaintext instead",
             ),
             (
+                self.is_metrics_loopback or self.tls_cert is not None or self.plaintext,
+                "tls_cert",
+                f"is needed to serve metrics on {self.metrics_host}; behind a TLS proxy, set plaintext instead",
+            ),
+            (
                 self.is_loopback or self.tls_cert is not None or self.plaintext,
                 "tls_cert",
                 f"is needed to listen on {self.host}; behind a TLS proxy, set plaintext instead",
@@ -158,6 +173,11 @@ class Settings:
             if not holds:
                 raise SettingsError(f"setting {name} {message}", field=name)
         return self
+
+    @property
+    def _hosts(self) -> tuple[str, ...]:
+        admin = self.admin_host or _LOOPBACK
+        return self.host, self.http_host or self.host, admin, self.metrics_host or admin
 
     @property
     def message_bytes(self) -> int:
@@ -173,6 +193,11 @@ class Settings:
     def is_admin_loopback(self) -> bool:
         """Whether only this machine can reach the operators' listener."""
         return _is_loopback(self.admin_host or _LOOPBACK)
+
+    @property
+    def is_metrics_loopback(self) -> bool:
+        """Whether only this machine can reach the listener for /metrics alone."""
+        return _is_loopback(self.metrics_host or self.admin_host or _LOOPBACK)
 
     def with_all_for_dev(self) -> Settings:
         """Return the settings with both HTTP listeners on if they are for development: at their ports beside 7700.
@@ -193,6 +218,14 @@ class Settings:
         if self.admin_host is None and self.admin_port is None:
             return None
         return self.admin_host or _LOOPBACK, ADMIN_PORT if self.admin_port is None else self.admin_port
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Return where a listener for /metrics alone listens, if it is on."""
+        if self.metrics_host is None and self.metrics_port is None:
+            return None
+        host = self.metrics_host or self.admin_host or _LOOPBACK
+        return host, METRICS_PORT if self.metrics_port is None else self.metrics_port
 
     @property
     def http_address(self) -> tuple[str, int] | None:

@@ -464,6 +464,19 @@ class Store:
         """Read a queue's counts and settings, in O(1)."""
         return queue_state(queue, await self._call("queue_state", queue))
 
+    async def numbers(self, queue: str) -> dict[str, float]:
+        """Read all numbers of a queue's record (QUEUE in lua/KEYS.md), in O(1)."""
+        reply = await self._call("queue_state", queue)
+        return {reply[i].decode(): float(reply[i + 1]) for i in range(0, len(reply), 2)}
+
+    async def oldest_wait_ms(self, queue: str, tenants: int) -> int | None:
+        """Tell the longest time for which a task that is next has been ready; None if there is no such task.
+
+        Of more than `tenants` (at most 500) that may be served, as many are asked, by chance.
+        """
+        wait_ms, _ = await self._call("oldest", queue, tenants)
+        return None if wait_ms < 0 else int(wait_ms)
+
     async def tenants(self, queue: str, names: Sequence[str] = ()) -> list[TenantState]:
         """Read those of the named tenants that there are, or all of them page by page, sorted by name."""
         unit = 1000.0 if (await self.queue(queue)).settings.share == "time" else 1.0

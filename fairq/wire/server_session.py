@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attrs import define
@@ -64,6 +64,10 @@ def describe(leased: Lease) -> dict[str, Any]:
     return task
 
 
+def _ignore(*_: Any) -> None:
+    pass
+
+
 @define(eq=False)
 class ServerSession(Session):
     """One connection as the server sees it."""
@@ -71,9 +75,12 @@ class ServerSession(Session):
     role: Role = Role.TENANT
     state: State = State.OPEN
     max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES  # of new tasks
+    id: str = ""  # as its `welcome` names it
+    refused: Callable[[int | None, FairqError, str], None] = _ignore  # told of each refusal: ref, error, verb
 
     def welcome(self, frame: Welcome) -> None:
         """Send the `welcome` frame."""
+        self.id = frame.session
         self.send(
             Welcome.type,
             {f: v for f in Welcome.__annotations__ if (v := getattr(frame, f)) is not None and f != "type"},
@@ -89,7 +96,7 @@ class ServerSession(Session):
             return None
         refusal = why_not(frame, self.role, self.state)
         if refusal:
-            self.refuse(getattr(frame, "ref", None), refusal)
+            self.refuse(getattr(frame, "ref", None), refusal, frame.type)
         return None if refusal or type(frame) is Ping else frame
 
     def reply(self, ref: int, body: dict[str, Any]) -> None:
@@ -100,8 +107,9 @@ class ServerSession(Session):
         """Send part of the answer to a `wait_tasks`."""
         self.send(Ended.type, {"ref": ref, "tasks": tasks})
 
-    def refuse(self, ref: int | None, error: FairqError) -> None:
+    def refuse(self, ref: int | None, error: FairqError, verb: str = "") -> None:
         """Answer a request that was refused, or an unreadable frame (`ref` None)."""
+        self.refused(ref, error, verb)
         body = {"code": error.code, "message": error.message, "ref": ref, "field": error.field}
         body["retry_in_ms"] = error.retry_in_ms
         self.send(Error.type, {name: value for name, value in body.items() if value is not None})

@@ -75,7 +75,7 @@ def forget_marks(server: ServerThread) -> None:
     """Forget the ids of ended tasks, as minutes later."""
     assert server.served is not None
     connection = server.served.app.store.connection
-    tasks = server.call(connection.call, "HKEYS", "fq:{emails/0}:tasks")
+    tasks = server.call(connection.call, "HGETALL", "fq:{emails/0}:tasks")[::2]
     if tasks:
         server.call(connection.call, "HDEL", "fq:{emails/0}:tasks", *tasks)
 

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from fairq.store import library
+from tests import stores
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant
 
 from .harness import Commands
@@ -19,7 +20,7 @@ KEY = "fq:{emails/0}:"
 @pytest.fixture
 def keys(server_store: str) -> redis.Redis:
     """The store, seen past the servers."""
-    return redis.Redis.from_url(server_store)
+    return stores.connect(server_store)
 
 
 def test_a_queue_is_mended_and_what_was_wrong_is_told(commands: Commands, keys: redis.Redis) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import attrs
 import pytest
 import yaml
 
-from fairq.server.settings import ADMIN_PORT, HTTP_PORT, Settings, load_settings
+from fairq.server.settings import ADMIN_PORT, HTTP_PORT, METRICS_PORT, Settings, load_settings
 from tests import stores
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -48,7 +50,7 @@ def store_options(compose: dict[str, Any]) -> dict[str, str]:
     """Read valkey.conf as the store of the compose file gets it, with the options of its command line."""
     lines = [line.split("#")[0].strip() for line in (DEPLOY / "valkey.conf").read_text().splitlines()]
     options = dict(line.split(None, 1) for line in lines if line)
-    words = compose["services"]["store"]["command"][2:]
+    words = compose["services"]["store"]["command"][2].split("valkey.conf")[-1].split()
     return options | {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
 
 
@@ -99,7 +101,7 @@ def test_compose_store_is_durable(compose: dict[str, Any]) -> None:
     store, options = compose["services"]["store"], store_options(compose)
     assert "store:/data" in store["volumes"]
     assert "./valkey.conf:/etc/valkey/valkey.conf:ro" in store["volumes"]
-    assert store["command"][1] == "/etc/valkey/valkey.conf"
+    assert "valkey-server /etc/valkey/valkey.conf " in store["command"][2]
     assert "store" in compose["volumes"]
     assert options["dir"] == "/data"
     assert options["appendonly"] == "yes"
@@ -112,7 +114,30 @@ def test_compose_store_is_out_of_reach_from_outside(compose: dict[str, Any]) -> 
     assert "ports" not in store
     assert store["networks"] == ["back"]
     assert compose["networks"]["back"]["internal"]
-    assert store_options(compose)["requirepass"]
+    assert store_options(compose)["aclfile"] == "/tmp/users.acl"
+    assert "./redis.acl:/etc/valkey/redis.acl:ro" in store["volumes"]
+
+
+def test_compose_starts_the_store_with_the_password_as_its_users_hash(compose: dict[str, Any], tmp_path: Path) -> None:
+    script = compose["services"]["store"]["command"][2].replace("$$", "$")
+    script = script.replace("/etc/valkey/redis.acl", str(DEPLOY / "redis.acl")).replace("/tmp/", f"{tmp_path}/")
+    before_start = script.partition("exec ")[0]
+    environment = {"PATH": os.environ["PATH"], "REDISCLI_AUTH": stores.PASSWORD}
+    subprocess.run(["sh", "-ec", before_start], env=environment, check=True, timeout=30)
+    assert (tmp_path / "users.acl").read_text().splitlines()[1] == stores.users().splitlines()[1]
+
+
+def test_compose_watches_both_servers(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    mounted = {each.split(":")[0] for name in ("prometheus", "grafana", "store") for each in services[name]["volumes"]}
+    for path in sorted(each for each in mounted if each.startswith("./")):
+        assert (DEPLOY / path).exists(), path
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    (job,) = scraped["scrape_configs"]
+    names = {name for name, service in services.items() if service.get("image") == "fairq"}
+    assert set(job["static_configs"][0]["targets"]) == {f"{name}:{METRICS_PORT}" for name in names}
+    assert all(service["environment"]["FAIRQ_METRICS_HOST"] for service in servers_of(compose))
+    assert all(port.startswith("127.0.0.1:") for service in services.values() for port in service.get("ports", ()))
 
 
 # fairq.service
@@ -265,7 +290,8 @@ def test_image_takes_only_what_it_needs() -> None:
 @pytest.mark.parametrize("path", sorted(path for path in DEPLOY.rglob("*") if path.is_file()), ids=lambda p: p.name)
 def test_no_file_names_a_registry_or_a_private_path(path: Path) -> None:
     text = path.read_text()
-    assert not re.search(r"https?://(?!app\.example\.com)", text)
+    ours = r"app\.example\.com|fairq|127\.0\.0\.1|prometheus|json-schema\.org|\$host"
+    assert not re.search(rf"https?://(?!{ours})", text)
     assert not re.search(r"/(home|root|work|Users)/|docker\.io|ghcr\.io|quay\.io|pypi\.org", text)
 
 

@@ -511,6 +511,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.fetch(
             [
                 ("queue_state",),
+                ("oldest", 100),
                 ("tenants", "0", 100),
                 ("tasks", *ids),
                 ("results", *IDS),
@@ -526,14 +527,19 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(self.queue.queue_state(), reports.queue_state(self.model))
         shares = {name: vars(share) for name, share in self.queue.tenants().items()}
         self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
+        heads = []
         for name, t in self.model.tenants.items():
             peeked = list(pairs(self.call("peek", name, 100)))
             self.same([id.decode() for id, _ in peeked], list(t.ready))
+            next_one = peeked[: int(shares[name]["is_eligible"])]
+            heads += [(id.decode(), unpack("HEADER", record)) for id, record in next_one]
             for id, record in peeked:
                 self.same(len(record) - unpack("HEADER", record).end, self.model.records[id.decode()].size)
+        now = self.model.open(self.now)
+        ages = [now - max(head.enqueued_at, head.start_at) for id, head in heads if id not in self.model.runs]
+        self.same(self.call("oldest", 100), [max(ages, default=-1), len(heads)])
         self.same(self.queue.tasks(*ids), [reports.task(self.model, id, self.now) for id in ids])
         kept = [None if result is None else result.decode() for result in self.call("results", *IDS)]
-        now = self.model.open(self.now)
         results = [(0, "") if id in self.model.records else self.model.results.get(id, (0, "")) for id in IDS]
         self.same(kept, [result if until > now else None for until, result in results])
         for name in BATCHES:

@@ -245,6 +245,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request tenant": [(name, 1) for name in NAMES],
         "bad_request count": [("ada", count) for count in LIMITS],
     },
+    "oldest": {"bad_request count": [(count,) for count in LIMITS]},
     "dead": {
         "bad_request tenant": [(name, "", 1, "", "", 0, 0, "") for name in NAMES if name],
         "bad_request cursor": [

@@ -277,7 +277,7 @@ async def test_a_link_to_a_queue_that_is_being_deleted_arrives_when_it_is_made_a
             await worker.settle("q", "ack", await leased(worker, ada), links=[LINK])
 
             async def is_tried() -> bool:
-                flat = await store.connection.call("HVALS", "fq:{q/0}:outbox")
+                flat = (await store.connection.call("HGETALL", "fq:{q/0}:outbox"))[1::2]
                 return bool(flat) and flat[0][:1] != b"\0"  # its attempts
 
             await wait_until(is_tried)
@@ -351,7 +351,7 @@ async def test_few_calls_wait_for_a_queue_that_hangs_and_the_rest_is_put_off(
             store = served.app.store
 
             async def are_put_off() -> bool:
-                flat = await store.connection.call("HVALS", "fq:{q/0}:outbox")
+                flat = (await store.connection.call("HGETALL", "fq:{q/0}:outbox"))[1::2]
                 put_off = [packed for packed in flat if packed[:1] != b"\0"]
                 return len(put_off) == 20 - outbox.CALLS_PER_TARGET
 

@@ -41,6 +41,8 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
         "http_port": ("8801", 8801),
         "admin_host": ("127.0.0.2", "127.0.0.2"),
         "admin_port": ("8802", 8802),
+        "metrics_host": ("127.0.0.2", "127.0.0.2"),
+        "metrics_port": ("8803", 8803),
         "http_cors_origins": ("https://a, https://b", ["https://a", "https://b"]),
         "store": ("redis://x", "redis://x"),
         "data_dir": ("/data", Path("/data")),
@@ -82,6 +84,7 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
         ("port", "many"), ("port", "70000"), ("port", "-1"), ("port", "7700.5"), ("dev", "maybe"), ("dev", "2"),
         ("http_port", "70000"), ("http_port", "7700"), ("http_port", "many"),
         ("admin_port", "70000"), ("admin_port", "7700"), ("admin_port", "many"),
+        ("metrics_port", "70000"), ("metrics_port", "7700"), ("metrics_port", "many"),
         ("store_timeout", "0"), ("store_timeout", "nan"), ("grace", "-1"), ("grace", "inf"), ("grace", "nan"),
         ("fsync", "no"), ("max_connections", "0"), ("max_message_bytes", "10"),
         ("max_message_bytes", "1048577"), ("max_message_bytes", "-1"), ("max_payload_bytes", "65535"),
@@ -170,6 +173,27 @@ def test_the_operators_listener_has_an_address_of_its_own() -> None:
     for given, field in refused:
         with pytest.raises(SettingsError) as refusal:
             load_settings(None, {}, given)
+        assert refusal.value.field == field
+
+
+def test_metrics_may_have_an_address_of_their_own() -> None:
+    assert load_settings(None, {}, {"admin_port": 0, "dev": True}).with_all_for_dev().metrics_address is None
+    everywhere = {"plaintext": True, "admin_host": "0.0.0.0"}
+    for given, address in (
+        ({"metrics_port": 0}, ("127.0.0.1", 0)), ({"metrics_host": "127.0.0.2"}, ("127.0.0.2", 7703)),
+        ({"metrics_port": 9, **everywhere}, ("0.0.0.0", 9)),
+        ({"metrics_host": "127.0.0.1", **everywhere}, ("127.0.0.1", 7703)),
+    ):  # fmt: skip
+        assert load_settings(None, {}, given).metrics_address == address
+    refused: tuple[tuple[dict[str, object], str], ...] = (
+        ({"metrics_host": "0.0.0.0"}, "tls_cert"),
+        ({"metrics_host": "0.0.0.0", "dev": True, "plaintext": True}, "dev"),
+        ({"admin_port": 8000, "metrics_port": 8000}, "metrics_port"),
+        ({"http_port": 8000, "metrics_port": 8000}, "metrics_port"),
+    )
+    for wrong, field in refused:
+        with pytest.raises(SettingsError) as refusal:
+            load_settings(None, {}, wrong)
         assert refusal.value.field == field
 
 

@@ -461,7 +461,7 @@ async def test_a_cluster_has_one_database(cluster: clusters.Cluster) -> None:
 
 
 async def test_several_hosts_that_are_no_cluster_are_refused(store_url: str) -> None:
-    hosts = store_url.removeprefix("redis://").removesuffix("/0")
+    hosts = store_url.partition("@")[2].removesuffix("/0")
     with trio.fail_after(30), pytest.raises(SettingsError, match="not a cluster"):
         async with open_store(f"redis://{hosts},{hosts}/0", connect_timeout=30):
             pass

@@ -1,7 +1,7 @@
-"""The operators' side over HTTP: health for managers of containers, metrics for Prometheus, and paths for all frames.
+"""The operators' side over HTTP: health for managers of containers, metrics for Prometheus, the control API, pages.
 
-/livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token unless the
-listener is on a loopback address.
+/livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token unless its
+listener is on a loopback address. /api is for operators and viewers (routes.py); the pages are the dashboard's.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fairq.server.app import App
 from fairq.server.http.api import methods_of
 from fairq.server.http.guard import Guard
 from fairq.server.http.problems import Problem, answer_of
+from fairq.server.http.request_ids import failure_of
 from fairq.server.http.traffic import Places
 from fairq.transport import bearer_token
 
@@ -40,10 +41,6 @@ def make_admin_api(app: App, operators: Operators, health: Health, pages: Iterab
     """Make the application; `pages`: the dashboard's."""
     metrics = Metrics(app, health)
 
-    async def check_operator(request: Request) -> None:
-        address = request.client.host if request.client else "unknown"
-        await operators.identify(bearer_token(request.headers.raw), address)
-
     async def livez(_: Request) -> Response:
         return PlainTextResponse("live\n")
 
@@ -51,43 +48,63 @@ def make_admin_api(app: App, operators: Operators, health: Health, pages: Iterab
         found = await health.look()
         if "authorization" not in request.headers:
             return PlainTextResponse("not ready\n" if found.troubles else "ready\n", 503 if found.troubles else 200)
-        await check_operator(request)
+        await _check_operator(operators, request)
         told = {"ready": not found.troubles, "troubles": found.troubles, "store_ms": round(found.store_s * 1000, 1)}
         return Response(orjson.dumps(told), 503 if found.troubles else 200, media_type="application/json")
-
-    async def show_metrics(request: Request) -> Response:
-        if not app.settings.is_admin_loopback:
-            await check_operator(request)
-        return Response(await metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    async def refused(request: Request, error: Exception) -> Response:
-        if isinstance(error, FairqError):
-            return answer_of(error)
-        assert isinstance(error, HTTPException)
-        if error.status_code == 405:
-            allowed = ", ".join(sorted(methods_of(request)))
-            message = f"{request.method} is not a method of this path: {allowed}"
-            return answer_of(Problem("method_not_allowed", message, headers={"Allow": allowed}))
-        return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}; see /api/openapi.json"))
 
     async def document(_: Request) -> Response:
         return Response(orjson.dumps(make_document()), media_type="application/json")
 
-    api = Starlette(
-        routes=[
-            Route("/livez", livez),
-            Route("/readyz", readyz),
-            Route("/metrics", show_metrics),
-            Route(DOCUMENT, document),
-            *make_routes(),
-            *pages,
-        ],
-        exception_handlers={FairqError: refused, HTTPException: refused},
+    api = _application(
+        Route("/livez", livez),
+        Route("/readyz", readyz),
+        _page_of(operators, metrics, is_open=app.settings.is_admin_loopback),
+        Route(DOCUMENT, document),
+        *make_routes(),
+        *pages,
     )
-    api.router.redirect_slashes = False
     requests = Places("requests under way", MAX_REQUESTS, MAX_TOKEN_REQUESTS, MAX_TOKEN_REQUESTS)
     waits = Places("requests that wait", MAX_WAITS, MAX_TOKEN_WAITS, MAX_TOKEN_WAITS)
     guard = Guard(
         api, app, operators.callers, lambda path: path.startswith("/api/") and path != DOCUMENT, requests, waits
     )
     return Pace(guard)
+
+
+def make_metrics_api(app: App, operators: Operators) -> ASGIApp:
+    """Make the application of a listener that has nothing but /metrics."""
+    page = _page_of(operators, Metrics(app, Health(app)), is_open=app.settings.is_metrics_loopback)
+    return Pace(_application(page))
+
+
+def _application(*routes: BaseRoute) -> Starlette:
+    refused = {FairqError: _refused, HTTPException: _refused, Exception: _refused}
+    api = Starlette(routes=routes, exception_handlers=refused)
+    api.router.redirect_slashes = False
+    return api
+
+
+def _page_of(operators: Operators, metrics: Metrics, *, is_open: bool) -> Route:
+    async def show_metrics(request: Request) -> Response:
+        if not is_open:
+            await _check_operator(operators, request)
+        return Response(await metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return Route("/metrics", show_metrics)
+
+
+async def _check_operator(operators: Operators, request: Request) -> None:
+    address = request.client.host if request.client else "unknown"
+    await operators.identify(bearer_token(request.headers.raw), address)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, FairqError):
+        return answer_of(error)
+    if not isinstance(error, HTTPException):
+        return answer_of(failure_of(request.scope))  # http/guard.py logs it
+    if error.status_code == 405:
+        allowed = ", ".join(sorted(methods_of(request)))
+        message = f"{request.method} is not a method of this path: {allowed}"
+        return answer_of(Problem("method_not_allowed", message, headers={"Allow": allowed}))
+    return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}; see {DOCUMENT}"))

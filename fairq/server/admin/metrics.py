@@ -1,28 +1,41 @@
 """What /metrics tells, in Prometheus' text format: of all queues what the store has, of this server what it sees.
 
-Counts of tasks are the store's, so every server tells the same ones, and they do not begin anew when a server does.
-At most MAX_QUEUES queues are told, first those that workers of this server take tasks of; `fairq_queues` counts all.
+Counts of tasks by state, and those that were ever enqueued, done, dead, expired or cancelled, are the store's, so every
+server tells the same ones, and they do not begin anew when a server does. The rest is the server's own: sum it. At most
+MAX_QUEUES queues are told, first those that workers of this server take tasks of; `fairq_queues` counts all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from fairq.model.queues import QueueState
+from fairq.model.waiting import PAUSED
 from fairq.server.admin.health import Finding, Health
+from fairq.server.admin.store_figures import Node, read_nodes
 from fairq.server.app import App
 
 MAX_QUEUES = 200
+MAX_TENANTS = 32  # that are asked for a queue's oldest wait
 KEPT_S = 1.0  # how long a page is told to all who ask
 _STATES = ("ready", "pending", "delayed", "leased", "dead")
-_TOTALS = ("enqueued", "done", "expired", "cancelled")
+_TOTALS = {"enqueued": "enqueued", "done": "done", "dead": "buried", "expired": "expired", "cancelled": "cancelled"}
+
+
+@frozen
+class Queue:
+    """A queue's numbers in the store, and the longest wait of the tasks that are next, in seconds."""
+
+    name: str
+    counts: Mapping[str, float]
+    oldest_s: float
 
 
 @define(eq=False)
@@ -51,11 +64,19 @@ class Metrics:
     async def _write(self) -> bytes:
         found, store = await self.health.look(), self.app.store
         names: list[str] = []
+        nodes: list[Node] = []
         if not found.troubles:
             names = sorted(await store.queues(), key=lambda name: (name not in self.app.dispatchers, name))
+            nodes = await read_nodes(store.connection.nodes())
+        queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
         registry = CollectorRegistry()
-        registry.register(_Now(self.app, found, [await store.queue(name) for name in names[:MAX_QUEUES]], len(names)))
+        registry.register(_Now(self.app, found, queues, len(names), nodes))
         return bytes(generate_latest(registry) + generate_latest(self._process))
+
+    async def _look(self, name: str) -> Queue:
+        counts = await self.app.store.numbers(name)
+        oldest_ms = await self.app.store.oldest_wait_ms(name, MAX_TENANTS) if counts["ready"] else None
+        return Queue(name, counts, (oldest_ms or 0) / 1000)
 
 
 @define(eq=False)
@@ -64,21 +85,49 @@ class _Now:
 
     app: App
     health: Finding
-    states: Sequence[QueueState]
-    queues: int
+    queues: Sequence[Queue]
+    queue_count: int
+    nodes: Sequence[Node]
 
     def collect(self) -> Iterator[Metric]:
         """Tell the metrics."""
+        yield from self._of_server()
+        yield from self._of_store()
+        yield from self._of_queues()
+        yield from self._of_dispatch()
+
+    def _of_server(self) -> Iterable[Metric]:
         app = self.app
+        yield InfoMetricFamily("fairq_build", "the server's version", value={"version": version("fairq")})
         yield _gauge("fairq_ready", "1: the server can do its work; see /readyz", not self.health.troubles)
-        yield _gauge("fairq_store_rtt_seconds", "time of one write and one read of the store", self.health.store_s)
         yield _gauge("fairq_ticker_lag_seconds", "how late the oldest due tick is", app.ticker.lag_s)
-        yield _gauge("fairq_queues", "queues that there are", self.queues)
-        connections = GaugeMetricFamily("fairq_connections", "open websockets of this server", labels=["role"])
+        yield _gauge("fairq_queues", "queues that there are", self.queue_count)
+        connections = GaugeMetricFamily("fairq_connections", "open connections of this server", labels=["role"])
         for role, count in Counter(each.identity.role.value for each in app.connections).items():
             connections.add_metric([role], count)
         yield connections
-        yield from self._of_queues()
+        attached = [each.account for each in app.connections if each.is_attached]
+        credit, held = sum(each.credit for each in attached), sum(len(each.held) for each in attached)
+        yield _gauge("fairq_worker_credit", "tasks that the workers of this server may hold", credit)
+        yield _gauge("fairq_worker_leases", "tasks that the workers of this server hold", held)
+        refusals = CounterMetricFamily("fairq_refusals", "requests that this server refused", labels=["code"])
+        for code, count in sorted(app.refusals.counts.items()):
+            refusals.add_metric([code], count)
+        yield refusals
+
+    def _of_store(self) -> Iterator[Metric]:
+        yield _gauge("fairq_store_rtt_seconds", "time of one write and one read of the store", self.health.store_s)
+        yield _gauge("fairq_store_clock_ahead", "1: the store's clock is over a minute ahead", self.app.ticker.is_ahead)
+        memory = GaugeMetricFamily("fairq_store_memory_bytes", "memory of a node of the store", labels=["node"])
+        limit = GaugeMetricFamily("fairq_store_memory_limit_bytes", "its maxmemory; 0: no limit", labels=["node"])
+        evicts = GaugeMetricFamily("fairq_store_evicts", "1: a full node drops tasks", labels=["node"])
+        durable = GaugeMetricFamily("fairq_store_durable", "1: its append-only file is written", labels=["node"])
+        for node in self.nodes:
+            memory.add_metric([node.name], node.memory_bytes)
+            limit.add_metric([node.name], node.limit_bytes)
+            evicts.add_metric([node.name], node.evicts)
+            durable.add_metric([node.name], node.is_durable)
+        yield from (memory, limit, evicts, durable)
 
     def _of_queues(self) -> Iterable[Metric]:
         tasks = GaugeMetricFamily("fairq_queue_tasks", "tasks by state", labels=["queue", "state"])
@@ -86,18 +135,33 @@ class _Now:
             name: CounterMetricFamily(f"fairq_tasks_{name}", f"tasks {name} since the queue was made", labels=["queue"])
             for name in _TOTALS
         }
+        oldest = GaugeMetricFamily(
+            "fairq_oldest_ready_age_seconds",
+            f"longest wait of a task that is next of its tenant; of {MAX_TENANTS} tenants by chance, if more wait",
+            labels=["queue"],
+        )
         slots = GaugeMetricFamily("fairq_slots", "tasks that workers may hold, at all servers", labels=["queue"])
-        workers = GaugeMetricFamily("fairq_workers", "workers attached to this server", labels=["queue"])
         paused = GaugeMetricFamily("fairq_queue_paused", "1: an operator has paused it", labels=["queue"])
-        for state in self.states:
+        for queue in self.queues:
             for name in _STATES:
-                tasks.add_metric([state.queue, name], getattr(state, name))
+                tasks.add_metric([queue.name, name], queue.counts[name])
             for name, total in totals.items():
-                total.add_metric([state.queue], getattr(state, name))
-            slots.add_metric([state.queue], self.app.count_slots(state.queue))
-            workers.add_metric([state.queue], self.app.count_workers(state.queue))
-            paused.add_metric([state.queue], state.is_paused)
-        return [tasks, *totals.values(), slots, workers, paused]
+                total.add_metric([queue.name], queue.counts[_TOTALS[name]])
+            oldest.add_metric([queue.name], queue.oldest_s)
+            slots.add_metric([queue.name], self.app.count_slots(queue.name))
+            paused.add_metric([queue.name], bool(int(queue.counts["blocked"]) & PAUSED))
+        return [tasks, *totals.values(), oldest, slots, paused]
+
+    def _of_dispatch(self) -> Iterable[Metric]:
+        workers = GaugeMetricFamily("fairq_workers", "workers attached to this server", labels=["queue"])
+        started = CounterMetricFamily("fairq_tasks_dispatched", "attempts that this server began", labels=["queue"])
+        retried = CounterMetricFamily("fairq_tasks_retried", "of these, those not a task's first", labels=["queue"])
+        for queue in self.queues:
+            workers.add_metric([queue.name], self.app.count_workers(queue.name))
+            if dispatcher := self.app.dispatchers.get(queue.name):
+                started.add_metric([queue.name], dispatcher.wait_times.starts)
+                retried.add_metric([queue.name], dispatcher.wait_times.retries)
+        return [workers, started, retried]
 
 
 def _gauge(name: str, told: str, value: float) -> Metric:

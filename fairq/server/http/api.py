@@ -19,18 +19,20 @@ from fairq.server.app import App
 from fairq.server.http.connections import Callers
 from fairq.server.http.guard import Guard
 from fairq.server.http.problems import Problem, answer_of
+from fairq.server.http.request_ids import failure_of
 from fairq.server.http.routes import ROWS, make_routes
 from fairq.server.http.workers import Workers
 
 _PARAMETER = re.compile("{.*?}")
-_HEADERS = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key", "Last-Event-ID"]
+_HEADERS = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key", "Last-Event-ID", "X-Request-Id"]
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Answer a request whose path or method is unknown, or that was refused."""
+    """Answer a request whose path or method is unknown, or that was refused, or in which the server failed."""
     if isinstance(error, FairqError):
         return answer_of(error)
-    assert isinstance(error, HTTPException)
+    if not isinstance(error, HTTPException):
+        return answer_of(failure_of(request.scope))  # guard.py logs it
     if error.status_code != 405:
         return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}; see /openapi.json"))
     allowed = {"Allow": ", ".join(sorted(methods_of(request)))}
@@ -59,13 +61,13 @@ def make_api(app: App, callers: Callers, workers: Workers) -> ASGIApp:
 
     api = Starlette(
         routes=[*make_routes(workers), Route("/openapi.json", document)],
-        exception_handlers={FairqError: _refused, HTTPException: _refused},
+        exception_handlers={FairqError: _refused, HTTPException: _refused, Exception: _refused},
     )
     api.router.redirect_slashes = False
     guard = Guard(api, app, callers)
     origins = app.settings.http_cors_origins
     if not origins:
         return guard
-    exposed = ["Location", "Retry-After"]
+    exposed = ["Location", "Retry-After", "X-Request-Id"]
     methods = sorted({row.method for row in ROWS})
     return CORSMiddleware(guard, origins, methods, _HEADERS, expose_headers=exposed)

@@ -85,7 +85,7 @@ class HttpConnection(Connection):
 
     def unlink(self) -> None:
         """Break reference cycles at the end."""
-        self.account.may_take, self.account.owner = bool, None
+        self.account.may_take, self.account.owner, self.session.refused = bool, None, lambda *_: None
         self.session.discard_outgoing()
 
     async def ask(self, request: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairq.errors import FairqError, TooLarge
 from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
+from fairq.server.http import request_ids
 from fairq.server.http.bodies import Bodies, Gone, Inbox, inflate
 from fairq.server.http.bounds import (
     MAX_REQUESTS,
@@ -31,9 +32,11 @@ from fairq.server.http.bounds import (
 from fairq.server.http.call import CALL, Call
 from fairq.server.http.connections import Callers
 from fairq.server.http.problems import Problem, answer_of
+from fairq.server.http.request_ids import Note
 from fairq.server.http.stream import BoundedStream
 from fairq.server.http.traffic import Places
 from fairq.server.net.origin import ORIGIN, Origin
+from fairq.server.net.refusals import Refusals
 from fairq.transport import bearer_token
 from fairq.wire.terms import Role
 
@@ -49,6 +52,7 @@ class Answering:
     inner: ASGIApp
     stream: BoundedStream
     check: Callable[[Headers], None]  # raises why a request is refused whatever it asks
+    refusals: Refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -56,6 +60,7 @@ class Answering:
         scope.update({INBOX: inbox, STREAM: self.stream})
         has_begun, drained = False, trio.Event()
         headers = Headers(scope=scope)
+        note = request_ids.begin(scope, headers)
 
         async def drain() -> None:
             await inbox.drain()
@@ -65,6 +70,10 @@ class Answering:
             nonlocal has_begun
             if message["type"] == "http.response.start":
                 has_begun = True
+                own = (request_ids.HEADER.encode(), note.id.encode())
+                message = {**message, "headers": [*message["headers"], own]}
+                if message["status"] >= 400:
+                    self._note_refusal(scope, note)
                 if not inbox.is_over:
                     message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
                     nursery.start_soon(drain)
@@ -86,15 +95,26 @@ class Answering:
                 pass
             except Exception as error:
                 if not isinstance(error, FairqError):
-                    log.exception("request failed", method=scope["method"], path=scope["path"])
+                    log.exception("request failed", request=note.id, **_asked(scope))
                 if has_begun:
                     await trio.aclose_forcefully(self.stream.stream)
                 else:
-                    known = (
-                        error if isinstance(error, FairqError) else FairqError("internal error; see the server's log")
-                    )
+                    known = error if isinstance(error, FairqError) else request_ids.failure_of(scope)
                     await answer_of(known)(scope, receive, answer)
             nursery.cancel_scope.cancel()
+
+    def _note_refusal(self, scope: Scope, note: Note) -> None:
+        call = scope.get(CALL)
+        who = call.caller.identity if call else None
+        of = {"role": who.role.value, "tenant": who.tenant} if who else {}
+        self.refusals.note(note.code or "other", note.id, **_asked(scope), **of)
+
+
+def _asked(scope: Scope) -> dict[str, str]:
+    """Tell of a request what the log may have: not its query, headers or body; the path as it came, quoted."""
+    path = bytes(scope.get("raw_path") or b"")[:200].decode("ascii", "replace")
+    host, port, *_ = scope.get("client") or ("unknown", 0)
+    return {"method": scope["method"], "path": path, "remote": f"{host}:{port}"}
 
 
 @define(eq=False)

@@ -31,6 +31,7 @@ from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.stream import BoundedStream
 from fairq.server.listener import AnyListener, address_of
 from fairq.server.net.admission import Admission
+from fairq.server.net.refusals import Refusals
 from fairq.server.settings import Settings
 from fairq.transport import HANDSHAKE_S, Stream
 
@@ -59,6 +60,7 @@ class HttpListener:
     api: ASGIApp
     origins: Sequence[str] = ()  # whose pages may ask
     takes_own_pages: bool = False  # pages that this listener served may ask too
+    refusals: Refusals = field(factory=Refusals)
     places: Admission = field(init=False)  # of connections without a request
     connections: int = field(default=0, init=False)
     _context: WorkerContext = field(init=False)
@@ -109,7 +111,7 @@ class HttpListener:
                     with trio.fail_after(HANDSHAKE_S):
                         await stream.do_handshake()
                 bounded: Any = BoundedStream(stream, visit.end)  # hypercorn names trio's own
-                answering = Answering(self.api, bounded, self._check_place)
+                answering = Answering(self.api, bounded, self._check_place, self.refusals)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_close_if_cancelled, stream)
                     app = ASGIWrapper(partial(visit.serve, answering))

@@ -9,9 +9,11 @@ from typing import Any
 
 import orjson
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from fairq.errors import FairqError
 from fairq.server.http.fields import name_of
+from fairq.server.http.request_ids import note_of
 
 MEDIA_TYPE = "application/problem+json"
 STATUS: dict[str, int] = {
@@ -57,6 +59,19 @@ class Problem(FairqError):
         self.code, self.headers = code, headers or {}
 
 
+class ProblemResponse(Response):
+    """An error as an answer; it leaves its code in the request's note."""
+
+    media_type = MEDIA_TYPE
+    code = "internal"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        if note := note_of(scope):
+            note.code = self.code
+        await super().__call__(scope, receive, send)
+
+
 def body_of(error: FairqError) -> dict[str, Any]:
     """Describe an error: the members of a problem, and ours."""
     status = STATUS.get(error.code, 500)
@@ -76,4 +91,6 @@ def answer_of(error: FairqError) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="fairq"'
     if error.retry_in_ms or error.code in _RETRIED:
         headers["Retry-After"] = str(max(1, -(-(error.retry_in_ms or 0) // 1000)))
-    return Response(orjson.dumps(body), body["status"], headers, MEDIA_TYPE)
+    response = ProblemResponse(orjson.dumps(body), body["status"], headers)
+    response.code = error.code
+    return response

@@ -21,6 +21,7 @@ from fairq.model.tasks import Lease
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
+from fairq.server.net.refusals import Refusals
 from fairq.server.net.tenant_load import TenantLoad, tenants_of
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.turns import Gate
@@ -87,6 +88,7 @@ class Connection:
     _waiting: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
     load: TenantLoad | None = field(default=None, init=False)  # of a producer's tenants
+    refusals: Refusals | None = field(default=None, init=False)  # of its server
     _sleeps_until: float = field(default=0.0, init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
@@ -95,8 +97,18 @@ class Connection:
     def __attrs_post_init__(self) -> None:
         self.transport.source, self.transport.stuck = self._outgoing, self._wake
         self.account.may_take = self._may_take
+        self.session.refused = self._note_refusal
         if self.identity.role is Role.PRODUCER:
             self.load = TenantLoad()
+
+    def request_id(self, ref: int | None) -> str:
+        """Name a request as its client can, too."""
+        return f"{self.session.id}/{'-' if ref is None else ref}"
+
+    def _note_refusal(self, ref: int | None, error: FairqError, verb: str) -> None:
+        if self.refusals is not None:
+            of = {"role": self.identity.role.value, "tenant": self.identity.tenant, "name": self.name}
+            self.refusals.note(error.code, self.request_id(ref), verb=verb, remote=self.transport.remote, **of)
 
     def _may_take(self) -> bool:
         """Whether it may be given tasks: it is attached, and has taken most of the earlier pushes."""
@@ -280,7 +292,7 @@ class Connection:
         A garbage collection that looks at 10,000 connections takes 0.3 s.
         """
         self.transport.source, self.transport.stuck, self.account.may_take = tuple, _nothing, bool
-        self.drained, self.freed, self.account.owner = _nothing, _nothing, None
+        self.drained, self.freed, self.account.owner, self.session.refused = _nothing, _nothing, None, _nothing
         self.transport.websocket.unlink()
 
     async def _read(self, nursery: trio.Nursery) -> None:
@@ -309,7 +321,7 @@ class Connection:
                 self.account.credit = 0
             elif limit := self.request_limit(request):
                 refusal = TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
-                self.session.refuse(request.ref, refusal)
+                self.session.refuse(request.ref, refusal, request.type)
                 self.wake_writer()
             elif isinstance(request, Credit):  # needs no store, and must not be overtaken
                 await self._answer(request)
@@ -349,10 +361,12 @@ class Connection:
         try:
             self.session.reply(request.ref, await self.handle(request))
         except FairqError as error:
-            self.session.refuse(request.ref, error)
+            self.session.refuse(request.ref, error, request.type)
         except Exception:
-            log.exception("request failed", verb=request.type, remote=self.transport.remote)
-            self.session.refuse(request.ref, FairqError("internal error; see the server's log"))
+            id = self.request_id(request.ref)
+            log.exception("request failed", request=id, verb=request.type, remote=self.transport.remote)
+            failure = FairqError(f"internal error; the server's log says why: request {id}")
+            self.session.refuse(request.ref, failure, request.type)
         self._leave_if_idle()
 
     async def _write(self) -> None:

@@ -35,6 +35,8 @@ class _Row:
 class WaitTimes:
     """The waiting times of one queue: the last starts of the tenants served last, by the store's clock."""
 
+    starts: int = field(default=0, init=False)  # ever
+    retries: int = field(default=0, init=False)  # of these, those that were not a task's first
     _rows: OrderedDict[str, _Row] = field(factory=OrderedDict, init=False)
     _spans: deque[BlockedInterval] = field(factory=lambda: deque(maxlen=MAX_SPANS), init=False)
     _alone_since: int | None = field(default=0, init=False)  # since when there is no worker
@@ -53,6 +55,7 @@ class WaitTimes:
         """Record the tasks of a claim, and the times for which tenants were blocked; a worker is attached."""
         if self._alone_since is not None or self._blocked or intervals:
             self._add_intervals(now_ms, intervals)
+        self.starts += len(leases)
         rows = self._rows
         for lease in leases:
             tenant = lease.tenant
@@ -64,6 +67,8 @@ class WaitTimes:
             if lease.attempt == 1:
                 enqueued_at, start_at = lease.enqueued_at_ms, lease.start_at_ms
                 row.wait_times.append((now_ms, start_at if start_at > enqueued_at else enqueued_at, row.last))
+            else:
+                self.retries += 1
             row.last = now_ms
 
     def _add(self, tenant: str) -> _Row:

@@ -1,0 +1,45 @@
+"""What the store's nodes tell of themselves: memory, and whether they could lose or refuse tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from fairq.errors import FairqError
+from fairq.store.connection import Connection
+
+MAX_NODES = 64  # that are asked
+
+
+@frozen
+class Node:
+    """One node of the store, by its address without a password; `limit_bytes` 0: no limit."""
+
+    name: str
+    memory_bytes: int
+    limit_bytes: int
+    evicts: bool
+    is_durable: bool  # its append-only file is on, and its last write succeeded
+
+
+async def read_nodes(nodes: Sequence[Connection]) -> list[Node]:
+    """Ask the nodes, one after the other; those that do not answer, or may not be asked, are left out."""
+    found = []
+    for node in nodes[:MAX_NODES]:
+        try:
+            reply = await node.call("INFO", "memory", "persistence")
+        except FairqError:
+            continue
+        text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+        values = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        found.append(
+            Node(
+                name=f"{node.address.host}:{node.address.port}",
+                memory_bytes=int(values.get("used_memory", 0)),
+                limit_bytes=int(values.get("maxmemory", 0)),
+                evicts=values.get("maxmemory_policy", "noeviction") != "noeviction",
+                is_durable=values.get("aof_enabled") == "1" and values.get("aof_last_write_status") == "ok",
+            )
+        )
+    return found

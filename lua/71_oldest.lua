@@ -1,0 +1,54 @@
+-- For how long the tasks that are next have been ready: what alerts and autoscalers ask. A tenant that is blocked, or
+-- at its limit of running tasks, does not count: no worker can help it.
+do
+
+-- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
+local function some_tags(call, wanted)
+  local tags, q, slots = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), call.queue, 0
+  for _, count in pairs(q.classes) do slots = slots + count end
+  local first, left = 0, math.min(wanted - #tags, slots)
+  if left < slots and left > 0 then first = math.floor(calls.random(call) * slots) end
+  for _ = 1, 2 do  -- after the last slot comes the first one
+    for class, count in pairs(q.classes) do
+      local last = math.min(count, first + left)
+      local class_key, packed = key(call, 'class:' .. class), ''
+      if last > first then packed = redis.call('GETRANGE', class_key, 4 * first, 4 * last - 1) end
+      for at = 1, #packed, 4 do tags[#tags + 1] = packed:sub(at, at + 3) end
+      first, left = math.max(first - count, 0), left - #packed / 4
+    end
+  end
+  return tags
+end
+
+-- The next tasks of the tenants that have these tags and may be served, one of each.
+local function next_ids(call, tags)
+  local ids, seen = {}, {}
+  accounts.read(call, tags)
+  for _, tag in ipairs(tags) do
+    local t = accounts.at(call, tag)
+    if t and t.slot ~= OUT and t.ready > 0 and not seen[tag] then ids[#ids + 1] = takes.ids(call, t, 1)[1] end
+    seen[tag] = true  -- it may stand on the wake list, though it has a slot
+  end
+  return ids
+end
+
+-- oldest(keys, argv): the longest time for which any of the tasks has been ready that are next of their tenants. All
+-- tenants that may be served are asked if they are `count` at most; else as many of them, by chance.
+--   keys  1 prefix
+--   argv  1 now  2 random_values  3 count (1..500)
+--   out   that time in ms (-1: no such task; those that are tried again do not count), how many tasks were looked at
+function verbs.oldest(keys, args)
+  local call, longest = calls.ask(keys, args), -1
+  local ids = next_ids(call, some_tags(call, check_whole(args[3], 'count', 1, TASKS_PER_CALL)))
+  local found = #ids > 0 and records.of(call, ids) or {}
+  leases.read_runs(call, ids)
+  for i, id in ipairs(ids) do
+    if found[i] and not leases.run_of(call, id) then
+      local header = records.read(found[i])
+      longest = math.max(longest, call.now - math.max(header.enqueued_at, header.start_at))
+    end
+  end
+  return {longest, #ids}
+end
+
+end

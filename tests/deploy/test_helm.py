@@ -1,0 +1,144 @@
+"""The chart: Helm itself renders it; what it makes is whole, hardened, and has settings that exist."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import yaml
+
+from fairq.server.settings import Settings, load_settings
+from tests.deploy.test_deploy import GIVE_BACK_S
+
+helm = pytest.importorskip("helm_python") if sys.platform != "linux" else __import__("helm_python")
+
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "fairq"
+WORKER = {"name": "emails", "image": "emails:1", "app": "jobs:app", "tokenSecret": "fairq-worker"}
+KEDA = {"enabled": True, "prometheus": "http://prometheus:9090", "queue": "emails", "oldestSeconds": 20}
+EVERYTHING: dict[str, Any] = {
+    "ingress": {"enabled": True}, "autoscaling": {"enabled": True}, "serviceMonitor": {"enabled": True},
+    "tlsSecret": "tls", "workers": [{**WORKER, "keda": KEDA}, {**WORKER, "name": "plain", "replicas": 3}],
+}  # fmt: skip
+
+
+def rendered(values: dict[str, Any] | None = None, name: str = "demo") -> list[dict[str, Any]]:
+    """Render the chart; returns its objects."""
+    with helm.Chart.load(str(CHART)) as chart:
+        chart.validate_schema(chart.merge_values(values or {}))
+        texts = chart.render(values or {}, name=name, namespace="prod").values()
+    return [each for text in texts for each in yaml.safe_load_all(text) if each]
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Those of a kind."""
+    return [each for each in objects if each["kind"] == kind]
+
+
+def containers(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """All pods' specs with their containers."""
+    for each in of_kind(objects, "Deployment"):
+        pod = each["spec"]["template"]["spec"]
+        yield from ((pod, container) for container in pod["containers"])
+
+
+def test_helm_finds_no_fault() -> None:
+    found = helm.lint(str(CHART))
+    assert found["errors"] == []
+    assert {each["error"] for each in found["messages"]} <= {"icon is recommended"}
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_objects_are_named_and_selected_as_they_are_labelled(values: dict[str, Any]) -> None:
+    objects = rendered(values)
+    names = [(each["kind"], each["metadata"]["name"]) for each in objects]
+    assert len(set(names)) == len(names)
+    assert all(len(name) <= 63 for _, name in names)
+    for each in of_kind(objects, "Deployment"):
+        chosen = each["spec"]["selector"]["matchLabels"].items()
+        assert chosen <= each["spec"]["template"]["metadata"]["labels"].items()
+    (server,) = (each for each in of_kind(objects, "Deployment") if each["metadata"]["name"] == "demo")
+    for each in of_kind(objects, "Service"):
+        assert each["spec"]["selector"].items() <= server["spec"]["template"]["metadata"]["labels"].items()
+    for worker in (each for each in of_kind(objects, "Deployment") if each is not server):
+        labels = worker["spec"]["template"]["metadata"]["labels"].items()
+        assert not server["spec"]["selector"]["matchLabels"].items() <= labels
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_pods_are_hardened_and_outlast_the_grace(values: dict[str, Any]) -> None:
+    for pod, container in containers(rendered(values)):
+        assert pod["terminationGracePeriodSeconds"] >= 30 + GIVE_BACK_S
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False, "FAIRQ_PORT would be a URL"
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_settings_of_the_servers_exist_and_are_valid() -> None:
+    known = {f"FAIRQ_{setting.name.upper()}" for setting in attrs.fields(Settings)}
+    for values in ({}, EVERYTHING, {"settings": {"http_cors_origins": ["https://a", "https://b"]}}):
+        pod, container = next(containers(rendered(values)))
+        environment = {each["name"]: each["value"] for each in container["env"]}
+        assert environment.keys() <= known
+        settings = load_settings(None, environment | {"FAIRQ_HOST": "0.0.0.0", "FAIRQ_STORE": "redis://x"}, {})
+        assert settings.admin_address == ("0.0.0.0", 7702)
+        assert (settings.tls_cert is not None) == ("tlsSecret" in values)
+        assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "fairq-store"}}]
+
+
+def test_probes_ask_readiness_of_the_store_and_life_of_the_process_alone() -> None:
+    _, container = next(containers(rendered()))
+    paths = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
+    assert paths == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/livez"}
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"ws": 7700, "http": 7701, "admin": 7702}
+
+
+def test_operators_are_not_on_the_ingress() -> None:
+    objects = rendered(EVERYTHING)
+    (ingress,) = of_kind(objects, "Ingress")
+    ports = {path["backend"]["service"]["port"]["name"] for path in ingress["spec"]["rules"][0]["http"]["paths"]}
+    assert ports == {"ws", "http"}
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    (admin,) = (each for each in of_kind(objects, "Service") if each["metadata"]["name"].endswith("-admin"))
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= admin["metadata"]["labels"].items()
+
+
+def test_workers_scale_by_the_oldest_wait() -> None:
+    objects = rendered(EVERYTHING)
+    (scaled,) = of_kind(objects, "ScaledObject")
+    (trigger,) = scaled["spec"]["triggers"]
+    assert trigger["metadata"]["query"] == 'max(fairq_oldest_ready_age_seconds{queue="emails"})'
+    assert trigger["metadata"]["threshold"] == "20"
+    (target,) = (each for each in of_kind(objects, "Deployment") if each["metadata"]["name"].endswith("-emails"))
+    assert "replicas" not in target["spec"]
+    assert scaled["spec"]["scaleTargetRef"]["name"] == target["metadata"]["name"]
+
+
+def test_disruptions_leave_a_server_and_rolls_take_none_away() -> None:
+    objects = rendered(EVERYTHING)
+    (budget,) = of_kind(objects, "PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == 1
+    (server,) = (each for each in of_kind(objects, "Deployment") if each["metadata"]["name"] == "demo")
+    assert server["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    (scaler,) = of_kind(objects, "HorizontalPodAutoscaler")
+    assert scaler["spec"]["scaleTargetRef"]["name"] == "demo"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"replicas": 0}, {"replica": 2}, {"storeSecret": ""}, {"grace": -1}, {"workers": [{"name": "x"}]},
+        {"workers": [{**WORKER, "name": "No Name"}]}, {"workers": [{**WORKER, "app": "jobs"}]},
+        {"image": {"pullPolicy": "Sometimes"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match=r"schema|at '|additional|missing"):
+        rendered(wrong)

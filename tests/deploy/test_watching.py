@@ -1,0 +1,126 @@
+"""Alerts, rules and panels ask for what /metrics tells; each alert has its command and its place in the guide."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+import trio
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from fairq.cli.app import commands
+from tests.server.conftest import server_store
+from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant
+
+__all__ = ["server_store"]
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+GUIDE = DEPLOY.parent / "fairq" / "docs" / "operations.md"
+ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
+RULES = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"][0]["rules"]
+DASHBOARD: dict[str, Any] = orjson.loads((DEPLOY / "grafana" / "dashboards" / "fairq.json").read_bytes())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+OF_PROMETHEUS = {"up": {"job", "instance"}}  # what it adds itself
+TARGET = {"job", "instance"}
+
+
+def asked() -> Iterator[tuple[str, str]]:
+    """Name every expression: that of an alert, of a rule, of a panel."""
+    yield from ((alert["alert"], alert["expr"]) for alert in ALERTS)
+    yield from ((rule["record"], rule["expr"]) for rule in RULES)
+    yield from ((panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"])
+
+
+EXPRESSIONS = list(asked())
+
+
+async def page_of(store: str) -> str:
+    """Read /metrics of a server that has queues, workers, and has refused something."""
+    with trio.fail_after(30):
+        async with (
+            running(store, metrics_port=0) as served,
+            raw(served, tenant("ada")) as ada,
+            raw(served, WORKER) as worker,
+            raw(served, OPERATOR),
+        ):
+            await ada.enqueue("emails", ["a", "b"])
+            await worker.attach("emails", credit=1)
+            await worker.pushed(1)
+            with pytest.raises(Refused):
+                await ada.ask("enqueue", queue="No", tasks=[])
+            assert served.metrics is not None
+            async with httpx.AsyncClient(timeout=20) as client:
+                answer = await client.get(f"http://{served.metrics.host}:{served.metrics.port}/metrics")
+    return answer.text
+
+
+async def test_alerts_rules_and_panels_ask_for_what_is_told(server_store: str) -> None:
+    told: dict[str, set[str]] = dict(OF_PROMETHEUS)
+    for family in text_string_to_metric_families(await page_of(server_store)):
+        for sample in family.samples:
+            told.setdefault(sample.name, set()).update(sample.labels, TARGET)
+    recorded = {rule["record"]: {"queue", "code"} for rule in RULES}
+    for where, expression in EXPRESSIONS:
+        bare = re.sub(r'"[^"]*"', '""', expression)
+        names = re.findall(r"\b((?:fairq|process)[a-z_:0-9]*|up)\b(?!=)(\{[^}]*\})?", re.sub(r"\[[^]]*\]", "", bare))
+        assert names, (where, expression)
+        for name, labels in names:
+            assert name in told or name in recorded, f"{where}: nothing tells {name}"
+            used = set(re.findall(r"([a-z_]+)\s*[=!]~?", labels))
+            assert used <= (told.get(name) or recorded[name]), f"{where}: {name} has no {used}"
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
+def test_each_alert_says_how_bad_it_is_and_which_command_answers_it(alert: dict[str, Any]) -> None:
+    assert re.fullmatch("Fairq([A-Z][a-z]+)+", alert["alert"])
+    assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    assert alert["annotations"].keys() == {"summary", "command", "runbook"}
+    for words in (each.split() for each in re.split("[;|]", alert["annotations"]["command"])):
+        if words[0] == "fairq":
+            assert words[1] in commands()._commands or words[1] in dir(commands()), words
+    row = re.search(rf"^\| `{alert['alert']}` \|.*\|$", GUIDE.read_text(), re.MULTILINE)
+    assert row, "the guide does not tell what to do then"
+    for command in alert["annotations"]["command"].split("; "):
+        assert command.replace("{{ $labels.queue }}", "QUEUE") in row[0].replace("\\|", "|"), command
+
+
+def test_the_guide_tells_of_no_other_alert() -> None:
+    assert set(re.findall(r"^\| `(Fairq\w+)`", GUIDE.read_text(), re.MULTILINE)) == {each["alert"] for each in ALERTS}
+
+
+def test_panels_are_whole_and_lie_side_by_side() -> None:
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+    for panel in PANELS:
+        assert panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["datasource"]["uid"] == "prometheus"
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
+    assert (source["uid"], source["type"]) == ("prometheus", "prometheus")
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "fairq.yaml").read_text())["providers"]
+    grafana = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["grafana"]
+    assert f"./grafana/dashboards:{provider['options']['path']}:ro" in grafana["volumes"]
+
+
+def test_each_outage_drill_of_the_guide_is_carried_out_by_the_suite() -> None:
+    drills = GUIDE.read_text().partition("## Outage drills")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(test_\w+)`", drills))
+    assert len(named) > 8
+    text = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py") if path != Path(__file__))
+    assert [name for name in named if f"def {name}(" not in text] == []
