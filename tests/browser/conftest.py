@@ -28,10 +28,11 @@ SIZES = {"desk": (1280, 860), "phone": (390, 844)}
 
 @define
 class Service:
-    """A server process: its websocket, its dashboard."""
+    """A server process: its websocket, its dashboard, the directory of its store."""
 
     url: str
     pages: str
+    data: Path
     process: subprocess.Popen[str] = field(repr=False)
 
     @contextmanager
@@ -59,25 +60,39 @@ class Service:
             pool.submit(run).result(60)
 
 
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    """The browser."""
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
     from playwright.sync_api import sync_playwright
 
     assert Path(CHROMIUM).exists(), f"{CHROMIUM} is missing: apt-get install chromium, or set FAIRQ_CHROMIUM"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@contextmanager
+def served(data: Path) -> Iterator[Service]:
+    """A server with a store of its own."""
+    flags = ("--dev", "--port", "0", "--admin-port", "0", "--data-dir", data / "data")
+    with started("serve", *flags) as process:
+        line = read_until(process, "serving")
+        yield Service(re.findall(r"ws://\S+", line)[0], re.findall(r"admin=(\S+)", line)[0], data, process)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The browser."""
+    with browser() as found:
+        yield found
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """A server of its own."""
-    flags = ("--dev", "--port", "0", "--admin-port", "0", "--data-dir", tmp_path / "data")
-    with started("serve", *flags) as process:
-        line = read_until(process, "serving")
-        yield Service(re.findall(r"ws://\S+", line)[0], re.findall(r"admin=(\S+)", line)[0], process)
+    with served(tmp_path) as found:
+        yield found
 
 
 @define

@@ -46,7 +46,7 @@ def source(server_store: str) -> str:
     """A store that sends its snapshot at once, not after five seconds for other replicas to come."""
     with stores.connect(server_store) as client:
         client.config_set("repl-diskless-sync-delay", 0)
-    return server_store
+    return stores.of_owner(server_store)
 
 
 def contents(client: Any) -> dict[bytes, Any]:
@@ -94,7 +94,7 @@ def test_a_restored_store_is_the_same_key_by_key(filled: str, start_store: Start
     assert (made.json["queues"], made.json["data_version"]) == (2, library.DATA_VERSION)
     assert file.stat().st_mode & 0o777 == 0o600
     target = start_store()
-    told = fairq("restore", file, "--store", target.url, "--json")
+    told = fairq("restore", file, "--store", stores.of_owner(target.url), "--json")
     assert told.code == 0, told.err
     with stores.connect(filled) as client, stores.connect(target.url) as copy:
         there = contents(client)
@@ -121,7 +121,7 @@ def test_a_backup_goes_to_a_cluster_and_comes_from_one(
         made = fairq("backup", again, "--store", cluster.url, "--json")
         assert made.code == 0, made.err
         assert made.json["nodes"] == 3
-        assert fairq("restore", again, "--store", target.url).code == 0
+        assert fairq("restore", again, "--store", stores.of_owner(target.url)).code == 0
         with stores.connect(target.url) as copy:
             assert contents(copy) == there
     else:
@@ -159,7 +159,7 @@ def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(
     assert made.code == 0, made.err
     flowing.join(60)
     assert not flowing.is_alive()
-    assert fairq("restore", file, "--store", target.url).code == 0
+    assert fairq("restore", file, "--store", stores.of_owner(target.url)).code == 0
     thread = ServerThread(target.url)
     thread.start()
     try:
@@ -189,9 +189,9 @@ def test_a_store_that_is_in_use_is_refused(
     with stores.connect(target.url) as client:
         client.set("fq:tokens", "theirs")
         client.set("other", "kept")
-        told = fairq("restore", file, "--store", target.url)
+        told = fairq("restore", file, "--store", stores.of_owner(target.url))
         assert (told.code, "not empty" in told.err, client.get("fq:tokens")) == (1, True, b"theirs")
-        assert fairq("restore", file, "--store", target.url, "--replace").code == 0
+        assert fairq("restore", file, "--store", stores.of_owner(target.url), "--replace").code == 0
         assert client.get("other") == b"kept"
         assert client.type("fq:tokens") != b"string"
 
@@ -209,23 +209,23 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
     file, target = tmp_path / "b.fairq", start_store()
     assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
     for nonsense in ("/bin/false", "/bin/none"):
-        told = fairq("restore", file, "--store", target.url, "--server-program", nonsense)
+        told = fairq("restore", file, "--store", stores.of_owner(target.url), "--server-program", nonsense)
         assert told.code == 2, told.err
     with stores.connect(target.url) as client:
         assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
         with pytest.raises(SettingsError, match="restore"):
             trio.run(open_once, target.url)
-        assert fairq("backup", tmp_path / "half.fairq", "--store", target.url).code == 2
-        assert fairq("restore", file, "--store", target.url).code == 0
+        assert fairq("backup", tmp_path / "half.fairq", "--store", stores.of_owner(target.url)).code == 2
+        assert fairq("restore", file, "--store", stores.of_owner(target.url)).code == 0
         assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
 
 
 def test_a_store_that_is_away_leaves_no_file(start_store: Start, fairq: Fairq, tmp_path: Path) -> None:
     server = start_store()
     server.stop()
-    told = fairq("backup", tmp_path / "b.fairq", "--store", server.url)
+    told = fairq("backup", tmp_path / "b.fairq", "--store", stores.of_owner(server.url))
     assert (told.code, "does not answer" in told.err) == (1, True)
-    assert fairq("backup", tmp_path / "none" / "b.fairq", "--store", server.url).code == 2
+    assert fairq("backup", tmp_path / "none" / "b.fairq", "--store", stores.of_owner(server.url)).code == 2
     assert not [path for path in tmp_path.iterdir() if "fairq" in path.name]
 
 
@@ -237,7 +237,7 @@ def test_damage_is_found_and_nothing_is_changed(filled: str, start_store: Start,
     for text in [*damaged[:-1], whole[:-1], whole[:-40], whole[: len(whole) // 2], whole + b"x", b"", b"PK\3\4" * 99]:
         bad = tmp_path / "bad.fairq"
         bad.write_bytes(text)
-        for command in (["restore", bad, "--store", target.url], ["restore", bad, "--check"]):
+        for command in (["restore", bad, "--store", stores.of_owner(target.url)], ["restore", bad, "--check"]):
             told = fairq(*command)
             assert (told.code, told.err.startswith("fairq: the backup cannot be used")) == (2, True), told
     with stores.connect(target.url) as client:

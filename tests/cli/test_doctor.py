@@ -71,11 +71,12 @@ def test_a_store_that_is_away_or_refuses_the_password_is_a_problem(start_store: 
     server = start_store()
     with stores.connect(server.url) as client:
         client.config_set("requirepass", "secret")
-    assert "connection" in findings(doctor(server.url), "problem")
-    assert doctor(server.url.replace("redis://", "redis://:wrong@")).code == 1
-    assert doctor(server.url.replace("redis://", "redis://:secret@")).code == 0
+    url = stores.of_owner(server.url)
+    assert "connection" in findings(doctor(url), "problem")
+    assert doctor(url.replace("redis://", "redis://:wrong@")).code == 1
+    assert doctor(url.replace("redis://", "redis://:secret@")).code == 0
     server.stop()
-    told = doctor(server.url.replace("redis://", "redis://:secret@"))
+    told = doctor(url.replace("redis://", "redis://:secret@"))
     assert (told.code, "secret" in told.out) == (1, False)
     assert doctor("http://nonsense").code == 1
 
@@ -87,7 +88,7 @@ def test_permissions_that_lack_are_named_with_the_line_that_gives_them(
     with stores.connect(server_store) as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~fq:*", "&fq:*", "+@all", "-zadd")
         try:
-            told = doctor(server_store.replace("redis://", "redis://poor:pw@"))
+            told = doctor(stores.of_owner(server_store).replace("redis://", "redis://poor:pw@"))
         finally:
             client.execute_command("ACL", "DELUSER", "poor")
     assert "zadd" in findings(told, "problem")["permissions"].lower()
@@ -103,7 +104,7 @@ def test_old_libraries_are_found_and_pruned_and_ours_stays(
         for name in ("fairq_0ld", "theirs"):
             client.function_load(f"#!lua name={name}\nredis.register_function('{name}', function() return 1 end)")
         assert "fairq_0ld" in findings(doctor(server_store), "warning")["library"]
-        told = doctor(server_store, "--prune")
+        told = doctor(stores.of_owner(server_store), "--prune")
         assert findings(told, "ok")["pruned"] == "fairq_0ld"
         left = {row[1].decode() for row in client.function_list()}
         assert left == {library.name(), "theirs"}

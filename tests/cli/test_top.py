@@ -94,7 +94,10 @@ def read_until(master: int, text: bytes, times: int, seconds: float = 30.0) -> b
     while seen.count(text) < times:
         ready, _, _ = select.select([master], [], [], max(0.0, deadline - time.monotonic()))
         assert ready, seen
-        seen += os.read(master, 65_536)
+        try:
+            seen += os.read(master, 65_536)
+        except OSError:  # the other end is closed
+            raise AssertionError(seen) from None
     return seen
 
 

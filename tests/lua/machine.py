@@ -537,7 +537,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.same(len(record) - unpack("HEADER", record).end, self.model.records[id.decode()].size)
         now = self.model.open(self.now)
         ages = [now - max(head.enqueued_at, head.start_at) for id, head in heads if id not in self.model.runs]
-        self.same(self.call("oldest", 100), [max(ages, default=-1), len(heads)])
+        self.same(self.call("oldest", 100), [max([-1, *ages]), len(heads)])
         self.same(self.queue.tasks(*ids), [reports.task(self.model, id, self.now) for id in ids])
         kept = [None if result is None else result.decode() for result in self.call("results", *IDS)]
         results = [(0, "") if id in self.model.records else self.model.results.get(id, (0, "")) for id in IDS]

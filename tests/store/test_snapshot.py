@@ -12,6 +12,7 @@ from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.store import copying, snapshot
 from fairq.store.connection import Address, Connection
 from fairq.store.snapshot import read_snapshot
+from tests import stores
 
 MARK = b"m" * 40
 OK = b"+OK\r\n"
@@ -96,7 +97,7 @@ async def test_a_large_key_is_copied_in_pieces(store_url: str, redis_client: Any
     redis_client.set("fq:{a/0}:class:1", bytes(5_000_000))
     redis_client.set("fq:{a/0}:gone", "x", px=1)
     longest, written = 0, dict[str, int]()
-    connection = Connection(Address.parse(store_url))
+    connection = Connection(Address.parse(stores.of_owner(store_url)))
 
     def record(call: Callable[..., Any]) -> Callable[..., Any]:
         async def recorded(name: str, *words: Any) -> Any:

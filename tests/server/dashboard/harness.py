@@ -13,6 +13,7 @@ from attrs import frozen
 
 from fairq.server.run import Served
 from fairq.store.store import Store
+from tests import stores
 from tests.server.harness import OPERATOR, WORKER, Raw, raw, running, tenant
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -29,6 +30,11 @@ class Site:
     def store(self) -> Store:
         """The server's store."""
         return self.served.app.store
+
+    def forget(self) -> None:
+        """Empty the store, which knows the sessions."""
+        with stores.connect(self.served.store_url) as client:
+            client.flushall()
 
     async def read(self, path: str, status: int = 200) -> str:
         """The HTML of a page."""

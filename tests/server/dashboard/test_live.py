@@ -85,7 +85,7 @@ async def test_a_stream_ends_with_its_session(server_store: str, monkeypatch: py
     with trio.fail_after(30):
         async with visited(server_store) as site, following(site, "/queues") as follower:
             await follower.until("There is no queue yet")
-            await site.store.connection.call("FLUSHALL")
+            site.forget()
             await follower.until("event: left\ndata: signed out")
 
 

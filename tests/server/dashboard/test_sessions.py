@@ -11,6 +11,7 @@ from fairq.server.net.admission import Admission
 from fairq.store import keys
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
+from tests import stores
 
 from .harness import FORM, Site, text_of, visited
 
@@ -120,11 +121,13 @@ async def test_a_session_ends_by_itself_and_the_store_knows_no_cookie(server_sto
         async with visited(server_store) as site:
             await site.read("/queues")
             cookie = site.browser.cookies[module.COOKIE]
-            key, call = keys.session_key(cookie), site.store.connection.call
-            assert 28_000 < await call("TTL", key) <= 28_800
+            key = keys.session_key(cookie)
+            with stores.connect(site.served.store_url) as client:
+                assert 28_000 < client.ttl(key) <= 28_800
+                kept = client.get(key)
             assert cookie not in key
-            assert cookie.encode() not in await call("GET", key)
-            await call("DEL", key)
+            assert cookie.encode() not in kept
+            site.forget()
             for wrong in ("", "x" * 43, "x" * 5_000):
                 site.browser.cookies.set(module.COOKIE, wrong)
                 answer = await site.browser.get("/queues")

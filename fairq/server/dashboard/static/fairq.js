@@ -55,7 +55,7 @@
     if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "/") {
       event.preventDefault();
-      $(".search input")?.focus();
+      $(".search [type=search]")?.focus();
     } else if (isGoing && /^[a-z]$/.test(event.key)) {
       $(`.places [data-key="${event.key}"]`)?.click();
     }
