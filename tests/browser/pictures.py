@@ -14,20 +14,17 @@ from tests.browser.conftest import Service, browser, served
 
 PICTURES = {
     "fairness": ("/", 1280, 730),
-    "task": ("/queues/mail/tasks/acme/dies", 1120, 640),
-    "audit": ("/audit", 1120, 330),
-}
-    "fairness": ("/", 1120, 760),
-    "task": ("/queues/mail/tasks/acme/dies", 1120, 640),
+    "task": ("/queues/mail/tasks/acme/order-17", 1120, 380),
     "audit": ("/audit", 1120, 330),
 }
 
 
 def fill(client: fairq.sync.Client) -> None:
-    """Give a tenant a flood, and a task that fails."""
+    """Give a tenant a task that fails, a flood, and a task that waits behind it."""
     client.enqueue("mail", "fail", id="dies", max_attempts=1, priority=9, events=True)
     for _ in range(20):
         client.enqueue_many("mail", ["row"] * 1_000)
+    client.enqueue("mail", "row", id="order-17")
 
 
 def draw(service: Service, directory: Path) -> None:

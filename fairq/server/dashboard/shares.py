@@ -13,6 +13,7 @@ from fairq.model.history import History
 from fairq.model.tenants import TenantState
 from fairq.server.dashboard.recent import MAX_MARKS, Mark, Watched
 from fairq.server.dashboard.view import Context, View, rows_of
+from fairq.server.dashboard.writing import briefly
 from fairq.server.stats.wait_times import percentile, summarize
 from fairq.wire import messages as wire
 
@@ -126,7 +127,8 @@ async def _past_chart(view: View, queue: str, period: str, watched: Watched) -> 
 
 
 def _mark(change: Change) -> Mark:
-    return Mark(change.at_ms / 1000, f"{change.tenant} {change.previous} → {change.new}")
+    new = change.new.get("weight") if isinstance(change.new, dict) else change.new
+    return Mark(change.at_ms / 1000, f"{change.tenant} {briefly(change.previous)} → {briefly(new)}")
 
 
 async def fairness(view: View) -> Context:

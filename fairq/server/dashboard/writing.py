@@ -62,6 +62,15 @@ def as_json(value: Any, indent: bool = False) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else 0, default=str).decode()
 
 
+def briefly(value: Any) -> str:
+    """Write a value of the audit: `weight 2`, not its JSON."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {briefly(each)}" for name, each in value.items())
+    if isinstance(value, float):
+        return number(value)
+    return "" if value is None else value if isinstance(value, str) else as_json(value)
+
+
 def query(**values: Any) -> str:
     """Write a query string, without what is empty."""
     return urlencode({name: value for name, value in values.items() if value not in (None, "", False)}, doseq=True)
@@ -82,7 +91,7 @@ def make_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for each in (count, span, part, number, size, moment, as_json):
+    for each in (count, span, part, number, size, moment, as_json, briefly):
         environment.filters[each.__name__] = each
     environment.globals.update(query=query, version_of=version_of)
     return environment

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from html import unescape
 from typing import Any
 
 import pytest
@@ -26,6 +29,23 @@ async def test_a_weight_is_set(server_store: str) -> None:
             for wrong, said in (("0", "must not be 0"), ("x", "must be a number"), ("", "missing"), ("1e9", "10000")):
                 assert said in await site.do("weight", {"weight": wrong}, **ADA), wrong
             assert (await site.store.tenants("q", ["ada"]))[0].weight == 2.5
+
+
+async def test_a_change_is_in_the_audit_and_on_the_chart(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            await site.do("weight", {"weight": "4"}, **ADA)
+            told = text_of(await site.read("/audit?tenant=ada"))
+            assert "dev-operator 127.0.0.1 dashboard set weight q ada 1 weight 4 ok" in told
+            await site.served.app.recorder.flush()
+            chart = re.search(r'data-chart="([^"]*)"', await site.read("/?period=1h"))
+            assert chart
+            assert [mark["text"] for mark in json.loads(unescape(chart[1]))["marks"]] == ["ada 1 → 4"]
+            stale = await site.open("weight", **ADA)
+            await site.do("weight", {"weight": "5"}, **ADA)
+            again = await site.browser.post("/do/weight", data=stale | {"weight": "6"}, headers=FORM)
+            assert again.status_code == 412
+            assert (await site.store.tenants("q", ["ada"]))[0].weight == 5
 
 
 @pytest.mark.parametrize("target", [ADA, {"queue": "q"}])
