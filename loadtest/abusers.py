@@ -29,6 +29,7 @@ from fairq.wire.terms import SUBPROTOCOL, Role
 TENANT, WORKER, OPERATOR = "dev-tenant:abuser", "dev-worker", "dev-operator"
 QUEUE = "abuse"  # no worker takes its tasks
 ADDRESS = "127.0.0.2"  # not the victim's: servers count by address, too
+PAGES = "operators' pages"  # whose URL is that of the operators' listener
 PACE_S = 0.016
 AGAIN_S = 0.02  # between two connections
 RECEIVE_BYTES = 1 << 16
@@ -371,6 +372,34 @@ async def purges(site: Site) -> None:
                     break
 
 
+async def pages(site: Site) -> None:
+    """Look at pages of the operators' listener, on 30 connections with the right to see all, as fast as it answers."""
+    paths = ("/", "/queues", f"/tenants?queue={QUEUE}", "/api/queues", "/metrics", "/system")
+    ask = "GET {} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer dev-operator\r\nCookie: {}\r\n\r\n"
+
+    async def look() -> None:
+        async with await site.dial() as stream:
+            cookie = ""
+            for n in count():
+                await stream.send_all(ask.format(paths[n % len(paths)], cookie).encode())
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    if not (more := bytes(await stream.receive_some(RECEIVE_BYTES))):
+                        raise Ended
+                    head += more
+                top, _, body = head.partition(b"\r\n\r\n")
+                fields = dict(line.lower().split(b": ", 1) for line in top.split(b"\r\n")[1:])
+                cookie = fields.get(b"set-cookie", cookie.encode()).decode().partition(";")[0]
+                left = int(fields.get(b"content-length", b"0")) - len(body)
+                while left > 0:
+                    left -= len(await stream.receive_some(RECEIVE_BYTES))
+                site.counts[top[9:12].decode()] += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(30):
+            nursery.start_soon(look)
+
+
 ABUSERS: dict[str, Callable[[Site], Awaitable[None]]] = {
     "empty fragments": empty_fragments,
     "pings": pings,
@@ -385,6 +414,7 @@ ABUSERS: dict[str, Callable[[Site], Awaitable[None]]] = {
     "pending waits": pending_waits,
     "enqueue and cancel": enqueue_and_cancel,
     "purges": purges,
+    PAGES: pages,
     "binary and broken": noise,
     "queue names": queue_names,  # the last: the names stay
 }

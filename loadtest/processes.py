@@ -17,6 +17,8 @@ from pathlib import Path
 import trio
 from attrs import frozen
 
+from loadtest.abusers import PAGES
+
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 60.0
 STOP_S = 40.0
@@ -98,6 +100,7 @@ class Server:
     store_pid: int  # 0: not its own
     directory: Path
     http_url: str = ""  # of its HTTP API
+    admin_url: str = ""  # of its operators' listener
 
     @property
     def pid(self) -> int:
@@ -129,14 +132,14 @@ def _tail(path: Path) -> str:
     return ""
 
 
-def _urls_in(log: Path) -> tuple[str, str] | None:
-    """Return the URLs of a server and of its HTTP API, once it serves."""
+def _urls_in(log: Path) -> tuple[str, str, str] | None:
+    """Return the URLs of a server, of its HTTP API and of its operators' listener, once it serves."""
     with suppress(OSError):
         for line in log.read_text(errors="replace").splitlines():
             with suppress(ValueError):
                 entry = json.loads(line)
                 if isinstance(entry, dict) and entry.get("event") == "serving":
-                    return str(entry["url"]), str(entry.get("http", ""))
+                    return str(entry["url"]), str(entry.get("http", "")), str(entry.get("admin", ""))
     return None
 
 
@@ -178,7 +181,7 @@ async def running_server(
         own = [0] if store else children(process.pid)
         if urls is None or not own:
             raise RunFailed(f"the server did not start:\n{_tail(log_path)}")
-        yield Server(urls[0], process, own[0], directory, urls[1])
+        yield Server(urls[0], process, own[0], directory, *urls[1:])
     finally:
         await stop(process)
 
@@ -235,7 +238,8 @@ async def running_idle(server: Server, kind: str, count: int, holders: int) -> A
 @asynccontextmanager
 async def running_abuser(server: Server, name: str, seconds: float) -> AsyncIterator[trio.Process]:
     """Run one of the abusers (abusers.py) in a process of its own while the context lasts; it prints what it did."""
-    async with running_module("abusers", name, server.url, str(seconds)) as process:
+    url = server.admin_url if name == PAGES else server.url
+    async with running_module("abusers", name, url, str(seconds)) as process:
         yield process
 
 

@@ -58,7 +58,7 @@ async def test_an_error_is_logged_and_the_others_send() -> None:
         for _ in range(2):
             at_end_of_turn(fail)
             at_end_of_turn(lambda: done.append("sent"))
-            await trio.sleep(0.01)
+            await turns(MAX_TURNS)
     assert done == ["sent", "sent"]
     assert [entry["event"] for entry in logs] == ["sending failed"] * 2
 
