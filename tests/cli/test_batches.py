@@ -103,9 +103,10 @@ def test_ctrl_c_ends_watching(filled: Commands, server: ServerThread) -> None:
     with started("batches", "watch", "emails", "r-1", "--url", server.url, "--token", ADA) as command:
         assert "0 done" in read_until(command, "closed")
         command.send_signal(signal.SIGINT)
-        assert command.wait(30) == 130
         assert command.stdout is not None
-        assert "Traceback" not in command.stdout.read()
+        code, rest = command.wait(30), command.stdout.read()
+        assert code == 130, rest
+        assert "Traceback" not in rest
 
 
 @pytest.mark.parametrize(
