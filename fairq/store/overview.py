@@ -10,7 +10,10 @@ import trio
 from fairq.store import keys
 from fairq.store.store import Store
 
-_STEP, _STEPS = 1_000, 200  # of a search by name: it looks at some 200,000 tenants at most, and blocks the store for few ms
+_STEP, _STEPS = (
+    1_000,
+    200,
+)  # of a search by name: it looks at some 200,000 tenants at most, and blocks the store for few ms
 _HOUR_MS = 3_600_000
 
 

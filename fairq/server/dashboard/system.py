@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -14,9 +15,14 @@ _INFO = ("server", "memory", "persistence", "clients", "stats")
 
 
 async def _info(view: View) -> dict[str, Any]:
-    """Return what the store says of itself; of a cluster, its first node."""
+    """Return what the store says of itself; of a cluster, its first node. `ahead_ms`: of this server's clock."""
     node = view.app.store.connection.nodes()[0]
-    found: dict[str, Any] = {}
+    (_, fsync) = await node.call("CONFIG", "GET", "appendfsync")
+    began = time.time()
+    seconds, micros = await node.call("TIME")
+    middle = (began + time.time()) / 2
+    ahead_ms = (int(seconds) + int(micros) / 1e6 - middle) * 1_000
+    found: dict[str, Any] = {"appendfsync": fsync.decode(), "ahead_ms": ahead_ms}
     for section in _INFO:
         for line in (await node.call("INFO", section)).decode().splitlines():
             name, colon, value = line.partition(":")
