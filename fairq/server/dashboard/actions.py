@@ -244,17 +244,17 @@ def _of_letters(frame: Any, name: str, button: str, done: str, danger: bool) -> 
 
     async def describe(view: View) -> Context:
         which = {each: view.query.get(each) or None for each in FILTERS}
-        ids = [each for each in view.query.get("ids", "").split(",") if each]
+        ids = view.query.get("ids", "").splitlines()
         if ids:
             many = f"{count(len(ids))} chosen dead letter{'s' * (len(ids) != 1)}"
-            return told(f"{button} {many} of queue {view.queue}.", queue=view.queue, ids=",".join(ids))
+            return told(f"{button} {many} of queue {view.queue}.", queue=view.queue, ids="\n".join(ids))
         body = await view.ask(letters_of(view.queue, which, 1))
         many = len(body["dead"]) + body["left"]
         said = ", ".join(f"{each} {value!r}" for each, value in which.items() if value) or "all of them"
         return told(f"{button} {count(many)} dead letters of queue {view.queue}: {said}.", queue=view.queue, **which)
 
     async def handle(view: View, form: Form) -> str:
-        queue, ids = one(form, "queue"), [each for each in one(form, "ids").split(",") if each]
+        queue, ids = one(form, "queue"), one(form, "ids").splitlines()
         if ids:
             outcomes = (await view.ask(frame(0, queue, ids[:_PAGE])))["outcomes"]
             return f"{count(outcomes.count('ok'))} of {count(len(ids))} dead letters {done}"

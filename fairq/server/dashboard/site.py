@@ -39,7 +39,7 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_MAX_FORM_BYTES = 65_536
+_MAX_FORM_BYTES = 262_144
 _MAX_QUERY_CHARS = 2_048
 _ANSWER_S = 10.0
 
@@ -63,6 +63,7 @@ class Dashboard:
         for action in ACTIONS:
             yield Route(f"/do/{action.name}", partial(self._dialog, action))
             yield Route(f"/do/{action.name}", partial(self._act, action), methods=["POST"])
+            yield Route(f"/ask/{action.name}", partial(self._ask, action), methods=["POST"])
         yield Route("/sign-in", self._ask_token)
         yield Route("/sign-in", self._sign_in, methods=["POST"])
         yield Route("/sign-out", self._sign_out, methods=["POST"])
@@ -157,6 +158,17 @@ class Dashboard:
 
     async def _dialog(self, action: Action, request: Request) -> Response:
         async def answer(view: View) -> Response:
+            asked = await action.describe(view)
+            return self._answer(request, "dialog.html", {"action": action, "session": view.session, **asked})
+
+        return await self._guarded(request, answer)
+
+    async def _ask(self, action: Action, request: Request) -> Response:
+        """Show a dialog that is about more than an address can name: many chosen rows."""
+
+        async def answer(view: View) -> Response:
+            form = read_form(await _body(request))
+            view.query = {name: values[0] for name, values in form.items()}
             asked = await action.describe(view)
             return self._answer(request, "dialog.html", {"action": action, "session": view.session, **asked})
 

@@ -45,8 +45,8 @@
     const button = event.target.closest("[data-chosen]");
     if (!button) return;
     const ids = [...button.form.querySelectorAll("[name=ids]:checked")].map((box) => box.value);
-    const query = new URLSearchParams({ queue: button.dataset.queue, ids: ids.join(",") });
-    htmx.ajax("GET", `/do/${button.dataset.chosen}?${query}`, { target: "#dialog-body" });
+    const values = { queue: button.dataset.queue, ids: ids.join("\n") };
+    htmx.ajax("POST", `/ask/${button.dataset.chosen}`, { target: "#dialog-body", values });
   });
 
   // ---- keys: g and a letter for a page, / for the search
