@@ -111,7 +111,7 @@ async def test_dead_letters_are_replayed_by_choice_and_by_filter(server_store: s
             assert "6 dead letters" in text_of(
                 (await site.browser.get("/do/replay", params={"queue": "q", "tenant": "bob"})).text
             )
-            chosen = {"queue": "q", "ids": "\n".join(["bob/b0", "bob/b1", *(f"bob/no-{n:0100}" for n in range(498))])}
+            chosen = {"queue": "q", "ids": "\n".join(["bob/b0", "bob/b1", *(f"bob/no-{n:050}" for n in range(498))])}
             asked = await site.browser.post("/ask/replay", data=chosen, headers=FORM)
             assert "500 chosen dead letters" in text_of(asked.text)
             sent = await site.browser.post("/do/replay", data=fields_of(asked.text), headers=FORM)
