@@ -26,6 +26,7 @@ from fairq.server.dashboard.recent import Recent
 from fairq.server.dashboard.sessions import COOKIE, Session, Sessions, give
 from fairq.server.dashboard.view import Context, Page, Site, View
 from fairq.server.dashboard.writing import STATIC, make_environment
+from fairq.server.http.bodies import Gone
 from fairq.server.http.guard import INBOX
 from fairq.server.http.problems import STATUS
 from fairq.server.net.origin import Origin
@@ -63,7 +64,7 @@ class Dashboard:
         for action in ACTIONS:
             yield Route(f"/do/{action.name}", partial(self._dialog, action))
             yield Route(f"/do/{action.name}", partial(self._act, action), methods=["POST"])
-            yield Route(f"/ask/{action.name}", partial(self._ask, action), methods=["POST"])
+            yield Route(f"/ask/{action.name}", partial(self._dialog, action), methods=["POST"])
         yield Route("/sign-in", self._ask_token)
         yield Route("/sign-in", self._sign_in, methods=["POST"])
         yield Route("/sign-out", self._sign_out, methods=["POST"])
@@ -103,7 +104,10 @@ class Dashboard:
         except FairqError as error:
             return self._trouble(request, error.message, STATUS.get(error.code, 500), view)
         except trio.TooSlowError:
-            return self._trouble(request, f"the store has not answered for {_ANSWER_S:g} s", 503, view)
+            unknown = "; it may have been done: look at the audit" if request.method == "POST" else ""
+            return self._trouble(request, f"the store has not answered for {_ANSWER_S:g} s{unknown}", 503, view)
+        except Gone:
+            raise
         except Exception:
             log.exception("page failed", path=request.url.path)
             return self._trouble(request, "internal error; see the server's log", 500, view)
@@ -157,18 +161,11 @@ class Dashboard:
         return self.site.operators.app.is_draining
 
     async def _dialog(self, action: Action, request: Request) -> Response:
-        async def answer(view: View) -> Response:
-            asked = await action.describe(view)
-            return self._answer(request, "dialog.html", {"action": action, "session": view.session, **asked})
-
-        return await self._guarded(request, answer)
-
-    async def _ask(self, action: Action, request: Request) -> Response:
-        """Show a dialog that is about more than an address can name: many chosen rows."""
+        """Show a dialog; one about more than an address can name, such as many chosen rows, is asked for by a form."""
 
         async def answer(view: View) -> Response:
-            form = read_form(await _body(request))
-            view.query = {name: values[0] for name, values in form.items()}
+            if request.method == "POST":
+                view.query = {name: values[0] for name, values in read_form(await _body(request)).items()}
             asked = await action.describe(view)
             return self._answer(request, "dialog.html", {"action": action, "session": view.session, **asked})
 
