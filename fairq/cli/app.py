@@ -83,6 +83,17 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return [f"nothing reads the variable {name}{near(name, known)}" for name in sorted(given - known)]
 
 
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether ctrl-C was pressed: also if other errors came with the interrupt, or while things ended because of it."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        if isinstance(error, BaseExceptionGroup) and any(_is_interrupt(each) for each in error.exceptions):
+            return True
+        error = error.__context__
+    return False
+
+
 def run(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
     for line in unknown_variables(os.environ):
@@ -97,8 +108,8 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         return 1
     except (FairqError, ModuleNotFoundError, BaseExceptionGroup) as raised:
-        if isinstance(raised, BaseExceptionGroup) and raised.subgroup(KeyboardInterrupt):
-            return 130  # also if other errors came with the interrupt
+        if _is_interrupt(raised):
+            return 130
         error: BaseException = raised
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import trio
 
+from fairq.cli.app import run
+from fairq.errors import Unavailable
 from fairq.model.checks import full_id
 from fairq.model.texts import say_moment
 from tests import stores
@@ -381,3 +383,22 @@ def test_json_is_one_line_for_pipes(commands: Commands) -> None:
     commands.enqueue("emails", "1")
     out: Any = commands("queues", "list", "--json").out
     assert out.count("\n") == 1
+
+
+@pytest.mark.parametrize("way", ["alone", "among others", "followed by another"])
+def test_ctrl_c_is_told_by_the_exit_code_whatever_comes_with_it(
+    way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        if way == "alone":
+            raise KeyboardInterrupt
+        if way == "among others":
+            raise BaseExceptionGroup("ends", [Unavailable("gone"), KeyboardInterrupt()])
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise Unavailable("gone")
+
+    monkeypatch.setattr("fairq.cli.app.commands", lambda is_listing: interrupted)
+    assert run(["queues", "list"]) == 130
+    assert "gone" not in capsys.readouterr().err
