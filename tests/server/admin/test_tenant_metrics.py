@@ -75,7 +75,7 @@ def test_waits_are_told_in_the_buckets_they_lie_in() -> None:
 
 
 @given(some.data())
-def test_rates_of_tallies_add_up_whoever_has_the_most_traffic(data: some.DataObject) -> None:
+def test_rates_of_tallies_add_up_as_traffic_moves(data: some.DataObject) -> None:
     tally, last, enqueued, increases = QueueTally(), dict[str, int](), 0, 0
     names = [f"t{n}" for n in range(3 * NAMED)]
     for _ in range(data.draw(some.integers(1, 30))):
