@@ -51,6 +51,7 @@ MAY_IMPORT = {
     "webhook": SHARED | {"client"},
     "testing": SHARED | {"client", "groups", "sync"},
     "": {"errors", "client"},
+    "otel": {"model", "wire", "client"},
     "docs": {"", "webhook", "testing"},  # examples: what users import
     "demo": SHARED | {"", "client", "store"},
     "cli": SHARED | {"", "groups", "client", "store", "demo", "webhook", *SERVING},
