@@ -23,7 +23,7 @@ MAX_ATTEMPTS = 1_000
 DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99  # 0 is the most urgent
 MAX_KEY_BYTES = 255  # of a dedupe key
 MAX_NAME_BYTES = 128  # of a task, or a group
-_TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
+TRACE_PATTERN = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
 MAX_LEASE = (1 << 53) - 1  # the number of a lease
 _FIRST_LEASE_MS, _LEASES_PER_MS = 1_735_689_600_000, 32
 SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
@@ -108,7 +108,7 @@ def check_short_name(value: object, field: str) -> str:
 
 def check_trace(value: object, field: str) -> str:
     """Return the `traceparent` of W3C's Trace Context, empty for none. Raises: BadRequest."""
-    if value == "" or (isinstance(value, str) and _TRACE.match(value)):
+    if value == "" or (isinstance(value, str) and TRACE_PATTERN.match(value)):
         return str(value)
     raise BadRequest(f"{field} must be a traceparent, 00-<32 hex>-<16 hex>-<2 hex>, not {value!r:.80}", field=field)
 
