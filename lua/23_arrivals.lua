@@ -35,6 +35,9 @@ function arrivals.plain_terms(call)
     replaces = false, name = '', webhook = ''}
 end
 
+-- A task's name without its trace, which may stand behind it after a byte 31.
+local function kind_of(name) return name:match('^[^\31]*') end
+
 -- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked). Returns its terms: start_at, expires_at,
 -- max_attempts, what few tasks ask for (asked), the period of its dedupe key, the features of its record, whether it
 -- replaces the holder of the key, its name, and the webhook that it is for. `due_at`: the start of a fire's task, else
@@ -49,7 +52,7 @@ function arrivals.read_options(call, packed, due_at)
   if o.priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
   if not (o.group_weight >= MIN_WEIGHT and o.group_weight <= MAX_WEIGHT) then refuse('bad_request', 'group_weight') end
   if o.group:find('%c') then refuse('bad_request', 'group') end
-  if o.name:find('%c') then refuse('bad_request', 'name') end
+  if kind_of(o.name):find('%c') then refuse('bad_request', 'name') end
   if o.replace > 0 and (o.dedupe_key == '' or o.batch ~= '') then refuse('bad_request', 'replace') end
   if o.delay > 0 then o.start_at = call.now + o.delay end
   o.start_at = due_at or o.start_at
@@ -129,7 +132,7 @@ end
 -- The terms of the copies of tasks of these terms, which say from now on for which webhook they are (14_webhooks.lua).
 local function copies_of(call, terms)
   if not terms.copies then
-    local webhook, ids = webhooks.takers_of(call, terms.name)
+    local webhook, ids = webhooks.takers_of(call, kind_of(terms.name))
     terms.webhook, terms.copies = webhook, {}
     for i, id in ipairs(ids) do terms.copies[i] = copy_of(terms, id) end
   end

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "server/verbs": SHARED | {"store", "server/app", *ROOMS},
     "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
     "server/http": SHARED | {"server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
-    "server/admin": SHARED | {"store", "server/app", "server/net", "server/http"},
+    "server/admin": SHARED | {"store", "server/stats", "server/app", "server/net", "server/http"},
     "server/dashboard": SHARED | {"store", "server/app", "server/net", "server/http", "server/admin", *ROOMS},
     "server/run": SHARED
     | {"store", "server/admin", "server/app", "server/dashboard", "server/fleet", "server/garbage", "server/http"}
@@ -51,6 +51,7 @@ MAY_IMPORT = {
     "webhook": SHARED | {"client"},
     "testing": SHARED | {"client", "groups", "sync"},
     "": {"errors", "client"},
+    "otel": {"model", "wire", "client"},
     "docs": {"", "webhook", "testing"},  # examples: what users import
     "demo": SHARED | {"", "client", "store"},
     "cli": SHARED | {"", "groups", "client", "store", "demo", "webhook", *SERVING},

@@ -11,9 +11,17 @@ from fairq.errors import BadRequest
 from fairq.model.options import TaskOptions, pack_options
 from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask, ScheduledOptions
 from fairq.store import library
+from fairq.store.records import _unpack_task as unpack_task
 from fairq.store.records import pack_options as pack_for_store
 
-OF_TEXT = {"dedupe_key": "k", "batch": "b", "group": "g", "name": "n"}
+TRACE = f"00-{'1' * 32}-{'2' * 16}-01"
+OF_TEXT = {
+    "dedupe_key": "k",
+    "batch": "b",
+    "group": "g",
+    "name": "n",
+    "trace": TRACE,
+}
 GIVEN = {name: OF_TEXT.get(name, 7) for name in OPTIONS} | {"events": True, "replace": True}
 
 
@@ -24,11 +32,13 @@ def task(**asked: Any) -> NewTask:
 
 def test_the_store_packs_every_option() -> None:
     fields = [field.name for field in library.formats()["OPTIONS"].fields]
-    assert sorted(fields) == sorted(name.removesuffix("_ms") for name in OPTIONS)
+    assert sorted(fields) == sorted(name.removesuffix("_ms") for name in OPTIONS if name != "trace")
 
 
 def test_the_sdk_has_every_option() -> None:
-    assert TaskOptions.__annotations__.keys() - {"dedupe_payload"} == {name.removesuffix("_ms") for name in OPTIONS}
+    assert TaskOptions.__annotations__.keys() - {"dedupe_payload"} | {"trace"} == {
+        name.removesuffix("_ms") for name in OPTIONS
+    }
     assert pack_options({}) == tuple(OPTIONS.values())
 
 
@@ -37,7 +47,15 @@ def test_a_schedules_options_are_those_of_its_tasks() -> None:
     types, of_tasks = get_type_hints(ScheduledOptions), get_type_hints(NewTask)
     assert {field.name: field.default for field in fields} == {field.name: OPTIONS[field.name] for field in fields}
     assert types == {name: of_tasks[name] for name in types}
-    assert OPTIONS.keys() - types.keys() == {"delay_ms", "start_at_ms", "expires_at_ms", "batch", "replace", "name"}
+    assert OPTIONS.keys() - types.keys() == {
+        "delay_ms",
+        "start_at_ms",
+        "expires_at_ms",
+        "batch",
+        "replace",
+        "name",
+        "trace",
+    }
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -55,11 +73,37 @@ def test_special_options_take_more_places(name: str) -> None:
     assert special.places == (SPECIAL_PLACES if name in SPECIAL_OPTIONS else 1)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "trace"])
 def test_every_option_reaches_the_store(name: str) -> None:
     packed = pack_for_store(task(**{name: GIVEN[name]}))
     values, end = library.formats()["OPTIONS"].unpack(packed)
-    expected = {**OPTIONS, "max_attempts": -1, name: GIVEN[name]}
+    expected = {
+        **{name: value for name, value in OPTIONS.items() if name != "trace"},
+        "max_attempts": -1,
+        name: GIVEN[name],
+    }
     assert values == {each.removesuffix("_ms"): value for each, value in expected.items()}
     assert end == len(packed)
     assert pack_for_store(task()) == b""
+
+
+@pytest.mark.parametrize("name", ["", "welcome", "n" * 128])
+def test_a_trace_stands_behind_the_name(name: str) -> None:
+    packed = pack_for_store(task(name=name, trace=TRACE, priority=3))
+    values, _ = library.formats()["OPTIONS"].unpack(packed)
+    assert values["name"] == f"{name}\x1f{TRACE}"
+    assert unpack_task("a", b"1", packed) == task(name=name, trace=TRACE, priority=3)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "x", "00", TRACE + "-0", TRACE.upper().replace("1", "A"), TRACE + "\n",
+        "ff" + TRACE[2:], TRACE.replace("1", "0", 32), TRACE.replace("2", "0"),
+        "\x1f" + TRACE[1:], TRACE.encode(),
+    ],
+)  # fmt: skip
+def test_what_is_no_traceparent_is_refused(trace: Any) -> None:
+    with pytest.raises(BadRequest) as caught:
+        task(trace=trace).check()
+    assert caught.value.field == "trace"

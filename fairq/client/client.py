@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from attrs import define, evolve
 
-from fairq.client import signatures
+from fairq.client import signatures, tracing
 from fairq.client.batch import Batch
 from fairq.client.events import EventStream
 from fairq.client.later import options as later_options
@@ -133,9 +133,10 @@ class Client:
 
         They are not checked here; the server refuses the frame of one that breaks a rule.
         """
-        if owner_of(tasks[0].id):
-            return await self._enqueue_for_tenants(queue, tasks, self._deadline(timeout))
-        return await self._enqueued(queue, tasks, self._caller.enqueue(queue, tasks, self._deadline(timeout)))
+        with tracing.enqueueing(queue, tasks) as tasks:
+            if owner_of(tasks[0].id):
+                return await self._enqueue_for_tenants(queue, tasks, self._deadline(timeout))
+            return await self._enqueued(queue, tasks, self._caller.enqueue(queue, tasks, self._deadline(timeout)))
 
     async def _enqueued(self, queue: str, tasks: Sequence[NewTask], call: Call) -> list[EnqueuedTask]:
         outcomes = await self._caller.wait(call)

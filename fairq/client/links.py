@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from fairq.client import tracing
 from fairq.client.later import options as later_options
 from fairq.client.later import tasks, verbs
 from fairq.errors import BadRequest
@@ -64,7 +65,8 @@ class Links:
     async def send(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
         """Store a task; returns its id, or that of the one which is there."""
         task = self._make(target, payload, id, MAX_PAYLOAD_BYTES, options)
-        outcome = await self.enqueue(target, task)
+        with tracing.enqueueing(target, [task]) as (task,):
+            outcome = await self.enqueue(target, task)
         later_options.check_in_time([outcome])
         return outcome.partition(" ")[2] or task.id
 
@@ -75,7 +77,8 @@ class Links:
         task = self._make(target, payload, id, tasks.MAX_LINKS_BYTES, options)
         if (target, task.id) == self.own:
             raise BadRequest("a task cannot be followed by itself: its id is remembered for a while", field="id")
-        link = tasks.Link(target, task)
+        with tracing.enqueueing(target, [task]) as (task,):
+            link = tasks.Link(target, task)
         tasks.check_links([*self.found, link])
         self.found.append(link)
         return task.id

@@ -15,6 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 from attrs import define, field
 
+from fairq.client import tracing
 from fairq.client.driver import Driver
 from fairq.client.handlers import outcome_of, perform
 from fairq.client.runtime import Event, Lot, Runtime
@@ -259,6 +260,12 @@ class Working:
         key = (queue, pushed.id, pushed.lease)
         if not self.driver.session.holds(*key):
             return  # the lease was lost before the task began
+        with tracing.processing(queue, pushed):
+            await self._perform_held(key, queue, pushed, scope)
+
+    async def _perform_held(
+        self, key: tuple[str, str, int], queue: str, pushed: PushedTask, scope: anyio.CancelScope
+    ) -> None:
         settlement: Settlement | None = None
         outcome, began = "lost", self.runtime.current_time()
         self.scopes[key] = scope
@@ -274,8 +281,9 @@ class Working:
                 self.stop()
                 self._release(queue, pushed)
             if settlement is not None:
-                self.driver.session.settle(queue, settlement)
-                self.driver.wake_writer()
+                with tracing.settling(queue, pushed, settlement, outcome):
+                    self.driver.session.settle(queue, settlement)
+                    self.driver.wake_writer()
             self.app.counts[outcome] += 1
             if self.app.log_tasks:
                 ms = round((self.runtime.current_time() - began) * 1000, 1)

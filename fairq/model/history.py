@@ -23,13 +23,18 @@ def bucket_of(wait_ms: int) -> int:
     return min((wait_ms * wait_ms).bit_length(), LAST_BUCKET) if wait_ms > 0 else 0
 
 
+def middle_of(bucket: int) -> float:
+    """Return the middle of a bucket, in ms."""
+    return float(2 ** (bucket / 2 - 0.25)) if bucket else 0.0
+
+
 def percentile_of(waits: Mapping[int, int], percent: int) -> int | None:
     """Return the middle of the bucket below whose end `percent` % of the waiting times (ms) lie; None without any."""
     rank = -(-sum(waits.values()) * percent // 100)
     for bucket in sorted(waits):
         rank -= waits[bucket]
         if rank <= 0:
-            return round(2 ** (bucket / 2 - 0.25)) if bucket else 0
+            return round(middle_of(bucket))
     return None
 
 

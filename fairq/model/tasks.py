@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
@@ -22,6 +23,7 @@ MAX_ATTEMPTS = 1_000
 DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99  # 0 is the most urgent
 MAX_KEY_BYTES = 255  # of a dedupe key
 MAX_NAME_BYTES = 128  # of a task, or a group
+TRACE_PATTERN = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
 MAX_LEASE = (1 << 53) - 1  # the number of a lease
 _FIRST_LEASE_MS, _LEASES_PER_MS = 1_735_689_600_000, 32
 SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
@@ -104,6 +106,13 @@ def check_short_name(value: object, field: str) -> str:
     raise BadRequest(f"{field} must be printable text of at most {MAX_NAME_BYTES} bytes", field=field)
 
 
+def check_trace(value: object, field: str) -> str:
+    """Return the `traceparent` of W3C's Trace Context, empty for none. Raises: BadRequest."""
+    if value == "" or (isinstance(value, str) and TRACE_PATTERN.match(value)):
+        return str(value)
+    raise BadRequest(f"{field} must be a traceparent, 00-<32 hex>-<16 hex>-<2 hex>, not {value!r:.80}", field=field)
+
+
 _ENDS = ("expires_in_ms", "expires_at_ms", "expires_after_start_ms")  # of a window
 _TOO_SOON = "the task would expire before it may start; expires_after_start_ms counts from the start"
 _SPECIAL = "special"  # a task that asks for it takes SPECIAL_PLACES
@@ -120,7 +129,8 @@ class NewTask(NamedTuple):
     `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate; with `replace` that one takes all that
     this one asks for, if it waits. Its result is kept for `result_ttl_ms`; `events`: what becomes of it is told in its
     tenant's feed; `batch` is the id of an open batch. Its tenant's groups take turns, by `group_weight`; the group of a
-    batch's task is the batch, unless it names another. Its worker is told its `name`: what kind of task it is.
+    batch's task is the batch, unless it names another. Its worker is told its `name`: what kind of task it is; and its
+    `trace`: the span that enqueued it, which the SDK says if tracing is on.
     """
 
     id: str
@@ -141,6 +151,7 @@ class NewTask(NamedTuple):
     group: Annotated[str, check_short_name, _SPECIAL] = ""
     group_weight: Annotated[float, check_weight] = 1.0
     name: Annotated[str, check_short_name] = ""
+    trace: Annotated[str, check_trace] = ""
 
     @property
     def places(self) -> int:
@@ -214,6 +225,7 @@ class Lease(NamedTuple):
     wants_result: bool = False
     name: str = ""
     webhook: str = ""
+    trace: str = ""
 
 
 class Link(NamedTuple):

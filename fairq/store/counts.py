@@ -27,6 +27,11 @@ class TenantCounts:
     failed: int = 0
     waits: dict[int, int] = field(factory=dict)
 
+    @property
+    def traffic(self) -> int:
+        """How many tasks it has enqueued and attempts were started for it."""
+        return self.enqueued + self.started
+
     def add(self, more: TenantCounts) -> None:
         """Add the counts of another tenant."""
         self.enqueued += more.enqueued
@@ -34,10 +39,6 @@ class TenantCounts:
         self.failed += more.failed
         for bucket, count in more.waits.items():
             self.waits[bucket] = self.waits.get(bucket, 0) + count
-
-
-def _traffic(named: tuple[str, TenantCounts]) -> int:
-    return named[1].enqueued + named[1].started
 
 
 @define(eq=False)
@@ -59,7 +60,7 @@ class QueueCounts:
     def keep(self, most: int) -> None:
         """Count all but the tenants with the most traffic as one."""
         others = self.tenants.pop(OTHERS, TenantCounts())
-        named = sorted(self.tenants.items(), key=_traffic, reverse=True)
+        named = sorted(self.tenants.items(), key=lambda each: each[1].traffic, reverse=True)
         for _, counts in named[most:]:
             others.add(counts)
         self.tenants = dict(named[:most])

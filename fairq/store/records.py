@@ -20,7 +20,8 @@ from fairq.model.webhooks import Webhook
 from fairq.store import library
 
 _FORMATS = library.formats()
-_FIELDS = {name.removesuffix("_ms"): name for name in OPTIONS}  # of the format OPTIONS: those of NewTask
+_FIELDS = {name.removesuffix("_ms"): name for name in OPTIONS if name != "trace"}  # of the format OPTIONS
+_TRACE = "\x1f"  # stands before a task's trace, behind its name: names have no such character, few tasks a trace
 _FIXED = struct.Struct("<" + "".join(field.type for field in _FORMATS["OPTIONS"].fields if field.type != "t1"))
 _fixed_of, _texts_of = (
     attrgetter(*(_FIELDS[field.name] for field in _FORMATS["OPTIONS"].fields if (field.type == "t1") is is_text))
@@ -40,8 +41,8 @@ _SLOT, _ROW, _WAIT = (
 _HOURS = struct.Struct(_FORMATS["HOURS"].head)
 
 
-def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str]:
-    """Split a task record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, name and webhook."""
+def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str, str]:
+    """Split a record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, name, webhook and trace."""
     version, _, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
     if version != _RECORD_VERSION:
         raise StoreRefused(f"the store holds a task record of version {version}; this build reads {_RECORD_VERSION}")
@@ -49,8 +50,11 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str]:
     end = at + size
     name_end = end + 1 + record[end]
     begin = name_end + 1 + record[name_end]  # of the payload, behind name and webhook
-    name, webhook = record[end + 1 : name_end].decode(), record[name_end + 1 : begin].decode()
-    return record[at:end].decode(), int(enqueued_at), int(start_at), int(expires_at), record[begin:], name, webhook
+    name, webhook, trace = record[end + 1 : name_end].decode(), record[name_end + 1 : begin].decode(), ""
+    if _TRACE in name:
+        name, _, trace = name.partition(_TRACE)
+    times = int(enqueued_at), int(start_at), int(expires_at)
+    return record[at:end].decode(), *times, record[begin:], name, webhook, trace
 
 
 CLAIM_HEAD = 7  # values of a claim's reply before its leases
@@ -61,8 +65,8 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
     leases, number, wanting = [], reply[2], set(reply[3])
     for i in range(CLAIM_HEAD, len(reply), 4):
         id, attempt, max_attempts, record = reply[i : i + 4]
-        tenant, enqueued_at, start_at, expires_at, payload, name, webhook = unpack_record(record)
-        given = (tenant, enqueued_at, start_at, expires_at, payload, id in wanting, name, webhook)
+        tenant, enqueued_at, start_at, expires_at, payload, name, webhook, trace = unpack_record(record)
+        given = (tenant, enqueued_at, start_at, expires_at, payload, id in wanting, name, webhook, trace)
         leases.append(Lease(id.decode(), number, attempt, max_attempts, *given))
     return leases
 
@@ -79,6 +83,8 @@ def pack_options(task: NewTask) -> bytes:
         return b""
     if task.max_attempts is None:
         task = task._replace(max_attempts=_QUEUES)
+    if task.trace:
+        task = task._replace(name=task.name + _TRACE + task.trace)
     packed = _FIXED.pack(*_fixed_of(task))
     for value in _texts_of(task):
         text = value.encode()
@@ -128,6 +134,7 @@ def _unpack_task(id: str, payload: bytes, options: bytes) -> NewTask:
     asked, _ = _FORMATS["OPTIONS"].unpack(options)
     attempts = asked["max_attempts"]
     values = {name: type(OPTIONS[name])(asked[packed]) for packed, name in _FIELDS.items() if name != "max_attempts"}
+    values["name"], _, values["trace"] = values["name"].partition(_TRACE)
     return NewTask(id, payload, **values, max_attempts=None if attempts == _QUEUES else attempts)
 
 

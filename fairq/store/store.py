@@ -608,7 +608,7 @@ class Store:
         reply = await self._call("peek", queue, tenant, count)
         tasks = []
         for id, record in zip(reply[::2], reply[1::2], strict=True):
-            _, enqueued_at, start_at, expires_at, payload, *rest = unpack_record(record)
+            _, enqueued_at, start_at, expires_at, payload, *rest, _ = unpack_record(record)
             tasks.append(WaitingTask(id.decode(), enqueued_at, start_at, expires_at, payload, *rest))
         return tasks
 

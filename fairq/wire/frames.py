@@ -120,6 +120,7 @@ class PushedTask(NamedTuple):
     wants_result: bool = False
     name: str = ""
     webhook: str = ""
+    trace: str = ""
 
 
 @frozen

@@ -28,6 +28,7 @@ RULES = [DEPLOY / "prometheus" / name for name in ("rules.yml", "alerts.yml")]
 # What each alert needs to fire: series, and their values at each minute.
 READY = {'fairq_ready{instance="a"}': "1x60"}
 QUEUE = 'queue="q",instance="a"'
+TENANT = f'tenant="ada",{QUEUE}'
 FIRES: dict[str, dict[str, str]] = {
     "FairqServerDown": {'up{job="fairq",instance="a"}': "0x60"},
     "FairqNoServer": {'fairq_ready{instance="a"}': "0x60"},
@@ -38,6 +39,10 @@ FIRES: dict[str, dict[str, str]] = {
     },
     "FairqTasksWait": {
         f"fairq_oldest_ready_age_seconds{{{QUEUE}}}": "301+60x60", f"fairq_slots{{{QUEUE}}}": "5x60",
+    },
+    "FairqUnfair": {
+        f"fairq_tenant_share_ratio{{{TENANT}}}": "0.4x60", f"fairq_tenant_ready{{{TENANT}}}": "3x60",
+        f"fairq_tenant_noisy{{{TENANT}}}": "0x60", f"fairq_queue_paused{{{QUEUE}}}": "0x60",
     },
     "FairqSlotsBusy": {
         'fairq_worker_credit{instance="a"}': "100x60", 'fairq_worker_leases{instance="a"}': "99x60",
@@ -60,6 +65,7 @@ FIRES: dict[str, dict[str, str]] = {
     "FairqStoreEvicts": {'fairq_store_evicts{node="n",instance="a"}': "1x60"},
     "FairqStoreNotDurable": {'fairq_store_durable{node="n",instance="a"}': "0x60"},
     "FairqStoreClock": {'fairq_store_clock_ahead{instance="a"}': "1x60"},
+    "FairqHistoryDropped": {'fairq_history_dropped_total{instance="a"}': "0+1x60"},
     "FairqInternalErrors": {'fairq_refusals_total{code="internal",instance="a"}': "0+1x60"},
     "FairqRefusals": {'fairq_refusals_total{code="forbidden",instance="a"}': "0+120x60"},
     "FairqFileHandles": {
@@ -67,6 +73,8 @@ FIRES: dict[str, dict[str, str]] = {
     },
     "FairqQueuesUntold": {'fairq_queues{instance="a"}': "201x60"},
 }  # fmt: skip
+FLOOD = {"share_ratio": 0.1, "ready": 900, "noisy": 1}
+IDLE = {"share_ratio": 0.1, "ready": 0, "noisy": 0}
 WELL = {  # a good day: nothing fires
     'up{job="fairq",instance="a"}': "1x60",
     f'fairq_queue_tasks{{state="ready",{QUEUE}}}': "30x60", f"fairq_slots{{{QUEUE}}}": "10x60",
@@ -78,6 +86,10 @@ WELL = {  # a good day: nothing fires
     f"fairq_tasks_dispatched_total{{{QUEUE}}}": "0+1000x60", f"fairq_tasks_retried_total{{{QUEUE}}}": "0+40x60",
     'fairq_store_memory_bytes{node="n",instance="a"}': "900x60",
     'fairq_store_memory_limit_bytes{node="n",instance="a"}': "0x60",
+    f"fairq_tenant_share_ratio{{{TENANT}}}": "0.9x60", f"fairq_tenant_ready{{{TENANT}}}": "3x60",
+    f"fairq_tenant_noisy{{{TENANT}}}": "0x60", 'fairq_history_dropped_total{instance="a"}': "7x60",
+    **{f'fairq_tenant_{name}{{tenant="flood",{QUEUE}}}': f"{value}x60" for name, value in FLOOD.items()},
+    **{f'fairq_tenant_{name}{{tenant="idle",{QUEUE}}}': f"{value}x60" for name, value in IDLE.items()},
     'fairq_store_evicts{node="n",instance="a"}': "0x60", 'fairq_store_durable{node="n",instance="a"}': "1x60",
     'fairq_refusals_total{code="not_found",instance="a"}': "0+3x60", 'fairq_queues{instance="a"}': "2x60",
 }  # fmt: skip

@@ -54,6 +54,7 @@ async def page_of(store: str) -> str:
             await worker.pushed(1)
             with pytest.raises(Refused):
                 await ada.ask("enqueue", queue="No", tasks=[])
+            await served.app.recorder.flush()
             assert served.metrics is not None
             async with httpx.AsyncClient(timeout=20) as client:
                 answer = await client.get(f"http://{served.metrics.host}:{served.metrics.port}/metrics")
@@ -65,7 +66,7 @@ async def test_alerts_rules_and_panels_ask_for_what_is_told(server_store: str) -
     for family in text_string_to_metric_families(await page_of(server_store)):
         for sample in family.samples:
             told.setdefault(sample.name, set()).update(sample.labels, TARGET)
-    recorded = {rule["record"]: {"queue", "code"} for rule in RULES}
+    recorded = {rule["record"]: {"queue", "tenant", "code"} for rule in RULES}
     for where, expression in EXPRESSIONS:
         bare = re.sub(r'"[^"]*"', '""', expression)
         names = re.findall(r"\b((?:fairq|process)[a-z_:0-9]*|up)\b(?!=)(\{[^}]*\})?", re.sub(r"\[[^]]*\]", "", bare))
@@ -87,7 +88,8 @@ def test_each_alert_says_how_bad_it_is_and_which_command_answers_it(alert: dict[
     row = re.search(rf"^\| `{alert['alert']}` \|.*\|$", GUIDE.read_text(), re.MULTILINE)
     assert row, "the guide does not tell what to do then"
     for command in alert["annotations"]["command"].split("; "):
-        assert command.replace("{{ $labels.queue }}", "QUEUE") in row[0].replace("\\|", "|"), command
+        named = command.replace("{{ $labels.queue }}", "QUEUE").replace("{{ $labels.tenant }}", "TENANT")
+        assert named in row[0].replace("\\|", "|"), command
 
 
 def test_the_guide_tells_of_no_other_alert() -> None:

@@ -217,6 +217,7 @@ RULES = [
     Rule(ENQUEUES, "tasks.group_weight", (
         Together(group="g", group_weight=0), Together(batch="open", group_weight=10_000.1))),
     Rule(ENQUEUES, "tasks.name", ("n" * 129, "é" * 65, "a\nb")),
+    Rule(ENQUEUES, "tasks.trace", ("x", "00-1-2-01", f"00-{'0' * 32}-{'2' * 16}-01", f"ff-{'1' * 32}-{'2' * 16}-01")),
     Rule(ENQUEUES, "tasks.replace", (True, Together(replace=True, dedupe_key="k", batch="open"))),
     Rule(ENQUEUES, "tasks.expires_after_start_ms", (
         Together(expires_in_ms=1, expires_after_start_ms=1), Together(expires_at_ms=1, expires_after_start_ms=1))),

@@ -2,7 +2,8 @@
 
 Counts of tasks by state, and those that were ever enqueued, done, dead, expired or cancelled, are the store's, so every
 server tells the same ones, and they do not begin anew when a server does. The rest is the server's own: sum it. At most
-MAX_QUEUES queues are told, first those that workers of this server take tasks of; `fairq_queues` counts all.
+MAX_QUEUES queues are told, first those that workers of this server take tasks of; `fairq_queues` counts all. Tenants:
+tenant_metrics.py.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from fairq.model.waiting import PAUSED
 from fairq.server.admin.health import Finding, Health
 from fairq.server.admin.store_figures import Node, read_nodes
+from fairq.server.admin.tenant_metrics import QUEUES as TENANT_QUEUES
+from fairq.server.admin.tenant_metrics import Tenants, read_tenants, tell_counted, tell_stored
 from fairq.server.app import App
 
 MAX_QUEUES = 200
@@ -69,14 +72,27 @@ class Metrics:
             names = sorted(await store.queues(), key=lambda name: (name not in self.app.dispatchers, name))
             nodes = await read_nodes(store.connection.nodes())
         queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
+        tenants = [await read_tenants(store, name) for name in names[:TENANT_QUEUES]]
         registry = CollectorRegistry()
-        registry.register(_Now(self.app, found, queues, len(names), nodes))
-        return bytes(generate_latest(registry) + generate_latest(self._process))
+        registry.register(_Told(list(_Now(self.app, found, queues, tenants, len(names), nodes).collect())))
+        text = await trio.to_thread.run_sync(generate_latest, registry)  # a long page takes some 40 ms
+        return bytes(text + generate_latest(self._process))
 
     async def _look(self, name: str) -> Queue:
         counts = await self.app.store.numbers(name)
         oldest_ms = await self.app.store.oldest_wait_ms(name, MAX_TENANTS) if counts["ready"] else None
         return Queue(name, counts, (oldest_ms or 0) / 1000)
+
+
+@define(eq=False)
+class _Told:
+    """Metrics that were told at one moment, for a registry."""
+
+    metrics: Sequence[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        """Tell them again."""
+        return self.metrics
 
 
 @define(eq=False)
@@ -86,6 +102,7 @@ class _Now:
     app: App
     health: Finding
     queues: Sequence[Queue]
+    tenants: Sequence[Tenants]
     queue_count: int
     nodes: Sequence[Node]
 
@@ -95,6 +112,7 @@ class _Now:
         yield from self._of_store()
         yield from self._of_queues()
         yield from self._of_dispatch()
+        yield from self._of_tenants()
 
     def _of_server(self) -> Iterable[Metric]:
         app = self.app
@@ -162,6 +180,14 @@ class _Now:
                 started.add_metric([queue.name], dispatcher.wait_times.starts)
                 retried.add_metric([queue.name], dispatcher.wait_times.retries)
         return [workers, started, retried]
+
+    def _of_tenants(self) -> Iterator[Metric]:
+        recorder = self.app.recorder
+        dropped = "starts that this server counted, and that the history has not: the store was away for too long"
+        yield CounterMetricFamily("fairq_history_dropped", dropped, value=recorder.dropped)
+        yield from tell_stored(self.tenants)
+        tallies = recorder.tallies.queues
+        yield from tell_counted({each.queue: tallies[each.queue] for each in self.tenants if each.queue in tallies})
 
 
 def _gauge(name: str, told: str, value: float) -> Metric:

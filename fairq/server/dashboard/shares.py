@@ -9,6 +9,7 @@ from attrs import asdict, frozen
 
 from fairq.errors import NotFound
 from fairq.model.audit import Change
+from fairq.model.fairness import noisy_ones
 from fairq.model.history import History
 from fairq.model.tenants import TenantState
 from fairq.server.dashboard.recent import MAX_MARKS, Mark, Watched
@@ -19,7 +20,6 @@ from fairq.wire import messages as wire
 
 CHARTED, SHOWN = 6, 20
 PERIODS = {"live": "2 minutes", "1h": "hour", "24h": "day", "14d": "two weeks"}
-_NOISY_TASKS, _NOISY_TIMES = 30, 2.0
 
 
 @frozen
@@ -45,20 +45,6 @@ async def choose_queue(view: View) -> tuple[dict[str, Any] | None, Sequence[str]
             raise NotFound(f"there is no queue {name!r:.80}", field="queue")
         return found, names
     return max(rows, key=lambda row: (row["ready"] + row["leased"], row["enqueued"]), default=None), names
-
-
-def noisy_ones(states: Sequence[TenantState]) -> set[str]:
-    """Return the tenants that ask for far more than their share: a backlog, and twice what their weight is worth."""
-    demand = {each.tenant: each.ready + each.leased for each in states if each.ready + each.leased}
-    weights = {each.tenant: each.weight for each in states if each.tenant in demand}
-    whole, weight = sum(demand.values()), sum(weights.values())
-    return {
-        each.tenant
-        for each in states
-        if each.ready
-        and demand[each.tenant] >= _NOISY_TASKS
-        and demand[each.tenant] > _NOISY_TIMES * whole * weights[each.tenant] / weight
-    }
 
 
 def _waits(view: View, queue: str, tenant: str) -> dict[str, Any]:

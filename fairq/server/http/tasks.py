@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
 import uuid_utils
+from attrs import evolve
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairq.errors import BadRequest, FairqError, NotFound, from_code
 from fairq.model.checks import check_task_id, check_tenant
+from fairq.model.tasks import NewTask, check_trace
 from fairq.server.http.bodies import JSON, NDJSON, read_lines
 from fairq.server.http.call import Call, answer
 from fairq.server.http.fields import make_enqueue, make_request, make_task
@@ -49,6 +51,15 @@ def _read(call: Call, request: Request) -> tuple[list[Any], str | None, bool]:
     return body["tasks"], tenant if body.get("tenant") is None else body["tenant"], False
 
 
+def _traced(request: Request, tasks: Sequence[NewTask]) -> list[NewTask]:
+    """Give tasks the trace of the request; a wrong one is passed over, as W3C asks."""
+    try:
+        trace = check_trace(request.headers.get("traceparent", ""), "traceparent")
+    except BadRequest:
+        trace = ""
+    return [task._replace(trace=trace) for task in tasks] if trace else list(tasks)
+
+
 async def enqueue(request: Request) -> Response:
     """Enqueue one task, or many."""
     call, queue, key = Call.of(request), request.path_params["queue"], _id_of(request)
@@ -62,11 +73,12 @@ async def enqueue(request: Request) -> Response:
     max_bytes = call.caller.session.max_payload_bytes
     if not is_alone:
         frame = make_enqueue(queue, values, max_bytes, tenant)
+        frame = evolve(frame, tasks=_traced(request, frame.tasks))
         return _told(frame, await call.caller.ask(frame))
     task, own = make_task(values[0], max_bytes, key)
     if own is not None and tenant is not None:
         raise BadRequest("tenant is given twice", field="tenant")
-    frame = wire.Enqueue(0, queue, [task], tenant)
+    frame = wire.Enqueue(0, queue, _traced(request, [task]), tenant)
     return _told_alone(frame, await call.caller.ask(frame))
 
 

@@ -14,6 +14,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError, OutcomeUnknown, Repairing, StoreFull, Unavailable
+from fairq.server.stats.tallies import Tallies
 from fairq.store.counts import Counts, QueueCounts
 from fairq.store.store import Store
 
@@ -41,6 +42,7 @@ class Recorder:
     store: Store
     server: str
     counts: Counts
+    tallies: Tallies = field(factory=Tallies, init=False)
     dropped: int = field(default=0, init=False)
     _number: int = field(default=0, init=False)
     _pending: dict[str, _Pending] = field(factory=dict, init=False)
@@ -87,11 +89,14 @@ class Recorder:
         """Drop the counts of a queue that was deleted."""
         self.counts.queues.pop(queue, None)
         self._pending.pop(queue, None)
+        self.tallies.forget(queue)
         self._busy.discard(queue)
 
     def _next(self, queue: str) -> _Pending:
         self._number += 1
-        return _Pending(self._number, self.counts.take(queue) or QueueCounts(), trio.current_time())
+        counts = self.counts.take(queue) or QueueCounts()
+        self.tallies.add(queue, counts)
+        return _Pending(self._number, counts, trio.current_time())
 
     def _done(self, queue: str, call: _Pending) -> None:
         self._busy.discard(queue)

@@ -7,10 +7,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as some
 
-from fairq.model.tenants import TenantState
 from fairq.server.dashboard import recent as module
 from fairq.server.dashboard.recent import Sample, Watched
-from fairq.server.dashboard.shares import noisy_ones
 from fairq.store.overview import find_tenants, some_tenants
 from tests.server.harness import raw, tenant
 
@@ -34,26 +32,6 @@ def test_shares_are_parts_of_what_was_gained_in_the_last_seconds(gains: list[dic
             whole = sum(each[side] for gained in counted for each in gained.values())
             mine = sum(gained.get(name, (0, 0))[side] for gained in counted)
             assert parts[side] == (mine / whole if whole else 0)
-
-
-def state(name: str, ready: int, leased: int = 0, weight: float = 1.0) -> TenantState:
-    """A tenant with so many tasks."""
-    return TenantState(name, weight, ready, 0, 0, leased, 0, 0, 0, 0, False, False, False, False, False, 0)
-
-
-@pytest.mark.parametrize(
-    ("states", "noisy"),
-    [
-        ([state("flood", 5_000), *(state(f"q{n}", 3) for n in range(4))], {"flood"}),
-        ([state("alone", 5_000)], set()),
-        ([state("a", 100), state("b", 100), state("c", 100)], set()),
-        ([state("paid", 900, weight=9), state("b", 100)], set()),
-        ([state("few", 20), *(state(f"q{n}", 1) for n in range(9))], set()),
-        ([state("done", 0, 90), *(state(f"q{n}", 1) for n in range(9))], set()),
-    ],
-)  # fmt: skip
-def test_noisy_is_who_asks_for_far_more_than_its_weight_is_worth(states: list[TenantState], noisy: set[str]) -> None:
-    assert noisy_ones(states) == noisy
 
 
 async def test_of_many_tenants_some_are_sampled_and_any_is_found(

@@ -1,0 +1,87 @@
+"""Spans of what clients and workers do, by OpenTelemetry: `pip install 'fairq[otel]'`, and `instrument()` in a program.
+
+A task carries the W3C `traceparent` of the span that enqueued it, up to its last attempt: an enqueue, the attempts
+of its task and what their handlers do are one trace. `tracestate` and baggage do not travel.
+
+Names are those of OpenTelemetry's conventions for messaging. Their status is Development, so they stand here only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from fairq.client import tracing
+
+if TYPE_CHECKING:
+    from fairq.model.tasks import NewTask, Settlement
+    from fairq.wire.frames import PushedTask
+
+_W3C = TraceContextTextMapPropagator()
+_Attributes = Mapping[str, str | int]
+
+
+def instrument(provider: TracerProvider | None = None) -> None:
+    """Make spans from now on, in this process; by the global provider unless one is given."""
+    tracing.activate(_Tracing(trace.get_tracer("fairq", version("fairq"), provider)))
+
+
+def uninstrument() -> None:
+    """Make no more spans."""
+    tracing.activate(None)
+
+
+def _attributes(operation: str, kind: str, queue: str, **more: str | int) -> _Attributes:
+    named = {
+        "messaging.system": "fairq",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": queue,
+    }
+    return named | {name.replace("__", "."): value for name, value in more.items()}
+
+
+class _Tracing:
+    """Makes spans by a tracer."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    @contextmanager
+    def enqueueing(self, queue: str, tasks: Sequence[NewTask]) -> Iterator[Sequence[NewTask]]:
+        if len(tasks) == 1:
+            told = _attributes("enqueue", "send", queue, messaging__message__id=tasks[0].id)
+        else:
+            told = _attributes("enqueue", "send", queue, messaging__batch__message_count=len(tasks))
+        with self._tracer.start_as_current_span(f"enqueue {queue}", kind=SpanKind.PRODUCER, attributes=told):
+            carrier: dict[str, str] = {}
+            _W3C.inject(carrier)
+            parent = carrier.get("traceparent", "")
+            yield [task._replace(trace=task.trace or parent) for task in tasks]
+
+    @contextmanager
+    def processing(self, queue: str, task: PushedTask) -> Iterator[None]:
+        parent = _W3C.extract({"traceparent": task.trace}, Context())
+        told = _attributes(
+            "process", "process", queue, messaging__message__id=task.id, fairq__tenant=task.tenant,
+            fairq__attempt=task.attempt, fairq__name=task.name,
+        )  # fmt: skip
+        with self._tracer.start_as_current_span(f"process {queue}", parent, SpanKind.CONSUMER, told):
+            yield
+
+    @contextmanager
+    def settling(self, queue: str, task: PushedTask, how: Settlement, outcome: str) -> Iterator[None]:
+        processing = trace.get_current_span()
+        processing.set_attribute("fairq.outcome", outcome)
+        if how.action in ("nack", "reject"):
+            processing.set_status(Status(StatusCode.ERROR, how.error))
+        told = _attributes("settle", "settle", queue, messaging__message__id=task.id, fairq__outcome=outcome)
+        with self._tracer.start_as_current_span(f"settle {queue}", kind=SpanKind.CLIENT, attributes=told):
+            yield

@@ -1,0 +1,111 @@
+"""What /metrics tells of tenants: of few queues, and of each those with the most traffic; all others as OTHER.
+
+Counters are those of this server alone, since it started (fairq/server/stats/tallies.py): sum their rates. Gauges are
+worked out from the store, by any server alike. So which tenants have counters and which have gauges may differ.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from attrs import frozen
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from fairq.model.fairness import jain_index, noisy_ones
+from fairq.model.history import OTHERS, STEPS, middle_of
+from fairq.model.tenants import TenantState
+from fairq.server.stats.tallies import QueueTally
+from fairq.store.overview import some_tenants
+from fairq.store.store import Store
+
+QUEUES, TENANTS = 50, 20  # whose tenants are told; how many of each
+OTHER = "(other)"  # no tenant has that name
+_COMPARED = 100  # tenants of a queue whose backlogs are compared
+_SLOTS = 6  # of a minute each: the last five, and the one that is not over
+_LEAST_SHARE = 0.01  # of all that tenants were entitled to: less says little of how alike all are served
+_EDGES = range(2, 45, 2)  # buckets of the history that end at 2, 4, 8 ms, ... up to 70 minutes
+_PER_SERVER = "of this server since it started: sum the rates"
+_COUNTERS = {"enqueued": "tasks enqueued", "started": "attempts begun", "failed": "attempts that failed"}
+
+
+@frozen
+class Tenants:
+    """What the store has of a queue's tenants: states, and delivered by entitled in the last minutes."""
+
+    queue: str
+    states: Sequence[TenantState]
+    noisy: set[str]
+    ratios: Mapping[str, float]
+    jain: float
+
+
+async def read_tenants(store: Store, queue: str) -> Tenants:
+    """Read what is told of a queue's tenants, at a cost that does not grow with their number."""
+    delivered, entitled = defaultdict[str, float](float), defaultdict[str, float](float)
+    for slot in (await store.history(queue, STEPS["24h"][0], -1, _SLOTS)).slots:
+        for row in slot.rows:
+            if row.tenant != OTHERS:
+                delivered[row.tenant] += row.delivered
+                entitled[row.tenant] += row.entitled
+    served = sorted(delivered, key=lambda name: (-delivered[name] - entitled[name], name))[:TENANTS]
+    _, some = await some_tenants(store, queue, _COMPARED)
+    asked = list(dict.fromkeys([*served, *some]))[:_COMPARED]
+    states = {each.tenant: each for each in await store.tenants(queue, asked)} if asked else {}
+    waiting = sorted(states, key=lambda name: (-states[name].ready, name))
+    told = [name for name in dict.fromkeys([*served, *waiting]) if name in states][:TENANTS]
+    ratios = {name: delivered[name] / entitled[name] for name in told if entitled[name] > 0}
+    least = _LEAST_SHARE * sum(entitled[name] for name in ratios)
+    jain = jain_index(ratio for name, ratio in ratios.items() if entitled[name] >= least)
+    return Tenants(queue, [states[name] for name in told], noisy_ones(list(states.values())), ratios, jain)
+
+
+def tell_stored(all_tenants: Iterable[Tenants]) -> list[Metric]:
+    """Tell what the store has of tenants."""
+    minutes = "in the last five minutes"
+    ratio = _of_tenants("share_ratio", f"service it got {minutes} by what it was entitled to while it competed")
+    weight = _of_tenants("weight", "its weight")
+    ready = _of_tenants("ready", "its tasks that are ready and wait")
+    noisy = _of_tenants("noisy", "1: a backlog of over twice what its weight is worth of all tenants' tasks")
+    jain = GaugeMetricFamily(
+        "fairq_jain_index", f"how alike tenants' share ratios were {minutes}; 1: all alike", labels=["queue"]
+    )
+    for each in all_tenants:
+        jain.add_metric([each.queue], each.jain)
+        for state in each.states:
+            labels = [each.queue, state.tenant]
+            if state.tenant in each.ratios:
+                ratio.add_metric(labels, each.ratios[state.tenant])
+            weight.add_metric(labels, state.weight)
+            ready.add_metric(labels, state.ready)
+            noisy.add_metric(labels, state.tenant in each.noisy)
+    return [ratio, weight, ready, noisy, jain]
+
+
+def tell_counted(tallies: Mapping[str, QueueTally]) -> list[Metric]:
+    """Tell what this server has counted."""
+    counters = {
+        name: CounterMetricFamily(f"fairq_tenant_{name}", f"{told}; {_PER_SERVER}", labels=["queue", "tenant"])
+        for name, told in _COUNTERS.items()
+    }
+    waits = HistogramMetricFamily(
+        "fairq_wait_seconds",
+        f"from when tasks were ready to their first start; {_PER_SERVER}; the sum is right to some 20 %",
+        labels=["queue"],
+    )
+    for queue, tally in tallies.items():
+        rows = {name: each.counts for name, each in tally.named.items()} | {OTHER: tally.others}
+        for tenant, counts in rows.items():
+            for name, counter in counters.items():
+                counter.add_metric([queue, tenant], getattr(counts, name))
+        waits.add_metric([queue], _cumulated(tally.waits), sum(middle_of(b) * n for b, n in tally.waits.items()) / 1000)
+    return [*counters.values(), waits]
+
+
+def _of_tenants(name: str, told: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"fairq_tenant_{name}", f"{told}; all servers tell the same", labels=["queue", "tenant"])
+
+
+def _cumulated(waits: Mapping[int, int]) -> list[tuple[str, float]]:
+    told = [(str(2 ** (edge // 2) / 1000), sum(n for b, n in waits.items() if b <= edge)) for edge in _EDGES]
+    return [*told, ("+Inf", sum(waits.values()))]

@@ -1,0 +1,79 @@
+"""What this server has counted in each queue since it started: sums that only grow, for /metrics. No I/O.
+
+Of each queue at most NAMED tenants have a tally of their own, all others share one. A tenant that comes to have much
+traffic takes the place of the one that has the least. What the others' tally has of it stays there, and its own begins
+at nothing; the tally of the other tenant ends, and if it comes back later, begins at nothing too. So each tally only
+grows, none counts anything twice, and the sum of their rates is the queue's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from attrs import define, field
+
+from fairq.model.history import OTHERS
+from fairq.store.counts import QueueCounts, TenantCounts
+
+NAMED, QUEUES = 20, 400  # tenants of a queue; queues, of which the one without traffic for longest is forgotten
+_KEEPS = 0.9  # of a tenant's traffic at each addition: it is that of the last ten
+_TIMES = 2.0  # as much traffic as the tenant has whose place it takes: so that two alike do not take turns
+
+
+@define(eq=False)
+class Tally:
+    """What one tenant did; `traffic`: of late, per addition."""
+
+    counts: TenantCounts = field(factory=TenantCounts)
+    traffic: float = 0.0
+
+
+@define(eq=False)
+class QueueTally:
+    """What happened in one queue: by tenant, and its starts by buckets of their waiting time."""
+
+    named: dict[str, Tally] = field(factory=dict)
+    others: TenantCounts = field(factory=TenantCounts)
+    waits: dict[int, int] = field(factory=dict)
+
+    def add(self, counts: QueueCounts) -> None:
+        """Add what happened in a short time."""
+        for name, tally in self.named.items():
+            now = counts.tenants.get(name)
+            tally.traffic = _KEEPS * tally.traffic + (1 - _KEEPS) * (now.traffic if now else 0)
+        new = {name: more.traffic for name, more in counts.tenants.items() if name not in self.named and name != OTHERS}
+        for name in sorted(new, key=lambda each: -new[each]):
+            self._give_place(name, new[name])
+        for name, more in counts.tenants.items():
+            for bucket, count in more.waits.items():
+                self.waits[bucket] = self.waits.get(bucket, 0) + count
+            into = self.named[name].counts if name in self.named else self.others
+            into.enqueued += more.enqueued
+            into.started += more.started
+            into.failed += more.failed
+
+    def _give_place(self, name: str, traffic: float) -> None:
+        if len(self.named) >= NAMED:
+            least = min(self.named, key=lambda each: self.named[each].traffic)
+            if traffic <= _TIMES * self.named[least].traffic:
+                return
+            del self.named[least]
+        self.named[name] = Tally(traffic=traffic)
+
+
+@define(eq=False)
+class Tallies:
+    """What happened in all queues."""
+
+    queues: OrderedDict[str, QueueTally] = field(factory=OrderedDict, init=False)
+
+    def add(self, queue: str, counts: QueueCounts) -> None:
+        """Add what happened in a queue in a short time."""
+        if queue not in self.queues and len(self.queues) >= QUEUES:
+            self.queues.popitem(last=False)
+        self.queues.setdefault(queue, QueueTally()).add(counts)
+        self.queues.move_to_end(queue)
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue that was deleted."""
+        self.queues.pop(queue, None)
