@@ -154,7 +154,7 @@ def show(found: Comparison, period: str) -> None:
     print(f"busy: {used} of the slots' time today, {100 * found.proposed_used:.0f} % as proposed")
     varied = "of very different lengths" if found.is_uneven else "of one length per tenant"
     bursts = f"; in bursts: {', '.join(name or 'others' for name in found.in_bursts)}" if found.in_bursts else ""
-    print(f"taken for nearest to what was measured: tasks {varied}{bursts}")
+    print(f"assumed, as nearest to the measurements: tasks {varied}{bursts}")
     for caution in found.cautions:
         print(f"note: {caution.text}")
     print("nothing was changed")

@@ -50,13 +50,13 @@ class RecordedFleet(Fleet):
     def __init__(self, client: redis.Redis, slots: int, traffic: dict[str, Traffic], seconds: int, seed: int) -> None:
         client.flushall()
         super().__init__(Queue(client), slots, seed)
-        self.limits: dict[str, dict[str, int]] = {}
+        self.limits: dict[str, Limits] = {}
         self.enqueued, self.counted, self.waited = Counter[str](), Counter[str](), Counter[str]()
         self.flushes = 0
         for name, each in traffic.items():
-            self.limits[name] = {"max_running": each.max_running} if each.max_running else {}
+            self.limits[name] = Limits(max_running=each.max_running)
             length = _same_again(name, each.length, seed)
-            sender = self.tenant(name, length, each.backlog, weight=each.weight, **self.limits[name])
+            sender = self.tenant(name, length, each.backlog, weight=each.weight, max_running=each.max_running)
             at, source = 0.0, random.Random(f"{seed} {name}")
             while (at := at + source.expovariate(1 / each.every_ms)) < 1000 * seconds:
                 self.arrive(round(at), sender, each.at_once)
@@ -67,7 +67,7 @@ class RecordedFleet(Fleet):
         super().enqueue(sender, count)
 
     def flush(self) -> None:
-        """Add what was counted to the history."""
+        """Add the counts to the history."""
         self.flushes += 1
         args: list[object] = []
         for name, sender in self.senders.items():
@@ -106,19 +106,18 @@ class RecordedFleet(Fleet):
     def observed(self) -> Observed:
         """Tell a simulation what an operator knows."""
         state = self.queue.queue_state()
-        counts = {name: int(state.get(name, 0)) for name in ("ready", "pending", "delayed", "leased", "dead")}
+        ready, pending, leased = (int(state[name]) for name in ("ready", "pending", "leased"))
         row = QueueRow(
-            "mail", **counts, enqueued=0, done=0, expired=0, cancelled=0, is_paused=False, is_closed=False,
-            is_deleting=False, is_repairing=False, settings=QueueSettings(), workers=1, slots=self.slots, kept=0, idle=0,
+            "mail", ready, pending, 0, leased, 0, 0, 0, 0, 0, is_paused=False, is_closed=False, is_deleting=False,
+            is_repairing=False, settings=QueueSettings(), workers=1, slots=self.slots, kept=0, idle=0,
         )  # fmt: skip
-        states, limits = {}, {}
+        states = {}
         for name, share in self.queue.tenants().items():
             states[name] = TenantState(
                 name, share.weight / 1000, int(share.ready), int(share.pending), int(share.delayed), int(share.leased),
                 0, int(share.done), share.delivered, share.entitled, False, False, False, True, False, 0,
             )  # fmt: skip
-            limits[name] = Limits(**self.limits[name])
-        return observe(row, self.history(), states, limits)
+        return observe(row, self.history(), states, self.limits)
 
 
 def _same_again(name: str, length: Length, seed: int) -> Length:

@@ -1,4 +1,4 @@
-"""What was measured, what the model says of today's setup, and what it predicts of a proposed one, side by side."""
+"""The measurements, what the model says of today's setup, and what it predicts of a proposed one, side by side."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class TenantRow:
 class Comparison:
     """A simulation: of which period, for how many slots and how busy these are; its tenants, and what to know of it.
 
-    `pattern` is what was assumed, as it came closest to what was measured: `is_uneven` run times, and the tenants whose
-    tasks come in bursts.
+    Of what the history does not tell, the nearest to the measurements is assumed: `is_uneven` run times, and the tenants
+    whose tasks come in bursts.
     """
 
     queue: str
@@ -89,7 +89,7 @@ def _terms_of(setup: Setup, name: str) -> Terms:
 
 
 def _fit(observed: Observed, seed: int, rest: Callable[[], None]) -> tuple[Pattern, Played]:
-    """Return the pattern of arrivals and run times under which the model says most nearly what was measured."""
+    """Return the pattern of arrivals and run times under which the model comes closest to the measurements."""
 
     def tried(pattern: Pattern) -> tuple[float, Pattern, Played]:
         played = play(observed.setup, observed.demands, observed.step_ms, pattern, seed=seed, rest=rest)
