@@ -16,11 +16,16 @@ from fairq.client import operator_verbs
 from fairq.errors import BadRequest, NotFound
 from fairq.model.history import Period, check_period
 from fairq.model.simulation.comparison import Comparison, TenantRow, compare
-from fairq.model.simulation.observed import Observed, cut, observe
+from fairq.model.simulation.gathering import gather
+from fairq.model.simulation.observed import Observed
 from fairq.model.simulation.setup import LIMITS, Proposal, check_proposal
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
+    from fairq.model.history import History
+    from fairq.model.limits import Limits
+    from fairq.model.operating import QueueRow
+    from fairq.model.tenants import TenantState
 
 Of = Annotated[list[str] | None, Parameter(negative=())]
 
@@ -69,7 +74,7 @@ def simulate(
     """
     proposal = read_proposal(proposed or Proposed())
     wanted = check_period(period)
-    observed = run_with(server or Server(), lambda client: gather(client, queue, wanted, proposal, run_time))
+    observed = run_with(server or Server(), lambda client: read(client, queue, wanted, proposal, run_time))
     found = compare(observed, proposal)
     if json:
         print_json(asdict(found))
@@ -112,30 +117,31 @@ def _numbers(name: str, texts: Sequence[str] | None) -> Mapping[str, float]:
     return found
 
 
-async def gather(
-    client: OperatorClient, queue: str, period: Period, proposal: Proposal, run_s: float | None
+@frozen
+class _ClientReader:
+    """Answers by asking a server."""
+
+    client: OperatorClient
+    queue: str
+
+    async def row(self) -> QueueRow | None:
+        return next(iter(await self.client.ask(operator_verbs.queues(self.queue))), None)
+
+    async def history(self, period: Period, tenants: Sequence[str] | None, since_ms: int) -> History:
+        return await self.client.history(self.queue, period, tenants=tenants, since_ms=since_ms)
+
+    async def tenant(self, name: str) -> TenantState | None:
+        return next(iter(await self.client.tenants(self.queue, tenant=name)), None)
+
+    async def limits(self, tenant: str | None) -> Limits:
+        return (await self.client.limits(self.queue, tenant)).holds
+
+
+async def read(
+    client: OperatorClient, queue: str, period: Period, proposal: Proposal, run_s: float | None = None
 ) -> Observed:
     """Read all that a simulation needs; changes nothing."""
-    rows = await client.ask(operator_verbs.queues(queue))
-    if not rows:
-        raise NotFound(f"there is no queue {queue}", field="queue")
-    history = await client.history(queue, period)
-    if since_ms := cut(history, max(proposal.traffic.values(), default=1.0)):
-        history = await client.history(queue, period, since_ms=since_ms)
-    names = [each.tenant for each in history.tenants if each.tenant]
-    if more := sorted(proposal.tenants - set(names)):
-        names = [*more, *names][: max(len(more), 20)]
-        history = await client.history(queue, period, tenants=names, since_ms=since_ms)
-    states, limits = {}, {}
-    for name in names:
-        found = await client.tenants(queue, tenant=name)
-        if found:
-            states[name] = found[0]
-            limits[name] = (await client.limits(queue, name)).holds
-        elif name in more:
-            raise NotFound(f"queue {queue} has no tenant {name}", field="tenant")
-    limits[""] = (await client.limits(queue)).holds
-    return observe(rows[0], history, states, limits, slots=None if rows[0].slots else proposal.slots, run_s=run_s)
+    return await gather(_ClientReader(client, queue), queue, period, proposal, run_s)
 
 
 _COLUMNS = {

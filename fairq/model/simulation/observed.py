@@ -58,12 +58,12 @@ def cut(history: History, factor: float = 1.0) -> int:
 
 def observe(
     row: QueueRow, history: History, states: Mapping[str, TenantState], limits: Mapping[str, Limits], *,
-    slots: int | None = None, run_s: float | None = None,
+    slots: int | None = None, run_s: float | None = None, is_cut: bool = False,
 ) -> Observed:  # fmt: skip
     """Put together what is known of a queue and the tenants in its history (and others that have a state).
 
     `slots`: in place of those that are attached now. `run_s`: how long tasks run, for a queue that shares tasks, whose
-    history has no worker time. Raises: NotFound without history; BadRequest.
+    history has no worker time. `is_cut`: the history is a part of the period. Raises: NotFound without history; BadRequest.
     """
     series = {each.tenant: each for each in history.tenants}
     if not history.times_ms or not any(each.totals.started for each in series.values()):
@@ -74,6 +74,11 @@ def observe(
         raise BadRequest(f"{has}: say for how many slots to simulate", field="slots")
     cautions: list[Caution] = []
     over_ms = history.step_ms * len(history.times_ms)
+    if is_cut:
+        text = (
+            f"only the last {over_ms / 60_000:.0f} min are simulated: more than {MAX_TASKS:,} tasks came in the period"
+        )
+        cautions.append(Caution("cut", text))
     usual_ms = _usual_run_ms(row, history, run_s, over_ms, cautions)
     demands, terms, measured = [], {}, {}
     for name in [*(name for name in series if name), *([OTHERS] if OTHERS in series else [])]:
