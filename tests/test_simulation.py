@@ -18,10 +18,11 @@ from fairq.model.operating import QueueRow
 from fairq.model.queues import QueueSettings
 from fairq.model.simulation import run
 from fairq.model.simulation.comparison import compare
+from fairq.model.simulation.fair_pick import Account, FairPick
 from fairq.model.simulation.observed import MAX_TASKS, Observed, cut, observe
 from fairq.model.simulation.run import Played, play
 from fairq.model.simulation.setup import Proposal, Setup, Terms, check_proposal
-from fairq.model.simulation.traffic import Demand, Pattern, arrival_times
+from fairq.model.simulation.traffic import Demand, Pattern, arrival_times, batch_size
 from fairq.model.tenants import TenantState
 
 STEP_MS = 10_000
@@ -49,8 +50,8 @@ def queues(draw: Any) -> tuple[Setup, list[Demand], Pattern]:
         )  # fmt: skip
     share, reserve = draw(st.sampled_from(["time", "count"])), draw(st.sampled_from([0, 0, 30]))
     setup = Setup(draw(st.integers(1, 5)), terms, share, reserve)
-    bursts = frozenset(each.tenant for each in demands if draw(st.booleans()))
-    return setup, demands, Pattern(bursts, draw(st.booleans()))
+    batches = {each.tenant: draw(st.integers(2, 9)) for each in demands if draw(st.booleans())}
+    return setup, demands, Pattern(batches, draw(st.booleans()))
 
 
 @settings(max_examples=150)
@@ -86,8 +87,8 @@ def test_limits_on_running_tasks_hold_at_all_times(drawn: tuple[Setup, list[Dema
     setup, demands, pattern = drawn
     watched: list[tuple[int, int]] = []
 
-    class Watched(run.FairPick):
-        def take(self, account: Any) -> tuple[float, int]:
+    class Watched(FairPick):
+        def take(self, account: Account) -> tuple[float, int]:
             assert self.leased <= setup.slots
             assert not account.max_running or account.leased <= account.max_running
             watched.append((account.leased, account.max_running))
@@ -110,6 +111,7 @@ def test_shares_follow_the_weights_of_tenants_that_always_wait() -> None:
     last = 0.0
     for weight in (0.25, 1.0, 3.0, 9.0):
         share = flood(weight).outcomes["one"].share
+        assert share is not None
         assert share == pytest.approx(weight / (1 + weight), abs=0.02)
         assert share > last
         last = share
@@ -218,6 +220,15 @@ def test_tasks_with_a_start_time_come_when_they_may_start() -> None:
     assert sum(later.arrivals) == 10, "the others still wait for their start time"
     (earlier,) = told(series("a", [0, 0], [10, 30], 5)).demands
     assert (list(earlier.arrivals), earlier.waiting) == ([10, 30], 0)
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+def test_how_many_tasks_come_at_once_is_read_from_the_counts(size: int) -> None:
+    source, at, counts = Random(size), 0.0, [0] * 360
+    while (at := at + source.expovariate(1 / (300 * size))) < 360 * STEP_MS:
+        counts[int(at // STEP_MS)] += size
+    assert batch_size(counts) == pytest.approx(size, rel=0.3)
+    assert batch_size([n * 100 for n in range(360)]) == 1, "more and more, steadily"
 
 
 def test_other_tenants_are_several_none_busier_than_the_named_ones() -> None:

@@ -13,7 +13,7 @@ from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.cli.top import say_ms
 from fairq.client import operator_verbs
-from fairq.errors import BadRequest, NotFound
+from fairq.errors import BadRequest
 from fairq.model.history import Period, check_period
 from fairq.model.simulation.comparison import Comparison, TenantRow, compare
 from fairq.model.simulation.gathering import gather
@@ -125,7 +125,8 @@ class _ClientReader:
     queue: str
 
     async def row(self) -> QueueRow | None:
-        return next(iter(await self.client.ask(operator_verbs.queues(self.queue))), None)
+        rows = await self.client.ask(operator_verbs.queues(self.queue))
+        return rows[0] if rows else None
 
     async def history(self, period: Period, tenants: Sequence[str] | None, since_ms: int) -> History:
         return await self.client.history(self.queue, period, tenants=tenants, since_ms=since_ms)
@@ -159,8 +160,8 @@ def show(found: Comparison, period: str) -> None:
     used = f"{100 * found.used:.0f} %"
     print(f"busy: {used} of the slots' time today, {100 * found.proposed_used:.0f} % as proposed")
     varied = "of very different lengths" if found.is_uneven else "of one length per tenant"
-    bursts = f"; in bursts: {', '.join(name or 'others' for name in found.in_bursts)}" if found.in_bursts else ""
-    print(f"assumed, as nearest to the measurements: tasks {varied}{bursts}")
+    batches = ", ".join(f"{name or 'others'} {size}" for name, size in found.batches.items())
+    print(f"assumed: tasks {varied}; {'tasks that come at once: ' + batches if batches else 'they come one by one'}")
     for caution in found.cautions:
         print(f"note: {caution.text}")
     print("nothing was changed")

@@ -92,13 +92,12 @@ SCENARIOS = {
 }
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_a_prediction_is_near_to_what_then_happens(redis_client: redis.Redis, name: str) -> None:
-    seed, scenario = 1, SCENARIOS[name]
-    today = RecordedFleet(redis_client, scenario.slots, dict(scenario.traffic), SECONDS, seed)
+def check(client: redis.Redis, scenario: Scenario, seed: int) -> None:
+    """Predict a change, then have it happen."""
+    today = RecordedFleet(client, scenario.slots, dict(scenario.traffic), SECONDS, seed)
     today.record(SECONDS)
     told = compare(today.observed(), scenario.proposal)
-    then = RecordedFleet(redis_client, scenario.new_slots or scenario.slots, scenario.changed, SECONDS, seed)
+    then = RecordedFleet(client, scenario.new_slots or scenario.slots, scenario.changed, SECONDS, seed)
     then.record(SECONDS)
     got = then.got()
     for row in told.tenants:
@@ -108,3 +107,18 @@ def test_a_prediction_is_near_to_what_then_happens(redis_client: redis.Redis, na
         assert abs(row.proposed.share - real.share) <= SHARE_POINTS, row
         low, high = sorted((row.proposed.p99_ms + NO_MATTER_MS, real.p99_ms + NO_MATTER_MS))
         assert high <= FACTOR * low, row
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["a weight is raised beside a flood", "fewer slots, too few for all"])
+def test_a_prediction_is_near_to_what_then_happens(redis_client: redis.Redis, name: str) -> None:
+    check(redis_client, SCENARIOS[name], 1)
+
+
+@pytest.mark.deep
+@pytest.mark.one_store
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_many_predictions_are_near_to_what_then_happens(redis_client: redis.Redis, name: str, seed: int) -> None:
+    check(redis_client, SCENARIOS[name], seed)

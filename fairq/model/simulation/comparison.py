@@ -12,7 +12,7 @@ from fairq.model.history import OTHERS
 from fairq.model.simulation.observed import LITTLE_STARTS, Caution, Observed
 from fairq.model.simulation.run import Outcome, Played, play
 from fairq.model.simulation.setup import Proposal, Setup, Terms, check_proposal
-from fairq.model.simulation.traffic import Pattern
+from fairq.model.simulation.traffic import Pattern, batch_size
 
 _CLOSE = math.log(1.2)  # waiting times are measured no better than that
 _UNFIT = math.log(2.0)
@@ -21,7 +21,7 @@ _FLOOR_MS = 20.0  # differences below are of no interest
 
 @frozen
 class TenantRow:
-    """A tenant (empty: all others): its terms, and what it got, would get under today's, and under those proposed."""
+    """A tenant (empty: all others): its terms; what it got, and would get under today's and the proposed ones."""
 
     tenant: str
     terms: Terms
@@ -35,8 +35,8 @@ class TenantRow:
 class Comparison:
     """A simulation: of which period, for how many slots and how busy these are; its tenants, and what to know of it.
 
-    Of what the history does not tell, the nearest to the measurements is assumed: `is_uneven` run times, and the tenants
-    whose tasks come in bursts.
+    Of what the history does not tell, the nearest to the measurements is assumed: `is_uneven` run times, and how many
+    tasks come at once (`batches`, of tenants where it is more than one).
     """
 
     queue: str
@@ -46,7 +46,7 @@ class Comparison:
     used: float
     proposed_used: float
     is_uneven: bool
-    in_bursts: Sequence[str]
+    batches: Mapping[str, int]
     tenants: Sequence[TenantRow]
     cautions: Sequence[Caution]
 
@@ -54,7 +54,7 @@ class Comparison:
 def compare(
     observed: Observed, proposal: Proposal, *, seed: int = 0, rest: Callable[[], None] = lambda: None
 ) -> Comparison:
-    """Simulate a queue as it is and as it would be: at most five simulations. Raises: BadRequest, NotFound."""
+    """Simulate a queue as it is and as it would be: at most four simulations. Raises: BadRequest, NotFound."""
     check_proposal(proposal)
     if unknown := proposal.tenants - observed.measured.keys():
         raise NotFound(f"queue {observed.queue} has no tenant {min(unknown)!r:.80}", field="tenant")
@@ -76,7 +76,7 @@ def compare(
     cautions = [*observed.cautions, *_cautions(observed, proposal, today, proposed)]
     return Comparison(
         observed.queue, round(today.over_ms), observed.setup.slots, setup.slots, today.used, proposed.used,
-        pattern.is_uneven, sorted(pattern.in_bursts), rows, cautions,
+        pattern.is_uneven, dict(pattern.batches), rows, cautions,
     )  # fmt: skip
 
 
@@ -91,22 +91,21 @@ def _terms_of(setup: Setup, name: str) -> Terms:
 def _fit(observed: Observed, seed: int, rest: Callable[[], None]) -> tuple[Pattern, Played]:
     """Return the pattern of arrivals and run times under which the model comes closest to the measurements."""
 
-    def tried(pattern: Pattern) -> tuple[float, Pattern, Played]:
+    arrivals: dict[str, list[Sequence[int]]] = {}
+    for demand in observed.demands:
+        arrivals.setdefault(demand.group, []).append(demand.arrivals)
+    sizes = {name: batch_size([sum(column) for column in zip(*some, strict=True)]) for name, some in arrivals.items()}
+    batches = {name: size for name, size in sizes.items() if size > 1}
+    best: tuple[float, Pattern, Played] | None = None
+    for pattern in (Pattern(batches), Pattern(batches, is_uneven=False), *([Pattern()] if batches else [])):
         played = play(observed.setup, observed.demands, observed.step_ms, pattern, seed=seed, rest=rest)
-        return _misfit(observed.measured, played.outcomes), pattern, played
-
-    even = tried(Pattern())
-    if even[0] <= _CLOSE:
-        return even[1:]
-    bursts = tried(Pattern(frozenset(observed.measured)))
-    mixed = frozenset(
-        name
-        for name, measured in observed.measured.items()
-        if _distance(measured, bursts[2].outcomes[name]) < _distance(measured, even[2].outcomes[name])
-    )
-    steady = tried(Pattern(mixed, is_uneven=False))
-    others = [bursts, steady, *([tried(Pattern(mixed))] if mixed and mixed != bursts[1].in_bursts else [])]
-    return min([even, *others], key=lambda each: each[0])[1:]
+        misfit = _misfit(observed.measured, played.outcomes)
+        if best is None or misfit < best[0]:
+            best = misfit, pattern, played
+        if misfit <= _CLOSE:
+            break
+    assert best is not None
+    return best[1:]
 
 
 def _misfit(measured: Mapping[str, Outcome], outcomes: Mapping[str, Outcome]) -> float:

@@ -63,7 +63,9 @@ def observe(
     """Put together what is known of a queue and the tenants in its history (and others that have a state).
 
     `slots`: in place of those that are attached now. `run_s`: how long tasks run, for a queue that shares tasks, whose
-    history has no worker time. `is_cut`: the history is a part of the period. Raises: NotFound without history; BadRequest.
+    history has no worker time. `is_cut`: the history is a part of the period.
+
+    Raises: NotFound without history; BadRequest.
     """
     series = {each.tenant: each for each in history.tenants}
     if not history.times_ms or not any(each.totals.started for each in series.values()):
