@@ -222,6 +222,15 @@ def test_tasks_with_a_start_time_come_when_they_may_start() -> None:
     assert (list(earlier.arrivals), earlier.waiting) == ([10, 30], 0)
 
 
+def test_attempts_after_failures_are_no_tasks_of_their_own() -> None:
+    (dying,) = told(series("a", [40, 0], [100, 100], done=0, failed=200)).demands
+    assert (sum(dying.arrivals), dying.fails) == (40, 1.0)
+    (rejected,) = told(series("a", [100, 100], [100, 100], done=100, failed=100)).demands
+    assert (sum(rejected.arrivals), rejected.fails) == (200, 0.0)
+    played = play(Setup(4, {"a": Terms()}), [dying], STEP_MS, Pattern())
+    assert played.outcomes["a"].started > 3 * 40
+
+
 @pytest.mark.parametrize("size", [1, 7, 60])
 def test_how_many_tasks_come_at_once_is_read_from_the_counts(size: int) -> None:
     source, at, counts = Random(size), 0.0, [0] * 360

@@ -1,4 +1,4 @@
-"""Which questions are asked for a simulation, whoever answers them: a client, or the server itself."""
+"""Which questions are asked for a simulation, in the same way of a client and of the server itself."""
 
 from __future__ import annotations
 

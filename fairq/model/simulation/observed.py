@@ -13,7 +13,7 @@ from fairq.model.limits import Limits
 from fairq.model.operating import QueueRow
 from fairq.model.simulation.run import Outcome
 from fairq.model.simulation.setup import LIMITS, MAX_SLOTS, MAX_TENANTS, Setup, Terms
-from fairq.model.simulation.traffic import Demand
+from fairq.model.simulation.traffic import FLUSH_MS, Demand
 from fairq.model.tenants import TenantState
 
 MAX_TASKS = 40_000  # that come in one simulation: of a busier queue only the last part of the period is simulated
@@ -86,7 +86,7 @@ def observe(
     for name in [*(name for name in series if name), *([OTHERS] if OTHERS in series else [])]:
         one, state = series[name], states.get(name)
         ready, leased = _present(name, row, states)
-        demand = _demand(one, ready, leased, _run_ms(row, one, usual_ms, run_s))
+        demand = _demand(one, ready, leased, _run_ms(row, one, usual_ms, run_s), row.settings.max_attempts)
         measured[name] = Outcome(
             one.totals.delivered_part, one.totals.p50_ms, one.totals.p99_ms, one.totals.started, ready
         )
@@ -140,26 +140,36 @@ def _present(name: str, row: QueueRow, states: Mapping[str, TenantState]) -> tup
     return max(0, ready), max(0, row.leased - sum(each.leased for each in states.values()))
 
 
-def _demand(one: TenantSeries, ready: int, leased: int, run_ms: float) -> Demand:
+def _demand(one: TenantSeries, ready: int, leased: int, run_ms: float, max_attempts: int) -> Demand:
     """Tell what became ready when, so that what then started and what is ready now add up.
 
     More were enqueued than that: the rest still waits for its start time. Fewer: the rest waited already, or (where
     what started first had not waited for long) it was enqueued earlier with a start time in this period.
     """
-    totals = one.totals
-    became = max(totals.done + leased, totals.started - totals.failed) + ready
-    enqueued, arrivals = totals.enqueued, list(one.enqueued)
+    totals, arrivals = one.totals, list(one.enqueued)
+    fails = min(1.0, totals.failed / totals.started) if totals.started else 0.0
+    least = max(totals.done + leased, _first_attempts(totals.started, fails, max_attempts)) + ready
+    became = max(least, min(totals.enqueued, totals.started + ready))
+    if became > least:  # not all that failed was tried again
+        fails = min(fails, max(0.0, 1 - (became - ready) / totals.started))
     waited_ms = next((wait for wait in one.p50_ms if wait is not None), 0)
     waiting = 0
-    if enqueued > became:
+    if totals.enqueued > became:
         arrivals = _scaled(arrivals, became)
-    elif waited_ms > 10_000 or not totals.started:
-        waiting = became - enqueued
+    elif waited_ms > FLUSH_MS or not totals.started:
+        waiting = became - totals.enqueued
     else:
-        more = _scaled(one.started, became - enqueued)
+        more = _scaled(one.started, became - totals.enqueued)
         arrivals = [one + other for one, other in zip(arrivals, more, strict=True)]
-    fails = min(1.0, totals.failed / totals.started) if totals.started else 0.0
     return Demand(one.tenant, one.tenant, arrivals, run_ms, fails, min(waiting, MAX_TASKS), float(waited_ms))
+
+
+def _first_attempts(started: int, fails: float, max_attempts: int) -> int:
+    """Return how many of the attempts were a task's first, if all that fail are tried again."""
+    if fails == 1.0:
+        return started // (max_attempts or started or 1)
+    most = 1 - fails**max_attempts if max_attempts else 1.0
+    return round(started * (1 - fails) / most)
 
 
 def _scaled(counts: Sequence[int], whole: int) -> list[int]:
