@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.server.harness import WORKER, raw
+from tests.server.harness import VIEWER, WORKER, raw
 
 from .harness import Commands, ServerThread
 
@@ -56,6 +56,7 @@ def test_json_has_all_three_columns(commands: Commands, server: ServerThread) ->
     assert outcomes["measured"]["started"] == 4
     assert outcomes["proposed"]["started"] + outcomes["proposed"]["waiting"] == 2 * outcomes["today"]["started"]
     assert outcomes["today"]["share"] == 1.0
+    assert commands("simulate", "emails", "--slots", "3", token=VIEWER).code == 0, "it only reads"
     assert {"little_history", "few_starts"} <= {each["code"] for each in found["cautions"]}
 
 

@@ -55,23 +55,25 @@ def play(
     pick = FairPick(setup, Random(f"{seed} pick"))
     sources = [Random(f"{seed} {demand.tenant}") for demand in demands]
     lengths = [run_times(demand, pattern, Random(f"{seed} run {demand.tenant}")) for demand in demands]
-    arrivals = sorted(
-        (at, place)
-        for place, (demand, source) in enumerate(zip(demands, sources, strict=True))
-        for at in arrival_times(demand, step_ms, pattern, factors(demand.group), source)
+    arrivals = heapq.merge(  # in place of one long sort, which would hold up other threads
+        *(
+            sorted((at, place) for at in arrival_times(demand, step_ms, pattern, factors(demand.group), source))
+            for place, (demand, source) in enumerate(zip(demands, sources, strict=True))
+        )
     )
     until = step_ms * max((len(demand.arrivals) for demand in demands), default=0)
     waits: list[list[float]] = [[] for _ in demands]
     starts = [0] * len(demands)
     events: list[tuple[float, int, int, int, float, int]] = []  # at, order, what, of whom, came or began at, attempt
-    order = coming = count = 0
+    order = count = 0
+    coming = next(arrivals, None)
     accounts = pick.accounts
     places = {id(account): place for place, account in enumerate(accounts)}
     while count < MAX_STARTS:
         next_at = events[0][0] if events else until
-        if coming < len(arrivals) and arrivals[coming][0] <= next_at:
-            at, place = arrivals[coming]
-            coming += 1
+        if coming is not None and coming[0] <= next_at:
+            at, place = coming
+            coming = next(arrivals, None)
             if at >= until:
                 break
             if at > pick.now:
