@@ -44,6 +44,7 @@ _COMMANDS = {
     "events": "Print the events of a tenant's tasks, and follow them.",
     "tenants": "List a queue's tenants, set weights, limits and opening hours, pause and resume.",
     "top": "Show queues and top tenants as they are now: rates, waiting times, shares.",
+    "simulate": "Predict shares and waiting times under other weights, limits or slots.",
     "queues": "List queues, change settings, limits and opening hours, pause, resume, repair and delete.",
     "dead": "List, show, replay and purge dead letters.",
     "schedules": "Create, list, pause, resume and remove recurring tasks.",

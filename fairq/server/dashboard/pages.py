@@ -21,6 +21,7 @@ from fairq.model.why_text import say_why
 from fairq.model.workers import HeldTask, WorkerState
 from fairq.server.dashboard.actions import FILTERS, letters_of
 from fairq.server.dashboard.shares import choose_queue, fairness
+from fairq.server.dashboard.simulation import simulation
 from fairq.server.dashboard.system import audit, system, tokens
 from fairq.server.dashboard.view import Context, Page, View, rows_of
 from fairq.store.overview import due, find_tenants
@@ -206,6 +207,7 @@ PAGES: Sequence[Page] = (
     Page("/workers", "workers.html", "Workers", workers),
     Page("/workers/{worker}", "worker.html", "Workers", worker),
     Page("/dead", "dead.html", "Dead letters", dead, is_live=False),
+    Page("/simulate", "simulate.html", "Simulate", simulation, is_live=False),
     Page("/audit", "audit.html", "Audit", audit),
     Page("/tokens", "tokens.html", "Tokens", tokens, is_live=False),
     Page("/system", "system.html", "System", system),

@@ -1,0 +1,124 @@
+"""The Simulate page: what tenants would get under other weights, limits and slots; nothing is changed.
+
+One simulation runs at a time, in a thread that rests after every half millisecond, so that this server's tasks do not
+wait for it; it ends when the answer is no longer wanted, or took DEADLINE_S.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import trio
+from attrs import frozen
+
+from fairq.errors import BadRequest, NotFound, TooMany
+from fairq.model.history import History, Period, check_period
+from fairq.model.limits import Limits
+from fairq.model.operating import HeldLimits, QueueRow
+from fairq.model.simulation.comparison import Comparison, compare
+from fairq.model.simulation.gathering import gather
+from fairq.model.simulation.observed import Observed
+from fairq.model.simulation.setup import Proposal, check_proposal
+from fairq.model.tenants import TenantState
+from fairq.server.dashboard.shares import choose_queue
+from fairq.server.dashboard.view import Context, View, rows_of
+from fairq.wire import messages as wire
+
+DEADLINE_S = 8.0
+PERIODS = {"1h": "hour", "24h": "day", "14d": "two weeks"}
+_REST_S = 0.0005
+_LIMITER = trio.CapacityLimiter(1)
+
+
+@frozen
+class _ViewReader:
+    """Answers as this operator is told."""
+
+    view: View
+    queue: str
+
+    async def row(self) -> QueueRow | None:
+        return next(iter(rows_of(QueueRow, (await self.view.ask(wire.Queues(0, self.queue)))["queues"])), None)
+
+    async def history(self, period: Period, tenants: Sequence[str] | None, since_ms: int) -> History:
+        named = None if tenants is None else list(tenants)
+        return rows_of(History, [await self.view.ask(wire.History(0, self.queue, period, named, since_ms))])[0]
+
+    async def tenant(self, name: str) -> TenantState | None:
+        return next(
+            iter(rows_of(TenantState, (await self.view.ask(wire.Tenants(0, self.queue, name)))["tenants"])), None
+        )
+
+    async def limits(self, tenant: str | None) -> Limits:
+        return rows_of(HeldLimits, [await self.view.ask(wire.Limits(0, self.queue, tenant))])[0].holds
+
+
+async def compare_in_thread(observed: Observed, proposal: Proposal) -> Comparison:
+    """Simulate beside what else this server does. Raises: TooMany when that takes too long; BadRequest, NotFound."""
+    with trio.move_on_after(DEADLINE_S):
+        work = partial(compare, observed, proposal, rest=_rest)
+        return await trio.to_thread.run_sync(work, limiter=_LIMITER)
+    raise TooMany("the server is too busy to simulate; `fairq simulate` does it elsewhere")
+
+
+def _rest() -> None:
+    trio.from_thread.check_cancelled()
+    time.sleep(_REST_S)
+
+
+def read_query(query: Mapping[str, str]) -> Proposal:
+    """Read what is proposed: `weight:acme=4`, `max_running:acme=10`, `traffic:acme=2`, `slots`. Raises: BadRequest."""
+    weights, limits, traffic = dict[str, float](), dict[str, dict[str, float]](), dict[str, float]()
+    for key, text in query.items():
+        name, _, tenant = key.partition(":")
+        if tenant and text.strip():
+            value = _number(name, text)
+            if name == "weight":
+                weights[tenant] = value
+            elif name == "traffic":
+                traffic[tenant] = value
+            elif name == "max_running":
+                limits[tenant] = {name: _whole(name, value)}
+            else:
+                raise BadRequest(f"{name!r:.40} cannot be simulated here", field=name[:80])
+    slots = query.get("slots", "").strip()
+    return check_proposal(
+        Proposal(weights, limits, traffic, _whole("slots", _number("slots", slots)) if slots else None)
+    )
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BadRequest(f"{name} must be a number, not {text!r:.40}", field=name[:80]) from None
+
+
+def _whole(name: str, value: float) -> int:
+    if not value.is_integer():
+        raise BadRequest(f"{name} must be a whole number, not {value!r:.40}", field=name)
+    return int(value)
+
+
+async def simulation(view: View) -> Context:
+    """What came in the last hours, under today's setup and under what is proposed."""
+    row, queues = await choose_queue(view)
+    context: Context = {"row": row, "queues": queues, "periods": PERIODS, "period": "1h", "found": None, "lack": ""}
+    if row is None:
+        return context
+    queue, period = row["queue"], check_period(view.query.get("period", "1h"))
+    proposal = read_query(view.query)
+    try:
+        observed = await gather(_ViewReader(view, queue), queue, period, proposal)
+    except NotFound as error:
+        if error.field != "period":
+            raise
+        return context | {"queue": queue, "period": period, "lack": "history"}
+    except BadRequest as error:
+        if proposal.is_empty and error.field in ("slots", "run_time"):
+            return context | {"queue": queue, "period": period, "lack": error.field}
+        raise
+    found = await compare_in_thread(observed, proposal)
+    return context | {"queue": queue, "period": period, "found": found, "is_empty": proposal.is_empty}
