@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 import trio
 
+from fairq.wire.terms import Role
 from tests.server.harness import VIEWER, WORKER, raw
+from tests.store.waiting import wait_until
 
 from .harness import Commands, ServerThread
 
@@ -17,7 +20,7 @@ def give(commands: Commands, server: ServerThread, tasks: dict[str, int]) -> Non
     for tenant, count in tasks.items():
         for n in range(count):
             commands.enqueue("emails", str(n), name=tenant)
-    served = server.served
+    served, until = server.served, time.monotonic() + 30
     assert served is not None
 
     async def work() -> None:
@@ -30,8 +33,11 @@ def give(commands: Commands, server: ServerThread, tasks: dict[str, int]) -> Non
                     await worker.settle("emails", "ack", *pushed)
                     left -= len(pushed)
         await served.app.recorder.flush()
+        await wait_until(lambda: not any(each.identity.role is Role.WORKER for each in served.app.connections))
 
     server.call(work)
+    while any(row["slots"] for row in commands("queues", "list", "--json").json):
+        assert time.monotonic() < until, "the worker is still attached"
 
 
 def test_a_table_says_what_was_and_what_would_be(commands: Commands, server: ServerThread) -> None:
