@@ -84,14 +84,18 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return [f"nothing reads the variable {name}{near(name, known)}" for name in sorted(given - known)]
 
 
-def _is_interrupt(error: BaseException | None) -> bool:
+def _is_interrupt(raised: BaseException) -> bool:
     """Whether ctrl-C was pressed: also if other errors came with the interrupt, or while things ended because of it."""
-    while error is not None:
+    seen: set[BaseException] = set()
+    left: list[BaseException | None] = [raised]
+    while left:
+        error = left.pop()
+        if error is None or error in seen:  # an error of a group may have the group as its context
+            continue
         if isinstance(error, KeyboardInterrupt):
             return True
-        if isinstance(error, BaseExceptionGroup) and any(_is_interrupt(each) for each in error.exceptions):
-            return True
-        error = error.__context__
+        seen.add(error)
+        left += [error.__context__, *(error.exceptions if isinstance(error, BaseExceptionGroup) else ())]
     return False
 
 

@@ -402,3 +402,7 @@ def test_ctrl_c_is_told_by_the_exit_code_whatever_comes_with_it(
     monkeypatch.setattr("fairq.cli.app.commands", lambda is_listing: interrupted)
     assert run(["queues", "list"]) == 130
     assert "gone" not in capsys.readouterr().err
+
+
+def test_an_error_whose_group_is_its_context_is_told_in_a_line(commands: Commands, server: ServerThread) -> None:
+    one_line_error(commands("why", "nothing", "ada/t"), 1, "nothing")
