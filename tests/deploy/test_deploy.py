@@ -120,7 +120,7 @@ def test_compose_store_is_out_of_reach_from_outside(compose: dict[str, Any]) -> 
 
 def test_compose_starts_the_store_with_the_password_as_its_users_hash(compose: dict[str, Any], tmp_path: Path) -> None:
     script = compose["services"]["store"]["command"][2].replace("$$", "$")
-    script = script.replace("/etc/valkey/redis.acl", str(DEPLOY / "redis.acl")).replace("/tmp/", f"{tmp_path}/")
+    script = script.replace("/tmp/", f"{tmp_path}/").replace("/etc/valkey/redis.acl", str(DEPLOY / "redis.acl"))
     before_start = script.partition("exec ")[0]
     environment = {"PATH": os.environ["PATH"], "REDISCLI_AUTH": stores.PASSWORD}
     subprocess.run(["sh", "-ec", before_start], env=environment, check=True, timeout=30)
