@@ -13,7 +13,8 @@ from fairq.model.checks import MAX_TIME_MS, check_int
 UNKNOWN, BEGUN = "unknown", "begun"  # outcomes of changes that their servers have not ended
 TEXT_BYTES = 1_000  # of a target, of what is new, of the previous: what is longer is cut
 TOKEN_PATTERN, VERB_PATTERN = re.compile(r"[a-z0-9]{4,32}\Z"), re.compile(r"[a-z_]{1,40}\Z")
-PLACE_PATTERN = re.compile(r"[0-9]{1,16}-[0-9]{1,10}\Z")
+PLACE_PATTERN = re.compile(r"(0|[1-9][0-9]{0,15})-(0|[1-9][0-9]{0,9})\Z")
+NO_CHANGE = "0-0"  # the place of the newest change where there is none
 
 
 @frozen

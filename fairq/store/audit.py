@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 from attrs import define
 
-from fairq.model.audit import BEGUN, AuditFilter, AuditPage, Change, Draft
+from fairq.model.audit import BEGUN, NO_CHANGE, AuditFilter, AuditPage, Change, Draft
 from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection
 
@@ -67,6 +67,8 @@ class Audit:
         """Read up to `count` changes: from a cursor on (empty: the newest) backwards, or those `after` one."""
         if after:
             return await self._read_on(prefix, which, after, count)
+        if cursor == NO_CHANGE:  # the store refuses to look for what is older
+            return AuditPage([], newest=cursor)
         begun = [] if cursor else await self._begun(prefix, which)
         found: list[Change] = []
         newest, at, looked = cursor, f"({cursor}" if cursor else "+", 0
@@ -82,7 +84,7 @@ class Audit:
                     return AuditPage(found, begun, entry.id, newest)
                 at = f"({entry.id}"
             if len(rows) < AT_ONCE:
-                return AuditPage(found, begun, "", newest or "0-0")
+                return AuditPage(found, begun, "", newest or NO_CHANGE)
         return AuditPage(found, begun, at[1:], newest)
 
     async def _read_on(self, prefix: str, which: AuditFilter, after: str, count: int) -> AuditPage:

@@ -121,13 +121,21 @@ async def test_it_is_read_page_by_page_filtered_and_on_from_a_change(served: Ser
             assert read == [5, 4, 3, 2, 1]
             assert [c["verb"] for c in await changes(operator, queue="q0", tenant="bob")] == ["pause"]
             assert await changes(operator, since_ms=1 << 49) == []
+            assert (await operator.ask("audit", cursor="0-0"))["changes"] == []
             newest = (await operator.ask("audit", count=1))["newest"]
             assert (await operator.ask("audit", after=newest))["changes"] == []
             await operator.ask("resume", queue="q0", tenant="bob")
             await operator.ask("pause", queue="q1")
             later = await operator.ask("audit", after=newest)
             assert [change["verb"] for change in later["changes"]] == ["resume", "pause"]
-            for wrong in ({"cursor": "x"}, {"after": "1"}, {"since_ms": -1}, {"count": 0}, {"count": 501}):
+            for wrong in (
+                {"cursor": "x"},
+                {"cursor": "00-0"},
+                {"after": "1"},
+                {"since_ms": -1},
+                {"count": 0},
+                {"count": 501},
+            ):
                 with pytest.raises(Refused) as refused:
                     await operator.ask("audit", **wrong)
                 assert (refused.value.code, refused.value.field) == ("bad_request", next(iter(wrong)))
