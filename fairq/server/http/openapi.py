@@ -26,7 +26,7 @@ from fairq.server.http.field_schemas import RULES, TEXT, field_schema, pattern
 from fairq.server.http.fields import name_of, names_of
 from fairq.server.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
 from fairq.server.http.problems import MEDIA_TYPE, STATUS
-from fairq.server.http.routes import ROWS, Row
+from fairq.server.http.routes import QUEUE, ROWS, Row
 from fairq.server.http.schema import Schema, default_of, hints_of, row_of, schema_of
 from fairq.wire import frames
 from fairq.wire import messages as wire
@@ -57,9 +57,6 @@ def _parameters(row: Row) -> list[Schema]:
             found.append(_query(name, field_schema(row.frame, field, hint), is_required))
     if "id" in in_path and not any(each["name"] == "tenant" for each in found):
         found.append(_query("tenant", RULES["tenant"]))
-    if row.frame is wire.Events:
-        last = {"name": "Last-Event-ID", "in": "header", "schema": RULES["after"]}
-        found.append(last | {"description": "The event to go on after, instead of `after`."})
     return found
 
 
@@ -153,8 +150,6 @@ def _answer(row: Row, answers: Answers) -> Schema:
 def _responses(row: Row, answers: Answers) -> Schema:
     """Return the answers of a path: its own, and problems."""
     content: Schema = {JSON: {"schema": _answer(row, answers)}}
-    if row.frame is wire.Events:
-        content[EVENT_STREAM] = {"schema": TEXT}
     found: Schema = {str(row.status): {"description": "Done.", "content": content}}
     if row.status == 201:
         found["200"] = {"description": "It was there already.", "content": content}
@@ -226,6 +221,13 @@ def paths_of(rows: Iterable[Row], answers: Answers) -> dict[str, Schema]:
     return paths
 
 
+def _describe_stream(operation: Schema) -> None:
+    """Add to the answer that is a page of events, the one that is a stream of them."""
+    last = {"name": "Last-Event-ID", "in": "header", "schema": RULES["after"]}
+    operation["parameters"].append(last | {"description": "The event to go on after, instead of `after`."})
+    operation["responses"]["200"]["content"][EVENT_STREAM] = {"schema": TEXT}
+
+
 def document_of(title: str, paths: dict[str, Schema], **schemas: Schema) -> Schema:
     """Make a document of paths; `schemas` are those that they refer to, beside that of a problem."""
     return {
@@ -245,9 +247,11 @@ def make_document() -> Schema:
     """Make the document of the tenants' API."""
     tasks = {"type": "array", "items": {"$ref": "#/components/schemas/Task"}, "minItems": 1, "maxItems": MAX_BATCH}
     many = {"type": "object", "properties": {"tasks": tasks, "tenant": RULES["tenant"]}, "required": ["tasks"]}
+    paths = paths_of(ROWS, ANSWERS)
+    _describe_stream(paths[f"{QUEUE}/events"]["get"])
     return document_of(
         "fairq",
-        paths_of(ROWS, ANSWERS),
+        paths,
         Task=_task(),
         OwnTask=_task_without("tenant"),
         Link=_link(),

@@ -294,7 +294,7 @@ def test_the_server_keeps_what_the_document_says(case: Case[Any], url: str) -> N
 
 @pytest.mark.deep
 @SCHEMA.parametrize()
-@settings(max_examples=25, deadline=None, suppress_health_check=ALL)
+@settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=ALL)
 @pytest.mark.parametrize("token", [OPERATOR, VIEWER])
 def test_the_server_keeps_it_for_every_role(case: Case[Any], token: str, url: str) -> None:
     drive(case, token, url)
