@@ -193,14 +193,9 @@ class Keyspace:
         for name in self.names:
             kind, _, rest = name.partition(":")
             assert (name in PLAIN_KEYS) or (kind in NUMBERED_KEYS and rest), name
-            without_seat = (
-                "done",
-                "pending",
-                "members",
-                "result",
-                "class",
-                "events",
-            )  # the last: of a batch without tasks
+            without_seat = {"done", "pending", "members", "result", "class", "events"}  # events: of an empty batch
+            if kind == "unique" and not self.unique[name].startswith("0 "):
+                continue  # was held for a period, which is over; the store deletes it a minute late
             assert kind in without_seat or not rest or rest.split(":")[0] in self.seats, name
 
     def check_lists(self) -> dict[str, str]:
