@@ -100,7 +100,7 @@ def test_dead_letters_are_replayed(page: Page, service: Service) -> None:
         chosen.click()
         page.get_by_text("Replay 2 chosen dead letters of queue mail").wait_for()
         page.locator("dialog").get_by_role("button", name="Replay").click()
-        page.get_by_text("2 of 2 dead letters replayed").wait_for()
+        page.locator("#notes", has_text="2 of 2 dead letters replayed").wait_for()
         page.goto("/dead")
         page.get_by_role("button", name=re.compile("Replay all")).click()
         page.locator("dialog p", has_text="dead letters of queue mail: all of them").wait_for()
