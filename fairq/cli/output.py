@@ -16,6 +16,8 @@ import structlog
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from fairq.cli.log_writer import LogWriter
+
 _FRAME_LINES = 6  # of a table: its title, its heading, and a line below it
 
 
@@ -122,8 +124,9 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
-def configure_logging(level: str, *, as_json: bool = False) -> None:
+def configure_logging(level: str, *, as_json: bool = False, to: LogWriter | None = None) -> None:
     """Send logs to standard error, as lines for people or as JSON: those of structlog, and the SDK's."""
+    stream: Any = to or sys.stderr
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if as_json
@@ -140,10 +143,10 @@ def configure_logging(level: str, *, as_json: bool = False) -> None:
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, *common, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[_fields_of_record, *common],

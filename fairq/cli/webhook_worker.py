@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from fairq.cli.log_writer import LogWriter
 from fairq.cli.options import Token
 from fairq.cli.output import configure_logging
 from fairq.cli.working import run_in, work_until_stopped
@@ -85,7 +87,7 @@ def webhook_worker(
     from fairq.webhook.secrets import VARIABLE, load_signer
     from fairq.webhook.service import Asked, open_service, open_worker
 
-    configure_logging(log_level, as_json=log_json)
+    configure_logging(log_level, as_json=log_json, to=LogWriter(sys.stderr))
     if not queues:
         raise SettingsError("missing queues: name at least one", field="queues")
     if not token:

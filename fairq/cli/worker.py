@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from fairq.cli.log_writer import LogWriter
 from fairq.cli.options import Token, Url
 from fairq.cli.output import configure_logging
 from fairq.cli.supervisor import (
@@ -113,7 +114,7 @@ def worker(
     log_json
         Log JSON lines.
     """
-    configure_logging(log_level, as_json=log_json)
+    configure_logging(log_level, as_json=log_json, to=LogWriter(sys.stderr))
     if reload:
         if processes > 1:
             raise SettingsError("--reload runs one process, for development: leave out --processes", field="reload")
