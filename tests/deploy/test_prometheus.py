@@ -186,7 +186,8 @@ async def answer_all(client: httpx.AsyncClient) -> None:
     until = time.monotonic() + DEADLINE_S
     while True:
         try:
-            if await query(client, "fairq:enqueued:rate5m"):
+            is_ready = (await client.get("/status/runtimeinfo")).status_code == 200  # 503 while it starts
+            if is_ready and await query(client, "fairq:enqueued:rate5m"):
                 break
         except httpx.TransportError:
             pass

@@ -30,6 +30,8 @@ class IdleWalk(Walk):
         for part in parts:
             if part != left:
                 part()
+        if left == self.end_pauses:
+            self.pause_queue()
         self.pass_time(2 * BATCH_KEEP_MS)
         self.expire_keys()
         for name in NAMES:
@@ -77,6 +79,12 @@ class IdleWalk(Walk):
         """Resume the queue and its tenants."""
         for name in NAMES:
             self.machine.operate(verb="resume", tenant=name, weight=1)
+
+    def pause_queue(self) -> None:
+        """Pause the queue, and none of its tenants."""
+        m = self.machine
+        for name, is_paused in (*((name, 0) for name in NAMES), ("", 1)):
+            m.same(m.call("pause" if is_paused else "resume", name), m.model.set_paused(m.now, name, is_paused))
 
     def end_limits(self) -> None:
         """Remove all limits."""

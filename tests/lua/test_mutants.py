@@ -1242,7 +1242,6 @@ IN_IDLE_QUEUES = [
         "if is_meant then\n    deletion",
         "if false then\n    deletion",
     ),
-    Mutant("a queue with dead letters has nothing", "'extended', 'dead',\n  'deaths', 'dead_counts'", "'extended'"),
 ]
 # Found only after thousands of steps.
 LATE = {
