@@ -17,7 +17,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fairq.errors import FairqError, Unauthorized
-from fairq.server.http.guard import asked_of
+from fairq.scopes import open_plain_nursery
+from fairq.server.http.bodies import Inbox
+from fairq.server.http.guard import INBOX, STREAM, asked_of
 
 log = structlog.get_logger("fairq.server")
 
@@ -77,12 +79,22 @@ class PageStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        with trio.move_on_after(STREAM_S):
-            await self._follow(scope, send)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        inbox: Inbox = scope[INBOX]
+
+        async def leave(follow: trio.CancelScope) -> None:  # a page that stays as it is sends little: who left is told
+            await inbox.wait_gone()
+            follow.cancel()
+
+        async with open_plain_nursery() as nursery:
+            nursery.start_soon(leave, nursery.cancel_scope)
+            with trio.move_on_after(STREAM_S):
+                await self._follow(scope, send)
+            nursery.cancel_scope.cancel()
+        if not inbox.is_gone:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _follow(self, scope: Scope, send: Send) -> None:
-        stream, last, sent_at, checked_at = scope["fairq.stream"], "", trio.current_time(), trio.current_time()
+        stream, last, sent_at, checked_at = scope[STREAM], "", trio.current_time(), trio.current_time()
         while not stream.is_broken and not self._is_over():
             until = trio.current_time() + STEP_S
             try:

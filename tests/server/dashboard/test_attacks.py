@@ -124,7 +124,7 @@ GIVEN: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def test_a_viewer_can_carry_out_no_action(server_store: str) -> None:
+async def test_a_viewer_changes_nothing_by_any_action(server_store: str) -> None:
     with trio.fail_after(60):
         async with busy(server_store, admin_host="127.0.0.1") as (site, _):
             assert (await sign_in(site, "dev-viewer", "/queues"))[0] == 303
@@ -192,6 +192,22 @@ async def test_one_token_cannot_take_all_streams(server_store: str, monkeypatch:
                 await sign_in(site, "dev-viewer")
                 async with following(site, "/workers"):
                     pass
+
+
+async def test_a_reader_who_has_left_keeps_no_stream_of_a_quiet_page(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "STEP_S", 3_600.0)  # nothing is sent that could fail
+    monkeypatch.setattr(site_module, "MAX_OWN_STREAMS", 1)
+    with trio.fail_after(30):
+        async with visited(server_store) as site:
+            async with following(site, "/queues") as follower:
+                await follower.until("no queue yet")
+            while True:  # until the server has read that the connection was closed
+                answer = await site.browser.send(site.browser.build_request("GET", "/live/workers"), stream=True)
+                await answer.aclose()
+                if answer.status_code == 200:
+                    return
 
 
 async def test_no_answer_may_be_kept_or_framed(server_store: str) -> None:
