@@ -196,6 +196,36 @@ def test_hidden_tabs_ask_nothing(page: Page, service: Service) -> None:
     page.locator("td.n", has_text="1,001").first.wait_for()
 
 
+LONG = "n" * 127  # a tenant's name
+
+
+def test_long_names_leave_pages_whole(chromium: Browser, service: Service, watcher: Watcher) -> None:
+    service.act(LONG, lambda client: client.enqueue("mail", "fail", id="x" * 64, max_attempts=1))
+    places = ("/", "/tenants", f"/queues/mail/tenants/{LONG}", f"/queues/mail/tasks/{LONG}/{'x' * 64}", "/dead")
+    with service.worker("w1"):
+        for size in SIZES:
+            with open_tab(chromium, service, watcher, size) as tab:
+                tab.goto(f"/queues/mail/tenants/{LONG}")
+                tab.get_by_text("no such mailbox").wait_for()
+                for place in places:
+                    tab.goto(place)
+                    width = tab.evaluate("document.documentElement.scrollWidth")
+                    assert width <= SIZES[size][0], f"{place} is {width} pixels wide"
+                    assert tab.locator(".places [aria-current]").is_visible()
+                tab.goto("/tenants")
+                box = tab.locator("td.n button.value").first.bounding_box()
+                assert box
+                assert box["x"] < SIZES[size][0]
+
+
+def test_a_phone_shows_which_place_it_is_at(chromium: Browser, service: Service, watcher: Watcher) -> None:
+    with open_tab(chromium, service, watcher, "phone") as tab:
+        tab.goto("/system")
+        box = tab.locator(".places [aria-current]").bounding_box()
+        assert box
+        assert 0 <= box["x"] <= SIZES["phone"][0] - box["width"]
+
+
 def set_up(client: fairq.sync.Client) -> None:
     """Give a tenant something for each page."""
     client.enqueue("mail", "row", id="late", delay=3_600)

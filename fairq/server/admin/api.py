@@ -1,7 +1,8 @@
 """The operators' side over HTTP: health for managers of containers, metrics for Prometheus, the control API, pages.
 
-/livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token unless its
-listener is on a loopback address. /api is for operators and viewers (routes.py); the pages are the dashboard's.
+/livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token unless
+its listener is on a loopback address, and asked by that: not by a proxy, nor by a name that DNS has pointed here. /api
+is for operators and viewers (routes.py); the pages are the dashboard's.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from fairq.server.admin.metrics import Metrics
 from fairq.server.admin.operators import Operators
 from fairq.server.admin.pace import Pace
 from fairq.server.admin.routes import make_routes
+from fairq.server.admin.seal import Seal
 from fairq.server.app import App
 from fairq.server.http.api import methods_of
 from fairq.server.http.guard import Guard
+from fairq.server.http.listener import is_local
 from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.request_ids import failure_of
 from fairq.server.http.traffic import Places
@@ -68,13 +71,13 @@ def make_admin_api(app: App, operators: Operators, health: Health, pages: Iterab
     guard = Guard(
         api, app, operators.callers, lambda path: path.startswith("/api/") and path != DOCUMENT, requests, waits
     )
-    return Pace(guard)
+    return Seal(Pace(guard))
 
 
 def make_metrics_api(app: App, operators: Operators) -> ASGIApp:
     """Make the application of a listener that has nothing but /metrics."""
     page = _page_of(operators, Metrics(app, Health(app)), is_open=app.settings.is_metrics_loopback)
-    return Pace(_application(page))
+    return Seal(Pace(_application(page)))
 
 
 def _application(*routes: BaseRoute) -> Starlette:
@@ -86,7 +89,7 @@ def _application(*routes: BaseRoute) -> Starlette:
 
 def _page_of(operators: Operators, metrics: Metrics, *, is_open: bool) -> Route:
     async def show_metrics(request: Request) -> Response:
-        if not is_open:
+        if not (is_open and is_local(request.headers.get("host", ""))):
             await _check_operator(operators, request)
         return Response(await metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -107,10 +107,10 @@ async def _ask_weight(view: View) -> Context:
     queue, tenant = _target(view)
     rows = (await view.ask(wire.Tenants(0, queue, tenant)))["tenants"]
     weight, version = (rows[0]["weight"], rows[0]["version"]) if rows else (1, "")
-    share = "A tenant with weight 2 is given twice the share of one with weight 1, while both have tasks that wait."
+    share = "A tenant with weight 2 is given twice the share of one with weight 1, while both have tasks that wait"
     note = "0.001 to 10,000" if rows else f"0.001 to 10,000; {tenant} is not known here yet"
     field = Field("weight", "Weight", note, value=number(weight))
-    return told(share, field, queue=queue, tenant=tenant, if_version=version)
+    return told(f"{share} ({_whom(queue, tenant)}).", field, queue=queue, tenant=tenant, if_version=version)
 
 
 async def _set_weight(view: View, form: Form) -> str:
@@ -159,9 +159,9 @@ async def _ask_limits(view: View) -> Context:
         if tenant or name != "guaranteed"
     ]
     text = (
-        f"Limits of {tenant} alone. Empty: as for all tenants; 0: no limit."
+        f"Limits of {_whom(queue, tenant)} alone. Empty: as for all tenants; 0: no limit."
         if tenant
-        else "Limits of all tenants that have none of their own. 0: no limit."
+        else f"Limits of all tenants of {_whom(queue, None)} that have none of their own. 0: no limit."
     )
     return told(text, *fields, queue=queue, tenant=tenant, if_version=body["version"])
 
@@ -181,7 +181,7 @@ async def _ask_hours(view: View) -> Context:
     text = next((each["text"] for each in body["opening_hours"] if each["of"] == ("tenant" if tenant else "queue")), "")
     note = "such as mon-fri 08:00-18:00 Europe/Berlin; empty: always open"
     field = Field("opening_hours", "Opening hours", note, "text", text)
-    effect = "Tasks start only within opening hours; running ones are not stopped."
+    effect = f"Tasks start only within opening hours; running ones are not stopped ({_whom(queue, tenant)})."
     return told(effect, field, queue=queue, tenant=tenant, if_version=body["hours_version"])
 
 
@@ -199,7 +199,7 @@ async def _ask_settings(view: View) -> Context:
     fields = [
         Field(name, name, f"{low:,} to {high:,}", value=now[name]) for name, (low, high) in SETTING_RANGES.items()
     ]
-    text = "What holds for all tasks of the queue."
+    text = f"What holds for all tasks of {_whom(queue, None)}."
     return told(text, share, *fields, queue=queue, if_version=row["version"])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trio
@@ -15,7 +15,7 @@ from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import TaskState, WaitingTask
-from fairq.model.waiting import Why
+from fairq.model.waiting import WaitCause, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.why_text import say_why
 from fairq.model.workers import HeldTask, WorkerState
@@ -28,6 +28,15 @@ from fairq.store.overview import due, find_tenants
 from fairq.wire import messages as wire
 
 _ROWS = 100
+_CAUSES: Mapping[WaitCause, str] = {
+    "paused": "an operator held it back",
+    "closed": "outside its opening hours",
+    "no_worker": "none was attached",
+    "rate": "its limit of starts",
+    "max_running": "its limit of running tasks",
+    "backlog": "its own tasks came first",
+    "share": "others' tasks had the slots",
+}
 _TENANTS = 200
 _HOURS = 24
 
@@ -76,6 +85,8 @@ async def tenant(view: View) -> Context:
     watched = await view.site.recent.look(view.queue)
     return {
         "name": name,
+        "causes": _CAUSES,
+        "queue_row": await view.queue_row(),
         "row": rows[0],
         "share": watched.shares().get(name, (None, None)),
         "held": held,
@@ -126,7 +137,7 @@ async def schedules(view: View) -> Context:
     """The schedules of a queue, by tenant and name."""
     row, queues = await choose_queue(view)
     rows: list[ScheduleState] = []
-    offset = int(text) if (text := view.query.get("offset", "0")).isdigit() and len(text) < 10 else 0
+    offset = int(text) if (text := view.query.get("offset", "0")).isdecimal() and len(text) < 10 else 0
     if row:
         page = await view.ask(wire.Schedules(0, row["queue"], None, None, offset, _ROWS))
         rows = rows_of(ScheduleState, page["schedules"])

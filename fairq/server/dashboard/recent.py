@@ -23,6 +23,7 @@ MAX_TENANTS, MAX_QUEUES, MAX_MARKS = 200, 20, 20
 STEP_S, KEPT_S, IDLE_S = 1.0, 120, 5.0
 COLORS = 8  # of tenants, in fairq.css
 _WINDOW = 10  # samples of which a share is told, so that it does not jump with each task
+_SLACK = 0.05  # by which a share must be larger for its row to move up: rows stay where somebody is about to press
 
 
 @frozen
@@ -52,12 +53,25 @@ class Watched:
     looked_at: float = field(factory=trio.current_time)
     sampled: trio.Event = field(factory=trio.Event)
     _colors: dict[str, int] = field(factory=dict, init=False)
+    _order: list[str] = field(factory=list, init=False)  # of the rows that were shown last
 
     def color(self, tenant: str) -> int:
         """Return the number of a tenant's color: the first ones that are shown have different ones."""
         if len(self._colors) > MAX_TENANTS:
             self._colors.clear()
         return self._colors.setdefault(tenant, len(self._colors)) % COLORS
+
+    def in_calm_order(self, tenants: Iterable[str]) -> list[str]:
+        """Return tenants as they were ordered last, with those moved up whose share is clearly larger."""
+        shares, last = self.shares(), {tenant: at for at, tenant in enumerate(self._order)}
+        order: list[str] = []
+        for tenant in sorted(tenants, key=lambda each: last.get(each, len(last))):
+            at, share = len(order), shares.get(tenant, (0.0, 0.0))[0]
+            while at and share > shares.get(order[at - 1], (0.0, 0.0))[0] + _SLACK:
+                at -= 1
+            order.insert(at, tenant)
+        self._order = order
+        return order
 
     def shares(self, now: int = -1) -> dict[str, tuple[float, float]]:
         """Return the parts that tenants were given and entitled to in the seconds up to a sample."""

@@ -68,7 +68,8 @@ def _rows(view: View, queue: str, watched: Watched) -> list[Row]:
     busy = [each for each in states if each.ready or each.leased or shares.get(each.tenant, (0, 0))[0]]
     rows = []
     first = watched.samples[0].accounts if watched.samples else {}
-    for state in (busy or states)[:SHOWN]:
+    shown = {state.tenant: state for state in (busy or states)[:SHOWN]}
+    for state in map(shown.__getitem__, watched.in_calm_order(shown)):
         given, due = shares.get(state.tenant, (0.0, 0.0))
         then = first.get(state.tenant, (state.delivered, state.entitled))
         lag = (state.entitled - then[1]) - (state.delivered - then[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import structlog
 import trio
 from attrs import define, field
 from jinja2 import Environment
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -20,15 +22,16 @@ from fairq.errors import FairqError, TooLarge, TooMany, Unauthorized
 from fairq.server.admin.health import Health
 from fairq.server.admin.operators import Operators
 from fairq.server.dashboard.actions import ACTIONS, Action, read_form
-from fairq.server.dashboard.live import MAX_STREAMS, PageStream, Renderings
+from fairq.server.dashboard.live import MAX_OWN_STREAMS, MAX_STREAMS, PageStream, Renderings
 from fairq.server.dashboard.pages import PAGES
 from fairq.server.dashboard.recent import Recent
 from fairq.server.dashboard.sessions import COOKIE, Session, Sessions, give
 from fairq.server.dashboard.view import Context, Page, Site, View
 from fairq.server.dashboard.writing import STATIC, make_environment
 from fairq.server.http.bodies import Gone
-from fairq.server.http.guard import INBOX
+from fairq.server.http.guard import INBOX, asked_of
 from fairq.server.http.problems import STATUS
+from fairq.server.net.auth import Identity
 from fairq.server.net.origin import Origin
 
 log = structlog.get_logger("fairq.server")
@@ -36,9 +39,7 @@ log = structlog.get_logger("fairq.server")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
-    "Cache-Control": "no-store",
 }
 _MAX_FORM_BYTES = 262_144
 _MAX_QUERY_CHARS = 2_048
@@ -51,9 +52,12 @@ class Dashboard:
 
     site: Site
     sessions: Sessions
-    templates: Environment = field(factory=make_environment, init=False)
+    templates: Environment = field(init=False)
     renderings: Renderings = field(factory=Renderings, init=False)
-    streams: int = field(default=0, init=False)
+    streams: Counter[Identity] = field(factory=Counter, init=False)  # that are open, by who looks
+
+    def __attrs_post_init__(self) -> None:
+        self.templates = make_environment(is_dev=self.site.operators.app.settings.dev)
 
     def routes(self) -> Iterable[Route | Mount]:
         """Yield the paths."""
@@ -68,7 +72,8 @@ class Dashboard:
         yield Route("/sign-in", self._ask_token)
         yield Route("/sign-in", self._sign_in, methods=["POST"])
         yield Route("/sign-out", self._sign_out, methods=["POST"])
-        yield Mount("/static", StaticFiles(directory=STATIC))
+        yield Mount("/static", _Static(directory=STATIC))
+        yield Route("/{path:path}", self._nowhere)
 
     async def _view(self, request: Request) -> View:
         """Return the view of a request. Raises: Unauthorized, BadRequest."""
@@ -109,7 +114,7 @@ class Dashboard:
         except Gone:
             raise
         except Exception:
-            log.exception("page failed", path=request.url.path)
+            log.exception("page failed", **asked_of(request.scope))
             return self._trouble(request, "internal error; see the server's log", 500, view)
 
     def _trouble(self, request: Request, message: str, status: int, view: View | None) -> Response:
@@ -136,8 +141,10 @@ class Dashboard:
             view = await self._view(request)
         except Unauthorized:
             return Response(None, 204, {"HX-Redirect": "/sign-in"})
-        if self.streams >= MAX_STREAMS:
-            raise TooMany(f"at most {MAX_STREAMS} pages are followed at a time", retry_in_ms=1_000)
+        who = view.session.identity
+        if self.streams.total() >= MAX_STREAMS or self.streams[who] >= MAX_OWN_STREAMS:
+            message = f"at most {MAX_STREAMS} pages are followed at a time, {MAX_OWN_STREAMS} with one token"
+            raise TooMany(message, retry_in_ms=1_000)
 
         async def render() -> str:
             context = await self._context(page, view)
@@ -148,11 +155,11 @@ class Dashboard:
                 raise Unauthorized("the session has ended")
 
         async def serve(scope: Any, receive: Any, send: Any) -> None:
-            self.streams += 1
+            self.streams[who] += 1
             try:
                 await PageStream(partial(self.renderings.get, key, render), check, self._is_over)(scope, receive, send)
             finally:
-                self.streams -= 1
+                self.streams -= Counter([who])
 
         key = f"{view.session.identity} {request.url.path}?{request.url.query}"
         return _Asgi(serve)
@@ -196,6 +203,11 @@ class Dashboard:
         give(response, request, session)
         return response
 
+    async def _nowhere(self, request: Request) -> Response:
+        if "text/html" not in request.headers.get("accept", "") or request.url.path.startswith("/api/"):
+            raise HTTPException(404)
+        return self._trouble(request, f"there is no page {request.url.path!r:.80}", 404, None)
+
     async def _sign_out(self, request: Request) -> Response:
         session = await self.sessions.find(request)
         if session is not None:
@@ -203,6 +215,15 @@ class Dashboard:
             await self.sessions.sign_out(session)
         response = RedirectResponse("/sign-in", 303, _HEADERS)
         response.delete_cookie(COOKIE)
+        return response
+
+
+class _Static(StaticFiles):
+    """Static files; browsers ask whether theirs is still the one."""
+
+    def file_response(self, *args: Any, **more: Any) -> Response:
+        response = super().file_response(*args, **more)
+        response.headers["Cache-Control"] = "no-cache"
         return response
 
 

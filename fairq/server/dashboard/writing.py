@@ -82,8 +82,8 @@ def version_of(name: str) -> str:
     return sha256((STATIC / name).read_bytes()).hexdigest()[:12]
 
 
-def make_environment() -> Environment:
-    """Make the environment of the templates."""
+def make_environment(*, is_dev: bool) -> Environment:
+    """Make the environment of the templates; with `is_dev`, commands on pages name development tokens."""
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -93,5 +93,5 @@ def make_environment() -> Environment:
     )
     for each in (count, span, part, number, size, moment, as_json, briefly):
         environment.filters[each.__name__] = each
-    environment.globals.update(query=query, version_of=version_of)
+    environment.globals.update(query=query, version_of=version_of, is_dev=is_dev)
     return environment

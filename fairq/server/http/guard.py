@@ -95,7 +95,7 @@ class Answering:
                 pass
             except Exception as error:
                 if not isinstance(error, FairqError):
-                    log.exception("request failed", request=note.id, **_asked(scope))
+                    log.exception("request failed", request=note.id, **asked_of(scope))
                 if has_begun:
                     await trio.aclose_forcefully(self.stream.stream)
                 else:
@@ -107,10 +107,10 @@ class Answering:
         call = scope.get(CALL)
         who = call.caller.identity if call else None
         of = {"role": who.role.value, "tenant": who.tenant} if who else {}
-        self.refusals.note(note.code or "other", note.id, **_asked(scope), **of)
+        self.refusals.note(note.code or "other", note.id, **asked_of(scope), **of)
 
 
-def _asked(scope: Scope) -> dict[str, str]:
+def asked_of(scope: Scope) -> dict[str, str]:
     """Tell of a request what the log may have: not its query, headers or body; the path as it came, quoted."""
     path = bytes(scope.get("raw_path") or b"")[:200].decode("ascii", "replace")
     host, port, *_ = scope.get("client") or ("unknown", 0)

@@ -125,7 +125,7 @@ class HttpListener:
         if origin is not None and origin not in self.origins and not own:
             message = "this origin may not ask; the setting `http_cors_origins` lists the allowed ones"
             raise Problem("forbidden", message)
-        if self.settings.dev and not _is_local(headers.get("host", "")):
+        if self.settings.dev and not is_local(headers.get("host", "")):
             raise Problem("not_here", "with --dev, the header Host must name this machine: localhost or an address")
 
 
@@ -180,7 +180,7 @@ class Visit:
             self.rest()
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
     """Whether a Host header cannot be a name that somebody's DNS has pointed here."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if name.lower() == "localhost":

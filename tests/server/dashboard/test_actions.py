@@ -48,6 +48,25 @@ async def test_a_change_is_in_the_audit_and_on_the_chart(server_store: str) -> N
             assert (await site.store.tenants("q", ["ada"]))[0].weight == 5
 
 
+@pytest.mark.parametrize(
+    ("action", "target", "said"),
+    [
+        *(
+            (action, ADA, "tenant ada in queue q")
+            for action in ("weight", "pause", "resume", "limits", "hours", "purge")
+        ),
+        *(
+            (action, {"queue": "q"}, "queue q")
+            for action in ("pause", "resume", "limits", "hours", "settings", "purge")
+        ),
+    ],
+)
+async def test_a_dialog_says_what_it_is_about(server_store: str, action: str, target: Any, said: str) -> None:
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            assert said in text_of((await site.browser.get(f"/do/{action}", params=target)).text)
+
+
 @pytest.mark.parametrize("target", [ADA, {"queue": "q"}])
 async def test_a_queue_and_a_tenant_are_paused_and_resumed(server_store: str, target: Any) -> None:
     async def is_paused() -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 import trio
 
+from fairq.cli.app import commands
 from fairq.server.dashboard import site as module
 from fairq.server.dashboard.pages import PAGES
 from tests.server.harness import raw, tenant
@@ -33,7 +35,7 @@ async def test_an_empty_service_says_what_to_do_next(server_store: str, path: st
         ("/", ["q", "ada", "1 / 1 running / slots", "2 ready"]),
         ("/?queue=q&period=live", ["ada"]),
         ("/queues", ["q", "1 / 1"]),
-        ("/queues/q", ["lease 30.0 s", "stored bytes 1.0 GiB", "Always open."]),
+        ("/queues/q", ["lease_ms 30.0 s", "stored bytes 1.0 GiB", "Always open."]),
         ("/tenants", ["ada", "bob"]), ("/tenants?text=ad&sort=weight", ["ada"]), ("/tenants?text=*", ["No tenant"]),
         ("/queues/q/tenants/ada", ["Tenant ada", "ada/t1", "ada/t2", "smtp <said> no"]),
         ("/queues/q/tasks/ada/t1", ["ready", "Why it waits", "its tenant's own tasks use all 1 slots"]),
@@ -98,8 +100,46 @@ async def test_a_queue_without_workers_says_so(server_store: str) -> None:
     with trio.fail_after(30):
         async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
             await ada.enqueue("q", ["t"])
-            for path in ("/", "/queues/q", "/workers"):
-                assert "No worker takes tasks of" in await site.read(path)
+            for path in ("/", "/queues/q", "/workers", "/queues/q/tenants/ada"):
+                told = text_of(await site.read(path))
+                assert "No worker takes tasks of" in told
+                assert "Start one: FAIRQ_TOKEN=dev-worker fairq worker jobs:app" in told
+
+
+async def test_commands_on_pages_are_ones_that_work(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with visited(server_store) as site:
+            for path, said in (
+                ("/", 'fairq enqueue emails \'{"to": "ada"}\' --token dev-tenant:acme'),
+                ("/workers", "FAIRQ_TOKEN=dev-worker fairq worker jobs:app"),
+                ("/tokens", "fairq tokens create tenant --tenant acme"),
+                ("/sign-in", "fairq tokens create operator"),
+            ):
+                assert said in text_of(await site.read(path))
+                words = shlex.split(said.rpartition("fairq ")[2])
+                commands().parse_args(words, exit_on_error=False, print_error=False)
+
+
+async def test_what_is_paused_says_so_at_its_tenant(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            await site.do("pause", queue="q", tenant="ada")
+            assert "Tenant ada is paused" in text_of(await site.read("/queues/q/tenants/ada"))
+            await site.do("pause", queue="q")
+            for path in ("/", "/queues/q", "/queues/q/tenants/ada", "/queues/q/tenants/bob"):
+                assert "paused: nothing" in text_of(await site.read(path)), path
+
+
+async def test_a_path_that_is_none_is_told_to_people_on_a_page(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with visited(server_store) as site:
+            for path, accept, kind in (
+                ("/nope", "text/html,*/*", "text/html"), ("/nope", "*/*", "application/problem+json"),
+                ("/queues/", "text/html", "text/html"),
+            ):  # fmt: skip
+                answer = await site.browser.get(path, headers={"Accept": accept})
+                assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (404, kind)
+            assert "set-cookie" not in answer.headers
 
 
 async def test_a_store_that_is_away_is_told_and_pages_come_back(

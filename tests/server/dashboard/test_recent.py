@@ -34,6 +34,23 @@ def test_shares_are_parts_of_what_was_gained_in_the_last_seconds(gains: list[dic
             assert parts[side] == (mine / whole if whole else 0)
 
 
+def test_rows_stay_where_they_are_until_a_share_is_clearly_larger() -> None:
+    watched = Watched(looked_at=0.0)
+
+    def order(**given: int) -> str:
+        watched.samples.clear()
+        watched.samples.append(Sample(0, dict.fromkeys(given, (0, 0))))
+        watched.samples.append(Sample(1, {name: (many, many) for name, many in given.items()}))
+        return "".join(watched.in_calm_order(given))
+
+    assert order(a=34, b=33, c=33) == "abc"
+    assert order(a=33, b=34, c=33) == "abc"
+    assert order(a=31, b=35, c=34) == "abc"
+    assert order(a=20, b=20, c=60) == "cab"
+    assert order(b=20, d=80) == "db"
+    assert order(a=50, b=4, d=46) == "dab"
+
+
 async def test_of_many_tenants_some_are_sampled_and_any_is_found(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

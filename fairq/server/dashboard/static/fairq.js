@@ -4,6 +4,7 @@
   const $ = (what, from = document) => from.querySelector(what);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const NOTE_MS = 6000;
+  const SHORTEST_S = 10; // that the chart shows
 
   // ---- the dialog: whatever is loaded into it opens it; a change that was made closes it, and is told in a note
   const dialog = $("#dialog");
@@ -62,6 +63,9 @@
     isGoing = event.key === "g";
   });
 
+  // ---- on a phone the places scroll: show the one that this is
+  $(".places [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
   // ---- the stream: say so when it brings nothing
   const bar = $("#trouble");
   const say = (text) => {
@@ -84,6 +88,7 @@
     const place = $("#chart");
     if (!data || !place || !data.dataset.chart) return;
     const told = JSON.parse(data.dataset.chart);
+    if (told.times_s.length < 2) return; // a line has two ends
     const columns = [told.times_s, ...told.series.flatMap((each) => [each.delivered, each.entitled])];
     const names = told.series.map((each) => each.tenant).join("\n") + matchMedia("(prefers-color-scheme: dark)").matches;
     marks = told.marks;
@@ -105,9 +110,9 @@
         padding: [8, 86, 0, 0], // the names stand at the right
         legend: { show: false },
         series: [{}, ...lines],
-        scales: { y: { range: (_, low, high) => [0, Math.min(1, Math.max(0.1, high * 1.1))] } },
+        scales: { x: { range: (_, low, high) => (low == null ? [null, null] : [Math.min(low, high - SHORTEST_S), high]) }, y: { range: (_, low, high) => [0, Math.min(1, Math.max(0.1, high * 1.1))] } },
         tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
-        axes: [{ ...axis, space: 70, values: (_, ticks, i, space, step) => ticks.map((at) => clock(at, step)) }, { ...axis, size: 52, values: (_, ticks) => ticks.map((at) => `${Math.round(at * 100)} %`) }],
+        axes: [{ ...axis, space: 70, size: 34, values: (_, ticks, i, space, step) => ticks.map((at) => clock(at, step)) }, { ...axis, size: 52, values: (_, ticks) => ticks.map((at) => `${Math.round(at * 100)}%`) }],
         hooks: { draw: [drawNames, drawMarks] },
       },
       columns,
@@ -130,6 +135,7 @@
     const step = 14 * devicePixelRatio;
     ends.sort((a, b) => a.y - b.y);
     for (let i = 1; i < ends.length; i++) ends[i].y = Math.max(ends[i].y, ends[i - 1].y + step);
+    for (let i = ends.length - 1, low = bbox.top + bbox.height; i >= 0; i--, low -= step) ends[i].y = Math.min(ends[i].y, low);
     ctx.save();
     ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textBaseline = "middle";
