@@ -1,7 +1,7 @@
 """The operators' side over HTTP: health for managers of containers, metrics for Prometheus, the control API, pages.
 
-/livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token unless its
-listener is on a loopback address. /api is for operators and viewers (routes.py); the pages are the dashboard's.
+/livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token or a
+viewer's unless its listener is on a loopback address. /api is for both, too (routes.py); the pages are the dashboard's.
 """
 
 from __future__ import annotations
