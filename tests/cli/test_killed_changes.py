@@ -17,7 +17,7 @@ from tests import stores
 
 from .harness import Commands, ServerThread, read_until, started
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 class HeldStore:

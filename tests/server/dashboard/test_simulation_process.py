@@ -17,6 +17,7 @@ from fairq.model.simulation.comparison import compare
 from fairq.model.simulation.observed import Observed, observe
 from fairq.model.simulation.setup import Proposal
 from fairq.server.dashboard import simulation_process as module
+from fairq.server.dashboard import simulator
 from tests.store.waiting import wait_until
 from tests.test_simulation import history, row, series, state
 
@@ -115,7 +116,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_the_program_imports_little() -> None:
-    program = f"import sys, {module.simulator.__name__}; print(*sys.modules)"
+    program = f"import sys, {simulator.__name__}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     assert not {"trio", "anyio", "starlette", "redis", "websockets", "asyncio"} & set(done.stdout.split())
 
