@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 import threading
 from typing import Any
 
+import orjson
 import pytest
 import trio
 
@@ -15,9 +17,9 @@ from fairq.errors import Unavailable
 from fairq.model.checks import full_id
 from fairq.model.texts import say_moment
 from tests import stores
-from tests.server.harness import WORKER, raw, tenant
+from tests.server.harness import OPERATOR, WORKER, raw, tenant
 
-from .harness import Commands, Finished, ServerThread
+from .harness import Commands, Finished, ServerThread, read_until, started
 
 
 def lines(done: Finished) -> list[str]:
@@ -280,6 +282,22 @@ def test_the_audit_tells_who_changed_what(commands: Commands) -> None:
     assert [change["verb"] for change in commands("audit", "--count", "1", "--json").json] == ["pause"]
     for argv in (["--verb", "No!"], ["--by", "x"], ["--queue", "A b"], ["--count", "0"]):
         one_line_error(commands("audit", *argv), 2)
+
+
+def test_the_audit_is_followed_until_it_is_interrupted(commands: Commands) -> None:
+    commands("tenants", "set-weight", "emails", "ada", "2")
+    token = ("--url", commands.url, "--token", OPERATOR)
+    with started("audit", "--follow", *token) as lines, started("audit", "--follow", "--json", *token) as documents:
+        assert "set_weight  emails ada  1.0 -> weight 2" in read_until(lines, "set_weight")
+        assert orjson.loads(read_until(documents, "set_weight"))["outcome"] == "ok"
+        commands("queues", "pause", "emails")
+        assert "emails" in read_until(lines, "pause")
+        assert orjson.loads(read_until(documents, "pause"))["queue"] == "emails"
+        for following in (lines, documents):
+            following.send_signal(signal.SIGINT)
+            assert following.wait(30) == 130
+            assert following.stdout is not None
+            assert "Traceback" not in following.stdout.read()
 
 
 def test_of_two_operators_the_second_is_told_that_it_is_late(commands: Commands) -> None:

@@ -134,6 +134,7 @@ def test_compose_watches_both_servers(compose: dict[str, Any]) -> None:
         assert (DEPLOY / path).exists(), path
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     (job,) = scraped["scrape_configs"]
+    assert job["authorization"]["credentials_file"].endswith("/viewer-token"), "a leak of it changes nothing"
     names = {name for name, service in services.items() if service.get("image") == "fairq"}
     assert set(job["static_configs"][0]["targets"]) == {f"{name}:{METRICS_PORT}" for name in names}
     assert all(service["environment"]["FAIRQ_METRICS_HOST"] for service in servers_of(compose))

@@ -117,7 +117,7 @@ def test_promtool_accepts_rules_and_configuration(tmp_path: Path) -> None:
     text = text.replace("/etc/prometheus/", f"{DEPLOY}/prometheus/").replace(
         f"{DEPLOY}/prometheus/secrets", str(tmp_path)
     )
-    (tmp_path / "operator-token").write_text("fq_operator_x\n")
+    (tmp_path / "viewer-token").write_text("fq_viewer_x\n")
     (tmp_path / "prometheus.yml").write_text(text)
     run("promtool", "check", "config", tmp_path / "prometheus.yml")
 

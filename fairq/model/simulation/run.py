@@ -13,7 +13,6 @@ from fairq.model.simulation.fair_pick import Account, FairPick
 from fairq.model.simulation.setup import Setup
 from fairq.model.simulation.traffic import Demand, Pattern, arrival_times, run_times
 
-REST_EVERY = 50  # tasks: half a millisecond or so
 MAX_STARTS = 100_000  # in one simulation; it ends with the last of them
 _ARRIVES, _ENDS, _UNBLOCKS = range(3)
 
@@ -46,19 +45,20 @@ def percentile(values: Sequence[float], percent: int) -> int | None:
 
 def play(
     setup: Setup, demands: Sequence[Demand], step_ms: float, pattern: Pattern, *, seed: int = 0,
-    factors: Callable[[str], float] = lambda _: 1.0, rest: Callable[[], None] = lambda: None,
+    factors: Callable[[str], float] = lambda _: 1.0,
 ) -> Played:  # fmt: skip
     """Simulate a queue from an empty one on. What comes depends on the seed alone, not on the setup.
 
-    `setup` has the terms of each demand's tenant, in the same order. `rest` is called every REST_EVERY tasks.
+    `setup` has the terms of each demand's tenant, in the same order.
     """
     pick = FairPick(setup, Random(f"{seed} pick"))
     sources = [Random(f"{seed} {demand.tenant}") for demand in demands]
     lengths = [run_times(demand, pattern, Random(f"{seed} run {demand.tenant}")) for demand in demands]
-    arrivals = heapq.merge(  # in place of one long sort, which would hold up other threads
-        *(
-            sorted((at, place) for at in arrival_times(demand, step_ms, pattern, factors(demand.group), source))
+    arrivals = iter(
+        sorted(
+            (at, place)
             for place, (demand, source) in enumerate(zip(demands, sources, strict=True))
+            for at in arrival_times(demand, step_ms, pattern, factors(demand.group), source)
         )
     )
     until = step_ms * max((len(demand.arrivals) for demand in demands), default=0)
@@ -103,8 +103,6 @@ def play(
             heapq.heappush(events, (pick.now + lengths[place](), order, _ENDS, place, pick.now, attempt))
             if account.blocked_until > pick.now:
                 heapq.heappush(events, (account.blocked_until, -order, _UNBLOCKS, place, 0.0, 0))
-            if count % REST_EVERY == 0:
-                rest()
     if count < MAX_STARTS:
         pick.pass_time(until)
     return _outcomes(setup, demands, accounts, waits, starts, pick.now)

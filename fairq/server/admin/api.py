@@ -1,8 +1,8 @@
 """The operators' side over HTTP: health for managers of containers, metrics for Prometheus, the control API, pages.
 
-/livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token unless
-its listener is on a loopback address, and asked by that: not by a proxy, nor by a name that DNS has pointed here. /api
-is for operators and viewers (routes.py); the pages are the dashboard's.
+/livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token or a
+viewer's unless its listener is on a loopback address, and asked by that: not by a proxy, nor by a name that DNS has
+pointed here. /api is for both, too (routes.py); the pages are the dashboard's.
 """
 
 from __future__ import annotations

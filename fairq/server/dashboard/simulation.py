@@ -1,35 +1,24 @@
-"""The Simulate page: what tenants would get under other weights, limits and slots; nothing is changed.
-
-One simulation runs at a time, in a thread that rests after every half millisecond, so that this server's tasks do not
-wait for it; it ends when the answer is no longer wanted, or took DEADLINE_S.
-"""
+"""The Simulate page: what tenants would get under other weights, limits and slots; nothing is changed."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 
-import trio
 from attrs import frozen
 
-from fairq.errors import BadRequest, NotFound, TooMany
+from fairq.errors import BadRequest, NotFound
 from fairq.model.history import History, Period, check_period
 from fairq.model.limits import Limits
 from fairq.model.operating import HeldLimits, QueueRow
-from fairq.model.simulation.comparison import Comparison, compare
 from fairq.model.simulation.gathering import gather
-from fairq.model.simulation.observed import Observed
 from fairq.model.simulation.setup import Proposal, check_proposal
 from fairq.model.tenants import TenantState
 from fairq.server.dashboard.shares import choose_queue
+from fairq.server.dashboard.simulation_process import compare_apart
 from fairq.server.dashboard.view import Context, View, rows_of
 from fairq.wire import messages as wire
 
-DEADLINE_S = 8.0
 PERIODS = {"1h": "hour", "24h": "day", "14d": "two weeks"}
-_REST_S = 0.0005
-_LIMITER = trio.CapacityLimiter(1)
 
 
 @frozen
@@ -53,19 +42,6 @@ class _ViewReader:
 
     async def limits(self, tenant: str | None) -> Limits:
         return rows_of(HeldLimits, [await self.view.ask(wire.Limits(0, self.queue, tenant))])[0].holds
-
-
-async def compare_in_thread(observed: Observed, proposal: Proposal) -> Comparison:
-    """Simulate beside what else this server does. Raises: TooMany when that takes too long; BadRequest, NotFound."""
-    with trio.move_on_after(DEADLINE_S):
-        work = partial(compare, observed, proposal, rest=_rest)
-        return await trio.to_thread.run_sync(work, limiter=_LIMITER)
-    raise TooMany("the server is too busy to simulate; `fairq simulate` does it elsewhere")
-
-
-def _rest() -> None:
-    trio.from_thread.check_cancelled()
-    time.sleep(_REST_S)
 
 
 def read_query(query: Mapping[str, str]) -> Proposal:
@@ -120,5 +96,5 @@ async def simulation(view: View) -> Context:
         if proposal.is_empty and error.field in ("slots", "run_time"):
             return context | {"queue": queue, "period": period, "lack": error.field}
         raise
-    found = await compare_in_thread(observed, proposal)
+    found = await compare_apart(observed, proposal)
     return context | {"queue": queue, "period": period, "found": found, "is_empty": proposal.is_empty}

@@ -116,7 +116,8 @@ async def test_metrics_beyond_loopback_are_for_operators(server_store: str, monk
         assert (await client.get("/metrics")).status_code == 401
         answer = await client.get("/metrics", headers={"Authorization": f"Bearer {tenant('a')}"})
         assert answer.status_code == 403
-        assert (await client.get("/metrics", headers=TOKEN)).status_code == 200
+        for headers in (TOKEN, {"Authorization": "Bearer dev-viewer"}):
+            assert (await client.get("/metrics", headers=headers)).status_code == 200
     assert TOKEN["Authorization"].endswith(OPERATOR)
 
 

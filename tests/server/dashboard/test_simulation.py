@@ -1,20 +1,14 @@
-"""The Simulate page: what it shows of a queue with a history, what it lacks without, and that it holds nobody up."""
+"""The Simulate page: what it shows of a queue with a history, and what it lacks without."""
 
 from __future__ import annotations
 
-import time
 from urllib.parse import urlencode
 
 import pytest
 import trio
 
-from fairq.errors import TooMany
-from fairq.model.simulation.observed import observe
-from fairq.model.simulation.setup import Proposal
-from fairq.server.dashboard import simulation as module
 from tests.server.harness import WORKER, raw, tenant
 from tests.store.waiting import wait_until
-from tests.test_simulation import history, row, series, state
 
 from .harness import Site, busy, text_of, visited
 
@@ -81,15 +75,3 @@ async def test_a_queue_where_nothing_ran_says_so(server_store: str) -> None:
             await ada.enqueue("q", ["t"])
             await site.served.app.recorder.flush()
             assert "Nothing to simulate yet" in await page(site)
-
-
-async def test_a_simulation_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DEADLINE_S", 0.05)
-    monkeypatch.setattr(module, "_REST_S", 0.01)
-    busy_history = history(series("a", [1000] * 30, [1000] * 30))
-    observed = observe(row(), busy_history, {"a": state("a")}, {})
-    began = time.monotonic()
-    with trio.fail_after(20), pytest.raises(TooMany):
-        await module.compare_in_thread(observed, Proposal())
-    assert module._LIMITER.borrowed_tokens == 0, "the thread has ended"
-    assert time.monotonic() - began < 15
