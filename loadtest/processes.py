@@ -195,6 +195,7 @@ async def start_worker(
     name: str = "loadtest",
     buffered: bool = True,
     loop: str = "trio",
+    prefetch: int = 0,
 ) -> trio.Process:
     """Start a worker with the handlers of this package, which add to `record`: at its end, or at once if unbuffered."""
     variables = {
@@ -205,19 +206,20 @@ async def start_worker(
         **({} if buffered else {"LOADTEST_UNBUFFERED": "1"}),
     }
     arguments = ["worker", "loadtest.handlers:app", "--loop", loop, "-c", str(credit), "--name", name]
-    arguments += ["--log-level", "warning"]
+    arguments += ["--prefetch", str(prefetch), "--log-level", "warning"]
     return await _start(arguments, variables, record.with_suffix(".log"))
 
 
 @asynccontextmanager
 async def running_worker(
-    server: Server, queues: Sequence[str], credit: int, record: Path, *, name: str = "loadtest", loop: str = "trio"
-) -> AsyncIterator[int]:
+    server: Server, queues: Sequence[str], credit: int, record: Path, *, name: str = "loadtest", loop: str = "trio",
+    prefetch: int = 0,
+) -> AsyncIterator[int]:  # fmt: skip
     """Run a worker while the context lasts; gives its process id.
 
     `record` is complete when the context has been left. Raises: RunFailed if the worker ended badly.
     """
-    process = await start_worker(server.url, queues, credit, record, name=name, loop=loop)
+    process = await start_worker(server.url, queues, credit, record, name=name, loop=loop, prefetch=prefetch)
     try:
         yield process.pid
     except BaseException:

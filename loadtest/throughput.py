@@ -25,6 +25,8 @@ PAYLOAD = {"pad": "x" * (PAYLOAD_BYTES - len('{"pad":""}'))}
 CALLERS = 100
 TENANTS = 50
 CHUNK = 10_000  # tasks in one call of enqueue_many
+SHORT_MS = 5
+SLOTS = 10  # for tasks of so long
 
 
 @frozen
@@ -35,11 +37,12 @@ class Sizes:
     concurrent: int = 20_000
     many: int = 50_000
     flow: int = 50_000
+    short: int = 10_000
     raw: int = 20_000
     seconds: float = 240.0
 
 
-QUICK = Sizes(one_by_one=100, concurrent=500, many=2_000, flow=2_000, raw=1_000, seconds=30.0)
+QUICK = Sizes(one_by_one=100, concurrent=500, many=2_000, flow=2_000, short=500, raw=1_000, seconds=30.0)
 
 
 @define(eq=False)
@@ -110,10 +113,12 @@ class Throughput:
             for _ in range(CALLERS):
                 nursery.start_soon(call)
 
-    async def enqueue_many(self, queue: Queue, count: int, client: fairq.Client | None = None) -> None:
+    async def enqueue_many(
+        self, queue: Queue, count: int, client: fairq.Client | None = None, payload: Mapping[str, Any] = PAYLOAD
+    ) -> None:
         """One caller with batches of CHUNK."""
         for start in range(0, count, CHUNK):
-            tasks = await (client or self.client).enqueue_many(queue.name, [PAYLOAD] * min(CHUNK, count - start))
+            tasks = await (client or self.client).enqueue_many(queue.name, [payload] * min(CHUNK, count - start))
             queue.ids += [task.id for task in tasks]
 
     async def enqueue_as_tenants(self, queue: Queue, count: int) -> None:
@@ -127,7 +132,7 @@ class Throughput:
                 for client in clients:
                     nursery.start_soon(self.enqueue_many, queue, count // TENANTS, client)
 
-    async def drain(self, queue: Queue, credit: int, label: str = "") -> None:
+    async def drain(self, queue: Queue, credit: int, label: str = "", prefetch: int = 0) -> None:
         """Have one worker process do all that is in a queue."""
 
         async def work() -> None:
@@ -136,9 +141,15 @@ class Throughput:
 
         name = f"drain, credit {credit}{label}"
         with self._judged(name, queue) as record:
-            async with running_worker(self.server, [queue.name], credit, record) as worker:
+            async with running_worker(self.server, [queue.name], credit, record, prefetch=prefetch) as worker:
                 await wait_attached(self.operator, queue.name)
                 await self.measure(name, "drain", len(queue.ids), work, worker=worker)
+
+    async def drain_short(self, prefetch: int) -> None:
+        """Have SLOTS slots do tasks of SHORT_MS: without a pause between them they would do SLOTS / SHORT_MS per ms."""
+        queue = await self.make_queue(f"sleep-{prefetch}")
+        await self.enqueue_many(queue, self.sizes.short, payload={"ms": SHORT_MS})
+        await self.drain(queue, SLOTS, f", tasks of {SHORT_MS} ms, prefetch {prefetch}", prefetch)
 
     async def flow(self, queue: Queue, count: int, credit: int) -> None:
         """Enqueue while a worker process works."""
@@ -187,6 +198,8 @@ class Throughput:
             await self.drain(mixed, 100, f", {TENANTS} tenants")
             await self.drain(more, 500)
         await self.flow(await self.make_queue("flow"), sizes.flow, 100)
+        for prefetch in (0, SLOTS):
+            await self.drain_short(prefetch)
 
 
 async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:

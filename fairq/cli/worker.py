@@ -68,6 +68,7 @@ def worker(
     app: str,
     *,
     concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-c"])] = None,
+    prefetch: int | None = None,
     queue: Annotated[list[str] | None, Parameter(negative=())] = None,
     name: str | None = None,
     loop: Loop = "asyncio",
@@ -91,6 +92,8 @@ def worker(
         The fairq.Worker to run, as module:app.
     concurrency
         Tasks at once (default: the app's).
+    prefetch
+        Tasks held beside those, for tasks of a few ms or a server far away (default: the app's, 0).
     queue
         QUEUE or QUEUE=WEIGHT (share of time among queues with work); repeatable (default: the app's queues).
     name
@@ -135,6 +138,7 @@ def worker(
     if not found.token:
         raise SettingsError("missing token: set --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
     found.concurrency = concurrency if concurrency is not None else found.concurrency
+    found.prefetch = prefetch if prefetch is not None else found.prefetch
     found.name = name_of_child(name or found.name, number)
     if queue:
         found.queues = dict(_split_weight(found, each) for each in queue)

@@ -32,6 +32,8 @@ class Worker(Registration):
 
     `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost:
     they keep their place until they return.
+    `prefetch` tasks more are held, and begin as soon as a place is free: for tasks of a few ms, or where the server is
+    far away. To the queue they are running: they count in limits and shares, and a tenant that comes later waits.
     `name` is one for the worker to come back under: it ends older connections of that name, so that what they held is
     ready again at once; no two workers may have the same.
 
@@ -45,6 +47,7 @@ class Worker(Registration):
     url: str | Sequence[str] | None = None
     token: str = field(default="", repr=False)
     concurrency: int = 10
+    prefetch: int = 0
     name: str = field(factory=default_name)
     tls: ssl.SSLContext | None = None
     queues: Mapping[str, float] | None = None

@@ -75,10 +75,11 @@ class Working:
         if not weights:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
         check_int(app.concurrency, "concurrency", 1, MAX_CREDIT)
+        check_int(app.prefetch, "prefetch", 0, MAX_CREDIT - app.concurrency)
         is_weighted = len(set(weights.values())) > 1
         session = WorkerSession(
             worker=app.name, queues=list(weights), weights=list(weights.values()) if is_weighted else (),
-            credit=app.concurrency,
+            credit=app.concurrency + app.prefetch,
             started_at_ms=round(time.time() * 1000),
         )  # fmt: skip
         driver = Driver.to(app.url, app.token or None, session, app.tls)
@@ -129,26 +130,33 @@ class Working:
         """Give back what no handler has begun, and wait until the server knows how all the others ended."""
         self.stop()
         self.driver.handle = self._give_back
-        for queue, task in self.waiting:
-            self._release(queue, task)
         with anyio.move_on_after(GIVE_BACK_S, shield=True):
             while self.driver.session.holding and self.driver.is_connected:
                 self.idle = self.runtime.make_event()
                 await self.idle.wait()
 
     def stop(self) -> None:
-        """Take no more tasks; `run` returns when those held are settled."""
+        """Take no more tasks, give back those that wait for a place; `run` returns when the others are settled."""
         self.is_stopping = True
         if self.driver.session.credit:
             self.driver.session.set_credit(0)
             self.driver.wake_writer()
+        self._give_waiting_back()
         self._on_change()
 
+    def _give_waiting_back(self) -> None:
+        while self.waiting:
+            self._release(*self.waiting.popleft())
+
     def _threads_changed(self) -> None:
-        """Offer no place that an abandoned thread still has."""
-        if not self.is_stopping:
-            self.driver.session.set_credit(self.app.concurrency - self.threads.abandoned)
-            self.driver.wake_writer()
+        """Offer no place that an abandoned thread still has; while there is one, hold no task without a place."""
+        if self.is_stopping:
+            return
+        abandoned = self.threads.abandoned
+        if abandoned:
+            self._give_waiting_back()
+        self.driver.session.set_credit(self.app.concurrency + (-abandoned if abandoned else self.app.prefetch))
+        self.driver.wake_writer()
 
     async def _stop_when_empty(self) -> None:
         session = self.driver.session
