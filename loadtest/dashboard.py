@@ -1,8 +1,9 @@
 """Dashboard: how fast its pages are with 100,000 tenants in a queue, and what tenants feel of somebody who opens them.
 
-The crowd's queue has a task of each tenant, which workers do all the while, and delayed tasks, dead letters, batches and
-schedules. A reader (reader.py) opens every page, stream and list, one after the other. Then a quiet tenant with a queue
-and a worker of its own is measured in pairs of rounds, without and with a reader that opens pages all the time.
+The crowd's queue has a task of each tenant, which a worker does all the while, and delayed tasks, dead letters,
+batches and schedules. A reader (reader.py) opens every page, stream and list, one after the other. Then a quiet tenant
+with a queue and a worker of its own is measured in pairs of rounds, without and with a reader that opens pages all the
+time.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def tenant(n: int) -> str:
 
 
 def places(sizes: Sizes) -> dict[str, str]:
-    """Return all that the reader opens, by what it is called in the report."""
+    """Return all that the reader opens, by what it is called in the report.
+
+    Those with a round's number (`{n}`) would else be answered with what was found or told a moment ago.
+    """
     of, last = f"queue={QUEUE}", tenant(sizes.tenants - 1)
     queue, api = f"/queues/{QUEUE}", f"/api/queues/{QUEUE}"
     pages = {
@@ -73,10 +77,10 @@ def places(sizes: Sizes) -> dict[str, str]:
         "a queue": queue,
         "Tenants": f"/tenants?{of}",
         "Tenants, by weight": f"/tenants?{of}&sort=weight",
-        "Tenants whose name begins so": f"/tenants?{of}&text={last[:-2]}",
-        "Tenants with a text in the name": f"/tenants?{of}&text={last[-5:]}",
+        "Tenants whose name begins so": f"/tenants?{of}&text={last[:-2]}{{n}}",
+        "Tenants with a text in the name": f"/tenants?{of}&text={last[-3:]}{{n}}",
         "Tenants that all match": f"/tenants?{of}&text=customer",
-        "Tenants of whom none matches": f"/tenants?{of}&text=none",
+        "Tenants of whom none matches": f"/tenants?{of}&text=none{{n}}",
         "a tenant": f"{queue}/tenants/{last}",
         "a task that is delayed": f"{queue}/tasks/{tenant(0)}/delayed",
         "a dead task": f"{queue}/tasks/{tenant(0)}/dead",
@@ -92,17 +96,16 @@ def places(sizes: Sizes) -> dict[str, str]:
         "Audit": "/audit",
         "Tokens": "/tokens",
         "System": "/system",
-        "search: a tenant": f"/search?{of}&text={last}",
+        "search: a tenant": f"/search?{of}&text={last[:-2]}{{n}}",
         "search: a task": f"/search?{of}&text={tenant(0)}/delayed",
-        "search: nothing": f"/search?{of}&text=none",
+        "search: nothing": f"/search?{of}&text=nothing{{n}}",
     }
-    # the round's number, since a stream that was open a moment ago is answered without asking anew
     streams = {
         "stream of Fairness": f"/live/?{of}&n={{n}}",
         "stream of Queues": "/live/queues?n={n}",
         "stream of a queue": f"/live{queue}?n={{n}}",
         "stream of Tenants": f"/live/tenants?{of}&n={{n}}",
-        "stream of Tenants with a text": f"/live/tenants?{of}&text={last[-5:]}&n={{n}}",
+        "stream of Tenants with a text": f"/live/tenants?{of}&text=988{{n}}",
         "stream of a tenant": f"/live{queue}/tenants/{last}?n={{n}}",
         "stream of a task": f"/live{queue}/tasks/{tenant(0)}/delayed?n={{n}}",
         "stream of Delayed": f"/live/delayed?{of}&n={{n}}",
@@ -160,9 +163,7 @@ class Dashboard:
 
         await wait_until("the dead letters", self.sizes.limit, are_dead)
 
-    async def _enqueue(
-        self, client: fairq.Client, names: Sequence[str], id: str, payload: Any, **options: Any
-    ) -> None:
+    async def _enqueue(self, client: fairq.Client, names: Sequence[str], id: str, payload: Any, **options: Any) -> None:
         tasks = await client.enqueue_many(QUEUE, [payload] * len(names), ids=[id] * len(names), tenant=names, **options)
         if "fails" not in payload:
             self.ids += [task.id for task in tasks]

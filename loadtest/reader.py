@@ -1,8 +1,8 @@
-"""Somebody who opens pages of the dashboard, one after the other: `python -m loadtest.reader URL PLACES ROUNDS SECONDS`.
+"""Somebody who opens pages, one after the other: `python -m loadtest.reader URL PLACES ROUNDS SECONDS`.
 
-PLACES is a JSON object: what each place is called, and its path. Each round opens all of them, and the reading ends after
-ROUNDS or SECONDS. A stream is read until its first event and then left, a page to its end. It prints, as JSON, how many
-ms each of them took: from the request's first byte to the answer's last one.
+PLACES is a JSON object: what each place is called, and its path. Each round opens all of them, and the reading ends
+after ROUNDS or SECONDS. A stream is read until its first event and then left, a page to its end. It prints, as JSON,
+how many ms each of them took: from the request's first byte to the answer's last one.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from fairq.errors import FairqError, TooLarge, TooMany, Unauthorized
 from fairq.server.admin.health import Health
 from fairq.server.admin.operators import Operators
 from fairq.server.dashboard.actions import ACTIONS, Action, read_form
+from fairq.server.dashboard.finding import Finder
 from fairq.server.dashboard.live import MAX_STREAMS, PageStream, Renderings
 from fairq.server.dashboard.pages import PAGES
 from fairq.server.dashboard.recent import Recent
@@ -238,5 +239,5 @@ def _inside(to: str) -> str:
 
 def make_dashboard(operators: Operators, health: Health, nursery: trio.Nursery) -> Iterable[Route | Mount]:
     """Make the paths of the dashboard."""
-    site = Site(operators, health, Recent(operators.app, nursery))
+    site = Site(operators, health, Recent(operators.app, nursery), Finder(operators.app.store))
     return Dashboard(site, Sessions(operators)).routes()

@@ -19,6 +19,7 @@ from fairq.wire.decode import structure
 if TYPE_CHECKING:
     from fairq.server.admin.health import Health
     from fairq.server.admin.operators import Operators
+    from fairq.server.dashboard.finding import Finder
     from fairq.server.dashboard.recent import Recent
 
 Context = dict[str, Any]
@@ -44,6 +45,7 @@ class Site:
     operators: Operators
     health: Health
     recent: Recent
+    finder: Finder
 
 
 @define(eq=False)
