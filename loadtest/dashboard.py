@@ -65,7 +65,7 @@ def tenant(n: int) -> str:
 def places(sizes: Sizes) -> dict[str, str]:
     """Return all that the reader opens, by what it is called in the report.
 
-    Those with a round's number (`{n}`) would else be answered with what was found or told a moment ago.
+    Those with a round's number (`{n}`) would else be answered with the answer of a moment ago.
     """
     of, last = f"queue={QUEUE}", tenant(sizes.tenants - 1)
     queue, api = f"/queues/{QUEUE}", f"/api/queues/{QUEUE}"
@@ -112,6 +112,7 @@ def places(sizes: Sizes) -> dict[str, str]:
         "stream of Schedules": f"/live/schedules?{of}&n={{n}}",
         "stream of Batches": f"/live/batches?{of}&n={{n}}",
         "stream of Workers": "/live/workers?n={n}",
+        "stream of a worker": "/live/workers/loadtest?n={n}",
         "stream of Audit": "/live/audit?n={n}",
         "stream of System": "/live/system?n={n}",
     }

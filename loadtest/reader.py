@@ -19,7 +19,7 @@ from attrs import define, field
 
 PERIOD_S = 0.025  # between two requests at least: the listener answers an address 50 in a second
 ANSWER_S = 30.0
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 
 
 class Refused(Exception):
@@ -49,7 +49,7 @@ class Reader:
             self._ask(stream, path).readline()  # the event's first line; the others left with it
             stream.close()
         else:
-            self._ask(self._connection, path).read(_MOST_BYTES)
+            self._ask(self._connection, path).read(_MAX_BYTES)
         self.took_ms.setdefault(name, []).append((time.perf_counter() - began) * 1000)
 
     def _ask(self, connection: HTTPConnection, path: str) -> HTTPResponse:

@@ -1,7 +1,7 @@
 """Tenants by a part of their name: one search at a time, and what it found is kept a while.
 
-A search looks at all names of a queue, in the store (fairq/store/overview.py). What was found is kept for RESTS times
-as long as that took, at most MOST_S: so however many pages and streams ask for the same text, the store searches for it
+A search looks at all names of a queue, in the store (fairq/store/overview.py). The answer is kept for RESTS times
+as long as that took, at most MAX_S: so however many pages and streams ask for the same text, the store searches for it
 a small part of the time, and in a queue with few tenants nothing told is old.
 """
 
@@ -15,7 +15,7 @@ from attrs import define, field
 from fairq.store.overview import find_tenants
 from fairq.store.store import Store
 
-MAX_KEPT, RESTS, MOST_S = 64, 20, 5.0
+MAX_KEPT, RESTS, MAX_S = 64, 20, 5.0
 _Key = tuple[str, str, int]
 _Found = tuple[list[str], bool]
 
@@ -44,7 +44,7 @@ class Finder:
         began = trio.current_time()
         found = await find_tenants(self.store, *key)
         ended = trio.current_time()
-        self._kept[key] = ended + min(MOST_S, RESTS * (ended - began)), found
+        self._kept[key] = ended + min(MAX_S, RESTS * (ended - began)), found
         self._kept.move_to_end(key)
         if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)

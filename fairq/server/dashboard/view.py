@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fairq.server.admin.operators import Operators
     from fairq.server.dashboard.finding import Finder
     from fairq.server.dashboard.recent import Recent
+    from fairq.server.dashboard.simulation import Simulations
 
 Context = dict[str, Any]
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class Site:
     health: Health
     recent: Recent
     finder: Finder
+    simulations: Simulations
 
 
 @define(eq=False)
