@@ -15,7 +15,7 @@ from attrs import define, field
 from fairq.store.overview import find_tenants
 from fairq.store.store import Store
 
-MAX_KEPT, RESTS, MAX_S = 64, 20, 5.0
+MAX_KEPT, RESTS, MAX_S = 64, 50, 5.0
 _Key = tuple[str, str, int]
 _Found = tuple[list[str], bool]
 
