@@ -2,8 +2,8 @@
 
 LOADTEST_QUEUES names its queues, LOADTEST_RECORD the file to write: one line per task that was started,
 `id tenant dwell_ms started_ms worked_ms`. Handlers go by the first word of a queue's name: `sleep`
-sleeps as long as the payload says (and first hands the task back as often as it says), `flaky` fails once, all others
-do nothing.
+sleeps as long as the payload says (and first hands the task back as often as it says, or rejects it), `flaky` fails
+once, all others do nothing.
 With LOADTEST_UNBUFFERED set each line is written before the task is acknowledged: for workers that will be killed.
 """
 
@@ -38,6 +38,8 @@ async def sleep(task: fairq.Task) -> None:
     """Be busy for `payload["ms"]` milliseconds, after `payload["hand_backs"]` attempts that end at once."""
     if task.attempt <= task.payload.get("hand_backs", 0):
         raise fairq.Retry("handed back", delay=0)
+    if task.payload.get("fails"):
+        raise fairq.Reject("it fails, as its payload says")
     started = time.time() * 1000
     began = time.perf_counter()
     try:

@@ -127,7 +127,14 @@ class OperatorClient(Client):
 
     async def tenants(self, queue: str, *, tenant: str | None = None) -> list[TenantState]:
         """List the tenants of a queue, or the one of a name: an empty list if there is none. Raises: NotFound."""
-        return await self.ask(operator_verbs.tenants(queue, tenant))
+        found: dict[str, TenantState] = {}
+        cursor = ""
+        while True:
+            page = await self.ask(operator_verbs.tenants(queue, tenant, cursor))
+            found |= {row.tenant: row for row in page.tenants}
+            cursor = page.cursor
+            if not cursor:
+                return [found[name] for name in sorted(found)]
 
     async def set_weight(self, queue: str, tenant: str, weight: float, *, if_version: str | None = None) -> float:
         """Give a tenant a weight (0.001 to 10,000; 1 unless set); returns the one before.

@@ -12,7 +12,7 @@ from fairq.model.history import History, check_period, check_tenants
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
 from fairq.model.queues import Repair
-from fairq.model.tenants import TenantState
+from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.versions import check_version
 from fairq.model.waiting import Report
 from fairq.model.webhooks import Webhook, check_secrets, check_url, check_webhook_name
@@ -86,9 +86,10 @@ def repair(queue: str, number: int | None) -> Ask[Repair]:
     return Ask("repair", body, lambda reply: Repair(**reply))
 
 
-def tenants(queue: str, tenant: str | None = None) -> Ask[list[TenantState]]:
-    """List the tenants of a queue, or one."""
-    return Ask("tenants", target(queue, tenant), read_list(TenantState, "tenants"))
+def tenants(queue: str, tenant: str | None = None, cursor: str = "") -> Ask[TenantPage]:
+    """Read a page of the tenants of a queue, or one tenant."""
+    body, read = target(queue, tenant) | ({"cursor": cursor} if cursor else {}), read_list(TenantState, "tenants")
+    return Ask("tenants", body, lambda reply: TenantPage(read(reply), reply.get("cursor") or ""))
 
 
 def drop_tenant(queue: str, tenant: str) -> Ask[bool]:

@@ -128,8 +128,8 @@ class Stage:
         while True:
             self.follow()
             try:
-                tenants = await self.operator.ask(operator_verbs.tenants(progress.phase.queue), timeout=5)
-                progress.saw_rows([asdict(tenant) for tenant in tenants])
+                page = await self.operator.ask(operator_verbs.tenants(progress.phase.queue), timeout=5)
+                progress.saw_rows([asdict(tenant) for tenant in page.tenants])
             except FairqError:  # this sample is skipped; longer trouble ends with the phase's limit
                 await trio.sleep(_SAMPLE_S)
             self.show(progress)

@@ -30,3 +30,11 @@ class TenantState:
     is_limited: bool
     stored_bytes: int
     version: str = ""  # of its weight
+
+
+@frozen
+class TenantPage:
+    """Tenants of a queue, those of a page by name; `cursor`: where the next page begins, empty at the end."""
+
+    tenants: list[TenantState]
+    cursor: str

@@ -79,6 +79,12 @@ def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantSta
     )
 
 
+def tenant_states(reply: Sequence[bytes], unit: float) -> dict[str, TenantState]:
+    """Read a reply of `tenants`, without its cursor."""
+    rows = (row.decode().split(" ") for row in reply[1:])
+    return {tenant: tenant_state(tenant, [float(value) for value in values], unit) for tenant, *values in rows}
+
+
 def batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
     """Read a row of `batches`; None for an unknown batch."""
     if not row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from fairq.model.purges import WaitingFilter, WaitingPage
 from fairq.model.queues import SHARES, QueueSettings, QueueState, Repair, Tick
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
 from fairq.model.tasks import Action, Fate, Lease, NewTask, Outcome, Settlement, StoredLink, TaskState, WaitingTask
-from fairq.model.tenants import TenantState
+from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import Webhook, webhook_id
 from fairq.store import keys, library
@@ -56,7 +57,7 @@ from fairq.store.rows import (
     queue_state,
     settings_of,
     task_state,
-    tenant_state,
+    tenant_states,
 )
 
 log = structlog.get_logger("fairq.store")
@@ -479,18 +480,25 @@ class Store:
 
     async def tenants(self, queue: str, names: Sequence[str] = ()) -> list[TenantState]:
         """Read those of the named tenants that there are, or all of them page by page, sorted by name."""
-        unit = 1000.0 if (await self.queue(queue)).settings.share == "time" else 1.0
-        found: dict[str, TenantState] = {}
-        cursor = b"0"
-        left = list(names)
+        if not names:
+            return (await self.list_tenants(queue, "", sys.maxsize)).tenants
+        unit, found = await self._unit_of_shares(queue), dict[str, TenantState]()
+        for start in range(0, len(names), LOOKS):
+            found |= tenant_states(await self._call("tenants", queue, "0", LOOKS, *names[start : start + LOOKS]), unit)
+        return [found[tenant] for tenant in sorted(found)]
+
+    async def list_tenants(self, queue: str, cursor: str, count: int) -> TenantPage:
+        """Read `count` tenants or some more from a cursor on (empty: all), fewer only at the end, sorted by name."""
+        unit, found = await self._unit_of_shares(queue), dict[str, TenantState]()
         while True:
-            reply = await self._call("tenants", queue, cursor, LOOKS, *left[:LOOKS])
-            for row in reply[1:]:
-                tenant, *values = row.decode().split(" ")
-                found[tenant] = tenant_state(tenant, [float(value) for value in values], unit)
-            cursor, left = reply[0], left[LOOKS:]
-            if cursor == b"0" and not left:
-                return [found[tenant] for tenant in sorted(found)]
+            reply = await self._call("tenants", queue, cursor or "0", LOOKS)
+            found |= tenant_states(reply, unit)
+            cursor = "" if reply[0] == b"0" else reply[0].decode()
+            if not cursor or len(found) >= count:
+                return TenantPage([found[tenant] for tenant in sorted(found)], cursor)
+
+    async def _unit_of_shares(self, queue: str) -> float:
+        return 1000.0 if (await self.queue(queue)).settings.share == "time" else 1.0
 
     async def tasks(self, queue: str, ids: Sequence[str]) -> list[TaskState]:
         """Read the states of up to 500 tasks."""

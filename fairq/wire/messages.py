@@ -306,12 +306,14 @@ class DeleteQueue(Request):
 
 @frozen
 class Tenants(Request):
-    """List a queue's tenants, or one, with weights, counts and shares."""
+    """List a queue's tenants page by page, or one of them, with weights, counts and shares."""
 
     type: ClassVar[str] = "tenants"
     ref: int
     queue: str
     tenant: str | None = None
+    cursor: str | None = None
+    count: int = 500
 
 
 @frozen

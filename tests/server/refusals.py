@@ -240,6 +240,8 @@ RULES = [
     Rule({"reschedule"}, "start_at_ms", (*MOMENT, Together(delay_ms=1, start_at_ms=1))),
     Rule({"peek", "dead", "schedules", "events", "batches", "worker_tasks"}, "count", (0, MAX_BATCH + 1),
          roles=(TENANT, OPERATOR)),
+    Rule({"tenants"}, "count", (0, MAX_BATCH + 1), roles=(OPERATOR,)),
+    Rule({"tenants"}, "cursor", ("", "x", "-1", "1.5", "9" * 21, "1" * 301), roles=(OPERATOR,)),
     Rule({"batches"}, "state", ("", "Open", "done"), roles=(TENANT, OPERATOR)),
     Rule({"batches"}, "cursor", ("", "x", "-1", "1.5", "9" * 21, "1" * 301), roles=(TENANT, OPERATOR)),
     Rule({"batches"}, "ids", tuple([id] for id in (*BATCH_IDS, "")), roles=(TENANT,)),

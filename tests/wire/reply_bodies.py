@@ -93,7 +93,7 @@ BODIES: dict[str, Schema] = {
     "queues": body(queues=rows("queue_state")),
     "configure": _WAS_SET,
     "delete_queue": body(outcome=words("ok", "more", "gone"), contents=counts()),
-    "tenants": body(tenants=rows("tenant_state")),
+    "tenants": body(tenants=rows("tenant_state"), cursor=CURSOR),
     "drop_tenant": body(outcome=_OK_OR_GONE),
     "set_weight": body(previous={"type": "number"}),
     "set_limits": body(previous=row_of(Limits)),

@@ -56,7 +56,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "configure": {"ref": 1, "queue": "q", "settings": {"lease_ms": 1000}},
     "delete_queue": {"ref": 1, "queue": "q"},
     "drop_tenant": {"ref": 1, "queue": "q", "tenant": "ada"},
-    "tenants": {"ref": 1, "queue": "q"},
+    "tenants": {"ref": 1, "queue": "q", "tenant": "ada", "cursor": "17", "count": 5},
     "set_weight": {"ref": 1, "queue": "q", "tenant": "t", "weight": 1},
     "set_limits": {"ref": 1, "queue": "q", "tenant": "t", "limits": {"max_running": 5}},
     "limits": {"ref": 1, "queue": "q"},

@@ -14,7 +14,7 @@ from fairq.model.tenants import TenantState
 from fairq.model.webhooks import Webhook
 from fairq.model.workers import HeldTask, WorkerState
 from fairq.server.admin.routes import QUEUE, ROWS, TENANT
-from fairq.server.http.openapi import ANSWERS, PREVIOUS, Answers, document_of, list_of, object_of, paths_of
+from fairq.server.http.openapi import ANSWERS, CURSOR, PREVIOUS, Answers, document_of, list_of, object_of, paths_of
 from fairq.server.http.schema import Schema, row_of
 from fairq.tokens import TokenRow
 from fairq.wire import messages as wire
@@ -32,7 +32,7 @@ _OWN: Answers = {
         previous=_TEXT, opening_hours=_TEXT, is_open={"type": "boolean"}, changes_at_ms=_NUMBER
     ),
     ("GET", wire.History): row_of(History),
-    ("GET", wire.Tenants): object_of(tenants=list_of(TenantState)),
+    ("GET", wire.Tenants): object_of(tenants=list_of(TenantState), cursor=CURSOR),
     ("DELETE", wire.DropTenant): object_of(outcome={"enum": ["ok", "gone"]}),
     ("PUT", wire.SetWeight): object_of(previous={"type": "number"}),
     ("GET", wire.Webhooks): object_of(webhooks=list_of(Webhook)),

@@ -24,7 +24,7 @@ from fairq.server.dashboard.shares import choose_queue, fairness
 from fairq.server.dashboard.simulation import simulation
 from fairq.server.dashboard.system import audit, system, tokens
 from fairq.server.dashboard.view import Context, Page, View, rows_of
-from fairq.store.overview import due, find_tenants
+from fairq.store.overview import due
 from fairq.wire import messages as wire
 
 _ROWS = 100
@@ -61,7 +61,7 @@ async def tenants(view: View) -> Context:
         return {"row": None, "queues": queues, "rows": [], "total": 0, "text": "", "is_whole": True}
     queue, text = row["queue"], view.query.get("text", "").strip()[:128]
     if text:
-        names, is_whole = await find_tenants(view.app.store, queue, text, _TENANTS)
+        names, is_whole = await view.site.finder.find(queue, text, _TENANTS)
         found = await view.app.store.tenants(queue, names) if names else []
         total = len(found)
     else:
@@ -199,7 +199,7 @@ async def search(view: View) -> Context:
                     found["task"] = state if state.state != "unknown" else None
                 except FairqError:
                     pass  # no task can be called so
-            found["tenants"], _ = await find_tenants(view.app.store, queue, text[:128], 50)
+            found["tenants"], _ = await view.site.finder.find(queue, text[:128], 50)
             dead = (await view.ask(wire.Dead(0, queue, error=text, count=50, brief=True)))["dead"]
             found["dead"] = rows_of(DeadLetter, dead)
     return {"row": row, "queues": queues, "text": text, **found}

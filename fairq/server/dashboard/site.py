@@ -22,10 +22,12 @@ from fairq.errors import FairqError, TooLarge, TooMany, Unauthorized
 from fairq.server.admin.health import Health
 from fairq.server.admin.operators import Operators
 from fairq.server.dashboard.actions import ACTIONS, Action, read_form
+from fairq.server.dashboard.finding import Finder
 from fairq.server.dashboard.live import MAX_OWN_STREAMS, MAX_STREAMS, PageStream, Renderings
 from fairq.server.dashboard.pages import PAGES
 from fairq.server.dashboard.recent import Recent
 from fairq.server.dashboard.sessions import COOKIE, Session, Sessions, give
+from fairq.server.dashboard.simulation import Simulations
 from fairq.server.dashboard.view import Context, Page, Site, View
 from fairq.server.dashboard.writing import STATIC, make_environment
 from fairq.server.http.bodies import Gone
@@ -259,5 +261,6 @@ def _inside(to: str) -> str:
 
 def make_dashboard(operators: Operators, health: Health, nursery: trio.Nursery) -> Iterable[Route | Mount]:
     """Make the paths of the dashboard."""
-    site = Site(operators, health, Recent(operators.app, nursery))
+    recent, finder = Recent(operators.app, nursery), Finder(operators.app.store, nursery)
+    site = Site(operators, health, recent, finder, Simulations(nursery))
     return Dashboard(site, Sessions(operators)).routes()

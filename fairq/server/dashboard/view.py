@@ -19,7 +19,9 @@ from fairq.wire.decode import structure
 if TYPE_CHECKING:
     from fairq.server.admin.health import Health
     from fairq.server.admin.operators import Operators
+    from fairq.server.dashboard.finding import Finder
     from fairq.server.dashboard.recent import Recent
+    from fairq.server.dashboard.simulation import Simulations
 
 Context = dict[str, Any]
 T = TypeVar("T")
@@ -44,6 +46,8 @@ class Site:
     operators: Operators
     health: Health
     recent: Recent
+    finder: Finder
+    simulations: Simulations
 
 
 @define(eq=False)

@@ -101,7 +101,7 @@ def list_of(kind: Any) -> Schema:
     return {"type": "array", "items": row_of(kind)}
 
 
-_CURSOR: Schema = {"type": ["string", "null"]}
+CURSOR: Schema = {"type": ["string", "null"]}
 _OUTCOMES = object_of(outcomes={"type": "array", "items": {"enum": list(get_args(Outcome))}})
 PREVIOUS = object_of(previous={"type": "boolean"})
 _ENQUEUED = object_of(id=TEXT, outcome={"enum": ["ok", "duplicate", "replaced", "expired", "refused"]})
@@ -111,14 +111,14 @@ ANSWERS: Answers = {
     ("GET", wire.WaitTasks): row_of(TaskState),
     ("DELETE", wire.Cancel): object_of(id=TEXT, outcome={"enum": list(get_args(Outcome))}),
     ("POST", wire.Cancel): _OUTCOMES,
-    ("POST", wire.CancelAll): row_of(Purge) | {"properties": row_of(Purge)["properties"] | {"cursor": _CURSOR}},
+    ("POST", wire.CancelAll): row_of(Purge) | {"properties": row_of(Purge)["properties"] | {"cursor": CURSOR}},
     ("POST", wire.Reschedule): _OUTCOMES,
     ("GET", wire.Peek): object_of(tasks=list_of(WaitingTask)),
     ("GET", wire.Why): row_of(Why),
     ("GET", wire.TenantReport): row_of(Report),
     ("GET", wire.Limits): row_of(HeldLimits),
     ("POST", wire.OpenBatch): object_of(id=TEXT, outcome={"enum": ["ok", "duplicate"]}),
-    ("GET", wire.Batches): object_of(batches=list_of(BatchState), cursor=_CURSOR),
+    ("GET", wire.Batches): object_of(batches=list_of(BatchState), cursor=CURSOR),
     ("GET", wire.Batch): row_of(BatchState),
     ("POST", wire.CloseBatch): object_of(previous={"enum": list(STAGES)}),
     ("DELETE", wire.CancelBatch): object_of(previous={"enum": list(STAGES)}),
@@ -129,7 +129,7 @@ ANSWERS: Answers = {
     ("DELETE", wire.Unschedule): PREVIOUS,
     ("POST", wire.PauseSchedule): PREVIOUS,
     ("POST", wire.ResumeSchedule): PREVIOUS,
-    ("GET", wire.Dead): object_of(dead=list_of(DeadLetter), cursor=_CURSOR, left={"type": "integer"}),
+    ("GET", wire.Dead): object_of(dead=list_of(DeadLetter), cursor=CURSOR, left={"type": "integer"}),
     ("GET", wire.DeadLetter): row_of(DeadLetter),
     ("POST", wire.Replay): _OUTCOMES,
     ("POST", wire.Purge): _OUTCOMES,

@@ -5,16 +5,17 @@ from __future__ import annotations
 import structlog
 from attrs import asdict, evolve
 
-from fairq.errors import NotFound
+from fairq.errors import BadRequest, NotFound
 from fairq.model.checks import MAX_BATCH, MAX_TIME_MS, check_int, check_tenant, check_weight
 from fairq.model.queues import check_settings, kept_slots
 from fairq.model.tasks import TaskState, leased_at_ms
+from fairq.model.tenants import TenantPage
 from fairq.model.versions import check_version, settings_version
 from fairq.model.workers import HeldLease, HeldTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.net.worker_registry import Held
-from fairq.server.verbs.request_scope import Body, check_unlimited, check_worker_name, tenant_or_all
+from fairq.server.verbs.request_scope import Body, check_cursor, check_unlimited, check_worker_name, tenant_or_all
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
 
@@ -67,11 +68,24 @@ async def delete_queue(app: App, connection: Connection, request: wire.DeleteQue
 
 
 async def tenants(app: App, connection: Connection, request: wire.Tenants) -> Body:
-    """List a queue's tenants, or one of them, if there is one of that name."""
+    """List a queue's tenants, a page of them, or one of them, if there is one of that name."""
+    cursor, count = _check_scan(request.cursor), check_int(request.count, "count", 1, MAX_BATCH)
+    name = None if request.tenant is None else check_tenant(request.tenant)
     queue = await _known_queue(app, connection, request.queue)
-    names = [] if request.tenant is None else [check_tenant(request.tenant)]
-    rows = await app.store.tenants(queue, names)
-    return {"tenants": [asdict(row) for row in rows]}
+    if name is None:
+        page = await app.store.list_tenants(queue, cursor, count)
+    else:
+        page = TenantPage(await app.store.tenants(queue, [name]), "")
+    rows = [asdict(row, recurse=False) for row in page.tenants]
+    return {"tenants": rows, "cursor": page.cursor or None}
+
+
+def _check_scan(cursor: str | None) -> str:
+    """Return the place of a scan in the store, empty to begin. Raises: BadRequest."""
+    known = check_cursor(cursor, "page")
+    if known and not (known.isascii() and known.isdigit() and int(known) < 1 << 64):
+        raise BadRequest("invalid cursor: use the cursor of the previous page", field="cursor")
+    return known
 
 
 async def drop_tenant(app: App, connection: Connection, request: wire.DropTenant) -> Body:

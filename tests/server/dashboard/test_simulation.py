@@ -7,6 +7,10 @@ from urllib.parse import urlencode
 import pytest
 import trio
 
+from fairq.model.simulation.comparison import Comparison
+from fairq.model.simulation.observed import Observed
+from fairq.model.simulation.setup import Proposal
+from fairq.server.dashboard import simulation as module
 from tests.server.harness import WORKER, raw, tenant
 from tests.store.waiting import wait_until
 
@@ -14,8 +18,18 @@ from .harness import Site, busy, text_of, visited
 
 
 async def page(site: Site, status: int = 200, **query: str) -> str:
-    """Read the page's text."""
-    return text_of(await site.read(f"/simulate?{urlencode({'queue': 'q', **query})}", status))
+    """Read the page's text, once its simulation has ended."""
+    return text_of(await read(site, status, **query))
+
+
+async def read(site: Site, status: int = 200, **query: str) -> str:
+    """Read the page, as a browser that loads it again while it says that it is not done."""
+    while True:
+        html = await site.read(f"/simulate?{urlencode({'queue': 'q', **query})}", status)
+        if 'http-equiv="refresh"' not in html:
+            return html
+        assert f"Simulating {query.get('queue', 'q')}" in text_of(html)
+        await trio.sleep(0.05)
 
 
 async def test_a_proposal_is_shown_beside_today(server_store: str) -> None:
@@ -27,7 +41,7 @@ async def test_a_proposal_is_shown_beside_today(server_store: str) -> None:
             assert "Nothing is changed" in told
             assert "ada" in told
             assert "come back later" in told
-            html = await site.read(f"/simulate?{urlencode({'queue': 'q', 'weight:ada': '4', 'slots': '7'})}")
+            html = await read(site, 200, **{"weight:ada": "4", "slots": "7"})
             assert 'name="weight:ada" aria-label="Weight of ada" placeholder="1" value="4"' in html
             assert 'name="slots" min="1" max="10000" value="7"' in html
             assert [each.weight for each in await site.store.tenants("q", ["ada"])] == [1.0]
@@ -75,3 +89,56 @@ async def test_a_queue_where_nothing_ran_says_so(server_store: str) -> None:
             await ada.enqueue("q", ["t"])
             await site.served.app.recorder.flush()
             assert "Nothing to simulate yet" in await page(site)
+
+
+async def test_a_page_does_not_wait_for_a_long_simulation(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, begun = trio.Event(), list[Observed]()
+    whole = module.compare_apart
+
+    async def compare(observed: Observed, proposal: Proposal) -> Comparison:
+        begun.append(observed)
+        await goes_on.wait()
+        return await whole(observed, proposal)
+
+    monkeypatch.setattr(module, "compare_apart", compare)
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            await site.served.app.recorder.flush()
+            for _ in range(3):
+                html = await site.read("/simulate?queue=q")
+                assert '<meta http-equiv="refresh" content="1">' in html
+                assert "Simulating q" in text_of(html)
+            assert len(begun) == 1, "the pages wait for the same one"
+            goes_on.set()
+            assert "Nothing is changed" in await page(site)
+            assert "Nothing is changed" in await page(site)
+            assert len(begun) == 1, "what it found is kept"
+
+
+async def test_no_more_simulations_wait_than_are_kept(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def compare(observed: Observed, proposal: Proposal) -> Comparison:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(module, "compare_apart", compare)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            await site.served.app.recorder.flush()
+            for slots in range(1, module.MAX_KEPT + 1):
+                assert "Simulating q" in text_of(await site.read(f"/simulate?queue=q&slots={slots}"))
+            assert "too many simulations" in text_of(await site.read("/simulate?queue=q&slots=99", 429))
+
+
+async def test_a_simulation_that_fails_is_told_and_harms_nothing(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def compare(observed: Observed, proposal: Proposal) -> Comparison:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module, "compare_apart", compare)
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            await site.served.app.recorder.flush()
+            assert "internal error" in await page(site, 500)
+            assert "ada" in text_of(await site.read("/tenants?queue=q"))

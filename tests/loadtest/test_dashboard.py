@@ -1,0 +1,65 @@
+"""The load test's dashboard: all places are opened and told, a place that is refused fails the run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from attrs import evolve
+
+from fairq.server.dashboard.pages import PAGES
+from loadtest import dashboard
+from loadtest.dashboard import QUICK, Sizes, places, run, tables
+from loadtest.processes import RunFailed
+from loadtest.report import Progress
+
+README = (Path(dashboard.__file__).parent / "README.md").read_text(encoding="utf-8")
+
+
+async def test_every_place_is_opened_and_the_quiet_tenant_measured(tmp_path: Path) -> None:
+    with trio.fail_after(180):
+        part = await run(tmp_path, Progress(), quick=True, fsync="everysec")
+    assert [row["name"] for row in part["pages"]] == list(places(QUICK))
+    assert all(0 < row["p50"] <= row["p95"] <= row["max"] < math.inf for row in part["pages"])
+    assert set(part["figures"]) == {"start", "reply"}
+    assert part["opened"] > 0
+    assert min(part["cores"].values()) >= 0
+    assert all(verdict.is_clean for verdict in part["verdicts"].values()), part["verdicts"]
+    assert part["verdicts"]["dashboard, the crowd"].expected == QUICK.tenants + QUICK.delayed
+    for table in tables(part):
+        assert all(len(row) == len(table.headings) for row in table.rows)
+
+
+def test_every_page_of_the_dashboard_is_among_the_places() -> None:
+    opened = [path.partition("?")[0] for path in places(Sizes()).values()]
+    for page in PAGES:
+        for prefix in ("", "/live") if page.is_live else ("",):
+            wanted = (prefix + page.path).split("/")
+            assert any(_fits(path.split("/"), wanted) for path in opened), f"{prefix}{page.path} is not opened"
+
+
+def _fits(path: list[str], wanted: list[str]) -> bool:
+    rest = wanted and wanted[-1].endswith(":path}")
+    if len(path) != len(wanted) and not (rest and len(path) > len(wanted)):
+        return False
+    return all(want.startswith("{") or part == want for part, want in zip(path, wanted, strict=False))
+
+
+async def test_a_place_that_is_refused_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def some(sizes: Sizes) -> dict[str, Any]:
+        return {"nowhere": "/queues/none"}
+
+    monkeypatch.setattr(dashboard, "places", some)
+    monkeypatch.setattr(dashboard, "QUICK", evolve(QUICK, tenants=20))
+    with trio.fail_after(120), pytest.raises(RunFailed, match="the reader of pages did not finish"):
+        await run(tmp_path, Progress(), quick=True, fsync="everysec")
+
+
+def test_the_readme_tells_of_the_scenario() -> None:
+    section = README.partition("\n## dashboard\n")[2].partition("\n## ")[0]
+    sizes = Sizes()
+    for said in (f"{sizes.tenants:,} tenants", f"{sizes.rounds} times", f"rounds of {sizes.seconds:g} s"):
+        assert said in section, said
