@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -25,18 +24,6 @@ from tests.spans import GIVEN, named, parent_of, said, traces_of
 from .runtimes import Service, on_both, wait_until, working
 
 OURS = trace.get_tracer("user")
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    """Tracing is on, and this has the spans that have ended."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    otel.instrument(provider)
-    try:
-        yield exporter
-    finally:
-        otel.uninstrument()
 
 
 @on_both
