@@ -75,7 +75,7 @@ class _Tracing:
 
         def end(sent: Settlement | None, answer: str, error: str) -> None:
             span.set_attribute("fairq.answer", answer)
-            if sent is not None and sent.action != how.action:  # no server took what was meant
+            if sent is not None and sent.action != how.action:  # it could not be sent as meant
                 span.set_attribute("fairq.outcome", "dead")
                 error = error or sent.error
             if answer == "stale":

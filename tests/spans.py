@@ -24,6 +24,13 @@ def said(span: ReadableSpan, name: str) -> object:
     return (span.attributes or {})[name]
 
 
+def times_of(span: ReadableSpan) -> tuple[int, int]:
+    """When a span began and ended, in ns."""
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return span.start_time, span.end_time
+
+
 def traces_of(found: list[ReadableSpan]) -> set[int]:
     """The ids of the spans' traces."""
     return {span.context.trace_id for span in found if span.context}

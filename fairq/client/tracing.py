@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fairq.model.tasks import NewTask, Settlement
     from fairq.wire.frames import PushedTask
 
-    # What was sent at last (None: unknown), the answer (`error`: a refusal, `unknown`: there is none), what is wrong.
+    # The settlement as sent at last (None: unknown), its answer (also `error` and `unknown`), what is wrong.
     EndSettling = Callable[[Settlement | None, str, str], None]
 
 

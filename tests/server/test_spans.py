@@ -16,12 +16,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from fairq.model.tasks import Lease
-from fairq.server import spans as server_spans
 from fairq.server.net import connection
 from fairq.server.run import Served
 from fairq.server.spans import MAX_TASKS, MAX_TENANT_TASKS, SpanMaker
 from tests.server.harness import WORKER, raw, running, tenant
-from tests.spans import GIVEN, UNSAMPLED, named, parent_of, said
+from tests.spans import GIVEN, UNSAMPLED, named, parent_of, said, times_of
 from tests.store.waiting import wait_until
 
 PARENT = int(GIVEN[36:52], 16)
@@ -83,7 +82,8 @@ async def test_a_push_is_in_the_trace_of_its_task_and_linked_to_the_claim(traced
     assert [link.context.span_id for link in claim.links] == [PARENT]
     assert said(claim, "messaging.batch.message_count") == 1
     assert said(claim, "fairq.server") == traced.served.app.name
-    assert claim.start_time <= claim.end_time == push.start_time <= push.end_time <= time.time_ns()
+    (began, claimed), (handed, ended) = times_of(claim), times_of(push)
+    assert began <= claimed == handed <= ended <= time.time_ns()
 
 
 async def test_one_claim_has_a_span_with_a_link_for_each_traced_task(traced: Traced) -> None:
@@ -141,18 +141,24 @@ async def test_a_push_lasts_until_the_socket_has_taken_it(traced: Traced, monkey
     assert {span.status.status_code for span in pushes} == {StatusCode.UNSET}
 
 
+@pytest.mark.parametrize("end", ["broken", "revoked"])
 async def test_a_push_to_a_connection_that_ends_first_is_an_error(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+    server_store: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "MAX_UNSENT_BYTES", 1 << 30)
     with trio.fail_after(30):
         async with traced_server(server_store, reconnect_grace=0) as traced, raw(traced.served, tenant("ada")) as ada:
             for n in range(24):
                 await ada.ask("enqueue", queue="q", tasks=[{"id": f"t{n}", "payload": "x" * 900_000, "trace": GIVEN}])
+            app = traced.served.app
             async with raw(traced.served, WORKER) as worker:
                 await worker.attach("q", credit=24)
-                await wait_until(lambda: len(traced.served.app.owners) == 24)
+                await wait_until(lambda: len(app.owners) == 24)
+                if end == "revoked":
+                    (owner,) = set(app.owners.values())
+                    app.revocations.on_message(owner.identity.token_id)
             pushes = await traced.ended("push q", 24)
+            assert not app.owners
     assert "the connection ended first" in {span.status.description for span in pushes}
 
 
@@ -191,7 +197,7 @@ def leases(owner: str, count: int) -> list[Lease]:
 def frozen_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Have the spans' clock stand still; returns what sets it."""
     now = [1000.0]
-    monkeypatch.setattr(server_spans.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("fairq.server.spans.time.monotonic", lambda: now[0])
     return lambda at: now.__setitem__(0, at)
 
 

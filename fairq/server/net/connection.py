@@ -138,8 +138,11 @@ class Connection:
             at_end_of_turn(self._look_at_pushes)  # behind the writer
 
     def _look_at_pushes(self) -> None:
-        """End the pushes if the socket has taken all; else the task that sends the rest does."""
-        if self.unread_bytes:
+        """End the pushes if the socket has taken all; else the task that sends the rest does, or the connection's end.
+
+        What a closing connection had to send may have been dropped.
+        """
+        if self.unread_bytes or self.closing:
             call_from_end(self._wake)
         else:
             self._end_pushes()
@@ -408,7 +411,8 @@ class Connection:
                         trio.current_time()
                     )  # when the last of it was sent: no heartbeat is due meanwhile
                     self.drained()
-                self._end_pushes()
+                if not self.closing:
+                    self._end_pushes()
             except Disconnected:
                 return
             if self.session.is_timed_out:
