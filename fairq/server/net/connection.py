@@ -411,7 +411,7 @@ class Connection:
                         trio.current_time()
                     )  # when the last of it was sent: no heartbeat is due meanwhile
                     self.drained()
-                if not self.closing:
+                if self._pushes and not self.closing:
                     self._end_pushes()
             except Disconnected:
                 return
