@@ -2,13 +2,11 @@
 
 A task carries the W3C `traceparent` of the span that enqueued it, up to its last attempt: an enqueue, the attempts
 of its task and what their handlers do are one trace. `tracestate` and baggage do not travel.
-
-Names are those of OpenTelemetry's conventions for messaging. Their status is Development, so they stand here only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -19,13 +17,14 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProv
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from fairq.client import tracing
+from fairq.model.traces import describe
 
 if TYPE_CHECKING:
+    from fairq.client.tracing import EndSettling
     from fairq.model.tasks import NewTask, Settlement
     from fairq.wire.frames import PushedTask
 
 _W3C = TraceContextTextMapPropagator()
-_Attributes = Mapping[str, str | int]
 
 
 def instrument(provider: TracerProvider | None = None) -> None:
@@ -38,16 +37,6 @@ def uninstrument() -> None:
     tracing.activate(None)
 
 
-def _attributes(operation: str, kind: str, queue: str, **more: str | int) -> _Attributes:
-    named = {
-        "messaging.system": "fairq",
-        "messaging.operation.name": operation,
-        "messaging.operation.type": kind,
-        "messaging.destination.name": queue,
-    }
-    return named | {name.replace("__", "."): value for name, value in more.items()}
-
-
 class _Tracing:
     """Makes spans by a tracer."""
 
@@ -57,9 +46,9 @@ class _Tracing:
     @contextmanager
     def enqueueing(self, queue: str, tasks: Sequence[NewTask]) -> Iterator[Sequence[NewTask]]:
         if len(tasks) == 1:
-            told = _attributes("enqueue", "send", queue, messaging__message__id=tasks[0].id)
+            told = describe("enqueue", "send", queue, messaging__message__id=tasks[0].id)
         else:
-            told = _attributes("enqueue", "send", queue, messaging__batch__message_count=len(tasks))
+            told = describe("enqueue", "send", queue, messaging__batch__message_count=len(tasks))
         with self._tracer.start_as_current_span(f"enqueue {queue}", kind=SpanKind.PRODUCER, attributes=told):
             carrier: dict[str, str] = {}
             _W3C.inject(carrier)
@@ -69,19 +58,30 @@ class _Tracing:
     @contextmanager
     def processing(self, queue: str, task: PushedTask) -> Iterator[None]:
         parent = _W3C.extract({"traceparent": task.trace}, Context())
-        told = _attributes(
+        told = describe(
             "process", "process", queue, messaging__message__id=task.id, fairq__tenant=task.tenant,
             fairq__attempt=task.attempt, fairq__name=task.name,
         )  # fmt: skip
         with self._tracer.start_as_current_span(f"process {queue}", parent, SpanKind.CONSUMER, told):
             yield
 
-    @contextmanager
-    def settling(self, queue: str, task: PushedTask, how: Settlement, outcome: str) -> Iterator[None]:
+    def settling(self, queue: str, task: PushedTask, how: Settlement, outcome: str) -> EndSettling:
         processing = trace.get_current_span()
         processing.set_attribute("fairq.outcome", outcome)
         if how.action in ("nack", "reject"):
             processing.set_status(Status(StatusCode.ERROR, how.error))
-        told = _attributes("settle", "settle", queue, messaging__message__id=task.id, fairq__outcome=outcome)
-        with self._tracer.start_as_current_span(f"settle {queue}", kind=SpanKind.CLIENT, attributes=told):
-            yield
+        told = describe("settle", "settle", queue, messaging__message__id=task.id, fairq__outcome=outcome)
+        span = self._tracer.start_span(f"settle {queue}", kind=SpanKind.CLIENT, attributes=told)
+
+        def end(sent: Settlement | None, answer: str, error: str) -> None:
+            span.set_attribute("fairq.answer", answer)
+            if sent is not None and sent.action != how.action:  # it could not be sent as meant
+                span.set_attribute("fairq.outcome", "dead")
+                error = error or sent.error
+            if answer == "stale":
+                error = "the lease was lost"
+            if error:
+                span.set_status(Status(StatusCode.ERROR, error))
+            span.end()
+
+        return end

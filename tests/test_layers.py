@@ -34,6 +34,8 @@ MAY_IMPORT = {
     "server/settings": {"errors", "model"},
     "server/fleet": {"errors", "server/settings"},
     "server/garbage": set(),
+    "server/spans": {"model", "server/dispatch"},
+    "server/exporting": {"server/spans", "server/dispatch"},
     "server/long_poll": set(),
     "server/app": {"model", "wire", "store", "server/settings", "server/long_poll", *ROOMS},
     "server/verbs": SHARED | {"store", "server/app", *ROOMS},
@@ -43,7 +45,7 @@ MAY_IMPORT = {
     "server/dashboard": SHARED | {"store", "server/app", "server/net", "server/http", "server/admin", *ROOMS},
     "server/run": SHARED
     | {"store", "server/admin", "server/app", "server/dashboard", "server/fleet", "server/garbage", "server/http"}
-    | {"server/listener"}
+    | {"server/listener", "server/dispatch", "server/exporting"}
     | {"server/net", "server/settings"},
     "server": set(),
     "client": {"errors", "model", "wire", "tokens", "groups", "turns", "log"},

@@ -124,8 +124,10 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
-def configure_logging(level: str, *, as_json: bool = False, to: LogWriter | None = None) -> None:
-    """Send logs to standard error, as lines for people or as JSON: those of structlog, and the SDK's."""
+def configure_logging(
+    level: str, *, as_json: bool = False, to: LogWriter | None = None, loggers: Sequence[str] = ("fairq",)
+) -> None:
+    """Send logs to standard error, as lines for people or as JSON: structlog's, and those of loggers of `logging`."""
     stream: Any = to or sys.stderr
     renderer: Any = (
         structlog.processors.JSONRenderer()
@@ -153,10 +155,11 @@ def configure_logging(level: str, *, as_json: bool = False, to: LogWriter | None
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    logger = logging.getLogger("fairq")
-    logger.handlers[:] = [handler]
-    logger.setLevel(number)
-    logger.propagate = False
+    for name in loggers:
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.setLevel(number)
+        logger.propagate = False
 
 
 def _fields_of_record(_: object, __: str, line: Any) -> Any:

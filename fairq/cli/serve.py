@@ -48,6 +48,7 @@ def serve(
     from fairq.server.run import serve as run_server
 
     settings = load_settings(config, os.environ, attrs.asdict(flags) if flags else {})
-    configure_logging(settings.log_level, as_json=settings.log_json, to=LogWriter(sys.stderr))
+    loggers = ("fairq", "opentelemetry")  # which may log in the server's loop that its queue of spans is full
+    configure_logging(settings.log_level, as_json=settings.log_json, to=LogWriter(sys.stderr), loggers=loggers)
     is_child = CHILD in os.environ
     trio.run(partial(run_server, settings if is_child else settings.with_all_for_dev(), is_child=is_child))

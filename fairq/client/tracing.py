@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from fairq.model.tasks import NewTask, Settlement
     from fairq.wire.frames import PushedTask
 
+    # The settlement as sent at last (None: unknown), its answer (also `error` and `unknown`), what is wrong.
+    EndSettling = Callable[[Settlement | None, str, str], None]
+
 
 class Tracing(Protocol):
-    """Makes spans; each is the current one inside its `with`."""
+    """Makes spans; those of an enqueue and of an attempt are the current ones inside their `with`."""
 
     def enqueueing(self, queue: str, tasks: Sequence[NewTask]) -> AbstractContextManager[Sequence[NewTask]]:
         """Enqueue tasks, which get the span's traceparent."""
@@ -20,8 +23,8 @@ class Tracing(Protocol):
     def processing(self, queue: str, task: PushedTask) -> AbstractContextManager[None]:
         """Run a handler, in the trace of the task."""
 
-    def settling(self, queue: str, task: PushedTask, how: Settlement, outcome: str) -> AbstractContextManager[None]:
-        """Say how a task ended, inside `processing`."""
+    def settling(self, queue: str, task: PushedTask, how: Settlement, outcome: str) -> EndSettling:
+        """Begin to say how a task ended, inside `processing`; what is returned is called with the answer."""
 
 
 _active: Tracing | None = None
@@ -44,6 +47,6 @@ def processing(queue: str, task: PushedTask) -> AbstractContextManager[None]:
     return _NOTHING if _active is None else _active.processing(queue, task)
 
 
-def settling(queue: str, task: PushedTask, how: Settlement, outcome: str) -> AbstractContextManager[None]:
+def settling(queue: str, task: PushedTask, how: Settlement, outcome: str) -> EndSettling | None:
     """As Tracing's."""
-    return _NOTHING if _active is None else _active.settling(queue, task, how, outcome)
+    return None if _active is None else _active.settling(queue, task, how, outcome)

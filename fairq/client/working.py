@@ -32,6 +32,7 @@ from fairq.wire.terms import MAX_CREDIT
 from fairq.wire.worker_session import WorkerSession
 
 if TYPE_CHECKING:
+    from fairq.client.tracing import EndSettling
     from fairq.client.worker import Worker
 
 log = Log("fairq.worker")
@@ -64,6 +65,7 @@ class Working:
     threads: Threads = field(init=False)
     waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
     scopes: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
+    settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
     rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     is_stopping: bool = field(default=False, init=False)
@@ -85,6 +87,7 @@ class Working:
         driver = Driver.to(app.url, app.token or None, session, app.tls)
         run = cls(app, driver, driver.runtime, driver.runtime.make_lot(), driver.runtime.make_event())
         driver.handle, driver.on_change = run._take, run._on_change
+        session.settled = run._settled
         run.threads = Threads(app.concurrency, run._threads_changed)
         return run
 
@@ -115,6 +118,8 @@ class Working:
                     await self._give_all_back()
                     connection.cancel()
                     self.threads.close()
+                    for end in self.settling.values():
+                        end(None, "unknown", "the worker ended without an answer")
 
     async def _run_until_idle(self, burst: bool) -> None:
         """Run tasks until nothing is held and no more are taken."""
@@ -210,6 +215,11 @@ class Working:
         if self.is_stopping and not session.holding and (session.is_quiet or not session.is_attached):
             self.idle.set()
 
+    def _settled(self, queue: str, settlement: Settlement, answer: str, error: str) -> None:
+        """Hear what the server says of a settlement, or that it cannot be told."""
+        if self.settling and (end := self.settling.pop((queue, settlement.id, settlement.lease), None)):
+            end(settlement, answer, error)
+
     def _take(self, push: Push | Dismiss) -> None:
         if isinstance(push, Dismiss):
             log.info("an operator drains this worker", worker=self.app.name)
@@ -289,9 +299,12 @@ class Working:
                 self.stop()
                 self._release(queue, pushed)
             if settlement is not None:
-                with tracing.settling(queue, pushed, settlement, outcome):
-                    self.driver.session.settle(queue, settlement)
-                    self.driver.wake_writer()
+                end = tracing.settling(queue, pushed, settlement, outcome)
+                if end is not None:
+                    self.settling[key] = end
+                if not self.driver.session.settle(queue, settlement):
+                    self._settled(queue, settlement, "stale", "")
+                self.driver.wake_writer()
             self.app.counts[outcome] += 1
             if self.app.log_tasks:
                 ms = round((self.runtime.current_time() - began) * 1000, 1)

@@ -23,6 +23,7 @@ from fairq.model.operating import Takers
 from fairq.model.tasks import Action
 from fairq.model.waiting import WAIT_CAUSES, WaitCause
 from fairq.server.dispatch.dispatcher import Dispatcher, give_back
+from fairq.server.dispatch.tracing import Tracing
 from fairq.server.dispatch.worker_account import Place
 from fairq.server.long_poll import LongPolls
 from fairq.server.net.admission import Rate
@@ -71,6 +72,7 @@ class App:
     settings: Settings
     store: Store
     nursery: trio.Nursery
+    tracing: Tracing | None = None
     name: str = field(factory=lambda: f"{platform.node() or 'fairq'}-{secrets.token_hex(3)}")
     auth: Auth = field(init=False)
     token_uses: TokenUses = field(init=False)
@@ -226,8 +228,9 @@ class App:
             dispatcher = self.dispatchers.get(queue)
             if dispatcher is None:
                 dispatcher = self.dispatchers[queue] = Dispatcher(
-                    queue, self.store, self.ticker, self.name, self.credit_changed, self.worker_registry.slots_elsewhere
-                )
+                    queue, self.store, self.ticker, self.name, self.credit_changed,
+                    self.worker_registry.slots_elsewhere, self.tracing,
+                )  # fmt: skip
                 self._listen(queue)
                 self.nursery.start_soon(dispatcher.run)
             dispatcher.join(connection)

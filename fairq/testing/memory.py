@@ -324,6 +324,7 @@ class MemoryQueue:
                     record.id, self._last_lease, record.attempt, record.max_attempts, record.tenant,
                     record.enqueued_at_ms, orjson.loads(record.task.payload), record.start_at_ms or None,
                     record.expires_at_ms or None, bool(record.task.result_ttl_ms), record.task.name,
+                    trace=record.task.trace,
                 )  # fmt: skip
         return None
 

@@ -17,7 +17,8 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from attrs import define, field
 
-from fairq.client.handlers import perform
+from fairq.client import tracing
+from fairq.client.handlers import outcome_of, perform
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import Forbidden
@@ -100,6 +101,10 @@ class Memory:
         return None
 
     async def _perform(self, name: str, pushed: PushedTask) -> None:
+        with tracing.processing(name, pushed):
+            await self._perform_traced(name, pushed)
+
+    async def _perform_traced(self, name: str, pushed: PushedTask) -> None:
         handler, queue = self.worker.handlers[name].find(pushed.name), self.queues[name]
         record, limit_s = queue.records[pushed.id], queue.settings.run_timeout_ms / 1000 or NEVER
         settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled
@@ -114,9 +119,18 @@ class Memory:
             del self._scopes[id(record)]
             self._in_threads -= not handler.is_async
             self._running -= 1
-            queue.settle(self.now(), settlement)
+            self._settle(name, pushed, settlement)
             self._link(name, pushed.tenant, settlement.links)
             self.on_change()
+
+    def _settle(self, name: str, pushed: PushedTask, settlement: Settlement) -> None:
+        """End a task's lease, with a span unless its handler was cancelled."""
+        end = None
+        if settlement.action != "release":
+            end = tracing.settling(name, pushed, settlement, outcome_of(pushed, settlement))
+        self.queues[name].settle(self.now(), settlement)
+        if end is not None:
+            end(settlement, "ok", "")
 
     def _report(self, name: str, pushed: PushedTask, fraction: float, text: str) -> None:
         self.queues[name].records[pushed.id].progress.append((fraction, text))

@@ -8,7 +8,7 @@ answered it.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -30,6 +30,10 @@ _LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
 _BYTES_PER_CHAR = 6  # at most, in JSON
 _LINK_COST = 64  # of a link, around its payload
 _FRAME_COST = 20_000  # of a frame of settlements, without their results
+
+
+def _ignore(*_: Any) -> None:
+    pass
 
 
 @define(eq=False)
@@ -76,6 +80,7 @@ class _SettleExchange(Exchange):
         self.session.unsettled -= len(self.settlements)
         for settlement, outcome in zip(self.settlements, outcomes, strict=True):
             self.session.alone.discard((self.queue, settlement.id, settlement.lease))
+            self.session.settled(self.queue, settlement, outcome, "")
             if outcome == "stale" and settlement.action != "release":
                 self.session.refused_settlements.append(HeldLease(self.queue, settlement.id, settlement.lease))
 
@@ -103,6 +108,7 @@ class _SettleExchange(Exchange):
             session.unsettled -= 1
             session.alone.discard((self.queue, settlement.id, settlement.lease))
             session.dropped_settlements.append((HeldLease(self.queue, settlement.id, settlement.lease), error))
+            session.settled(self.queue, settlement, "error", error.message)
 
     def lost(self) -> None:
         self.session.settlements[self.queue].extendleft(reversed(self.settlements))
@@ -134,6 +140,7 @@ class WorkerSession(ClientSession):
     weights: Sequence[float] = ()  # one per queue; none: all equal
     credit: int = 1
     started_at_ms: int = 0  # 0: its name is not kept across restarts
+    settled: Callable[[str, Settlement, str, str], None] = _ignore  # told of each answer: queue, outcome, what is wrong
     told_credit: int | None = field(default=None, init=False)  # the credit last sent to the server
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fairq
+from fairq import otel
 from fairq.server.run import Served
 from tests.server.conftest import certificate, no_polls, plain_logs, served, server_store
 from tests.server.harness import OPERATOR, Raw, raw, tenant, url_of
@@ -35,3 +39,15 @@ def service(server_store: str) -> Iterator[Service]:
     """A server with development tokens in a thread, for tests of every runtime."""
     with running_service(server_store) as service:
         yield service
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """Tracing is on, and this has the spans that have ended."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    otel.instrument(provider)
+    try:
+        yield exporter
+    finally:
+        otel.uninstrument()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import httpx
 import pytest
 import trio
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -20,43 +19,11 @@ from fairq import otel
 from fairq.model.tasks import check_trace
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, WORKER, raw, running, tenant
+from tests.spans import GIVEN, named, parent_of, said, traces_of
 
 from .runtimes import Service, on_both, wait_until, working
 
-GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OURS = trace.get_tracer("user")
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    """Tracing is on, and this has the spans that have ended."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    otel.instrument(provider)
-    try:
-        yield exporter
-    finally:
-        otel.uninstrument()
-
-
-def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
-    """The spans of a name, in the order in which they ended."""
-    return [span for span in spans.get_finished_spans() if span.name == name]
-
-
-def parent_of(span: ReadableSpan) -> int | None:
-    """The id of a span's parent."""
-    return span.parent.span_id if span.parent else None
-
-
-def said(span: ReadableSpan, name: str) -> object:
-    """An attribute of a span."""
-    return (span.attributes or {})[name]
-
-
-def traces_of(found: list[ReadableSpan]) -> set[int]:
-    """The ids of the spans' traces."""
-    return {span.context.trace_id for span in found if span.context}
 
 
 @on_both

@@ -15,6 +15,7 @@ server and the workers each have a batch to work on at the same time.
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from attrs import define, field
 from fairq.errors import Deleting, FairqError, OutcomeUnknown
 from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.capacity import Capacity, Worker
+from fairq.server.dispatch.tracing import Tracing
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Claim, Store
@@ -52,6 +54,7 @@ class Dispatcher:
     name: str
     freed: Callable[[Any], None] = lambda _: None
     elsewhere: Callable[[str], int] = lambda _: 0
+    tracing: Tracing | None = None
     wait_times: WaitTimes = field(factory=WaitTimes, init=False)
     is_stopping: bool = False
     capacity: Capacity = field(init=False)
@@ -192,6 +195,7 @@ class Dispatcher:
         """Claim as many tasks as were reserved, hand them out, and free the rest for other queues."""
         wanted, notifications, began = max(1, sum(shares.values())), self._notifications, trio.current_time()
         called, self._is_first = self._is_first, False
+        began_ns = time.time_ns() if self.tracing else 0
         unplaced: list[tuple[str, int, int]] = []
         claim, self._is_claiming = None, True
         try:
@@ -213,7 +217,7 @@ class Dispatcher:
             if claim.leases:
                 self.ticker.tick_within(self.queue, claim.lease_ms)
                 _warn_of_endless(self.queue, claim.leases)
-                unplaced = self._hand_out(claim, shares)
+                unplaced = self._hand_out(claim, shares, began_ns)
         has_failed, claim = claim is None, None  # its payloads may be long: they are not held during other calls
         if unplaced:
             await give_back(self.store, self.queue, unplaced, "release")
@@ -286,9 +290,10 @@ class Dispatcher:
         yield from (worker for worker in shares if worker in self.capacity.workers)
         yield from (worker for worker in self.capacity.workers if worker not in shares)
 
-    def _hand_out(self, claim: Claim, shares: dict[Worker, int]) -> list[tuple[str, int, int]]:
+    def _hand_out(self, claim: Claim, shares: dict[Worker, int], began_ns: int) -> list[tuple[str, int, int]]:
         """Give each task to the worker with the most room; returns the leases for which no worker has room."""
         leases = claim.leases
+        claimed = self.tracing.claimed(self.name, self.queue, leases, began_ns) if self.tracing else None
         room, places = [], 0
         for i, worker in enumerate(self._takers(shares)):
             if i >= len(shares) and places >= len(leases):
@@ -310,7 +315,8 @@ class Dispatcher:
             else:
                 heapq.heappop(room)
         for worker, some in given.items():
-            worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms)
+            traced = claimed.push(worker.name, some) if claimed else None
+            worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms, traced)
         for id in self._cancelled.intersection(lease.id for lease in leases):
             self.stop(id)
         return unplaced

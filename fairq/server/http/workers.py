@@ -8,7 +8,7 @@ does not know whether the client lives. So they end when it settles them, at any
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 import trio
@@ -18,6 +18,7 @@ from fairq.errors import Draining, TooMany
 from fairq.model.tasks import Lease
 from fairq.server.app import App
 from fairq.server.dispatch.dispatcher import give_back
+from fairq.server.dispatch.tracing import Pushes
 from fairq.server.http.bounds import CLAIM_BYTES, MAX_WORKERS, RETRY_MS
 from fairq.server.http.connections import HttpConnection, make_connection
 from fairq.server.net.auth import Identity
@@ -46,9 +47,13 @@ class HttpWorker(HttpConnection):
     app: App = field(kw_only=True, default=None)
     attached: trio.Event = field(factory=trio.Event, init=False)  # or it has failed: then it is closing
     _claims: deque[Claim] = field(factory=deque, init=False)
+    _traced: dict[tuple[str, int], Callable[[str], None]] = field(factory=dict, init=False)  # pushes under way
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
+    def push(
+        self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0, traced: Pushes | None = None
+    ) -> None:
         """Give leased tasks to the claims that wait; those for which none is left are given back."""
+        self._traced.update(traced or {})
         left = list(leases)
         while left and self._claims:
             claim = self._claims.popleft()
@@ -64,7 +69,15 @@ class HttpWorker(HttpConnection):
 
     def return_soon(self, queue: str, leases: Sequence[Lease]) -> None:
         """Return leases that no client has received, though the caller may be cancelled."""
+        self.end_pushes(leases, "the client did not receive it")
         self.app.nursery.start_soon(self._return, queue, leases)
+
+    def end_pushes(self, leases: Sequence[Lease], error: str = "") -> None:
+        """End the pushes of those tasks that are traced: they were sent, or why they were not."""
+        if self._traced:
+            for each in leases:
+                if end := self._traced.pop((each.id, each.lease), None):
+                    end(error)
 
     async def _return(self, queue: str, leases: Sequence[Lease]) -> None:
         await give_back(self.app.store, queue, [(each.id, each.lease, 0) for each in leases], "release")

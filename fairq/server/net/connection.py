@@ -18,13 +18,14 @@ from attrs import define, field
 from fairq.errors import Draining, FairqError, TooMany
 from fairq.model.checks import owner_of
 from fairq.model.tasks import Lease
+from fairq.server.dispatch.tracing import Pushes
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
 from fairq.server.net.refusals import Refusals
 from fairq.server.net.tenant_load import TenantLoad, tenants_of
 from fairq.transport import PIECE_BYTES, Transport
-from fairq.turns import Gate
+from fairq.turns import Gate, at_end_of_turn, call_from_end
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
 from fairq.wire.frames import Drain
@@ -89,6 +90,7 @@ class Connection:
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
     load: TenantLoad | None = field(default=None, init=False)  # of a producer's tenants
     refusals: Refusals | None = field(default=None, init=False)  # of its server
+    _pushes: list[Pushes] = field(factory=list, init=False)  # traced ones that the socket has not taken yet
     _sleeps_until: float = field(default=0.0, init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
@@ -124,11 +126,32 @@ class Connection:
         """Whether it is about to end, and gets no more tasks."""
         return self.session.state is State.DRAINING
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
-        """Give leased tasks to the worker."""
+    def push(
+        self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0, traced: Pushes | None = None
+    ) -> None:
+        """Give leased tasks to the worker; the pushes of traced ones end when the socket has taken them."""
         self.account.lease(queue, leases, lease_ms / 1000, trio.current_time())
         self.session.push(queue, lease_ms, leases, run_timeout_ms)
         self.wake_writer()
+        if traced:
+            self._pushes.append(traced)
+            at_end_of_turn(self._look_at_pushes)  # behind the writer
+
+    def _look_at_pushes(self) -> None:
+        """End the pushes if the socket has taken all; else the task that sends the rest does, or the connection's end.
+
+        What a closing connection had to send may have been dropped.
+        """
+        if self.unread_bytes or self.closing:
+            call_from_end(self._wake)
+        else:
+            self._end_pushes()
+
+    def _end_pushes(self, error: str = "") -> None:
+        pushes, self._pushes = self._pushes, []
+        for traced in pushes:
+            for end in traced.values():
+                end(error)
 
     def stop(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""
@@ -278,13 +301,16 @@ class Connection:
 
     async def run(self) -> None:
         """Serve requests until either side ends the connection."""
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read, nursery)
-                with self._writing:
-                    await self._write()
-                await self._end_waits()
-                self._scope.cancel()
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._read, nursery)
+                    with self._writing:
+                        await self._write()
+                    await self._end_waits()
+                    self._scope.cancel()
+        finally:
+            self._end_pushes("the connection ended first")
 
     def unlink(self) -> None:
         """Break reference cycles at the end, so that the connection is freed at once.
@@ -385,6 +411,8 @@ class Connection:
                         trio.current_time()
                     )  # when the last of it was sent: no heartbeat is due meanwhile
                     self.drained()
+                if self._pushes and not self.closing:
+                    self._end_pushes()
             except Disconnected:
                 return
             if self.session.is_timed_out:

@@ -1,0 +1,73 @@
+"""The service in memory with spans: one trace from enqueue to handler, and nothing else is changed by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import fairq
+import fairq.testing
+from fairq import otel
+from tests.client.runtimes import on_both
+from tests.spans import named, parent_of, said, traces_of
+
+app = fairq.Worker()
+seen: list[str] = []
+
+
+@app.task("emails", name="welcome")
+async def send(task: fairq.Task) -> None:
+    """Send at the second attempt, and have that written down."""
+    seen.append(task.name)
+    if task.attempt == 1:
+        raise fairq.Retry("busy", delay=60)
+    await task.enqueue("emails", None, name="note")
+
+
+@app.task("emails", name="note")
+def note(task: fairq.Task) -> None:
+    """Write in a thread."""
+    seen.append(task.name)
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """Tracing is on, and this has the spans that have ended."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    otel.instrument(provider)
+    try:
+        yield exporter
+    finally:
+        otel.uninstrument()
+
+
+@on_both
+async def test_attempts_and_what_they_enqueue_are_one_trace(spans: InMemorySpanExporter) -> None:
+    seen.clear()
+    async with fairq.testing.run(app) as service:
+        task = await service.enqueue("emails", 1, name="welcome")
+        await service.drain()
+        assert (task.outcome, task.attempts) == ("done", 2)
+    assert seen == ["welcome", "welcome", "note"], "names are as the user gave them"
+    assert len(traces_of(list(spans.get_finished_spans()))) == 1
+    first, second = named(spans, "enqueue emails")
+    assert [parent_of(span) for span in named(spans, "process emails")] == [first.context.span_id] * 2 + [
+        second.context.span_id
+    ]
+    told = [(said(span, "fairq.outcome"), said(span, "fairq.answer")) for span in named(spans, "settle emails")]
+    assert told == [("retry", "ok"), ("done", "ok"), ("done", "ok")]
+
+
+@on_both
+async def test_without_tracing_there_is_nothing_of_it() -> None:
+    seen.clear()
+    async with fairq.testing.run(app) as service:
+        task = await service.enqueue("emails", 1, name="welcome")
+        await service.drain()
+        assert task._record.task.trace == ""
+        assert task.outcome == "done"
