@@ -47,11 +47,11 @@ class Worker(Registration):
     url: str | Sequence[str] | None = None
     token: str = field(default="", repr=False)
     concurrency: int = 10
-    prefetch: int = 0
     name: str = field(factory=default_name)
     tls: ssl.SSLContext | None = None
     queues: Mapping[str, float] | None = None
     log_tasks: bool = False
+    prefetch: int = 0
     counts: Counter[str] = field(factory=Counter, init=False)
     _working: Working = field(init=False)  # the run
 

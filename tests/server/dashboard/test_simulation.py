@@ -11,6 +11,7 @@ from fairq.model.simulation.comparison import Comparison
 from fairq.model.simulation.observed import Observed
 from fairq.model.simulation.setup import Proposal
 from fairq.server.dashboard import simulation as module
+from fairq.server.dashboard.simulation_process import compare_apart
 from tests.server.harness import WORKER, raw, tenant
 from tests.store.waiting import wait_until
 
@@ -93,12 +94,11 @@ async def test_a_queue_where_nothing_ran_says_so(server_store: str) -> None:
 
 async def test_a_page_does_not_wait_for_a_long_simulation(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, begun = trio.Event(), list[Observed]()
-    whole = module.compare_apart
 
     async def compare(observed: Observed, proposal: Proposal) -> Comparison:
         begun.append(observed)
         await goes_on.wait()
-        return await whole(observed, proposal)
+        return await compare_apart(observed, proposal)
 
     monkeypatch.setattr(module, "compare_apart", compare)
     with trio.fail_after(30):
