@@ -266,6 +266,7 @@ def test_a_terminal_has_one_line_that_is_redrawn(
     assert "7 done, 0 dead" in screen.getvalue()
 
 
+@pytest.mark.deep
 def test_waiting_goes_on_over_a_server_that_restarts(tmp_path: Path) -> None:
     serve = ("serve", "--dev", "--data-dir", tmp_path / "data")
     path = write(tmp_path / "file", "1:a:b\n2:c\n")

@@ -188,6 +188,7 @@ async def send(task):
 """
 
 
+@pytest.mark.deep
 def test_a_worker_starts_anew_when_its_files_change_and_finishes_first(
     commands: Commands, server: ServerThread, tmp_path: Path
 ) -> None:

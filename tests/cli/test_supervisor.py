@@ -19,27 +19,31 @@ from tests.store.waiting import wait_until
 from .harness import EXIT_SECONDS, Commands, ServerThread, fairq, read_until, started
 
 APP = """
-import os, pathlib, asyncio, time
+import os, pathlib, asyncio, sys, time
 import fairq
+
+def tell(*words):  # in one write: the children and their logs share a pipe
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
 
 app = fairq.Worker()
 
 @app.on_startup
 async def say():
-    print("child", os.getpid(), app.name, flush=True)
+    tell("child", os.getpid(), app.name)
 
 @app.on_shutdown
 async def end():
-    print("bye", os.getpid(), flush=True)
+    tell("bye", os.getpid())
 
 @app.task("emails")
 async def send(task):
-    print("begins", task.payload, os.getpid(), flush=True)
+    tell("begins", task.payload, os.getpid())
     if task.payload == "stuck":
         time.sleep(600)
     while task.payload != "quick" and not pathlib.Path(task.payload).exists():
         await asyncio.sleep(0.01)
-    print("ends", task.payload, flush=True)
+    tell("ends", task.payload)
 """
 
 

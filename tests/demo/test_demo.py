@@ -96,6 +96,7 @@ def wait_for(process: subprocess.Popen[str], moment: str) -> None:
     pytest.fail(f"the demonstration ended before {moment}")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("moment", "number", "code"),
     [*((moment, signal.SIGINT, 130) for moment in MOMENTS), ("working", signal.SIGTERM, 143)],
@@ -111,6 +112,7 @@ def test_a_signal_ends_it_at_any_moment_and_nothing_is_left(start: Start, moment
     assert "Traceback" not in rest
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("victim", ["--name worker-1", " serve "])
 def test_a_child_that_dies_is_named_and_nothing_is_left(start: Start, tmp_path: Path, victim: str) -> None:
     process = start("--files", str(FEW))

@@ -147,6 +147,7 @@ def test_the_long_message_is_taken_as_a_request() -> None:
     assert isinstance(decode_client(text), Enqueue)
 
 
+@pytest.mark.deep
 async def test_a_pair_is_measured_beside_a_real_abuser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(abuse, "ROWS", ("slow worker", "queue names", SAME_PRODUCER))
     scenario = Abuse(tmp_path, "everysec", Sizes(seconds=0.2, pairs=1, limit=60.0), Progress())

@@ -65,6 +65,7 @@ async def test_crowd_that_does_not_connect_fails_the_run(tmp_path: Path) -> None
             pass
 
 
+@pytest.mark.deep
 async def test_a_reconnect_is_a_row_and_every_task_is_accounted_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

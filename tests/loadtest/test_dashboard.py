@@ -19,6 +19,7 @@ from loadtest.report import Progress
 README = (Path(dashboard.__file__).parent / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.deep
 async def test_every_place_is_opened_and_the_quiet_tenant_measured(tmp_path: Path) -> None:
     with trio.fail_after(180):
         part = await run(tmp_path, Progress(), quick=True, fsync="everysec")
@@ -48,6 +49,7 @@ def _fits(path: list[str], wanted: list[str]) -> bool:
     return all(want.startswith("{") or part == want for part, want in zip(path, wanted, strict=False))
 
 
+@pytest.mark.deep
 async def test_a_place_that_is_refused_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def some(sizes: Sizes) -> dict[str, Any]:
         return {"nowhere": "/queues/none"}
