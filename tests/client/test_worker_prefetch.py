@@ -89,16 +89,17 @@ async def test_one_that_waits_is_cancelled_without_being_begun(served: Served, a
 
 
 async def test_none_wait_behind_a_thread_that_was_abandoned(served: Served, ada: fairq.Client) -> None:
-    app, finish = prefetching(served, concurrency=1, prefetch=2), threading.Event()
+    app, began, finish = prefetching(served, concurrency=1, prefetch=2), threading.Event(), threading.Event()
 
     @app.task("emails")
     def send(task: fairq.Task) -> None:
+        began.set()
         finish.wait(30)
 
     with trio.fail_after(30):
         running, *others = await ada.enqueue_many("emails", range(3))
         async with working(app):
-            await wait_until(lambda: len(app._working.waiting) == 2)
+            await wait_until(lambda: began.is_set() and len(app._working.waiting) == 2)
             await running.cancel()
             for task in others:
                 await wait_state(task, "ready")
