@@ -115,7 +115,7 @@ def test_a_worker_is_drained(page: Page, service: Service) -> None:
         row = page.locator("tr", has_text="w1")
         row.get_by_role("button", name="Drain").click()
         page.locator("dialog").get_by_role("button", name="Drain").click()
-        page.get_by_text("1 worker named w1 is draining").wait_for()
+        page.locator("#notes", has_text="1 worker named w1 is draining").wait_for()
         row.wait_for(state="detached")
         assert worker.wait(30) == 0
         assert page.locator("tr", has_text="w2").count() == 1
