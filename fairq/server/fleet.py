@@ -3,7 +3,8 @@
 This process owns the embedded store, if there is one, and the children serve: each is a whole server that shares the
 port (the kernel gives every connection to one of them) and the store, as servers on several machines would. A child
 that dies is started again; a signal to this process drains all. Each child waits for the end of its standard input:
-it means that this process has ended, and the child drains and ends too.
+it means that this process has ended, and the child drains and ends too. Each child tells its metrics at a port of its
+own: what one of them has counted says nothing of the others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -53,7 +54,8 @@ def url_of(settings: Settings, scheme: str, host: str, port: int) -> str:
 def part_of(settings: Settings) -> Settings:
     """Return the settings of one process: its part of the limits that hold for all processes together."""
     counts = ("max_connections", "connections_per_address", "connections_per_tenant")
-    return evolve(settings, **{name: math.ceil(getattr(settings, name) / settings.processes) for name in counts})
+    parts = {name: math.ceil(getattr(settings, name) / settings.processes) for name in counts}
+    return evolve(settings, **parts, processes=1)
 
 
 def shared_socket(family: int, address: tuple[str, int]) -> socket.socket:
@@ -107,6 +109,7 @@ class Fleet:
 
     settings: Settings  # of each of them
     count: int
+    metrics_ports: Sequence[int] = ()  # one for each; none: there are no such listeners
     _children: set[trio.Process] = field(factory=set, init=False)
     _is_stopping: bool = field(default=False, init=False)
 
@@ -114,8 +117,8 @@ class Fleet:
         """Serve until all children have ended after `stop`. Raises: SettingsError if one cannot begin."""
         async with trio.open_nursery() as nursery:
             try:
-                for number in range(self.count):  # only the first one repairs the queues, if asked to
-                    await nursery.start(self._keep, evolve(self.settings, repair=self.settings.repair and not number))
+                for number in range(self.count):
+                    await nursery.start(self._keep, self._settings_of(number))
                 task_status.started()
             except BaseException:
                 nursery.cancel_scope.cancel()
@@ -132,6 +135,11 @@ class Fleet:
                 await trio.lowlevel.checkpoint()
         for child in self._children:
             child.kill()
+
+    def _settings_of(self, number: int) -> Settings:
+        """Return the settings of a child: only the first one repairs the queues, if asked to."""
+        found = evolve(self.settings, repair=self.settings.repair and not number)
+        return evolve(found, metrics_port=self.metrics_ports[number]) if self.metrics_ports else found
 
     async def _keep(self, settings: Settings, *, task_status: trio.TaskStatus[None]) -> None:
         """Run a child, and start another one when it dies."""
@@ -180,14 +188,20 @@ async def serve_fleet(settings: Settings, store_url: str, stop: trio.Event) -> N
         port = reserved.enter_context(_reserved(settings.host, settings.port))
         children = evolve(part_of(settings), store=store_url, port=port)
         more: dict[str, str] = {}
-        addresses = {"http": settings.http_address, "admin": settings.admin_address}
-        for name, address in (addresses | {"metrics": settings.metrics_address}).items():
+        for name, address in {"http": settings.http_address, "admin": settings.admin_address}.items():
             if address:
                 each = reserved.enter_context(_reserved(*address, f"{name}_port"))
                 own: dict[str, Any] = {f"{name}_host": address[0], f"{name}_port": each}
                 children = evolve(children, **own)
                 more[name] = url_of(settings, "http", address[0], each)
-        fleet = Fleet(children, settings.processes)
+        metrics = [
+            (host, reserved.enter_context(_reserved(host, port, "metrics_port")))
+            for host, port in settings.metrics_addresses
+        ]
+        if metrics:
+            children = evolve(children, metrics_host=metrics[0][0])
+            more["metrics"] = " ".join(url_of(settings, "http", *each) for each in metrics)
+        fleet = Fleet(children, settings.processes, [port for _, port in metrics])
         async with trio.open_nursery() as nursery:
             await nursery.start(fleet.run)
             log.info("serving", url=url_of(settings, "ws", settings.host, port), processes=settings.processes, **more)

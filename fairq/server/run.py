@@ -112,7 +112,8 @@ async def running_server(
         if address := settings.http_address:
             http = await _serve_http(address, "http_port", _http_of(listener, nursery), tls, is_shared=is_shared)
         if address := settings.admin_address:
-            admin = await _serve_http(address, "admin_port", _admin_of(listener, nursery), tls, is_shared=is_shared)
+            of = _admin_of(listener, nursery, has_metrics=not is_shared)
+            admin = await _serve_http(address, "admin_port", of, tls, is_shared=is_shared)
         if address := settings.metrics_address:
             of = _metrics_of(listener, nursery)
             metrics = await _serve_http(address, "metrics_port", of, tls, is_shared=is_shared)
@@ -132,7 +133,7 @@ def _http_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
     return HttpListener(app.settings, listener.admission, nursery, api, origins, refusals=app.refusals)
 
 
-def _admin_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
+def _admin_of(listener: Listener, nursery: trio.Nursery, *, has_metrics: bool) -> HttpListener:
     """Make the operators' listener: tenants that flood the others' places take none of its own."""
     from fairq.server.admin.api import make_admin_api
     from fairq.server.admin.health import Health
@@ -144,7 +145,7 @@ def _admin_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
     app, admission = listener.app, Admission(listener.app.settings)
     operators, health = Operators(app, admission, nursery), Health(app)
     pages = make_dashboard(operators, health, nursery)
-    api = make_admin_api(app, operators, health, pages)
+    api = make_admin_api(app, operators, health, pages, has_metrics=has_metrics)
     return HttpListener(app.settings, admission, nursery, api, takes_own_pages=True, refusals=app.refusals)
 
 

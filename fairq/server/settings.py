@@ -28,7 +28,8 @@ HELP = {
     "admin_host": "address of the operators' listener: health and metrics (none: 127.0.0.1)",
     "admin_port": "port of the operators' listener (0: any free port); off unless one of these is set, or with dev",
     "metrics_host": "address of a listener for /metrics alone (none: that of admin_host)",
-    "metrics_port": "port of a listener for /metrics alone (0: any free port); off unless one of these is set",
+    "metrics_port": "port of a listener for /metrics alone (0: any free port), and of each of `processes` from it on; "
+    "off unless one of these is set",
     "http_cors_origins": "browser origins that may use the HTTP API",
     "store": "store URL: redis://, rediss://, unix://, or redis://a,b/0 of a cluster (none: the embedded store)",
     "data_dir": "directory of the embedded store",
@@ -113,10 +114,16 @@ class Settings:
             ),
             (0 <= (self.metrics_port or 0) <= 65_535, "metrics_port", "must be 0 to 65535"),
             (
-                not self.metrics_port
-                or self.metrics_address not in (self.admin_address, self.http_address, (self.host, self.port)),
+                not {self.admin_address, self.http_address, (self.host, self.port)}.intersection(
+                    address for address in self.metrics_addresses if address[1]
+                ),
                 "metrics_port",
-                "must be a port of its own",
+                "must be a port of its own, and so must be those behind it, one for each process",
+            ),
+            (
+                all(port <= 65_535 for _, port in self.metrics_addresses),
+                "metrics_port",
+                "must leave a port for each process: they are numbered from it on",
             ),
             (self.fsync in ("always", "everysec"), "fsync", "must be always or everysec"),
             (0 < self.store_timeout <= 3600, "store_timeout", "must be over 0 and at most 3600 seconds"),
@@ -226,6 +233,14 @@ class Settings:
             return None
         host = self.metrics_host or self.admin_host or _LOOPBACK
         return host, METRICS_PORT if self.metrics_port is None else self.metrics_port
+
+    @property
+    def metrics_addresses(self) -> list[tuple[str, int]]:
+        """Return where each process has a listener for /metrics alone; empty if there are none."""
+        if not self.metrics_address:
+            return []
+        host, port = self.metrics_address
+        return [(host, port + number if port else 0) for number in range(self.processes)]
 
     @property
     def http_address(self) -> tuple[str, int] | None:

@@ -190,11 +190,19 @@ def test_metrics_may_have_an_address_of_their_own() -> None:
         ({"metrics_host": "0.0.0.0", "dev": True, "plaintext": True}, "dev"),
         ({"admin_port": 8000, "metrics_port": 8000}, "metrics_port"),
         ({"http_port": 8000, "metrics_port": 8000}, "metrics_port"),
+        ({"metrics_port": 7699, "processes": 2}, "metrics_port"),
+        ({"metrics_port": 65_534, "processes": 3}, "metrics_port"),
     )
     for wrong, field in refused:
         with pytest.raises(SettingsError) as refusal:
             load_settings(None, {}, wrong)
         assert refusal.value.field == field
+
+
+def test_each_process_has_a_port_for_its_metrics() -> None:
+    for given, ports in (({}, []), ({"metrics_port": 0}, [0, 0, 0]), ({"metrics_port": 7703}, [7703, 7704, 7705])):
+        found = load_settings(None, {}, {**given, "processes": 3}).metrics_addresses
+        assert found == [("127.0.0.1", port) for port in ports]
 
 
 def test_http_keeps_to_loopback_as_the_websockets_do() -> None:

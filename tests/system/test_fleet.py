@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 import redis
 import trio
@@ -17,6 +19,7 @@ from fairq.errors import SettingsError
 from fairq.server.fleet import Fleet, environment_of, part_of
 from fairq.server.settings import Settings, load_settings
 from fairq.store.embedded import socket_path
+from tests.server.admin.test_health import values
 from tests.server.harness import WORKER, raw
 from tests.store.waiting import wait_until
 
@@ -73,6 +76,36 @@ async def test_all_serve_one_that_dies_is_replaced_and_a_signal_drains_all(world
         assert await server.wait() == 0
         assert all(is_gone(pid) for pid in now)
         assert "server process died" in server.printed
+
+
+async def test_each_process_tells_its_metrics_at_a_port_of_its_own(world: World) -> None:
+    async def connections(urls: list[str]) -> list[float]:
+        pages = [values((await client.get(f"{url}/metrics")).text) for url in urls]
+        return [page.get(("fairq_connections", "worker"), 0.0) for page in pages]
+
+    with trio.fail_after(90):
+        ports = ("--admin-port", "0", "--metrics-port", "0")
+        server = world.serve("--data-dir", world.directory / "data", "--processes", "2", *ports)
+        url = await server.wait_url()
+        told = re.findall(r"http://[0-9.:]+", re.split("metrics=", server.printed)[1].splitlines()[0])
+        admin = re.findall(r"admin=(http://[0-9.:]+)", server.printed)[0]
+        assert len(set(told)) == 2
+        async with httpx.AsyncClient(timeout=20) as client, AsyncExitStack() as stack:
+            refused = await client.get(f"{admin}/metrics")
+            assert (refused.status_code, "metrics_port" in refused.text) == (404, True)
+            for count in range(1, 5):
+                await stack.enter_async_context(raw(url, WORKER))
+                while sum(await connections(told)) < count:  # a page is told for a second
+                    await trio.lowlevel.checkpoint()
+            before = servers_of(server.pid)
+            os.kill(before[0], signal.SIGKILL)
+            await wait_until(lambda: len(set(servers_of(server.pid)) - {before[0]}) == 2, 30)
+            while True:  # the new one has the port of the one that died
+                try:
+                    assert len(await connections(told)) == 2
+                    break
+                except httpx.TransportError:
+                    await trio.sleep(0.1)
 
 
 async def test_children_end_with_the_process_that_started_them(world: World) -> None:

@@ -40,9 +40,10 @@ MAX_REQUESTS, MAX_TOKEN_REQUESTS = 200, 50  # under way at once: in all, of one 
 MAX_WAITS, MAX_TOKEN_WAITS = 100, 25  # of these, those that wait
 
 
-def make_admin_api(app: App, operators: Operators, health: Health, pages: Iterable[BaseRoute] = ()) -> ASGIApp:
-    """Make the application; `pages`: the dashboard's."""
-    metrics = Metrics(app, health)
+def make_admin_api(
+    app: App, operators: Operators, health: Health, pages: Iterable[BaseRoute] = (), *, has_metrics: bool = True
+) -> ASGIApp:
+    """Make the application; `pages`: the dashboard's; `has_metrics`: no other process shares its port."""
 
     async def livez(_: Request) -> Response:
         return PlainTextResponse("live\n")
@@ -61,7 +62,9 @@ def make_admin_api(app: App, operators: Operators, health: Health, pages: Iterab
     api = _application(
         Route("/livez", livez),
         Route("/readyz", readyz),
-        _page_of(operators, metrics, is_open=app.settings.is_admin_loopback),
+        _page_of(operators, Metrics(app, health), is_open=app.settings.is_admin_loopback)
+        if has_metrics
+        else Route("/metrics", _refuse_metrics),
         Route(DOCUMENT, document),
         *make_routes(),
         *pages,
@@ -94,6 +97,11 @@ def _page_of(operators: Operators, metrics: Metrics, *, is_open: bool) -> Route:
         return Response(await metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return Route("/metrics", show_metrics)
+
+
+async def _refuse_metrics(_: Request) -> Response:
+    where = "each process of this server tells its metrics at a port of its own: see the setting metrics_port"
+    return answer_of(Problem("not_found", where))
 
 
 async def _check_operator(operators: Operators, request: Request) -> None:
