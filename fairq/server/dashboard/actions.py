@@ -18,7 +18,7 @@ from fairq.model.checks import MAX_SPAN_MS
 from fairq.model.limits import Limits
 from fairq.model.queues import SETTING_RANGES, SHARES
 from fairq.server.dashboard.view import Context, View
-from fairq.server.dashboard.writing import count, number
+from fairq.server.dashboard.writing import count, number, typed
 from fairq.tokens import hash_token, make_token
 from fairq.wire import messages as wire
 from fairq.wire.terms import Role
@@ -109,7 +109,7 @@ async def _ask_weight(view: View) -> Context:
     weight, version = (rows[0]["weight"], rows[0]["version"]) if rows else (1, "")
     share = "A tenant with weight 2 is given twice the share of one with weight 1, while both have tasks that wait"
     note = "0.001 to 10,000" if rows else f"0.001 to 10,000; {tenant} is not known here yet"
-    field = Field("weight", "Weight", note, value=number(weight))
+    field = Field("weight", "Weight", note, value=typed(weight))
     return told(f"{share} ({_whom(queue, tenant)}).", field, queue=queue, tenant=tenant, if_version=version)
 
 
@@ -154,7 +154,7 @@ async def _ask_limits(view: View) -> Context:
     body = await view.ask(wire.Limits(0, queue, tenant or None))
     now = body["limits"]
     fields = [
-        Field(name, name, note, value="" if now[name] is None else number(now[name]).replace(",", ""))
+        Field(name, name, note, value="" if now[name] is None else typed(now[name]))
         for name, note in _LIMIT_NOTES.items()
         if tenant or name != "guaranteed"
     ]

@@ -43,6 +43,11 @@ def number(value: float) -> str:
     return f"{value:,.3f}".rstrip("0").rstrip(".")
 
 
+def typed(value: float) -> str:
+    """Write a number as it is typed into a form: all of it, and no commas."""
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
 def size(value: float) -> str:
     """Write a number of bytes."""
     for unit in _UNITS:
@@ -91,7 +96,7 @@ def make_environment(*, is_dev: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for each in (count, span, part, number, size, moment, as_json, briefly):
+    for each in (count, span, part, number, typed, size, moment, as_json, briefly):
         environment.filters[each.__name__] = each
     environment.globals.update(query=query, version_of=version_of, is_dev=is_dev)
     return environment

@@ -90,6 +90,12 @@ async def test_limits_and_hours_and_settings_are_set(server_store: str) -> None:
             await site.do("limits", {"max_running": ""}, **ADA)
             assert (await site.open("limits", **ADA))["max_running"] == ""
             assert "max_running" in await site.do("limits", {"max_running": "-1"}, **ADA)
+            for rate in (1 / 3600, 0.0125, 12_345.678):
+                await site.do("limits", {"rate": repr(rate)}, **ADA)
+                await site.do("limits", await site.open("limits", **ADA), **ADA)
+                assert (await site.store.limits("q", "ada")).rate == rate, "a dialog that is not edited changes nothing"
+            await site.do("weight", {"weight": "1500.5"}, **ADA)
+            assert (await site.open("weight", **ADA))["weight"] == "1500.5"
             await site.do("limits", {"queued": "7"}, queue="q")
             assert (await site.open("limits", queue="q"))["queued"] == "7"
             assert "mon-fri 08:00-18:00 UTC" in await site.do(
