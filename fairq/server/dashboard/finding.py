@@ -2,9 +2,9 @@
 
 A search in the store looks at all names, some thousand a step (fairq/store/overview.py); one is under way at a time. In
 a queue where that takes more than one step, the names are then kept here and looked through here: for MAX_AGE_S, and
-read anew meanwhile, after RESTS times as long as reading them took, while somebody searches. So searching takes a small
-part of the store's time, whatever asks. Names of MAX_QUEUES queues are kept, of each MAX_BYTES at most; where they are
-longer, all searches go to the store.
+read anew meanwhile, while somebody searches: after RESTS times as long as reading them took, and half of MAX_AGE_S at
+most. So searching takes a small part of the store's time, whatever asks, unless reading takes seconds. Names of
+MAX_QUEUES queues are kept, of each MAX_BYTES at most; where they are longer, all searches go to the store.
 """
 
 from __future__ import annotations

@@ -87,7 +87,9 @@ class Simulations:
         return run if run is not None and run.until > trio.current_time() else None
 
     def begin(self, key: Key, observed: Observed, proposal: Proposal) -> Run:
-        """Begin a simulation. Raises: TooMany when too many are under way."""
+        """Begin a simulation, unless another page has begun it meanwhile. Raises: TooMany if too many are under way."""
+        if known := self.known(key):
+            return known
         if len(self._runs) >= MAX_KEPT:
             oldest = next((each for each, run in self._runs.items() if run.over.is_set()), None)
             if oldest is None:

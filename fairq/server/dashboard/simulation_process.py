@@ -1,6 +1,6 @@
 """A simulation in a process of its own, so that this server's tasks wait neither for it nor for the interpreter's lock.
 
-One runs at a time, at low priority. It is killed when its answer is no longer wanted, or took DEADLINE_S.
+One runs at a time, at low priority. It is killed when it took DEADLINE_S, or the server stops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger("fairq.server")
 
 DEADLINE_S = 8.0
 MAX_REPLY_BYTES = 1_000_000  # a reply tells of some 20 tenants in a few thousand
-COMMAND = (sys.executable, "-m", simulator.__name__)
+COMMAND = (sys.executable, "-P", "-m", simulator.__name__)  # nothing is imported from the working directory
 LIMITER = trio.CapacityLimiter(1)
 
 

@@ -1,9 +1,9 @@
 """The audit: every change by an operator is noted before it is carried out, and how it ended.
 
-So each leaves a trace: one whose server died meanwhile, or could not reach the store any more, stays as begun, then as
-one whose outcome is unknown. A change that cannot be noted is not carried out. What tenants set is noted afterwards, if
-it was not refused: their audit serves to explain, and is no promise. Payloads, secrets and tokens are never noted: only
-the fields in TOLD are.
+So each leaves a trace: one whose server died meanwhile, could not reach the store any more, or was asked by an operator
+who has gone, stays as begun, then as one whose outcome is unknown. A change that cannot be noted is not carried out.
+What tenants set is noted afterwards, if it was not refused: their audit serves to explain, and is no promise. Payloads,
+secrets and tokens are never noted: only the fields in TOLD are.
 """
 
 from __future__ import annotations

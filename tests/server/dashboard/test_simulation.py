@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -10,6 +12,7 @@ import trio
 from fairq.model.simulation.comparison import Comparison
 from fairq.model.simulation.observed import Observed
 from fairq.model.simulation.setup import Proposal
+from fairq.scopes import run_all
 from fairq.server.dashboard import simulation as module
 from fairq.server.dashboard.simulation_process import compare_apart
 from tests.server.harness import WORKER, raw, tenant
@@ -113,6 +116,33 @@ async def test_a_page_does_not_wait_for_a_long_simulation(server_store: str, mon
             assert "Nothing is changed" in await page(site)
             assert "Nothing is changed" in await page(site)
             assert len(begun) == 1, "what it found is kept"
+
+
+async def test_pages_that_ask_at_once_share_one_simulation(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = list[Observed]()
+
+    async def compare(observed: Observed, proposal: Proposal) -> Comparison:
+        begun.append(observed)
+        return await compare_apart(observed, proposal)
+
+    monkeypatch.setattr(module, "compare_apart", compare)
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            await site.served.app.recorder.flush()
+            await run_all(*[partial(site.read, "/simulate?queue=q") for _ in range(20)])
+            assert "Nothing is changed" in await page(site)
+    assert len(begun) == 1
+
+
+async def test_it_imports_nothing_from_the_working_directory(
+    server_store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "orjson.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            await site.served.app.recorder.flush()
+            assert "Nothing is changed" in await page(site)
 
 
 async def test_no_more_simulations_wait_than_are_kept(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
