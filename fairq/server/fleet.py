@@ -92,9 +92,10 @@ def shared_listeners(host: str, port: int) -> list[trio.SocketListener]:
 
 @contextmanager
 def _reserved(host: str, port: int, field: str = "port") -> Iterator[int]:
-    """Keep a port for the children while the context lasts. Raises: SettingsError."""
+    """Keep a port for the children while the context lasts. Raises: SettingsError, also if other servers share it."""
     try:
         family, address = addresses_of(host, port)[0]
+        socket.create_server(address, family=family).close()
         bound = shared_socket(family, address)
     except OSError as error:
         message = f"port {port} on {host} cannot be used: {error.strerror or error}"
@@ -160,7 +161,7 @@ class Fleet:
         """Run a child to its end; returns its exit code, and whether it was ever ready."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
         child = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "fairq", "serve"], env={**own, **environment_of(settings), CHILD: "1"},
+            [sys.executable, "-P", "-m", "fairq", "serve"], env={**own, **environment_of(settings), CHILD: "1"},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         self._children.add(child)

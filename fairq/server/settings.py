@@ -15,7 +15,7 @@ from fairq.errors import SettingsError
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 DEFAULT_PORT, HTTP_PORT, ADMIN_PORT, METRICS_PORT = 7700, 7701, 7702, 7703
-_LOOPBACK = "127.0.0.1"
+_LOOPBACK, _EVERYWHERE = "127.0.0.1", {"", "0.0.0.0", "::"}
 _LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _FRAME_BYTES, _ROOM_BYTES = 1 << 10, 1 << 20  # of a message beside its longest payload: at least, and by default
@@ -102,20 +102,22 @@ class Settings:
             (0 <= self.port <= 65_535, "port", "must be 0 to 65535"),
             (0 <= (self.http_port or 0) <= 65_535, "http_port", "must be 0 to 65535"),
             (
-                not self.port or self.http_address != (self.host, self.port),
+                not _meet(self.http_address, (self.host, self.port)),
                 "http_port",
                 "must be another port than that of the websockets",
             ),
             (0 <= (self.admin_port or 0) <= 65_535, "admin_port", "must be 0 to 65535"),
             (
-                not self.admin_port or self.admin_address not in (self.http_address, (self.host, self.port)),
+                not any(_meet(self.admin_address, other) for other in (self.http_address, (self.host, self.port))),
                 "admin_port",
                 "must be a port of its own",
             ),
             (0 <= (self.metrics_port or 0) <= 65_535, "metrics_port", "must be 0 to 65535"),
             (
-                not {self.admin_address, self.http_address, (self.host, self.port)}.intersection(
-                    address for address in self.metrics_addresses if address[1]
+                not any(
+                    _meet(address, other)
+                    for address in self.metrics_addresses
+                    for other in (self.admin_address, self.http_address, (self.host, self.port))
                 ),
                 "metrics_port",
                 "must be a port of its own, and so must be those behind it, one for each process",
@@ -248,6 +250,13 @@ class Settings:
         if self.http_host is None and self.http_port is None:
             return None
         return self.http_host or self.host, HTTP_PORT if self.http_port is None else self.http_port
+
+
+def _meet(one: tuple[str, int] | None, other: tuple[str, int] | None) -> bool:
+    """Whether two listeners would have the same port of an address."""
+    if one is None or other is None or not one[1]:
+        return False
+    return one[1] == other[1] and (one[0] == other[0] or not _EVERYWHERE.isdisjoint((one[0], other[0])))
 
 
 def _is_loopback(host: str) -> bool:

@@ -191,6 +191,7 @@ def test_metrics_may_have_an_address_of_their_own() -> None:
         ({"admin_port": 8000, "metrics_port": 8000}, "metrics_port"),
         ({"http_port": 8000, "metrics_port": 8000}, "metrics_port"),
         ({"metrics_port": 7699, "processes": 2}, "metrics_port"),
+        ({"host": "0.0.0.0", "plaintext": True, "port": 7704, "metrics_port": 7703, "processes": 2}, "metrics_port"),
         ({"metrics_port": 65_534, "processes": 3}, "metrics_port"),
     )
     for wrong, field in refused:
