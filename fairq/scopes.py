@@ -30,8 +30,8 @@ async def background(*services: Callable[[], Awaitable[object]]) -> AsyncIterato
             nursery.cancel_scope.cancel()
 
 
-async def run_all(*jobs: Callable[[], Awaitable[object]]) -> None:
-    """Run jobs side by side; a failure keeps none of the others from its end. Raises: the first one."""
+async def run_all(*jobs: Callable[[], Awaitable[object]], stops_at_failure: bool = False) -> None:
+    """Run jobs side by side; a failure keeps none of the others from its end, or stops all. Raises: the first one."""
     failed: list[Exception] = []
 
     async def run(job: Callable[[], Awaitable[object]]) -> None:
@@ -39,6 +39,8 @@ async def run_all(*jobs: Callable[[], Awaitable[object]]) -> None:
             await job()
         except Exception as error:
             failed.append(error)
+            if stops_at_failure:
+                nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         for job in jobs:

@@ -23,7 +23,7 @@ from fairq.server.garbage import collect_young
 from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_listeners, port_of
 from fairq.server.settings import Settings
 from fairq.store.embedded import embedded_store
-from fairq.store.opening import check_durability, open_store
+from fairq.store.opening import check_data_version, check_durability, open_store
 from fairq.store.store import Store
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ async def running_server(
         app = App(settings, store, nursery, tracing)
         hearers.append(app)
         await app.start()
+        await check_data_version(store)  # again: a restore that began meanwhile could not see this server
         listeners = await _open_listeners(settings.host, settings.port, tls, is_shared=is_shared)
         listener = Listener(app)
         nursery.start_soon(_accept, listener, listeners)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -20,19 +20,20 @@ from typing import Any, BinaryIO
 import trio
 from attrs import define, frozen
 
-from fairq.errors import BadRequest, NotEmpty, SettingsError, Unavailable
+from fairq.errors import BadRequest, FairqError, NotEmpty, SettingsError, Unavailable
 from fairq.scopes import background
 from fairq.store import copying, keys, library
 from fairq.store.backup_file import Header, Writer, read_blocks, read_header
-from fairq.store.connection import Address, Connection, Redirected, ask_once
+from fairq.store.connection import BROKEN, Address, Connection, Redirected, ask_once
 from fairq.store.embedded import log_tail, program
 from fairq.store.opening import open_store
-from fairq.store.snapshot import read_snapshot
+from fairq.store.snapshot import SILENT_S, read_snapshot
 from fairq.store.store import Store
-from fairq.store.topology import read_topology
+from fairq.store.topology import SLOTS, Topology, is_moving_slots, read_topology
 
 RESTORING = "unfinished: fairq restore has not ended"  # in place of the version of the data
 _LOAD_S = 3_600.0  # that loading a node's data may take
+_PUT_BACK_S = 5.0  # that putting back the version of the data may take
 _CONFIG = """\
 port 0
 unixsocket {socket}
@@ -95,8 +96,8 @@ async def back_up(url: str, file: BinaryIO, show: Show = lambda _: None) -> Back
     """
     topology = await read_topology(url)
     primaries = topology.primaries
-    info = (await ask_once(primaries[0], "INFO", "server")).decode()
-    told = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    await _check_nodes(topology)
+    told = await _info(primaries[0], "server")
     kind = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told.get('redis_version', '?')}"
     header = Header(
         await _data_version(primaries), datetime.now(UTC).isoformat(timespec="seconds"), version("fairq"), kind,
@@ -112,14 +113,49 @@ async def back_up(url: str, file: BinaryIO, show: Show = lambda _: None) -> Back
                 show(writer.size)
     if (await read_topology(url)).slots != topology.slots:
         raise Unavailable("slots of the cluster moved during the backup: make it again when they have")
+    await _check_nodes(topology)
     writer.end()
     return Backup(header, writer.size)
+
+
+async def _check_nodes(topology: Topology) -> None:
+    """Check that each node is a primary, which no key leaves meanwhile. Raises: SettingsError, Unavailable."""
+    for address in topology.primaries:
+        told = await _info(address, "replication")
+        if told["role"] != "master":
+            primary = f"{told.get('master_host', '?')}:{told.get('master_port', '?')}"
+            raise SettingsError(
+                f"{address.shown} is a replica, which may lack the last tasks: back up its primary, {primary}",
+                field="store",
+            )
+        if topology.slots and is_moving_slots(await _ask(address, "CLUSTER", "NODES")):
+            raise Unavailable(
+                f"slots of the cluster move, from {address.shown} or to it: make the backup when they have"
+            )
+    if topology.slots and sum(each.last - each.first + 1 for each in topology.slots) < SLOTS:
+        raise Unavailable("some slots of the cluster have no primary: make the backup when they have one")
+
+
+async def _info(address: Address, section: str) -> dict[str, str]:
+    lines = (await _ask(address, "INFO", section)).decode().splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+async def _ask(address: Address, *command: str) -> Any:
+    """Ask a node. Raises: Unavailable after SILENT_S."""
+    try:
+        with trio.fail_after(SILENT_S):
+            return await ask_once(address, *command)
+    except (*BROKEN, trio.TooSlowError) as error:
+        raise Unavailable(
+            f"the store at {address.shown} does not answer: {str(error) or 'no answer in time'}"
+        ) from None
 
 
 async def _data_version(primaries: Sequence[Address]) -> int:
     for address in primaries:
         try:
-            found = await ask_once(address, "GET", keys.DATA_VERSION)
+            found = await _ask(address, "GET", keys.DATA_VERSION)
         except Redirected:
             continue
         if found is None:
@@ -151,8 +187,9 @@ async def restore(
 ) -> Contents:
     """Copy a backup into a store, and compare each key's length with its source's.
 
-    `replace`: delete what fairq has in the store first. Raises: NotEmpty if there is something, or a server runs on it;
-    BadRequest if the backup cannot be used; SettingsError, Unavailable.
+    Nothing is changed until the backup has been loaded here. `replace`: delete what fairq has in the store first.
+    Raises: NotEmpty if there is something, or a server runs on it; BadRequest if the backup cannot be used;
+    SettingsError, Unavailable.
     """
     with path.open("rb") as file:
         found = Contents(read_header(file))
@@ -162,13 +199,16 @@ async def restore(
                 f" {library.DATA_VERSION}: restore it with fairq {found.header.fairq}",
                 field="file",
             )
-        for _ in read_blocks(file):  # damage is found ahead of any change
-            pass
-        file.seek(0)
         async with open_store(url, is_checked=False) as store:
-            await _make_room(store, replace)
             call = store.connection.call
-            await call("SET", keys.DATA_VERSION, RESTORING)
+            await _refuse_servers(store)
+            await verify(path, server)
+            async with _reserved(store):
+                await _refuse_servers(store)
+                if not replace:
+                    await _refuse_keys(store)
+            await _delete_all(store)
+            await _refuse_servers(store)
             for data in _files_of(file, path.parent):
                 async with _serving(data, found.header.database, server) as source:
                     copy = copying.Copying(source, call, partial(_add, show, found.keys))
@@ -176,6 +216,7 @@ async def restore(
                     found.keys += copy.keys
                     found.queues += copy.queues
                     found.tasks += copy.tasks
+            await _refuse_servers(store)
             await call("SET", keys.DATA_VERSION, found.header.data_version)
     return found
 
@@ -184,23 +225,52 @@ def _add(show: Show, done: int, count: int) -> None:
     show(done + count)
 
 
-async def _make_room(store: Store, replace: bool) -> None:
-    """See that no server runs and that the store is empty; or empty it."""
+@asynccontextmanager
+async def _reserved(store: Store) -> AsyncIterator[None]:
+    """Keep servers from starting, from now on; if the block raises, as before."""
+    call = store.connection.call
+    version = await call("SET", keys.DATA_VERSION, RESTORING, "GET")
+    try:
+        yield
+    except BaseException:
+        with trio.move_on_after(_PUT_BACK_S, shield=True), suppress(FairqError):
+            await (call("DEL", keys.DATA_VERSION) if version is None else call("SET", keys.DATA_VERSION, version))
+        raise
+
+
+async def _refuse_servers(store: Store) -> None:
+    """Raises: NotEmpty if a server runs on the store."""
     for node in store.connection.nodes():
         if (await node.call("PUBSUB", "NUMSUB", keys.WORKERS))[1]:
             raise NotEmpty("a server runs on the store: stop all servers first", field="store")
+
+
+async def _refuse_keys(store: Store) -> None:
+    """Raises: NotEmpty if fairq has something in the store."""
+    async with aclosing(_keys_of(store)) as found:
+        async for _, key in found:
+            if not copying.is_of_servers(key):
+                raise NotEmpty(
+                    f"the store is not empty (it has {key.decode(errors='replace')[:80]}): use another one, or"
+                    " --replace, which deletes all that fairq has there",
+                    field="store",
+                )
+
+
+async def _delete_all(store: Store) -> None:
+    async with aclosing(_keys_of(store)) as found:
+        async for node, key in found:
+            await node.call("UNLINK", key)
+
+
+async def _keys_of(store: Store) -> AsyncGenerator[tuple[Connection, bytes], None]:
+    """List fairq's keys, each with its node, but for the version of the data."""
     for node in store.connection.nodes():
         async with aclosing(copying.scan(node.call)) as found:
             async for some in found:
-                kept = [key for key in some if not copying.is_of_servers(key) and key != keys.DATA_VERSION.encode()]
-                if kept and not replace:
-                    raise NotEmpty(
-                        f"the store is not empty (it has {kept[0].decode(errors='replace')[:80]}): use another one, or"
-                        " --replace, which deletes all that fairq has there",
-                        field="store",
-                    )
                 for key in some:
-                    await node.call("UNLINK", key)
+                    if key != keys.DATA_VERSION.encode():
+                        yield node, key
 
 
 def _files_of(file: BinaryIO, near: Path) -> Iterator[Path]:

@@ -7,12 +7,15 @@ small. The source must not change meanwhile.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import trio
 from attrs import define, field
 
 from fairq.errors import Unavailable
+from fairq.scopes import run_all
 from fairq.store import keys
 
 PATTERN = "fq:*"
@@ -63,20 +66,21 @@ class Copying:
     async def run(self) -> None:
         """Copy all keys but the version of the data. Raises: Unavailable if a copy differs from its source."""
         lines = [trio.open_memory_channel[bytes](1) for _ in range(AT_ONCE)]
-        async with trio.open_nursery() as nursery:
-            for _, receive in lines:
-                nursery.start_soon(self._copy_all, receive)
-            async for some in scan(self.source):
+        copies = [partial(self._copy_all, receive) for _, receive in lines]
+        await run_all(partial(self._list, [send for send, _ in lines]), *copies, stops_at_failure=True)
+
+    async def _list(self, lines: Sequence[trio.MemorySendChannel[bytes]]) -> None:
+        async with aclosing(scan(self.source)) as found:
+            async for some in found:
                 for key in some:
                     if not is_of_servers(key) and key != keys.DATA_VERSION.encode():
-                        await lines[hash(key) % AT_ONCE][0].send(key)  # one that comes twice: after itself
-            for send, _ in lines:
-                send.close()
+                        await lines[hash(key) % AT_ONCE].send(key)  # one that comes twice: after itself
+        for send in lines:
+            send.close()
 
     async def _copy_all(self, receive: trio.MemoryReceiveChannel[bytes]) -> None:
-        async with receive:
-            async for key in receive:
-                await self._copy(key)
+        async for key in receive:
+            await self._copy(key)
 
     async def _copy(self, key: bytes) -> None:
         kind = await self.source("TYPE", key)

@@ -53,8 +53,8 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str, s
     name, webhook, trace = record[end + 1 : name_end].decode(), record[name_end + 1 : begin].decode(), ""
     if _TRACE in name:
         name, _, trace = name.partition(_TRACE)
-    times = int(enqueued_at), int(start_at), int(expires_at)
-    return record[at:end].decode(), *times, record[begin:], name, webhook, trace
+    tenant, payload = record[at:end].decode(), record[begin:]
+    return tenant, int(enqueued_at), int(start_at), int(expires_at), payload, name, webhook, trace
 
 
 CLAIM_HEAD = 7  # values of a claim's reply before its leases

@@ -88,6 +88,12 @@ async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5
     raise Unavailable(trouble)
 
 
+def is_moving_slots(nodes: bytes) -> bool:
+    """Tell by a node's answer to CLUSTER NODES whether keys of a slot move to it, or from it, one by one."""
+    own = next((line for line in nodes.splitlines() if b"myself" in line), b"")
+    return b" [" in own
+
+
 @frozen
 class Topology:
     """A store's primaries, one or those of its cluster, and who has which slots (none: it is no cluster)."""

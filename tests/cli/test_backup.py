@@ -13,12 +13,14 @@ import redis
 import trio
 
 from fairq.cli.app import run
-from fairq.errors import SettingsError
-from fairq.store import keys, library
+from fairq.errors import SettingsError, Unavailable
+from fairq.server.app import App
+from fairq.store import backup, keys, library
 from fairq.store.backup_file import Header, Writer, read_blocks
+from fairq.store.copying import Copying
 from fairq.store.opening import open_store
 from tests import clusters, stores
-from tests.server.harness import tenant
+from tests.server.harness import running, tenant
 
 from .harness import Commands, Finished, ServerThread
 
@@ -208,16 +210,96 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
 ) -> None:
     file, target = tmp_path / "b.fairq", start_store()
     assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
-    for nonsense in ("/bin/false", "/bin/none"):
-        told = fairq("restore", file, "--store", stores.of_owner(target.url), "--server-program", nonsense)
-        assert told.code == 2, told.err
-    with stores.connect(target.url) as client:
+    copied = list[bytes]()
+
+    async def copy(copying: Copying, key: bytes) -> None:  # the store goes away from all copies that are under way
+        copied.append(key)
+        await trio.testing.wait_all_tasks_blocked()
+        raise Unavailable("the store is away")
+
+    with stores.connect(target.url) as client, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Copying, "_copy", copy)
+        told = fairq("restore", file, "--store", stores.of_owner(target.url))
+        assert (told.code, told.err) == (1, "fairq: the store is away\n")
+        assert len(copied) > 1
         assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
+    with stores.connect(target.url) as client:
         with pytest.raises(SettingsError, match="restore"):
             trio.run(open_once, target.url)
         assert fairq("backup", tmp_path / "half.fairq", "--store", stores.of_owner(target.url)).code == 2
-        assert fairq("restore", file, "--store", stores.of_owner(target.url)).code == 0
+        assert fairq("restore", file, "--store", stores.of_owner(target.url), "--replace").code == 0
         assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
+
+
+def test_nothing_is_changed_unless_the_backup_can_be_loaded(filled: str, fairq: Fairq, tmp_path: Path) -> None:
+    file, other = tmp_path / "b.fairq", tmp_path / "other.fairq"
+    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+    with other.open("wb") as out:  # as of a store that this program cannot read
+        writer = Writer(out)
+        writer.begin(Header(library.DATA_VERSION, "2026-01-01", "0", "Redis 99", 0, 1))
+        writer.begin_node("a")
+        writer.add(b"REDIS9999" + bytes(1_000))
+        writer.end()
+    with stores.connect(filled) as client:
+        there = contents(client)
+        for backup, program in (
+            (file, ["--server-program", "/bin/false"]),
+            (file, ["--server-program", "/none"]),
+            (other, []),
+        ):
+            told = fairq("restore", backup, "--store", filled, "--replace", *program)
+            assert told.code == 2, told.err
+            assert contents(client) == there
+
+
+def test_a_server_that_starts_during_a_restore_ends(
+    filled: str, fairq: Fairq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, refused = tmp_path / "b.fairq", list[bool]()
+    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+
+    async def delete_all(store: Any) -> None:
+        with pytest.raises(SettingsError, match="restore has not ended"):
+            await open_once(filled)
+        refused.append(True)
+        await delete_all_keys(store)
+
+    delete_all_keys = backup._delete_all
+    monkeypatch.setattr(backup, "_delete_all", delete_all)
+    assert fairq("restore", file, "--store", filled, "--replace").code == 0
+    assert refused == [True]
+
+
+async def test_a_server_that_had_looked_already_when_a_restore_began_ends(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def begin(app: App) -> None:
+        await app.store.connection.call("SET", keys.DATA_VERSION, backup.RESTORING)  # this server is not seen yet
+        await start(app)
+
+    start = App.start
+    monkeypatch.setattr(App, "start", begin)
+    with trio.fail_after(30), pytest.raises(SettingsError, match="restore has not ended"):
+        async with running(server_store):
+            pass
+    with stores.connect(server_store) as client:
+        client.delete(keys.DATA_VERSION)
+
+
+def test_a_replica_and_slots_that_move_are_refused(
+    filled: str, cluster: clusters.Cluster, start_store: Start, fairq: Fairq, tmp_path: Path
+) -> None:
+    whole, file, replica = tmp_path / "whole", tmp_path / "b.fairq", start_store()
+    assert fairq("backup", whole, "--store", filled, "--no-verify").code == 0
+    with stores.connect(replica.url) as client:
+        client.replicaof("127.0.0.1", str(stores.free_port()))
+        told = fairq("backup", file, "--store", stores.of_owner(replica.url))
+        assert (told.code, "is a replica" in told.err, "back up its primary, 127.0.0.1:" in told.err) == (2, True, True)
+    assert fairq("restore", whole, "--store", cluster.url).code == 0
+    with cluster.moving(keys.QUEUES, cluster.other(cluster.owner(keys.QUEUES))):
+        told = fairq("backup", file, "--store", cluster.url)
+        assert (told.code, "slots of the cluster move" in told.err) == (1, True), told.err
+    assert not list(tmp_path.glob("*b.fairq*"))
 
 
 def test_a_store_that_is_away_leaves_no_file(start_store: Start, fairq: Fairq, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import trio
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
-from fairq.store import copying, snapshot
+from fairq.store import backup, copying, snapshot
+from fairq.store.backup import back_up
 from fairq.store.connection import Address, Connection
 from fairq.store.snapshot import read_snapshot
 from tests import stores
@@ -123,3 +125,27 @@ async def test_a_large_key_is_copied_in_pieces(store_url: str, redis_client: Any
     assert written["HSET"] > 64 * 200_000
     assert written["SET"] + written["APPEND"] > 5_000_000
     assert written["EVAL"] > 64_000
+
+
+async def test_a_store_that_stops_answering_ends_a_backup(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(b"+PONG\r\n")
+            if b"SLOTS" in await stream.receive_some():
+                await stream.send_all(b"-ERR This instance has cluster support disabled\r\n")
+            else:
+                silent.set()
+            await trio.sleep_forever()
+
+    silent = trio.Event()
+    monkeypatch.setattr(backup, "SILENT_S", 0.1)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            (listener,) = await nursery.start(
+                trio.serve_listeners, serve, await trio.open_tcp_listeners(0, host="127.0.0.1")
+            )
+            with pytest.raises(Unavailable, match="does not answer"):
+                await back_up(f"redis://127.0.0.1:{listener.socket.getsockname()[1]}", io.BytesIO())
+            nursery.cancel_scope.cancel()
+    assert silent.is_set()
