@@ -90,9 +90,9 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert list(abused) == list(ROWS)
     own = abused.keys() - {SAME_PRODUCER}  # that one shares the victim's connection
     assert all(abused[name]["did"]["connections"] for name in own)
-    assert (
-        min(abused[SAME_PRODUCER]["did"].get(what, 0) for what in ("tasks", "waits")) > 0
-    )  # refusals: if it is fast enough
+    assert abused[SAME_PRODUCER]["did"][
+        "waits"
+    ]  # whether its enqueues end in so short a round depends on what else runs
     assert abused["slow worker"]["did"]["acknowledged"] == 8
     cases = {case["name"]: case for case in report["fairness"]["scorecard"]["cases"]}
     assert {"trickle", "lone-tenant", "delayed-herd", "weight-change-live"} == set(cases)
