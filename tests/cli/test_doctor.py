@@ -105,7 +105,7 @@ def test_old_libraries_are_found_and_pruned_and_ours_stays(
             client.function_load(f"#!lua name={name}\nredis.register_function('{name}', function() return 1 end)")
         assert "fairq_0ld" in findings(doctor(server_store), "warning")["library"]
         told = doctor(stores.of_owner(server_store), "--prune")
-        assert findings(told, "ok")["pruned"] == "fairq_0ld"
+        assert "fairq_0ld" in findings(told, "ok")["pruned"].split(", ")  # of other tests there may be more
         left = {row[1].decode() for row in client.function_list()}
         assert left == {library.name(), "theirs"}
         client.function_delete("theirs")

@@ -55,6 +55,7 @@ def test_a_newcomer_whose_tasks_are_long_gets_its_share(fleet: Fleet) -> None:
     assert fleet.share(newcomer, 30) == pytest.approx(10 / 11, rel=0.1)
 
 
+@pytest.mark.deep
 def test_a_tenant_whose_tasks_were_long_and_are_short_now_does_not_starve(fleet: Fleet) -> None:
     honest(fleet, 50)
     tenant = fleet.tenant("tenant", lambda n, r: 6000 if n < 10 else 100.0, 10)

@@ -110,7 +110,9 @@ def check(client: redis.Redis, scenario: Scenario, seed: int) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["a weight is raised beside a flood", "fewer slots, too few for all"])
+@pytest.mark.parametrize(
+    "name", ["a weight is raised beside a flood", pytest.param("fewer slots, too few for all", marks=pytest.mark.deep)]
+)
 def test_a_prediction_is_near_to_what_then_happens(redis_client: redis.Redis, name: str) -> None:
     check(redis_client, SCENARIOS[name], 1)
 

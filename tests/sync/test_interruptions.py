@@ -148,7 +148,7 @@ def test_closing_between_a_step_and_its_wait_raises_closed(
 
     def closed_behind(driver: Driver, is_first: bool) -> Any:
         found = step(driver, is_first)
-        if not is_first and found[0]:
+        if found[0] >= 0:  # it is connected, from the enqueue on
             closing = threading.Thread(target=driver.close)
             closing.start()
             wait = driver._alarm.wait
