@@ -95,7 +95,9 @@ def _reserved(host: str, port: int, field: str = "port") -> Iterator[int]:
     """Keep a port for the children while the context lasts. Raises: SettingsError, also if other servers share it."""
     try:
         family, address = addresses_of(host, port)[0]
-        socket.create_server(address, family=family).close()
+        with socket.socket(family) as alone:  # as long as nobody listens there, others may bind too
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
         bound = shared_socket(family, address)
     except OSError as error:
         message = f"port {port} on {host} cannot be used: {error.strerror or error}"

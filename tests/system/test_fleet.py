@@ -95,8 +95,16 @@ async def test_each_process_tells_its_metrics_at_a_port_of_its_own(world: World)
             assert (refused.status_code, "metrics_port" in refused.text) == (404, True)
             for count in range(1, 5):
                 await stack.enter_async_context(raw(url, WORKER))
-                while sum(await connections(told)) < count:  # a page is told for a second
-                    await trio.lowlevel.checkpoint()
+                while sum(await connections(told)) < count:  # noqa: ASYNC110 - of other processes
+                    await trio.sleep(0.2)
+            other = world.serve(
+                "--data-dir", world.directory / "more", "--processes", "2", "--metrics-port", told[0].rpartition(":")[2]
+            )
+            assert await other.wait() == 2
+            assert (
+                f"port {told[0].rpartition(':')[2]} on 127.0.0.1 cannot be used: Address already in use\n"
+                in other.printed
+            )
             before = servers_of(server.pid)
             os.kill(before[0], signal.SIGKILL)
             await wait_until(lambda: len(set(servers_of(server.pid)) - {before[0]}) == 2, 30)
