@@ -53,7 +53,8 @@ class Worker(Registration):
     log_tasks: bool = False
     prefetch: int = 0
     counts: Counter[str] = field(factory=Counter, init=False)
-    _working: Working = field(init=False)  # the run
+    _working: Working = field(init=False)  # the newest run
+    _is_stopped: bool = field(default=False, init=False)  # in advance of the first run
 
     async def run(self, *, burst: bool = False, task_status: TaskStatus[None] | None = None) -> None:
         """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.
@@ -66,8 +67,14 @@ class Worker(Registration):
         from fairq.client.working import Working
 
         self._working = Working.of(self)
+        if self._is_stopped:
+            self._is_stopped = False
+            self._working.stop()
         await self._working.run(burst, task_status)
 
     def stop(self) -> None:
-        """Take no more tasks; `run` returns when those held are settled."""
-        self._working.stop()
+        """Take no more tasks; `run` returns when those held are settled, and at once if it has not begun."""
+        if hasattr(self, "_working"):
+            self._working.stop()
+        else:
+            self._is_stopped = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 from anyio.abc import TaskStatus
@@ -53,6 +53,14 @@ def _weights_of(app: Worker) -> dict[str, float]:
     return dict(app.queues)
 
 
+class Waiting(NamedTuple):
+    """A task that waits for a place; `begin_by` is the end of its time, by the clock of the event loop."""
+
+    queue: str
+    task: PushedTask
+    begin_by: float
+
+
 @define(eq=False)
 class Working:
     """What one run of a worker has."""
@@ -63,7 +71,7 @@ class Working:
     runners: Lot
     idle: Event
     threads: Threads = field(init=False)
-    waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
+    waiting: deque[Waiting] = field(factory=deque, init=False)
     scopes: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
     settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
@@ -81,7 +89,7 @@ class Working:
         is_weighted = len(set(weights.values())) > 1
         session = WorkerSession(
             worker=app.name, queues=list(weights), weights=list(weights.values()) if is_weighted else (),
-            credit=app.concurrency + app.prefetch,
+            credit=app.concurrency + app.prefetch, concurrency=app.concurrency,
             started_at_ms=round(time.time() * 1000),
         )  # fmt: skip
         driver = Driver.to(app.url, app.token or None, session, app.tls)
@@ -93,6 +101,11 @@ class Working:
 
     async def run(self, burst: bool, task_status: TaskStatus[None] | None) -> None:
         """Do what `Worker.run` says."""
+        if self.is_stopping:  # it was told to stop first
+            self.threads.close()
+            if task_status is not None:
+                task_status.started()
+            return
         log.info(
             "worker started", worker=self.app.name, server=",".join(target.url for target in self.driver.targets),
             queues=",".join(self.driver.session.queues), slots=self.app.concurrency, loop=self.runtime.title,
@@ -151,7 +164,7 @@ class Working:
 
     def _give_waiting_back(self) -> None:
         while self.waiting:
-            self._release(*self.waiting.popleft())
+            self._release(*self.waiting.popleft()[:2])
 
     def _threads_changed(self) -> None:
         """Offer no place that an abandoned thread still has; while there is one, hold no task without a place."""
@@ -191,8 +204,12 @@ class Working:
             raise self.driver.session.fatal
 
     def _on_change(self) -> None:
-        """Hear of lost leases, and of the end of work when stopping."""
+        """Hear of lost leases and connections, and of the end of work when stopping."""
         session = self.driver.session
+        if session.lost:
+            self.waiting = deque(each for each in self.waiting if session.holds(each.queue, *each.task[:2]))
+        if not session.is_connected:  # others soon have the tasks that no handler has begun
+            self._give_waiting_back()
         for lease in session.lost:
             log.warning("lease lost", task=lease.id, queue=lease.queue, lease=lease.lease)
             if scope := self.scopes.get((lease.queue, lease.id, lease.lease)):
@@ -225,9 +242,16 @@ class Working:
             log.info("an operator drains this worker", worker=self.app.name)
             self.stop()
             return
+        if self.is_stopping:
+            self._give_back(push)
+            return
         self.run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
+        now, wall_s, session = self.runtime.current_time(), time.time(), self.driver.session
         for task in push.tasks:
-            self.waiting.append((push.queue, task))
+            left_s = (task.expires_at_ms or 0) / 1000 - wall_s  # of one that is over already, our clock is wrong
+            self.waiting.append(Waiting(push.queue, task, now + left_s if left_s > 0 else inf))
+        while self.waiting and session.holding - session.unsettled > session.credit:  # pushed before it was lowered
+            self._release(*self.waiting.pop()[:2])
         self.runners.unpark()
 
     def _give_back(self, push: Push | Dismiss) -> None:
@@ -263,21 +287,38 @@ class Working:
             with anyio.CancelScope() as scope:
                 while not scope.cancel_called:  # a lost lease cancels one task, and then its runner gets a new scope
                     if self.waiting:
-                        await self.runtime.checkpoint()
+                        await self._let_others()
                     while not self.waiting:
                         await self.runners.park()
                     for burst in range(BURST):
-                        if not self.waiting or scope.cancel_called:
+                        if not self.waiting or scope.cancel_called or (burst and self._is_ahead):
                             break
-                        queue, task = self.waiting.popleft()
+                        next_one = self.waiting.popleft()
                         if self.waiting and not burst:
                             self.runners.unpark()
-                        await self._perform(queue, task, scope)
+                        await self._perform(*next_one, scope)
 
-    async def _perform(self, queue: str, pushed: PushedTask, scope: anyio.CancelScope) -> None:
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether one more task would be one that the server does not count as begun, if we died with it.
+
+        It counts the oldest `concurrency` of those that it has no settlement of: see `attach` in PROTOCOL.md.
+        """
+        return bool(self.app.prefetch) and len(self.scopes) + self.driver.session.unsent >= self.app.concurrency
+
+    async def _let_others(self) -> None:
+        """Let other tasks of the event loop have a turn, and settlements be sent."""
+        await self.runtime.checkpoint()
+        if self._is_ahead:
+            await self.runtime.checkpoint()  # output waits for two turns at most
+
+    async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, scope: anyio.CancelScope) -> None:
         key = (queue, pushed.id, pushed.lease)
         if not self.driver.session.holds(*key):
             return  # the lease was lost before the task began
+        if self.runtime.current_time() >= begin_by:
+            self._release(queue, pushed)  # the store lets it expire
+            return
         with tracing.processing(queue, pushed):
             await self._perform_held(key, queue, pushed, scope)
 

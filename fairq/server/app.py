@@ -388,11 +388,17 @@ class App:
         self._connection_left = trio.Event()
 
     async def _give_back(self, connection: Connection, action: Action) -> None:
+        """Give the leases of a worker back. If it is gone (`reap`), tasks that had not begun lose no attempt."""
+        not_begun = connection.account.not_begun() if action == "reap" else ()
         for queue, leases in connection.account.drop_all().items():
-            log.info(
-                "giving back a worker's leases", worker=connection.name, queue=queue, count=len(leases), action=action
-            )
-            await give_back(self.store, queue, leases, action)
+            parts: dict[Action, list[tuple[str, int, int]]] = {}
+            for lease in leases:
+                parts.setdefault("release" if (queue, lease[0]) in not_begun else action, []).append(lease)
+            for how, some in parts.items():
+                log.info(
+                    "giving back a worker's leases", worker=connection.name, queue=queue, count=len(some), action=how
+                )
+                await give_back(self.store, queue, some, how)
             self.notify(queue)
 
     async def drain(self, grace: float) -> None:

@@ -204,7 +204,10 @@ class History(Request):
 
 @frozen
 class Attach(Request):
-    """Attach a worker: from now on up to `credit` tasks of the queues may be pushed to it."""
+    """Attach a worker: from now on up to `credit` tasks of the queues may be pushed to it.
+
+    It has begun all that it holds but up to `prefetch`, and begins tasks in the order in which they were pushed.
+    """
 
     type: ClassVar[str] = "attach"
     ref: int
@@ -214,6 +217,7 @@ class Attach(Request):
     leases: list[HeldLease] = field(factory=list)
     started_at_ms: int = 0
     weights: list[float] = field(factory=list)
+    prefetch: int = 0
 
 
 @frozen

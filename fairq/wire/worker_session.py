@@ -139,6 +139,7 @@ class WorkerSession(ClientSession):
     queues: Sequence[str] = ()
     weights: Sequence[float] = ()  # one per queue; none: all equal
     credit: int = 1
+    concurrency: int = 0  # how many of these it begins, if not all
     started_at_ms: int = 0  # 0: its name is not kept across restarts
     settled: Callable[[str, Settlement, str, str], None] = _ignore  # told of each answer: queue, outcome, what is wrong
     told_credit: int | None = field(default=None, init=False)  # the credit last sent to the server
@@ -230,6 +231,12 @@ class WorkerSession(ClientSession):
         self.credit = credit
 
     @property
+    def unsent(self) -> int:
+        """How many settlements are sent at the end of the turn: none while earlier ones must be answered first."""
+        is_blocked = self.under_way[_SettleExchange] >= SEND_WINDOW
+        return 0 if is_blocked else sum(map(len, self.settlements.values()))
+
+    @property
     def has_outgoing(self) -> bool:
         """Whether anything waits to be sent: as for any client, and settlements, reports or a new credit."""
         is_untold = self.must_attach or self.credit != self.told_credit or bool(self.reports)
@@ -288,7 +295,8 @@ class WorkerSession(ClientSession):
     def _attach(self, now: float) -> None:
         """Send attach, with the held leases and those whose settlement has no answer, as many as fit in a frame.
 
-        Held leases always fit, since credit is bounded. The others are settled later, with or without this.
+        Held leases always fit, since credit is bounded. The others are settled later, with or without this: but the
+        end of the old connection, which may come first, takes an attempt.
         """
         self.must_attach, self.told_credit = False, self.credit
         most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
@@ -297,7 +305,6 @@ class WorkerSession(ClientSession):
             HeldLease(queue, each.id, each.lease)
             for queue, line in self.settlements.items()
             for each in line
-            if each.action != "release"
         ]
         body: dict[str, Any] = {
             "worker": self.worker,
@@ -307,6 +314,8 @@ class WorkerSession(ClientSession):
         }
         if self.weights:
             body["weights"] = list(self.weights)
+        if 0 < self.concurrency < self.credit:
+            body["prefetch"] = self.credit - self.concurrency
         if self.started_at_ms:
             body["started_at_ms"] = self.started_at_ms
         self.start("attach", body, _AttachExchange(self, leases[:most], now))

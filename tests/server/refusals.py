@@ -305,6 +305,7 @@ RULES = [
     Rule({"attach", "extend"}, "leases", ([{"queue": "q", "id": "a", "lease": 1}] * (MAX_BATCH + 1),), "too_large"),
     Rule({"extend"}, "leases", ([],)),
     Rule({"attach"}, "started_at_ms", MOMENT),
+    Rule({"attach"}, "prefetch", (-1, 1, 501)),  # of a credit of 0
     Rule({"attach"}, "weights", ([1, 2], *([weight] for weight in WEIGHTS))),
     Rule({"settle"}, "settlements", ([],)),
     Rule({"settle"}, "settlements", ([{"action": "ack", "id": "a", "lease": 1}] * (MAX_BATCH + 1),), "too_large"),

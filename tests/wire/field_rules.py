@@ -131,6 +131,7 @@ RULES: dict[str, Schema] = {  # of fields that mean the same wherever they stand
     "trace": {"anyOf": [{"const": ""}, pattern(TRACE_PATTERN)]},
     "batch": {"anyOf": [{"const": ""}, pattern(BATCH_ID_PATTERN)]},
     "credit": whole(0, MAX_CREDIT),
+    "prefetch": whole(0, MAX_CREDIT),
     "fraction": number(0, 1),
     "text": text(0, MAX_PROGRESS_CHARS),
     "error": text(1, MAX_SEARCH_CHARS),

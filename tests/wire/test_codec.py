@@ -47,7 +47,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "history": {"ref": 1, "queue": "q", "period": "24h", "tenants": ["ada"], "since_ms": 5},
     "why": {"ref": 1, "queue": "q", "id": "t-1"},
     "events": {"ref": 1, "queue": "q", "after": 17, "timeout_ms": 1000},
-    "attach": {"ref": 1, "worker": "w", "queues": ["q"], "credit": 1, "leases": [LEASE]},
+    "attach": {"ref": 1, "worker": "w", "queues": ["q"], "credit": 3, "leases": [LEASE], "prefetch": 2},
     "credit": {"ref": 1, "credit": 1},
     "settle": {"ref": 1, "queue": "q", "settlements": [ACK]},
     "enqueue_from": {"ref": 1, "leases": [LEASE], "queue": "next", "tasks": [TASK]},

@@ -19,10 +19,11 @@ _NEVER = float("inf")
 class WorkerAccount:
     """The number of leases that a worker may hold, and the leases it holds.
 
-    `credit` is how many leases it may hold, `held` those it holds ((queue, id) -> lease number), `reserved` how many a
-    claim under way may bring. `may_take()`: whether it may be given tasks at all. `owners` is shared by all accounts of
-    a server: it maps a task to the owner of the account with its lease (`owner` is this account's). A lease that is
-    neither settled nor renewed within its time plus OVER_S leaves the account by itself, and `is_freed` is set.
+    `credit` is how many leases it may hold, `prefetch` how many of so many have not begun, `held` those it holds
+    ((queue, id) -> lease number), `reserved` how many a claim under way may bring. `may_take()`: whether it may be
+    given tasks at all. `owners` is shared by all accounts of a server: it maps a task to the owner of the account with
+    its lease (`owner` is this account's). A lease that is neither settled nor renewed within its time plus OVER_S
+    leaves the account by itself, and `is_freed` is set.
     """
 
     credit: int = 0
@@ -33,11 +34,19 @@ class WorkerAccount:
     reserved: int = field(default=0, init=False)
     held: dict[Place, int] = field(factory=dict, init=False)
     taken: dict[Place, int] = field(factory=dict, init=False)  # how often each lease was taken over, if ever
+    unordered: set[Place] = field(factory=set, init=False)  # of `held`; the others are in the order of their pushes
+    prefetch: int = field(default=0, init=False)
+    most_begun: int = field(default=0, init=False)  # of the leases that it holds, at any time
     reported: set[Place] = field(factory=set, init=False)  # leases whose progress was reported
     is_freed: bool = field(default=False, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
     _over: dict[Place, float] = field(factory=dict, init=False)  # when each lease of `held` expires
     _lease_s: dict[str, float] = field(factory=dict, init=False)  # the lease time of each queue
+
+    def set_credit(self, credit: int) -> None:
+        """Change how many leases the worker may hold."""
+        self.credit = credit
+        self.most_begun = max(self.most_begun, credit - self.prefetch)
 
     @property
     def free(self) -> int:
@@ -71,6 +80,8 @@ class WorkerAccount:
         self.over_at = min(self.over_at, over_at)
         for each in leases:
             place = queue, each.id
+            self.held.pop(place, None)  # an earlier lease of the task, which is lost
+            self.unordered.discard(place)
             self.held[place], self.owners[place], self._over[place] = each.lease, self.owner, over_at
         if self.slots is not None:
             self.slots.began(queue, [each.id for each in leases])
@@ -82,6 +93,7 @@ class WorkerAccount:
 
     def hold(self, leases: Mapping[Place, int], now: float, lease_s: float | None = None) -> None:
         """Add leases, or restart the time of those already held."""
+        self.unordered.update(leases.keys() - self.held.keys())
         self.held.update(leases)
         self.owners.update(dict.fromkeys(leases, self.owner))
         for place in leases:
@@ -96,9 +108,20 @@ class WorkerAccount:
         """Return the leases of one queue: id -> lease number."""
         return {id: lease for (of, id), lease in self.held.items() if of == queue}
 
+    def not_begun(self) -> set[Place]:
+        """Return the leases whose tasks have not begun: the worker begins them in the order of their pushes.
+
+        In doubt they have: leases brought from another connection, and those that were about to be settled.
+        """
+        if not self.prefetch:
+            return set()
+        pushed = [place for place in self.held if place not in self.unordered]
+        return set(pushed[self.most_begun :])
+
     def drop(self, place: Place) -> None:
         """Remove a lease from the account."""
         del self.held[place]
+        self.unordered.discard(place)
         self._over.pop(place, None)
         if self.taken:
             self.taken.pop(place, None)

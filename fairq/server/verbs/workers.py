@@ -26,6 +26,7 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
         raise BadRequest(f"queues must name 1 to {MAX_QUEUES} queues", field="queues")
     queues = tuple(dict.fromkeys(connection.identity.check_queue(queue, "queues") for queue in request.queues))
     check_int(request.credit, "credit", 0, MAX_CREDIT)
+    check_int(request.prefetch, "prefetch", 0, request.credit)
     if request.weights and len(request.weights) != len(request.queues):
         raise BadRequest("weights must have one weight per queue, or be empty", field="weights")
     weights = {
@@ -57,7 +58,8 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
         raise BadRequest("this connection is already attached", field="type")
     app.move_leases(brought, connection)
     connection.name, connection.queues, connection.order = request.worker, queues, order
-    connection.session.state, connection.account.credit = State.ATTACHED, request.credit
+    connection.session.state, connection.account.prefetch = State.ATTACHED, request.prefetch
+    connection.account.set_credit(request.credit)
     if weights:
         connection.account.slots = Slots(weights, app.may_have_work, trio.current_time)
     app.attach(connection)
@@ -66,7 +68,7 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
 
 async def credit(app: App, connection: Connection, request: wire.Credit) -> Body:
     """Change how many tasks the worker may hold."""
-    connection.account.credit = check_int(request.credit, "credit", 0, MAX_CREDIT)
+    connection.account.set_credit(check_int(request.credit, "credit", 0, MAX_CREDIT))
     app.credit_changed(connection)
     return {}
 
