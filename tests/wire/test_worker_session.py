@@ -292,8 +292,26 @@ def test_leases_run_out_while_there_is_no_connection(end: WorkerEnd) -> None:
     assert end.session.deadline() <= 100.0 + LEASE_S
     end.pass_time(LEASE_S)
     assert end.session.lost == [HeldLease("q", "a", 1)]
+    assert not end.session.holds("q", "a", 1)
+
+
+def test_what_is_to_be_released_is_brought_along_so_that_no_old_connection_takes_an_attempt(end: WorkerEnd) -> None:
+    end.push("a", "b")
+    end.disconnect()
+    end.session.settle("q", Settlement("release", "b", 1))
     end.connect()
-    assert end.only()["leases"] == []
+    frame = end.only()
+    assert frame["leases"] == [{"queue": "q", "id": id, "lease": 1} for id in "ab"]
+    end.reply(frame, leases=["ok", "cancelled"])
+    assert [ids(frame) for frame in end.frames("settle")] == [["b"]]
+
+
+@pytest.mark.parametrize(("credit", "concurrency", "told"), [(3, 0, None), (3, 3, None), (3, 1, 2), (1, 2, None)])
+def test_a_worker_tells_how_many_tasks_it_holds_in_advance(credit: int, concurrency: int, told: int | None) -> None:
+    end = WorkerEnd(credit=credit)
+    end.session.concurrency = concurrency
+    end.connect()
+    assert end.only().get("prefetch") == told
 
 
 def test_what_is_held_is_brought_along_before_what_has_ended() -> None:

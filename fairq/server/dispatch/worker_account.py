@@ -31,11 +31,11 @@ class WorkerAccount:
     owner: Any = None
     owners: dict[Place, Any] = field(factory=dict, repr=False)
     slots: Slots | None = None  # of a worker whose queues have weights
+    prefetch: int = 0
     reserved: int = field(default=0, init=False)
     held: dict[Place, int] = field(factory=dict, init=False)
     taken: dict[Place, int] = field(factory=dict, init=False)  # how often each lease was taken over, if ever
     unordered: set[Place] = field(factory=set, init=False)  # of `held`; the others are in the order of their pushes
-    prefetch: int = field(default=0, init=False)
     most_begun: int = field(default=0, init=False)  # of the leases that it holds, at any time
     reported: set[Place] = field(factory=set, init=False)  # leases whose progress was reported
     is_freed: bool = field(default=False, init=False)
