@@ -301,11 +301,7 @@ class WorkerSession(ClientSession):
         self.must_attach, self.told_credit = False, self.credit
         most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
         leases = [HeldLease(queue, id, held.number) for queue, line in self.held.items() for id, held in line.items()]
-        leases += [
-            HeldLease(queue, each.id, each.lease)
-            for queue, line in self.settlements.items()
-            for each in line
-        ]
+        leases += [HeldLease(queue, each.id, each.lease) for queue, line in self.settlements.items() for each in line]
         body: dict[str, Any] = {
             "worker": self.worker,
             "queues": list(self.queues),

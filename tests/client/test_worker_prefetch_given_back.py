@@ -89,7 +89,7 @@ async def test_none_begins_after_its_expiry(served: Served, ada: fairq.Client) -
             finish.set()
             await wait_until(lambda: app.counts["done"] == 1 and not app._working.driver.session.holding)
             await wait_state(await ada.enqueue("emails", "third"), "done")
-            assert (await brief.state()).state != "done"
+            await wait_state(brief, "dead")
     assert began == ["first", "third"]
 
 

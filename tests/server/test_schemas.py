@@ -129,9 +129,10 @@ def bounds(frame: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 BEYOND = {  # places whose rules a schema cannot state: grammars, bytes, and what there is
     *("cron", "zone", "opening_hours", "cursor", "after", "queue", "ids", "id", "leases", "leases.queue", "tenant"),
-    *("tasks", "tasks.payload", "payload", "settlements.result", "settlements.links", "weights", "prefetch", "name", "group"),
+    *("tasks", "tasks.payload", "payload", "settlements.result", "settlements.links", "weights", "name", "group"),
     *("dedupe_key", "group_weight", "dedupe_period_ms", "tasks.name", "tasks.group", "tasks.dedupe_key"),
     *("tasks.group_weight", "tasks.dedupe_period_ms", "tasks.replace", "on_complete", "on_success", "on_death"),
+    "prefetch",
 }
 
 
