@@ -57,7 +57,10 @@ class _AttachExchange(Exchange):
             self.session.renewed(lease, outcome, self.sent_at)
 
     def refused(self, error: FairqError, now: float) -> None:
-        self.session.must_attach = self.session.refused(error, now)
+        if error.field == "prefetch":  # a server of an earlier version does not know it
+            self.session.concurrency, self.session.must_attach = 0, True
+        else:
+            self.session.must_attach = self.session.refused(error, now)
 
 
 @define(eq=False)
@@ -139,7 +142,7 @@ class WorkerSession(ClientSession):
     queues: Sequence[str] = ()
     weights: Sequence[float] = ()  # one per queue; none: all equal
     credit: int = 1
-    concurrency: int = 0  # how many of these it begins, if not all
+    concurrency: int = 0  # how many of these it begins, if not all (0)
     started_at_ms: int = 0  # 0: its name is not kept across restarts
     settled: Callable[[str, Settlement, str, str], None] = _ignore  # told of each answer: queue, outcome, what is wrong
     told_credit: int | None = field(default=None, init=False)  # the credit last sent to the server

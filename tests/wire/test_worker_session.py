@@ -314,6 +314,15 @@ def test_a_worker_tells_how_many_tasks_it_holds_in_advance(credit: int, concurre
     assert end.only().get("prefetch") == told
 
 
+def test_a_worker_attaches_without_what_a_server_of_an_earlier_version_refuses() -> None:
+    end = WorkerEnd(credit=3)
+    end.session.concurrency = 1
+    end.connect()
+    end.refuse(end.only(), "bad_request", field="prefetch")
+    assert "prefetch" not in end.only()
+    assert end.session.fatal is None
+
+
 def test_what_is_held_is_brought_along_before_what_has_ended() -> None:
     end = WorkerEnd(credit=3).attach(max_batch=3)
     end.push(*"abc")
