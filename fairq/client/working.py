@@ -89,7 +89,7 @@ class Working:
         is_weighted = len(set(weights.values())) > 1
         session = WorkerSession(
             worker=app.name, queues=list(weights), weights=list(weights.values()) if is_weighted else (),
-            credit=app.concurrency + app.prefetch, concurrency=app.concurrency,
+            credit=app.concurrency + app.prefetch, concurrency=app.concurrency if app.prefetch else 0,
             started_at_ms=round(time.time() * 1000),
         )  # fmt: skip
         driver = Driver.to(app.url, app.token or None, session, app.tls)

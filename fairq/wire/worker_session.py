@@ -24,6 +24,7 @@ from fairq.wire.frames import HeldLease, Push, Report, Stop
 from fairq.wire.strict_json import MAX_COST, cost_of
 
 _RENEWALS_PER_LEASE = 3
+_PREFETCH_WINDOW = 16  # SEND_WINDOW of settlements for a worker that holds more than it has begun
 _RETRY_RENEWAL_S = 1.0
 _REPORT_S = 1.0  # between reports of progress
 _LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
@@ -234,9 +235,14 @@ class WorkerSession(ClientSession):
         self.credit = credit
 
     @property
+    def _window(self) -> int:
+        """How many frames of settlements may be under way; what has begun must not wait behind those of a few tasks."""
+        return _PREFETCH_WINDOW if self.concurrency else SEND_WINDOW
+
+    @property
     def unsent(self) -> int:
         """How many settlements are sent at the end of the turn: none while earlier ones must be answered first."""
-        is_blocked = self.under_way[_SettleExchange] >= SEND_WINDOW
+        is_blocked = self.under_way[_SettleExchange] >= self._window
         return 0 if is_blocked else sum(map(len, self.settlements.values()))
 
     @property
@@ -274,7 +280,7 @@ class WorkerSession(ClientSession):
             self.told_credit = self.credit
             self.start("credit", {"credit": self.credit}, _CreditExchange(self))
         for queue, waiting in self.settlements.items():
-            while waiting and self.under_way[_SettleExchange] < SEND_WINDOW:
+            while waiting and self.under_way[_SettleExchange] < self._window:
                 batch = self._take_settlements(queue, waiting)
                 body = {"queue": queue, "settlements": [_encode(each) for each in batch]}
                 self.start("settle", body, _SettleExchange(self, queue, batch))
