@@ -39,6 +39,7 @@ log = Log("fairq.worker")
 
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
+_SEND_TURNS = 16  # how long a task waits for settlements to be sent, which takes two turns unless the socket is full
 _ASK_S = 30.0  # how long an answer to `idle` is waited for
 
 
@@ -286,10 +287,7 @@ class Working:
         while True:
             with anyio.CancelScope() as scope:
                 while not scope.cancel_called:  # a lost lease cancels one task, and then its runner gets a new scope
-                    if self.waiting:
-                        await self._let_others()
-                    while not self.waiting:
-                        await self.runners.park()
+                    await self._wait_for_task()
                     for burst in range(BURST):
                         if not self.waiting or scope.cancel_called or (burst and self._is_ahead):
                             break
@@ -306,11 +304,18 @@ class Working:
         """
         return bool(self.app.prefetch) and len(self.scopes) + self.driver.session.unsent >= self.app.concurrency
 
-    async def _let_others(self) -> None:
-        """Let other tasks of the event loop have a turn, and settlements be sent."""
-        await self.runtime.checkpoint()
-        if self._is_ahead:
-            await self.runtime.checkpoint()  # output waits for two turns at most
+    async def _wait_for_task(self) -> None:
+        """Wait until a task may begin; if one waits already, let others have a turn first."""
+        if self.waiting:
+            await self.runtime.checkpoint()
+        turns = 0
+        while not self.waiting or (self._is_ahead and turns < _SEND_TURNS):
+            if self.waiting:
+                turns += 1
+                await self.runtime.checkpoint()
+            else:
+                turns = 0
+                await self.runners.park()
 
     async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, scope: anyio.CancelScope) -> None:
         key = (queue, pushed.id, pushed.lease)

@@ -99,6 +99,18 @@ def test_a_settlement_says_what_became_of_the_task(end: WorkerEnd) -> None:
     ]
 
 
+def test_settles_of_a_prefetching_worker_wait_for_few_answers() -> None:
+    end = WorkerEnd()
+    end.session.concurrency = 1
+    end.attach()
+    end.push(*"abcdefghijklmnopqr")
+    for n, id in enumerate("abcdefghijklmnopqr"):
+        end.ack(id)
+        assert end.session.unsent == (n < 16)
+        assert [ids(frame) for frame in end.sent()] == ([[id]] if n < 16 else [])
+    assert end.session.holding == 18
+
+
 def test_two_settles_are_under_way_at_most_and_the_rest_gathers(end: WorkerEnd) -> None:
     end.push(*"abcde")
     frames = []
