@@ -91,7 +91,7 @@ class LogWriter:
     def replace_stream(self) -> None:
         """Stand in for the stream in `sys`; what is left in the stream's own buffer is written in its turn."""
         self._lines.put(self._stream.flush)
-        sys.stderr = sys.__stderr__ = cast("TextIO", self)  # type: ignore[misc]  # final to all but the interpreter
+        sys.stderr = sys.__stderr__ = cast("Any", self)  # type: ignore[misc]  # both are flushed at the end
 
     def _write_now(self) -> None:
         with suppress(RuntimeError):  # no thread can start: the process ends, or has too many
