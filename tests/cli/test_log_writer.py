@@ -109,8 +109,9 @@ BUT = {
 def test_a_log_that_is_not_read_stops_nobody_and_says_what_it_lost(but: str) -> None:
     with logging_process(but, FLOOD) as running:
         lines, _ = read_lines(running, MAX_LINES + EXTRA)
-        assert [line["n"] for line in lines] == list(range(len(lines)))
-        assert len(lines) >= MAX_LINES
+        numbers = [line["n"] for line in lines]
+        assert numbers[:MAX_LINES] == list(range(MAX_LINES))
+        assert numbers == sorted(set(numbers))  # the pipe may have taken some when others were lost already
         assert end(running) == 0
         assert running.stderr
         assert [json.loads(text)["event"] for text in running.stderr] == ["last"]
