@@ -219,7 +219,7 @@ def test_a_process_that_a_handler_forks_logs_and_ends_at_once(fork: str) -> None
     with logging_process(patient, "log.info('before')", fork) as running:
         assert end(running) == 0
         assert running.stderr
-        assert [json.loads(line)["event"] for line in running.stderr] == ["before", "in the child", "last"]
+        assert sorted(json.loads(line)["event"] for line in running.stderr) == ["before", "in the child", "last"]
 
 
 def test_a_forked_process_whose_log_is_not_read_ends() -> None:
