@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from cyclopts import App, CycloptsError
 
@@ -101,8 +102,9 @@ def _is_interrupt(raised: BaseException) -> bool:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
-    for line in unknown_variables(os.environ):
-        print(f"fairq: {line}", file=sys.stderr)
+    with suppress(OSError):  # a disk that is full keeps no worker from its work
+        for line in unknown_variables(os.environ):
+            print(f"fairq: {line}", file=sys.stderr)
     app = commands(is_listing=not argv or argv[0].startswith("-"))
     try:
         result = app(list(argv), exit_on_error=False, print_error=True, verbose=False)

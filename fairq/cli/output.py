@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from fairq.cli.log_writer import LogWriter
 
+MAX_VALUE_CHARS = 20_000  # of a text in a log line
 _FRAME_LINES = 6  # of a table: its title, its heading, and a line below it
 
 
@@ -132,14 +133,13 @@ def configure_logging(
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if as_json
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        else structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
     )
     common: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         *([structlog.processors.format_exc_info] if as_json else []),
+        _cut_values,
     ]
     number = getattr(logging, level.upper())
     structlog.configure(
@@ -160,6 +160,15 @@ def configure_logging(
         logger.handlers[:] = [handler]
         logger.setLevel(number)
         logger.propagate = False
+
+
+def _cut_values(_: object, __: str, line: Any) -> Any:
+    """Cut long texts, such as a handler's error: a line that the log's writer has to cut is JSON no more."""
+    for name, value in line.items():
+        if isinstance(value, str) and len(value) > MAX_VALUE_CHARS:
+            half = MAX_VALUE_CHARS // 2  # a traceback ends with what is wrong
+            line[name] = f"{value[:half]} ... (cut, {len(value):,} characters) ... {value[-half:]}"
+    return line
 
 
 def _fields_of_record(_: object, __: str, line: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -12,7 +11,7 @@ import attrs
 import trio
 from cyclopts import Parameter
 
-from fairq.cli.log_writer import LogWriter
+from fairq.cli.log_writer import open_log
 from fairq.cli.output import configure_logging
 from fairq.server.settings import HELP, Settings, load_settings
 
@@ -47,8 +46,9 @@ def serve(
     from fairq.server.fleet import CHILD
     from fairq.server.run import serve as run_server
 
-    settings = load_settings(config, os.environ, attrs.asdict(flags) if flags else {})
     loggers = ("fairq", "opentelemetry")  # which may log in the server's loop that its queue of spans is full
-    configure_logging(settings.log_level, as_json=settings.log_json, to=LogWriter(sys.stderr), loggers=loggers)
     is_child = CHILD in os.environ
-    trio.run(partial(run_server, settings if is_child else settings.with_all_for_dev(), is_child=is_child))
+    with open_log() as writer:
+        settings = load_settings(config, os.environ, attrs.asdict(flags) if flags else {})
+        configure_logging(settings.log_level, as_json=settings.log_json, to=writer, loggers=loggers)
+        trio.run(partial(run_server, settings if is_child else settings.with_all_for_dev(), is_child=is_child))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from fairq.cli.log_writer import LogWriter
+from fairq.cli.log_writer import open_log
 from fairq.cli.options import Token, Url
 from fairq.cli.output import configure_logging
 from fairq.cli.supervisor import (
@@ -117,41 +117,46 @@ def worker(
     log_json
         Log JSON lines.
     """
-    configure_logging(log_level, as_json=log_json, to=LogWriter(sys.stderr))
-    if reload:
-        if processes > 1:
-            raise SettingsError("--reload runs one process, for development: leave out --processes", field="reload")
-        from fairq.cli.reload import Reloader
+    with open_log() as writer:
+        configure_logging(log_level, as_json=log_json, to=writer)
+        if reload:
+            if processes > 1:
+                raise SettingsError("--reload runs one process, for development: leave out --processes", field="reload")
+            from fairq.cli.reload import Reloader
 
-        command = [sys.executable, "-m", "fairq", *(word for word in sys.argv[1:] if word != "--reload")]
-        return run_in("trio", Reloader(command, Path.cwd()).run)
-    number = take_child_number()
-    if check_processes(processes) > 1 and not number:
-        return run_in("trio", Supervisor([sys.executable, "-m", "fairq", *sys.argv[1:]], processes, grace).run)
-    if number:
-        follow_parent(grace)
-    found = load_app(app)
-    if url:
-        found.url = split_urls(url)
-    if token:
-        found.token = token
-    if not found.token:
-        raise SettingsError("missing token: set --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
-    found.concurrency = concurrency if concurrency is not None else found.concurrency
-    found.prefetch = prefetch if prefetch is not None else found.prefetch
-    found.name = name_of_child(name or found.name, number)
-    if queue:
-        found.queues = dict(_split_weight(found, each) for each in queue)
-    found.log_tasks = task_log and log_level in ("debug", "info")
-    began = monotonic()
-    try:
-        run_in(loop, partial(work_until_stopped, found, grace, burst, tell_ready if number else None))
-    except (Unauthorized, Forbidden, Superseded) as error:
-        if not number:
-            raise
-        print(f"fairq: {error.message}", file=sys.stderr)
-        return REFUSED
-    if burst:
-        counts = ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.counts.items())) or "nothing to do"
-        print(f"{counts}, in {monotonic() - began:.1f} s")
-    return 0
+            command = [sys.executable, "-m", "fairq", *(word for word in sys.argv[1:] if word != "--reload")]
+            return run_in("trio", Reloader(command, Path.cwd()).run)
+        number = take_child_number()
+        if check_processes(processes) > 1 and not number:
+            return run_in("trio", Supervisor([sys.executable, "-m", "fairq", *sys.argv[1:]], processes, grace).run)
+        if number:
+            follow_parent(grace)
+        found = load_app(app)
+        if url:
+            found.url = split_urls(url)
+        if token:
+            found.token = token
+        if not found.token:
+            raise SettingsError(
+                "missing token: set --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token"
+            )
+        found.concurrency = concurrency if concurrency is not None else found.concurrency
+        found.prefetch = prefetch if prefetch is not None else found.prefetch
+        found.name = name_of_child(name or found.name, number)
+        if queue:
+            found.queues = dict(_split_weight(found, each) for each in queue)
+        found.log_tasks = task_log and log_level in ("debug", "info")
+        began = monotonic()
+        try:
+            run_in(loop, partial(work_until_stopped, found, grace, burst, tell_ready if number else None))
+        except (Unauthorized, Forbidden, Superseded) as error:
+            if not number:
+                raise
+            print(f"fairq: {error.message}", file=writer)
+            return REFUSED
+        if burst:
+            counts = (
+                ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.counts.items())) or "nothing to do"
+            )
+            print(f"{counts}, in {monotonic() - began:.1f} s")
+        return 0

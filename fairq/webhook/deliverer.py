@@ -34,6 +34,7 @@ log = structlog.get_logger("fairq.webhook")
 KEEP_ALIVE_S = 4.0  # few servers close idle connections before 5 s; a request must not meet the close
 MAX_IDLE = 100  # idle connections kept for later requests
 MAX_TIMEOUT_S = 3_600.0
+MAX_CAUSE_CHARS = 500
 _PLAIN_CHARS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")  # of a header: they stand for themselves
 USER_AGENT = f"fairq/{version('fairq')} webhook-worker"
 
@@ -178,11 +179,14 @@ class Deliverer:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the text of an HTTP client error's root cause: the error's own text is often empty."""
+    """Return the text of an HTTP client error's root cause, cut: the error's own text is often empty.
+
+    It may quote whatever the receiver sent.
+    """
     found = next((each for each in error.args if isinstance(each, BaseException)), error)
     while found.__cause__:
         found = found.__cause__
-    return str(found) or type(found).__name__
+    return str(found)[:MAX_CAUSE_CHARS] or type(found).__name__
 
 
 @asynccontextmanager

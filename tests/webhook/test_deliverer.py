@@ -15,7 +15,7 @@ import fairq
 from fairq.errors import BadRequest, SettingsError
 from fairq.webhook import verify
 from fairq.webhook.addresses import AddressRules
-from fairq.webhook.deliverer import Delivery, Target
+from fairq.webhook.deliverer import MAX_CAUSE_CHARS, Delivery, Target
 from fairq.webhook.signature import Signer, write_secret
 from fairq.webhook.urls import UrlTemplate
 
@@ -141,6 +141,7 @@ BROKEN: dict[str, bytes] = {
     "half a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nhalf",
     "a bad length": b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
     "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "a status line of control characters": b"HTTP/1.1 " + b"\x01" * 90_000 + b"\r\n\r\n",  # an error quotes it
     "an endless head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000,
 }
 
@@ -152,6 +153,7 @@ async def test_a_broken_answer_is_tried_again(answer: bytes, autojump_clock: Moc
             await bench_.deliver()
     assert caught.value.delay_ms is None
     assert [line["event"] for line in logged] == ["retry"]
+    assert len(logged[0]["reason"]) <= len("hooks.example cannot be reached: ") + MAX_CAUSE_CHARS
 
 
 async def test_a_host_that_refuses_or_has_no_address_is_tried_again(autojump_clock: MockClock) -> None:
