@@ -104,6 +104,11 @@ class Driver(Generic[S]):
         if self.session.deadline() < self._pumps_at:
             self._wake()
 
+    def send_now(self) -> None:
+        """Send what the session holds, as much of it as the socket takes."""
+        if self._link:
+            self._link.send_now()
+
     def _wake(self) -> None:
         self._woken.set()
 

@@ -64,9 +64,10 @@ class Link:
 
     def wake_writer(self) -> None:
         """Send the waiting output at the end of the scheduler's turn."""
-        self.runtime.at_end_of_turn(self._send_now)
+        self.runtime.at_end_of_turn(self.send_now)
 
-    def _send_now(self) -> None:
+    def send_now(self) -> None:
+        """Send the waiting output, as much of it as the socket takes."""
         if self._is_sending:
             return  # `flush` is running and sends this as well
         self._fill()

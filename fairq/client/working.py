@@ -39,7 +39,7 @@ log = Log("fairq.worker")
 
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
-_SEND_TURNS = 16  # how long a task waits for settlements to be sent, which takes two turns unless the socket is full
+_SEND_TURNS = 16  # how long a task waits for settlements to be sent: they are unless the socket is full
 _ASK_S = 30.0  # how long an answer to `idle` is waited for
 
 
@@ -52,6 +52,14 @@ def _weights_of(app: Worker) -> dict[str, float]:
             raise BadRequest(f"the worker has no handler for queue {queue!r:.80}", field="queues")
         check_weight(weight)
     return dict(app.queues)
+
+
+def _most_begun(app: Worker) -> int:
+    """Return how many tasks may have begun of which the server has no settlement; 0: all that are held.
+
+    More than run at once, so that a place whose task has ended need not wait until its settlement is sent.
+    """
+    return app.concurrency + min(app.concurrency, app.prefetch // 2) if app.prefetch else 0
 
 
 class Waiting(NamedTuple):
@@ -90,7 +98,7 @@ class Working:
         is_weighted = len(set(weights.values())) > 1
         session = WorkerSession(
             worker=app.name, queues=list(weights), weights=list(weights.values()) if is_weighted else (),
-            credit=app.concurrency + app.prefetch, concurrency=app.concurrency if app.prefetch else 0,
+            credit=app.concurrency + app.prefetch, most_begun=_most_begun(app),
             started_at_ms=round(time.time() * 1000),
         )  # fmt: skip
         driver = Driver.to(app.url, app.token or None, session, app.tls)
@@ -289,8 +297,12 @@ class Working:
                 while not scope.cancel_called:  # a lost lease cancels one task, and then its runner gets a new scope
                     await self._wait_for_task()
                     for burst in range(BURST):
-                        if not self.waiting or scope.cancel_called or (burst and self._is_ahead):
+                        if not self.waiting or scope.cancel_called:
                             break
+                        if burst and self._is_ahead:
+                            self.driver.send_now()
+                            if self._is_ahead:
+                                break
                         next_one = self.waiting.popleft()
                         if self.waiting and not burst:
                             self.runners.unpark()
@@ -300,9 +312,10 @@ class Working:
     def _is_ahead(self) -> bool:
         """Whether one more task would be one that the server does not count as begun, if we died with it.
 
-        It counts the oldest `concurrency` of those that it has no settlement of: see `attach` in PROTOCOL.md.
+        It counts the oldest `most_begun` of those that it has no settlement of: see `attach` in PROTOCOL.md.
         """
-        return bool(self.app.prefetch) and len(self.scopes) + self.driver.session.unsent >= self.app.concurrency
+        most_begun = _most_begun(self.app)
+        return most_begun > 0 and len(self.scopes) + self.driver.session.unsent >= most_begun
 
     async def _wait_for_task(self) -> None:
         """Wait until a task may begin; if one waits already, let others have a turn first."""
@@ -311,8 +324,10 @@ class Working:
         turns = 0
         while not self.waiting or (self._is_ahead and turns < _SEND_TURNS):
             if self.waiting:
-                turns += 1
-                await self.runtime.checkpoint()
+                self.driver.send_now()  # what all that ended in the last turn have settled
+                if self._is_ahead:
+                    turns += 1
+                    await self.runtime.checkpoint()
             else:
                 turns = 0
                 await self.runners.park()

@@ -59,7 +59,7 @@ class _AttachExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         if error.field == "prefetch":  # a server of an earlier version does not know it
-            self.session.concurrency, self.session.must_attach = 0, True
+            self.session.most_begun, self.session.must_attach = 0, True
         else:
             self.session.must_attach = self.session.refused(error, now)
 
@@ -143,7 +143,7 @@ class WorkerSession(ClientSession):
     queues: Sequence[str] = ()
     weights: Sequence[float] = ()  # one per queue; none: all equal
     credit: int = 1
-    concurrency: int = 0  # how many of these it begins, if not all (0)
+    most_begun: int = 0  # how many of these may have begun, as the server counts; 0: all
     started_at_ms: int = 0  # 0: its name is not kept across restarts
     settled: Callable[[str, Settlement, str, str], None] = _ignore  # told of each answer: queue, outcome, what is wrong
     told_credit: int | None = field(default=None, init=False)  # the credit last sent to the server
@@ -237,7 +237,7 @@ class WorkerSession(ClientSession):
     @property
     def _window(self) -> int:
         """How many frames of settlements may be under way; what has begun must not wait behind those of a few tasks."""
-        return _PREFETCH_WINDOW if self.concurrency else SEND_WINDOW
+        return _PREFETCH_WINDOW if self.most_begun else SEND_WINDOW
 
     @property
     def unsent(self) -> int:
@@ -319,8 +319,8 @@ class WorkerSession(ClientSession):
         }
         if self.weights:
             body["weights"] = list(self.weights)
-        if 0 < self.concurrency < self.credit:
-            body["prefetch"] = self.credit - self.concurrency
+        if 0 < self.most_begun < self.credit:
+            body["prefetch"] = self.credit - self.most_begun
         if self.started_at_ms:
             body["started_at_ms"] = self.started_at_ms
         self.start("attach", body, _AttachExchange(self, leases[:most], now))

@@ -101,7 +101,7 @@ def test_a_settlement_says_what_became_of_the_task(end: WorkerEnd) -> None:
 
 def test_settles_of_a_prefetching_worker_wait_for_few_answers() -> None:
     end = WorkerEnd()
-    end.session.concurrency = 1
+    end.session.most_begun = 1
     end.attach()
     end.push(*"abcdefghijklmnopqr")
     for n, id in enumerate("abcdefghijklmnopqr"):
@@ -318,17 +318,17 @@ def test_what_is_to_be_released_is_brought_along_so_that_no_old_connection_takes
     assert [ids(frame) for frame in end.frames("settle")] == [["b"]]
 
 
-@pytest.mark.parametrize(("credit", "concurrency", "told"), [(3, 0, None), (3, 3, None), (3, 1, 2), (1, 2, None)])
-def test_a_worker_tells_how_many_tasks_it_holds_in_advance(credit: int, concurrency: int, told: int | None) -> None:
+@pytest.mark.parametrize(("credit", "most_begun", "told"), [(3, 0, None), (3, 3, None), (3, 1, 2), (1, 2, None)])
+def test_a_worker_tells_how_many_tasks_it_holds_in_advance(credit: int, most_begun: int, told: int | None) -> None:
     end = WorkerEnd(credit=credit)
-    end.session.concurrency = concurrency
+    end.session.most_begun = most_begun
     end.connect()
     assert end.only().get("prefetch") == told
 
 
 def test_a_worker_attaches_without_what_a_server_of_an_earlier_version_refuses() -> None:
     end = WorkerEnd(credit=3)
-    end.session.concurrency = 1
+    end.session.most_begun = 1
     end.connect()
     end.refuse(end.only(), "bad_request", field="prefetch")
     assert "prefetch" not in end.only()
