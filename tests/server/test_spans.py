@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +20,9 @@ from fairq.model.tasks import Lease
 from fairq.server.net import connection
 from fairq.server.run import Served
 from fairq.server.spans import MAX_TASKS, MAX_TENANT_TASKS, SpanMaker
-from tests.server.harness import WORKER, raw, running, tenant
+from fairq.tokens import hash_token, make_token
+from fairq.wire.terms import Role
+from tests.server.harness import OPERATOR, WORKER, raw, running, tenant
 from tests.spans import GIVEN, UNSAMPLED, named, parent_of, said, times_of
 from tests.store.waiting import wait_until
 
@@ -147,16 +150,24 @@ async def test_a_push_to_a_connection_that_ends_first_is_an_error(
 ) -> None:
     monkeypatch.setattr(connection, "MAX_UNSENT_BYTES", 1 << 30)
     with trio.fail_after(30):
-        async with traced_server(server_store, reconnect_grace=0) as traced, raw(traced.served, tenant("ada")) as ada:
+        async with (
+            traced_server(server_store, reconnect_grace=0) as traced,
+            raw(traced.served, tenant("ada")) as ada,
+            raw(traced.served, OPERATOR) as operator,
+        ):
             for n in range(24):
                 await ada.ask("enqueue", queue="q", tasks=[{"id": f"t{n}", "payload": "x" * 900_000, "trace": GIVEN}])
-            app = traced.served.app
-            async with raw(traced.served, WORKER) as worker:
+            app, (id, token) = traced.served.app, make_token(Role.WORKER)
+            await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))
+            async with raw(traced.served, token) as worker:
                 await worker.attach("q", credit=24)
                 await wait_until(lambda: len(app.owners) == 24)
+                (owner,) = set(app.owners.values())
                 if end == "revoked":
-                    (owner,) = set(app.owners.values())
-                    app.revocations.on_message(owner.identity.token_id)
+                    await operator.ask("revoke_token", id=id)
+                    await wait_until(lambda: owner.closing is not None)
+                else:
+                    worker.transport.socket.shutdown(socket.SHUT_RDWR)
             pushes = await traced.ended("push q", 24)
             assert not app.owners
     assert "the connection ended first" in {span.status.description for span in pushes}
