@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import urllib.error
 import urllib.request
@@ -85,6 +86,11 @@ async def _look(choice: StoreChoice, server: Server, admin_url: str, prune: bool
     return findings
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Follow none: it is told by its status."""
+
+
 def _ask_admin(url: str, token: str | None) -> list[Finding]:
     """Ask a server whether it is ready; nothing if none answers."""
     from fairq.store.examination import Finding
@@ -93,9 +99,11 @@ def _ask_admin(url: str, token: str | None) -> list[Finding]:
         raise SettingsError("the admin URL must begin with http:// or https://", field="admin_url")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     asked = urllib.request.Request(f"{url.rstrip('/')}/readyz", headers=headers)
-    context = ssl.create_default_context() if url.startswith("https:") else None
+    https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
+    no_proxies = urllib.request.ProxyHandler({})  # nobody else is to get the token
+    opener = urllib.request.build_opener(no_proxies, https, _NoRedirects)
     try:
-        with urllib.request.urlopen(asked, timeout=_ANSWER_S, context=context):
+        with opener.open(asked, timeout=_ANSWER_S):
             return [Finding("ok", "server", f"{url} is ready")]
     except urllib.error.HTTPError as error:
         if error.code == 503:
@@ -104,7 +112,7 @@ def _ask_admin(url: str, token: str | None) -> list[Finding]:
         if error.code in (401, 403):
             return [Finding("warning", "server", f"{url} does not take the token", "give an operator's: --token")]
         return [Finding("warning", "server", f"{url} answers {error.code}", "is it the operators' listener?")]
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return []  # none there: doctor works with the store alone
 
 

@@ -52,6 +52,7 @@ MAX_GRACE_S = 20.0  # the longest time that leases are kept then
 _FORGET_S = 30.0  # between checks for queues without workers and waiting requests
 QUEUES = "queues"  # the kind of question: queue, ... -> those that workers take tasks of
 WAITS = "waits"  # queue and tenant -> what each of its last starts had waited for
+PRODUCERS_CALLS = 500  # of the store at once, for all producers
 LATER_MS = 250  # until the servers look that were not notified first
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
 
@@ -93,6 +94,9 @@ class App:
     searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
     tenants_purge: trio.Lock = field(factory=trio.Lock, init=False)  # of those of all tenants one works at a time,
     operators_purge: trio.Lock = field(factory=trio.Lock, init=False)  # and one of the operators'
+    producers_calls: trio.CapacityLimiter = field(
+        factory=lambda: trio.CapacityLimiter(PRODUCERS_CALLS), init=False
+    )  # of the store, each for one tenant
     reports: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(4), init=False)  # that ask all servers
     is_draining: bool = field(default=False, init=False)
     _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues

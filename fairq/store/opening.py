@@ -47,7 +47,10 @@ async def _weaknesses(node: Connection) -> list[str]:
     config = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
     problems = []
     if config.get("appendonly") == "no":
-        problems.append("appendonly is no: a restart would lose acknowledged tasks (set `appendonly yes`)")
+        problems.append(
+            "appendonly is no: a restart would lose acknowledged tasks (`CONFIG SET appendonly yes` while it runs, and"
+            " then in its file: set in the file alone, it restarts empty)"
+        )
     if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
         problems.append("maxmemory-policy evicts keys: a full store would drop tasks (set `noeviction`)")
     return problems

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -146,6 +148,29 @@ def test_tasks_that_wait_without_a_worker_are_told(commands: Commands, server_st
     commands.enqueue("emails", "1")
     told = commands("doctor", "--store", server_store, *NO_SERVER, "--json")
     assert "emails" in findings(told, "warning")["workers"]
+
+
+def test_a_token_goes_to_no_proxy_and_to_no_other_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", f"{url}/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    asked: list[str] = []
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("http_proxy", url)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert _ask_admin("http://127.0.0.1:1", "secret") == []
+        (found,) = _ask_admin(url, "secret")
+        server.shutdown()
+    assert (found.level, found.told) == ("warning", f"{url} answers 302")
+    assert asked == ["/readyz"]
 
 
 def test_no_admin_listener_is_nothing_to_tell() -> None:

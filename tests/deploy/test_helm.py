@@ -99,6 +99,26 @@ def test_probes_ask_readiness_of_the_store_and_life_of_the_process_alone() -> No
     assert ports == {"ws": 7700, "http": 7701, "admin": 7702}
 
 
+def test_large_numbers_stay_whole_numbers() -> None:
+    given = {"max_payload_bytes": 4_194_304, "bytes_per_second": 134_217_728}
+    _, container = next(containers(rendered({"settings": given})))
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    assert {name: environment[f"FAIRQ_{name.upper()}"] for name in given} == {n: str(v) for n, v in given.items()}
+
+
+def test_a_start_may_take_as_long_as_it_is_given() -> None:
+    for values, seconds in (({}, 300), ({"startupSeconds": 3601}, 3601)):
+        _, container = next(containers(rendered(values)))
+        probe = container["startupProbe"]
+        assert seconds <= probe["periodSeconds"] * probe["failureThreshold"] <= seconds + 1
+
+
+def test_workers_are_scaled_by_the_wait_itself() -> None:
+    (scaled,) = of_kind(rendered(EVERYTHING), "ScaledObject")
+    (trigger,) = scaled["spec"]["triggers"]
+    assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("Value", "20")
+
+
 def test_operators_are_not_on_the_ingress() -> None:
     objects = rendered(EVERYTHING)
     (ingress,) = of_kind(objects, "Ingress")

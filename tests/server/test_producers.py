@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE
 from fairq.server.run import Served
 from fairq.server.verbs.producers import enqueue_for_tenants
 from fairq.wire.terms import MAX_TENANT_WAITING
+from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, Refused, raw
+from .harness import OPERATOR, PRODUCER, WORKER, Refused, raw, tenant
 
 
 def task(id: str, **more: Any) -> dict[str, Any]:
@@ -107,6 +109,21 @@ async def test_tasks_of_many_tenants_reach_a_worker_that_waits(served: Served) -
             await worker.attach("q", credit=100)
             await shop.ask("enqueue", queue="q", tasks=[task(f"t-{n}", tenant=f"Tenant.{n}") for n in range(60)])
             assert {pushed["tenant"] for pushed in await worker.pushed(60)} == {f"Tenant.{n}" for n in range(60)}
+
+
+async def test_producers_calls_of_the_store_take_turns(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, PRODUCER) as shop, raw(served, tenant("quiet")) as quiet:
+            limiter = served.app.producers_calls
+            for _ in range(most := int(limiter.total_tokens)):
+                limiter.acquire_on_behalf_of_nowait(object())
+            tasks = [task("a", tenant=f"t{n}") for n in range(3)]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(shop.ask, "enqueue", queue="q", tasks=tasks))
+                await wait_until(lambda: limiter.statistics().tasks_waiting == 3)
+                await quiet.enqueue("q", ["mine"])
+                limiter.total_tokens = most + 1
+            assert len((await served.app.store.claim("q", "w", 10)).leases) == 4
 
 
 @pytest.mark.parametrize(

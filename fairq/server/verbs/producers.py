@@ -57,7 +57,8 @@ async def store_for_tenants(
     async def store(tenant: str, numbers: Sequence[int], notify: str) -> None:
         some = [tasks[n] for n in numbers]
         try:
-            own = await app.store.enqueue(queue, tenant, some, notify=notify, maker=maker)
+            async with app.producers_calls:  # else a few producers' requests fill everybody's line to the store
+                own = await app.store.enqueue(queue, tenant, some, notify=notify, maker=maker)
         except FairqError as error:
             refusals[tenant] = error
             return
