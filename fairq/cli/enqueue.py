@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with, seconds_of
 from fairq.cli.output import print_json
+from fairq.cli.payloads import read_payload
 from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def enqueue(
         return _enqueue_lines(where, queue, lines, id, max_running, text_lines, options, wait_s, as_json=json)
     if requests is not None:
         return _enqueue_requests(where, queue, requests, id, max_running, options, wait_s, as_json=json)
-    value = _read_payload(str(payload))
+    value = read_payload(str(payload))
     if wait_s is not None:
         options["result_ttl"] = wait_s + _RESULT_TTL
 
@@ -153,15 +153,6 @@ def _check_source(payload: str | None, lines: str | None, requests: str | None) 
         raise BadRequest("missing payload: give a payload, --lines or --requests", field="payload")
     if given > 1:
         raise BadRequest("give one of a payload, --lines and --requests", field="payload")
-
-
-def _read_payload(text: str) -> Any:
-    try:
-        return orjson.loads(sys.stdin.buffer.read() if text == "-" else text)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(
-            f"invalid payload: not JSON ({error}); text needs quotes: '\"text\"'", field="payload"
-        ) from None
 
 
 def _enqueue_lines(

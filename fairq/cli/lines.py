@@ -16,11 +16,11 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
-import orjson
 import trio
 from attrs import frozen
 
 from fairq.cli.meter import Pace, meter, say_counts
+from fairq.cli.payloads import read_json
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, QuotaExceeded, TooLarge
 from fairq.model.checks import MAX_BATCH
@@ -199,15 +199,14 @@ def saying_how_to_wait(id: str) -> Iterator[None]:
 
 def _payload_of(line: bytes, number: int, *, as_text: bool) -> bytes:
     try:
-        return encode_payload(line.decode() if as_text else orjson.loads(line))
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(
-            f"line {number} is not JSON: {error}; --text-lines takes lines of text", field="lines"
-        ) from None
+        return encode_payload(line.decode() if as_text else read_json(line))
     except UnicodeDecodeError as error:
         raise BadRequest(f"line {number} is not UTF-8: {error}", field="lines") from None
     except (BadRequest, TooLarge) as error:
         raise BadRequest(f"line {number}: {error.message}", field="lines") from None
+    except ValueError as error:
+        other = "; --text-lines takes lines of text" if str(error).startswith("not JSON") else ""
+        raise BadRequest(f"line {number}: {error}{other}", field="lines") from None
 
 
 async def enqueue_lines(

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
 import trio
 import uuid_utils
 from attrs import asdict, define, field, frozen
 
 from fairq.cli.lines import add, open_lines, saying_how_to_wait, store_lines, with_room
 from fairq.cli.meter import Counts, Pace, Show, meter, say_counts
+from fairq.cli.payloads import read_json
 from fairq.client.verbs import encode_payload
 from fairq.errors import RETRYABLE, BadRequest, FairqError, NotFound, NotYet, TooLarge
 from fairq.model.batches import MAX_RUNNING
@@ -114,7 +114,7 @@ def _read_plain(line: bytes) -> dict[str, Any]:
 
 
 def _read_json(line: bytes) -> dict[str, Any]:
-    found = orjson.loads(line)
+    found = read_json(line)
     if unknown := found.keys() - _KEYS:
         raise ValueError(f"unknown field {min(unknown)!r:.80}; a request has {', '.join(sorted(_KEYS))}")
     if not isinstance(found.get("tasks"), list) or not found["tasks"]:
@@ -135,8 +135,6 @@ def parse(line: bytes, number: int, id: str, max_running: int, options: TaskOpti
         tasks = [NewTask(f"{name}-{nth}", payload, *values) for nth, payload in enumerate(payloads, 1)]
     except UnicodeDecodeError as error:
         raise BadRequest(f"line {number} is not UTF-8: {error}", field="requests") from None
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"line {number} is not JSON: {error}", field="requests") from None
     except (BadRequest, TooLarge) as error:
         raise BadRequest(f"line {number}: {error.message}", field="requests") from None
     except ValueError as error:

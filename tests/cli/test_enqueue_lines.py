@@ -124,3 +124,27 @@ def test_a_line_that_is_no_json_says_which(commands: Commands, tmp_path: Path) -
     done = enqueue(commands, "--lines", write(tmp_path / "lines", "[1]\n[1,\n"))
     assert done.code == 2
     assert "line 2" in done.err
+
+
+ALTERED = [
+    (b"123456789012345678901", "64 bits"),
+    (b'{"a": {"n": [1, -9223372036854775809]}}', "64 bits"),
+    (b'{"a": 1, "a": 2}', "duplicate key"),
+    (b"\xff", "UTF-8"),
+    (b'1}, {"a": 2', "not JSON"),
+]
+
+
+@pytest.mark.parametrize(("payload", "words"), ALTERED)
+def test_a_payload_that_would_not_stay_as_it_is_is_refused(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload: bytes, words: str
+) -> None:
+    """As the server refuses it from those that send it as it is."""
+    for argv in (["enqueue", "emails", "-"], ["schedules", "create", "emails", "s", "-", "--every", "1h"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(payload)))
+        one_line_error(commands(*argv, token=ADA), 2, words)
+    for option, line in (("--lines", payload), ("--requests", b'{"tasks": [%b]}' % payload)):
+        (tmp_path / "file").write_bytes(b"\n" + line)
+        done = enqueue(commands, option, str(tmp_path / "file"))
+        assert (done.code, "line 2" in done.err, words in done.err) == (2, True, True), done.err
+    assert commands("tasks", "peek", "emails", "--json", token=ADA).json == []
