@@ -51,7 +51,8 @@ def enqueue(
     """Enqueue one task, or one task or request per line of a file, and print its id or the id of all.
 
     With --wait, exits with 1 if the task, or any task of the file, fails. If a command with --lines or --requests is
-    interrupted, repeat it with the same --id: it adds what is missing.
+    interrupted, repeat it with the same file and --id: it adds what is missing. That is known from how many tasks its
+    batches have, so nothing else may add tasks to them.
 
     Example: `fairq enqueue emails '{"to": "ada"}' --delay 5m --wait 60`
 
@@ -80,7 +81,8 @@ def enqueue(
     dedupe_key
         While a task with this key waits or runs, make no second one, and print the first one's id.
     dedupe_payload
-        Use the payload's hash as the dedupe key.
+        Use the payload's hash as the dedupe key. With --lines, an interrupted command can be repeated only if it had a
+        --dedupe-period from the first time on: it sends all lines again.
     dedupe_period
         Time to hold the dedupe key, as 5m, whatever happens to the task (default: until the task ends).
     replace
