@@ -104,7 +104,7 @@ local function add(call, new, id, payload, terms)
     table.insert(new.expiring, id)
   end
   if asked ~= PLAIN then
-    table.insert(new.tasks_with_options, {id, asked, terms.period})
+    table.insert(new.tasks_with_options, {id, asked, terms.period, terms.is_copy})
     if asked.key ~= '' then new.holders[asked.key] = id end
   end
 end
@@ -121,7 +121,7 @@ end
 local function copy_of(terms, webhook)
   local copy = {}
   for field, value in pairs(terms) do copy[field] = value end
-  copy.webhook = webhook
+  copy.webhook, copy.is_copy = webhook, true
   if terms.asked.key ~= '' then
     copy.asked = without_key(terms.asked)
     if copy.asked == PLAIN then copy.features = terms.features - HAS_OPTIONS end
@@ -230,11 +230,12 @@ function arrivals.store(call, new)
   accounts.add_bytes(call, t, new.bytes)
   if #new.tasks_with_options > 0 then task_options.add(call, new.tasks_with_options) end
   for _, task in ipairs(new.tasks_with_options) do
-    local id, asked, period = unpack(task)
+    local id, asked, period, is_copy = unpack(task)
     if asked.key ~= '' then task_options.hold_key(call, t, id, asked.key, period) end
     if asked.batch ~= '' then
       local b = batches.find(call, asked.batch)
       b.total = b.total + 1
+      if is_copy then batches.count_copy(b) end
       batches.add_member(call, b, id)
     end
   end

@@ -72,6 +72,7 @@ class Batch:
     dead: int = 0
     cancelled: int = 0
     expired: int = 0  # of the dead
+    copies: int = 0  # of the total
     members: dict[str, float] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)  # priority and order
 
@@ -571,7 +572,7 @@ class Model(Scheduling):
         self.records[id] = task
         if b := self.batches.get(task.batch):
             task.opened_at = b.created_at
-            b.total, b.sequence = b.total + 1, b.sequence + 1
+            b.total, b.sequence, b.copies = b.total + 1, b.sequence + 1, b.copies + ("+" in id)
             b.members[id] = b.sequence
         if task.key:
             self.holders[t.name, task.key] = now + window if window else 0, id

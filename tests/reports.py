@@ -89,7 +89,7 @@ def batch(model: Model, name: str) -> tuple[object, ...] | None:
     """What `batches` says of one."""
     if not (b := model.batches.get(name)):
         return None
-    counts = (b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired)
+    counts = (b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired, b.copies)
     return (b.state, b.tenant, *counts, b.created_at, b.completed_at)
 
 

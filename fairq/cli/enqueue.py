@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with, seconds_of
 from fairq.cli.output import print_json
+from fairq.cli.payloads import read_payload
 from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def enqueue(
     """Enqueue one task, or one task or request per line of a file, and print its id or the id of all.
 
     With --wait, exits with 1 if the task, or any task of the file, fails. If a command with --lines or --requests is
-    interrupted, repeat it with the same --id: it adds what is missing.
+    interrupted, repeat it with the same file and --id: it adds what is missing. That is known from how many tasks its
+    batches have, so nothing else may add tasks to them.
 
     Example: `fairq enqueue emails '{"to": "ada"}' --delay 5m --wait 60`
 
@@ -80,7 +81,8 @@ def enqueue(
     dedupe_key
         While a task with this key waits or runs, make no second one, and print the first one's id.
     dedupe_payload
-        Use the payload's hash as the dedupe key.
+        Use the payload's hash as the dedupe key. With --lines, an interrupted command can be repeated only if it had a
+        --dedupe-period from the first time on: it sends all lines again.
     dedupe_period
         Time to hold the dedupe key, as 5m, whatever happens to the task (default: until the task ends).
     replace
@@ -128,7 +130,7 @@ def enqueue(
         return _enqueue_lines(where, queue, lines, id, max_running, text_lines, options, wait_s, as_json=json)
     if requests is not None:
         return _enqueue_requests(where, queue, requests, id, max_running, options, wait_s, as_json=json)
-    value = _read_payload(str(payload))
+    value = read_payload(str(payload))
     if wait_s is not None:
         options["result_ttl"] = wait_s + _RESULT_TTL
 
@@ -153,15 +155,6 @@ def _check_source(payload: str | None, lines: str | None, requests: str | None) 
         raise BadRequest("missing payload: give a payload, --lines or --requests", field="payload")
     if given > 1:
         raise BadRequest("give one of a payload, --lines and --requests", field="payload")
-
-
-def _read_payload(text: str) -> Any:
-    try:
-        return orjson.loads(sys.stdin.buffer.read() if text == "-" else text)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(
-            f"invalid payload: not JSON ({error}); text needs quotes: '\"text\"'", field="payload"
-        ) from None
 
 
 def _enqueue_lines(

@@ -1,8 +1,9 @@
 """`fairq enqueue --lines`: one task per line of a file, all in one batch; and what `--requests` shares with it.
 
 A task's id consists of the batch's id and a number. Tasks are stored in their order, one frame after the other, so
-the number of tasks that a batch has says which they are: repeating the command with the same `--id` continues an
-interrupted one and makes no task twice. When the tenant reaches a quota, the command waits for room and continues.
+the number of tasks that a batch has, less the copies that were made for webhooks, says which they are: repeating the
+command with the same `--id` continues an interrupted one and makes no task twice. Where that number cannot be known or
+cannot be right, it is refused. When the tenant reaches a quota, the command waits for room and continues.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
-import orjson
 import trio
 from attrs import frozen
 
 from fairq.cli.meter import Pace, meter, say_counts
+from fairq.cli.payloads import read_json
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, QuotaExceeded, TooLarge
 from fairq.model.checks import MAX_BATCH
@@ -170,10 +171,26 @@ async def add(client: Client, queue: str, tasks: Sequence[NewTask]) -> None:
                 await _wait_for_room(error)
 
 
+def stored_in(batch: BatchState, field: str) -> int:
+    """Return how many tasks a batch was given, without their copies for webhooks. Raises: BadRequest if unknown."""
+    if batch.total and batch.copies < 0:
+        raise BadRequest(
+            f"batch {batch.id} cannot be continued: an older server has stored tasks without counting copies "
+            "for webhooks, so which lines are missing is unknown",
+            field=field,
+        )
+    return batch.total - max(batch.copies, 0)
+
+
+def repeating(id: str, to: str = "continue") -> str:
+    """Say that the command may be repeated, and why it would be."""
+    return f"to {to}, repeat the command with --id {id}"
+
+
 async def store_lines(
-    lines: Iterable[LineT], total: int, title: str, id: str, store: Callable[[list[LineT]], Awaitable[None]]
+    lines: Iterable[LineT], total: int, title: str, how: str, store: Callable[[list[LineT]], Awaitable[None]]
 ) -> None:
-    """Store lines, chunk by chunk, and show how far it is, in lines; if it ends early, say how to continue."""
+    """Store lines, chunk by chunk, and show how far it is, in lines; if it ends early, say `how` to continue."""
     pace, added = Pace(), 0
     try:
         with meter(title) as show:
@@ -183,31 +200,41 @@ async def store_lines(
                 of = f" of {total:,}" if total else ""
                 show(f"{number:,}{of} lines{pace.left(number, total)}", number, total)
     except BaseException:
-        print(f"{added:,} lines were added; to continue, repeat the command with --id {id}", file=sys.stderr)
+        print(f"{added:,} lines were added; {how}", file=sys.stderr)
         raise
 
 
 @contextmanager
-def saying_how_to_wait(id: str) -> Iterator[None]:
-    """If waiting ends early, say that the tasks go on."""
+def saying_how_to_wait(how: str) -> Iterator[None]:
+    """If waiting ends early, say that the tasks go on, and `how` to wait again."""
     try:
         yield
     except BaseException:
-        print(f"the tasks go on; to wait again, repeat the command with --id {id}", file=sys.stderr)
+        print(f"the tasks go on; {how}", file=sys.stderr)
         raise
 
 
 def _payload_of(line: bytes, number: int, *, as_text: bool) -> bytes:
     try:
-        return encode_payload(line.decode() if as_text else orjson.loads(line))
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(
-            f"line {number} is not JSON: {error}; --text-lines takes lines of text", field="lines"
-        ) from None
+        return encode_payload(line.decode() if as_text else read_json(line))
     except UnicodeDecodeError as error:
         raise BadRequest(f"line {number} is not UTF-8: {error}", field="lines") from None
     except (BadRequest, TooLarge) as error:
         raise BadRequest(f"line {number}: {error.message}", field="lines") from None
+    except ValueError as error:
+        other = "; --text-lines takes lines of text" if str(error).startswith("not JSON") else ""
+        raise BadRequest(f"line {number}: {error}{other}", field="lines") from None
+
+
+def _skip(lines: Iterator[tuple[int, bytes]], known: int, id: str) -> None:
+    """Skip the lines that are stored. Raises: BadRequest if the file has fewer."""
+    found = sum(1 for _ in islice(lines, known))
+    if found < known:
+        raise BadRequest(
+            f"batch {id} has {known:,} tasks, but the file {found:,} lines: was the file changed, or did another "
+            "program add tasks to the batch?",
+            field="lines",
+        )
 
 
 async def enqueue_lines(
@@ -235,13 +262,24 @@ async def enqueue_lines(
         async def store(chunk: list[Line]) -> None:
             await add(client, queue, [task for line in chunk for task in line.tasks])
 
-        known = 0 if id is None or is_keyed else (await batch.state()).total  # duplicates are not counted
-        unknown = (read(number, line) for number, line in islice(lines, known, None))
-        await store_lines(unknown, total, f"enqueue {queue}", batch.id, store)
+        is_once = is_keyed and not options.get("dedupe_period")
+        known = 0 if id is None else stored_in(await batch.state(), "lines")
+        if not is_keyed:  # else duplicates are not counted, and all lines are sent again
+            _skip(lines, known, batch.id)
+        elif known and is_once:
+            raise BadRequest(
+                f"batch {id} has {known:,} tasks already: with --dedupe-payload, but no --dedupe-period from the first "
+                "time on, those that were done long ago would run again",
+                field="dedupe_period",
+            )
+        how = f"it cannot be continued without --dedupe-period (--id {batch.id})" if is_once else repeating(batch.id)
+        tasks = (read(number, line) for number, line in lines)
+        await store_lines(tasks, total, f"enqueue {queue}", how, store)
     await batch.close()
     if wait is None:
         return await batch.state()
-    with saying_how_to_wait(batch.id):
+    watch = f"to wait again: fairq batches watch {queue} {batch.id}"
+    with saying_how_to_wait(watch if is_once else repeating(batch.id, "wait again")):
         return await _wait(batch, wait)
 
 

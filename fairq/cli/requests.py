@@ -2,7 +2,8 @@
 
 A line is JSON, `{"priority": 3, "max_running": 2, "tasks": ["a", "b"]}`, or plain, `3:a:b`. Its batch's id is that of
 the command and the line's number, its tasks' ids are that and their numbers. So a repeated command finds what an
-earlier one has stored: of a batch that is not open any more all tasks, of an open one the first so many.
+earlier one has stored: of a batch that is not open any more all tasks, of an open one the first so many. Copies that
+were made for webhooks are not among these.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
 import trio
 import uuid_utils
 from attrs import asdict, define, field, frozen
 
-from fairq.cli.lines import add, open_lines, saying_how_to_wait, store_lines, with_room
+from fairq.cli.lines import add, open_lines, repeating, saying_how_to_wait, store_lines, stored_in, with_room
 from fairq.cli.meter import Counts, Pace, Show, meter, say_counts
+from fairq.cli.payloads import read_json
 from fairq.client.verbs import encode_payload
 from fairq.errors import RETRYABLE, BadRequest, FairqError, NotFound, NotYet, TooLarge
 from fairq.model.batches import MAX_RUNNING
@@ -114,7 +115,7 @@ def _read_plain(line: bytes) -> dict[str, Any]:
 
 
 def _read_json(line: bytes) -> dict[str, Any]:
-    found = orjson.loads(line)
+    found = read_json(line)
     if unknown := found.keys() - _KEYS:
         raise ValueError(f"unknown field {min(unknown)!r:.80}; a request has {', '.join(sorted(_KEYS))}")
     if not isinstance(found.get("tasks"), list) or not found["tasks"]:
@@ -135,8 +136,6 @@ def parse(line: bytes, number: int, id: str, max_running: int, options: TaskOpti
         tasks = [NewTask(f"{name}-{nth}", payload, *values) for nth, payload in enumerate(payloads, 1)]
     except UnicodeDecodeError as error:
         raise BadRequest(f"line {number} is not UTF-8: {error}", field="requests") from None
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"line {number} is not JSON: {error}", field="requests") from None
     except (BadRequest, TooLarge) as error:
         raise BadRequest(f"line {number}: {error.message}", field="requests") from None
     except ValueError as error:
@@ -146,11 +145,12 @@ def parse(line: bytes, number: int, id: str, max_running: int, options: TaskOpti
 
 def _tasks_left(request: Request, known: BatchState | None) -> list[NewTask]:
     """Return the tasks that an earlier run of the command has not stored. Raises: BadRequest if the file differs."""
-    if known is None or (known.state == "open" and known.total <= len(request.tasks)):
-        return request.tasks[known.total if known else 0 :]
-    if known.total != len(request.tasks):
+    stored = stored_in(known, "requests") if known else 0
+    if known is None or (known.state == "open" and stored <= len(request.tasks)):
+        return request.tasks[stored:]
+    if stored != len(request.tasks):
         raise BadRequest(
-            f"line {request.number} has {len(request.tasks)} tasks, but batch {request.id} has {known.total}: "
+            f"line {request.number} has {len(request.tasks)} tasks, but batch {request.id} has {stored}: "
             "was the file changed, or the batch cancelled?",
             field="requests",
         )
@@ -297,8 +297,8 @@ async def enqueue_requests(
         requests: Iterator[Request] = (
             parse(line, number, run.id, max_running, options) for number, line in lines if line.strip()
         )
-        await store_lines(requests, total, f"enqueue {queue}", run.id, run.store)
+        await store_lines(requests, total, f"enqueue {queue}", repeating(run.id), run.store)
     if wait is not None:
-        with saying_how_to_wait(run.id):
+        with saying_how_to_wait(repeating(run.id, "wait again")):
             await run.wait(wait)
     return Stored(run.id, run.requests, run.sums)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import orjson
 from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with
 from fairq.cli.output import local_time, print_json, print_table
+from fairq.cli.payloads import read_payload
 from fairq.errors import BadRequest, NotFound
 from fairq.model.schedules import SCHEDULED
 
@@ -102,12 +101,7 @@ def create(
     events
         Add events of the tasks to the tenant's feed: see `fairq events`.
     """
-    try:
-        value = orjson.loads(sys.stdin.buffer.read() if payload == "-" else payload)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(
-            f"invalid payload: not JSON ({error}); text needs quotes: '\"text\"'", field="payload"
-        ) from None
+    value = read_payload(payload)
     if cron is None and every is None:
         raise BadRequest("missing timing: give --cron or --every", field="cron")
     if cron is not None and every is not None:

@@ -89,10 +89,10 @@ def batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
     """Read a row of `batches`; None for an unknown batch."""
     if not row:
         return None
-    state, tenant, max_running, total, running, done, dead, cancelled, expired, created_at, completed_at = row
+    state, tenant, max_running, total, running, done, dead, cancelled, expired, copies, created_at, completed_at = row
     counts = (max_running, total, running, done, dead, cancelled)
     moments = (int(float(created_at)), int(float(completed_at)))
-    return BatchState(id, state.decode(), tenant.decode(), *counts, *moments, expired)
+    return BatchState(id, state.decode(), tenant.decode(), *counts, *moments, expired, copies)
 
 
 def event(row: Sequence[Any]) -> Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
@@ -36,6 +37,7 @@ MAX_IDLE = 100  # idle connections kept for later requests
 MAX_TIMEOUT_S = 3_600.0
 MAX_CAUSE_CHARS = 500
 _PLAIN_CHARS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")  # of a header: they stand for themselves
+_END_SPACE = re.compile(r"\A | \Z")  # HTTP takes spaces at the ends of a header for none of its text
 USER_AGENT = f"fairq/{version('fairq')} webhook-worker"
 
 
@@ -73,6 +75,10 @@ def name_of(task: Task) -> str:
     return f"{task.queue}/{task.tenant.replace('.', '%2E')}/{original_id(task.id)}"
 
 
+def _quoted(name: str) -> str:
+    return _END_SPACE.sub("%20", quote(name, safe=_PLAIN_CHARS))
+
+
 def headers_of(task: Task, url: Url, body: bytes, signer: Signer | None, now: float) -> dict[str, str]:
     """Return all headers of a request, as listed in RECEIVING.md."""
     name, timestamp = name_of(task), str(int(now))
@@ -89,7 +95,7 @@ def headers_of(task: Task, url: Url, body: bytes, signer: Signer | None, now: fl
         "Fairq-Attempt": str(task.attempt),
         "Fairq-Max-Attempts": str(task.max_attempts),
         "Fairq-Enqueued-At": task.enqueued_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        **({"Fairq-Name": quote(task.name, safe=_PLAIN_CHARS)} if task.name else {}),
+        **({"Fairq-Name": _quoted(task.name)} if task.name else {}),
         "webhook-id": name,
         "webhook-timestamp": timestamp,
     }

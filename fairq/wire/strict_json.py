@@ -13,6 +13,7 @@ times that for an array or object, almost nothing for their characters. So value
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import Any
 
 import orjson
@@ -60,6 +61,14 @@ def check_cost(text: str) -> None:
 def parse(text: str) -> dict[str, Any]:
     """Read one JSON object strictly. Raises: BadFrame, TooLarge."""
     check_cost(text)
+    data = read(text, _SEARCHED_BYTES)
+    if not isinstance(data, dict):
+        raise BadFrame("a frame must be one JSON object")
+    return data
+
+
+def read(text: str, searched_bytes: float = inf) -> Any:
+    """Read one JSON value strictly, at any cost. Raises: BadFrame; TooLarge, see _check_same."""
     try:
         data = orjson.loads(text)
         canonical = orjson.dumps(data)
@@ -68,19 +77,17 @@ def parse(text: str) -> dict[str, Any]:
     except (orjson.JSONEncodeError, RecursionError):
         raise BadFrame(f"JSON is nested too deeply: at most {MAX_DEPTH} levels") from None
     if canonical != (encoded := text.encode()):
-        _check_same(encoded, canonical)
-    if not isinstance(data, dict):
-        raise BadFrame("a frame must be one JSON object")
+        _check_same(encoded, canonical, searched_bytes)
     return data
 
 
-def _check_same(text: bytes, canonical: bytes) -> None:
-    """Check that reading a text has lost nothing. Raises: BadFrame; TooLarge if that would take long."""
+def _check_same(text: bytes, canonical: bytes, searched_bytes: float) -> None:
+    """Check that reading a text has lost nothing. Raises: BadFrame; TooLarge if a longer one is to be searched."""
     if _count_colons(text) != canonical.count(b":"):
         raise BadFrame("an object has a duplicate key")
     if not _may_be_rounded(text, canonical):
         return
-    if len(text) > _SEARCHED_BYTES:
+    if len(text) > searched_bytes:
         raise TooLarge("the message has long numbers among too much else; send fewer tasks per message")
     for whole in _LONG_WHOLE.findall(_without_strings(text.decode()).encode()):
         if len(whole) > 20 or not -(1 << 63) <= int(whole) < (1 << 64):
@@ -89,9 +96,9 @@ def _check_same(text: bytes, canonical: bytes) -> None:
 
 def _may_be_rounded(text: bytes, canonical: bytes) -> bool:
     """Whether some whole number of a text may not fit in 64 bits; numbers inside strings rarely look so."""
-    if _LONG not in text.translate(_CLASSES):
+    if _LONG not in text.translate(_CLASSES) + b",":  # nothing follows a number that is the whole text
         return False
-    numbers = canonical.translate(_CLASSES, b"+")
+    numbers = canonical.translate(_CLASSES, b"+") + b","
     return any(mark in numbers for mark in _ROUNDED)
 
 

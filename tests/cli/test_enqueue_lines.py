@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from fairq.cli import lines
+from fairq.errors import Unavailable
 from fairq.model.tasks import Settlement
 from tests.server.harness import tenant
 
@@ -55,6 +59,29 @@ def enqueue(commands: Commands, *argv: str) -> Finished:
     return commands("enqueue", "emails", *argv, token=ADA)
 
 
+def forget_marks(server: ServerThread) -> None:
+    """Forget the ids of ended tasks, as minutes later."""
+    assert server.served is not None
+    connection = server.served.app.store.connection
+    tasks = server.call(connection.call, "HGETALL", "fq:{emails/0}:tasks")[::2]
+    if tasks:
+        server.call(connection.call, "HDEL", "fq:{emails/0}:tasks", *tasks)
+
+
+@contextmanager
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Break off each command when two frames are stored."""
+    frames = lines._frames
+
+    def break_off(tasks: list[object]) -> object:
+        yield from list(frames(tasks))[:2]  # type: ignore[arg-type]
+        raise Unavailable("planted")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(lines, "_frames", break_off)
+        yield
+
+
 def test_each_line_is_a_task_of_one_batch(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     path = write(tmp_path / "lines", "".join(f"line {n}\n" for n in range(1203)) + "\n\nlast, without an end")
     done = enqueue(commands, "--lines", path, "--text-lines", "--max-running", "7", "--json")
@@ -78,6 +105,41 @@ def test_the_same_command_goes_on_and_makes_no_task_twice(commands: Commands, tm
     one_line = enqueue(commands, "--lines", more, "--id", "mine")
     assert one_line.code == 1
     assert "to continue, repeat the command with --id mine" in one_line.err
+
+
+def test_a_file_that_has_become_shorter_is_not_taken_for_all_of_the_batch(commands: Commands, tmp_path: Path) -> None:
+    assert enqueue(commands, "--lines", write(tmp_path / "lines", "1\n2\n"), "--id", "mine").code == 0
+    shorter = enqueue(commands, "--lines", write(tmp_path / "lines", "1\n"), "--id", "mine")
+    one_line_error(shorter, 2, "2 tasks, but the file 1 lines")
+
+
+@pytest.mark.parametrize(("more", "code"), [([], 2), (["--dedupe-period", "1h"], 0)])
+def test_lines_without_duplicates_are_sent_again_only_if_their_keys_are_held(
+    commands: Commands,
+    server: ServerThread,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    more: list[str],
+    code: int,
+) -> None:
+    """Their number says nothing of which are stored, and the first were done long ago."""
+    path = write(tmp_path / "lines", "".join(f"{n}\n{n}\n" for n in range(400)))
+    argv = ["--lines", path, "--dedupe-payload", "--id", "mine", *more]
+    with interrupted(monkeypatch):
+        first = enqueue(commands, *argv)
+    assert (first.code, "cannot be continued" in first.err) == (1, bool(code)), first.err
+    with Acker(server) as acker:
+        while server.call(server.served.app.store.queue, "emails").ready:  # type: ignore[union-attr]
+            pass
+    forget_marks(server)
+    with Acker(server) as rest:
+        done = enqueue(commands, *argv, "--wait", "20")
+    assert done.code == code, done.err
+    if code:
+        one_line_error(done, code, "--dedupe-period")
+        assert not rest.payloads
+    else:
+        assert sorted(acker.payloads + rest.payloads) == sorted(b"%d" % n for n in range(400))
 
 
 def test_standard_input_is_read_line_by_line(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,3 +186,27 @@ def test_a_line_that_is_no_json_says_which(commands: Commands, tmp_path: Path) -
     done = enqueue(commands, "--lines", write(tmp_path / "lines", "[1]\n[1,\n"))
     assert done.code == 2
     assert "line 2" in done.err
+
+
+ALTERED = [
+    (b"123456789012345678901", "64 bits"),
+    (b'{"a": {"n": [1, -9223372036854775809]}}', "64 bits"),
+    (b'{"a": 1, "a": 2}', "duplicate key"),
+    (b"\xff", "UTF-8"),
+    (b'1}, {"a": 2', "not JSON"),
+]
+
+
+@pytest.mark.parametrize(("payload", "words"), ALTERED)
+def test_a_payload_that_would_not_stay_as_it_is_is_refused(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload: bytes, words: str
+) -> None:
+    """As the server refuses it from those that send it as it is."""
+    for argv in (["enqueue", "emails", "-"], ["schedules", "create", "emails", "s", "-", "--every", "1h"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(payload)))
+        one_line_error(commands(*argv, token=ADA), 2, words)
+    for option, line in (("--lines", payload), ("--requests", b'{"tasks": [%b]}' % payload)):
+        (tmp_path / "file").write_bytes(b"\n" + line)
+        done = enqueue(commands, option, str(tmp_path / "file"))
+        assert (done.code, "line 2" in done.err, words in done.err) == (2, True, True), done.err
+    assert commands("tasks", "peek", "emails", "--json", token=ADA).json == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import signal
 import sys
+from collections import Counter
 from itertools import count
 from pathlib import Path
 
@@ -15,14 +16,13 @@ import fairq as sdk
 from fairq.cli import lines, meter
 from fairq.cli.requests import enqueue_requests
 from fairq.client.batch import Batch
-from fairq.errors import Unavailable
 from tests import stores
 from tests.server.harness import running, tenant
 from tests.store.proxy import open_proxy
 
 from .harness import Commands, Finished, ServerThread, fairq, read_until, started
 from .test_commands import one_line_error
-from .test_enqueue_lines import Acker, enqueue, write
+from .test_enqueue_lines import Acker, enqueue, forget_marks, interrupted, write
 
 ADA = tenant("ada")
 SAMPLE = '3:a 1:a 2\n\n1:b 1\n  \n{"priority": 3, "max_running": 1, "tasks": ["c 1", {"to": "x"}, [3]]}\n50:d 1'
@@ -71,15 +71,6 @@ def test_the_same_command_adds_nothing_twice_also_when_all_was_done_long_ago(
     assert server.call(store.queue, "emails").enqueued == len(acker.payloads) == 800
 
 
-def forget_marks(server: ServerThread) -> None:
-    """Forget the ids of ended tasks, as minutes later."""
-    assert server.served is not None
-    connection = server.served.app.store.connection
-    tasks = server.call(connection.call, "HGETALL", "fq:{emails/0}:tasks")[::2]
-    if tasks:
-        server.call(connection.call, "HDEL", "fq:{emails/0}:tasks", *tasks)
-
-
 def listed_all(commands: Commands) -> list[tuple[str, int, int]]:
     rows = commands("batches", "list", "emails", "--limit", "100000", "--json", token=ADA).json
     return [(row["state"], row["max_running"], row["total"]) for row in rows]
@@ -90,17 +81,10 @@ def test_a_command_that_was_interrupted_in_a_request_goes_on_behind_what_it_stor
 ) -> None:
     """The tasks that were stored have been done for long, and are not made again."""
     path = write(tmp_path / "file", '5:first\n{"tasks": ' + str(list(range(500))) + "}\n9:last")
-    frames = lines._frames
-
-    def break_off(tasks: list[object]) -> object:
-        yield from list(frames(tasks))[:2]  # type: ignore[arg-type]
-        raise Unavailable("planted")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(lines, "_frames", break_off)
+    with interrupted(monkeypatch):
         done = requests(commands, path, "--id", "mine")
-        assert done.code == 1
-        assert "0 lines were added; to continue, repeat the command with --id mine" in done.err
+    assert done.code == 1
+    assert "0 lines were added; to continue, repeat the command with --id mine" in done.err
     with Acker(server) as acker:
         while server.call(server.served.app.store.queue, "emails").ready:  # type: ignore[union-attr]
             pass
@@ -111,6 +95,54 @@ def test_a_command_that_was_interrupted_in_a_request_goes_on_behind_what_it_stor
     assert (done.code, done.json["done"], done.json["requests"]) == (0, 502, 3)
     both = acker.payloads + rest.payloads
     assert sorted(both) == sorted([b'"first"', b'"last"', *(b"%d" % n for n in range(500))])
+
+
+@pytest.mark.parametrize("option", ["--lines", "--requests"])
+def test_copies_for_webhooks_are_not_taken_for_lines_that_are_stored(
+    commands: Commands, server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """Each belongs to the batch of its task and counts there; the first part of all was done long ago."""
+    text = "".join(f"{n}\n" for n in range(500))
+    path = write(tmp_path / "file", text if option == "--lines" else '{"tasks": [' + ",".join(text.split()) + "]}")
+    for url in ("https://a.example/", "https://b.example/"):
+        assert commands("webhooks", "add", "emails", url, "--fan-out").code == 0
+    with interrupted(monkeypatch):
+        assert enqueue(commands, option, path, "--id", "mine").code == 1
+    with Acker(server) as acker:
+        while server.call(server.served.app.store.queue, "emails").ready:  # type: ignore[union-attr]
+            pass
+    assert 0 < len(acker.payloads) < 1000
+    forget_marks(server)
+    with Acker(server) as rest:
+        done = enqueue(commands, option, path, "--id", "mine", "--wait", "30")
+    assert done.code == 0, done.err
+    assert Counter(acker.payloads + rest.payloads) == {b"%d" % n: 2 for n in range(500)}
+    forget_marks(server)
+    assert enqueue(commands, option, path, "--id", "mine", "--wait", "30").code == 0, "all are there"
+    assert server.call(server.served.app.store.queue, "emails").enqueued == 1000  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("option", "id"), [("--lines", "mine"), ("--requests", "mine-1")])
+def test_a_batch_whose_copies_an_older_server_has_not_counted_is_not_continued(
+    commands: Commands, server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, id: str
+) -> None:
+    path = write(tmp_path / "file", '{"tasks": ' + str(list(range(500))) + "}\n" * 500)
+    with interrupted(monkeypatch):
+        assert enqueue(commands, option, path, "--id", "mine").code == 1
+    uncount_copies(server, f"ada/{id}")
+    assert commands("batches", "show", "emails", id, "--json", token=ADA).json["copies"] == -1
+    done = enqueue(commands, option, path, "--id", "mine")
+    assert (done.code, "older server" in done.err) == (2, True), done.err
+
+
+def uncount_copies(server: ServerThread, id: str) -> None:
+    """Have a batch's record end where older servers end it."""
+    assert server.served is not None
+    connection = server.served.app.store.connection
+    key = "fq:{emails/0}:batches"
+    record = server.call(connection.call, "HGET", key, id)
+    assert record.endswith(b"0")
+    server.call(connection.call, "HSET", key, id, record[:-1])
 
 
 @pytest.mark.parametrize(("of", "call"), [(sdk.Client, "open_batch"), (sdk.Client, "enqueue_tasks"), (Batch, "close")])

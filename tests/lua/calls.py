@@ -85,6 +85,7 @@ class Progress(NamedTuple):
     dead: int
     cancelled: int
     expired: int
+    copies: int
     created_at: float
     completed_at: float
 

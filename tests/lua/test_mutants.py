@@ -1094,6 +1094,7 @@ MUTANTS = [
     Mutant("copies hold the dedupe key", "  copy.key = ''\n", ""),
     Mutant("a task is for no webhook", "terms.webhook, terms.copies = webhook, {}", "terms.copies = {}"),
     Mutant("a copy that is known is made again", "    if not known[i] then add(", "    if true then add("),
+    Mutant("copies are not counted in their batch", "      if is_copy then batches.count_copy(b) end\n", ""),
     Mutant("nobody is told of copies", "  call.notify = call.notify or '1'  -- who", "  -- who"),
     Mutant("a forgotten webhook counts", "call.queue.fan_outs - w.fan_out\n", "call.queue.fan_outs\n"),
     Mutant("a changed webhook counts twice", "fan_out - (w and w.fan_out or 0)\n", "fan_out\n"),

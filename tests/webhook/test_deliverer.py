@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 import pytest
@@ -104,6 +105,21 @@ async def test_a_full_stop_in_a_tenants_name_parts_no_signed_text(autojump_clock
         (request,) = bench_.receiver.requests
     assert verify(request.body, request.headers, SECRET, now=NOW) == "emails/Ada%2ELovelace@acme+1/t1"
     assert request.headers["fairq-tenant"] == "Ada.Lovelace@acme+1"
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        (" ", "%20"), ("  ", "%20%20"), (" a b ", "%20a b%20"), ("  a", "%20 a"), ("a  ", "a %20"),
+        ("%20", "%2520"), ("\u00e9 %", "%C3%A9 %25"), ("a b", "a b"),
+    ],
+)  # fmt: skip
+async def test_a_name_arrives_whatever_spaces_it_has(name: str, sent: str, autojump_clock: MockClock) -> None:
+    async with bench(Receiver()) as bench_:
+        await bench_.deliver(name=name)
+        (request,) = bench_.receiver.requests
+    assert request.headers["fairq-name"] == sent
+    assert unquote(request.headers["fairq-name"]) == name
 
 
 async def test_gone_rejects(autojump_clock: MockClock, logged: list[Any]) -> None:
