@@ -95,8 +95,10 @@ async def test_a_body_too_large_is_refused_and_its_client_reads_why(served: Serv
             check(await ada.post(TASKS, json={"payload": 1}), 201)
 
 
-async def test_a_bomb_is_inflated_up_to_the_bound_only(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    inflated = 0
+@pytest.fixture
+def inflated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the pieces that were inflated."""
+    pieces: list[int] = []
     make: Callable[[int], Any] = zlib.decompressobj
 
     class Counting:
@@ -107,17 +109,35 @@ async def test_a_bomb_is_inflated_up_to_the_bound_only(served: Served, monkeypat
             return getattr(self._inner, name)
 
         def decompress(self, data: bytes, most: int) -> bytes:
-            nonlocal inflated
             piece: bytes = self._inner.decompress(data, most)
-            inflated += len(piece)
+            pieces.append(len(piece))
             return piece
 
     monkeypatch.setattr(zlib, "decompressobj", Counting)
+    return pieces
+
+
+async def test_a_bomb_is_inflated_up_to_the_bound_only(served: Served, inflated: list[int]) -> None:
     async with api(served) as ada:
         bomb = gzip.compress(b" " * (64 << 20))
         answer = await ada.post(TASKS, content=bomb, headers={**JSON, "Content-Encoding": "gzip"})
         check_problem(answer, 413, "too_large", "body")
-    assert inflated <= served.app.settings.message_bytes + 65_536
+    assert sum(inflated) <= served.app.settings.message_bytes + 65_536
+
+
+async def test_what_is_inflated_is_held_piece_by_piece_and_given_back(
+    served: Served, inflated: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "MAX_TENANT_BODIES_BYTES", 200_000)
+    gzipped = {**JSON, "Content-Encoding": "gzip"}
+    async with api(served) as ada:
+        for _ in range(3):
+            inflated.clear()
+            small = gzip.compress(b'{"payload": 1}' + b" " * 1_000_000)
+            check_problem(await ada.post(TASKS, content=small, headers=gzipped), 429, "too_many")
+            assert 200_000 - 65_536 < sum(inflated) < 200_000 + 65_536  # no piece more than shows that it is too much
+        fits = gzip.compress(b'{"payload": 1}' + b" " * 150_000)
+        check(await ada.post(TASKS, content=fits, headers=gzipped), 201)
 
 
 async def test_a_body_that_stops_coming_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
