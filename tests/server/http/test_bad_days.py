@@ -140,6 +140,25 @@ async def test_what_is_inflated_is_held_piece_by_piece_and_given_back(
         check(await ada.post(TASKS, content=fits, headers=gzipped), 201)
 
 
+async def test_a_client_that_leaves_a_request_that_waits_is_no_refusal(served: Served) -> None:
+    assert served.http is not None
+    listener = served.http.listener
+    claim = b'{"wait": 60}'
+    with trio.fail_after(30):
+        async with api(served) as ada:
+            check(await ada.post(TASKS, json={"payload": 1, "id": "t", "delay": 600}), 201)
+        for request in (
+            head("GET", f"{TASKS}/t?wait=60"),
+            head("GET", "/v1/queues/q/events"),
+            head("POST", "/v1/queues/q/claims", WORKER, Content_Type=JSON["Content-Type"], Content_Length="12") + claim,
+        ):
+            async with plain(served) as client:
+                await client.send_all(request)
+                await wait_until(lambda: len(_connections_of(served)) == 1)
+            await wait_until(lambda: not listener.connections)
+    assert not served.app.refusals.counts
+
+
 async def test_a_body_that_stops_coming_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "CHUNK_S", 0.1)
     monkeypatch.setattr(bodies, "LINGER_S", 0.1)
