@@ -29,7 +29,7 @@ _HEADERS = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Ke
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Answer a request whose path or method is unknown, or that was refused, or in which the server failed. Raises: Gone."""
+    """Answer a request whose path or method is unknown, or that was refused, or in which the server failed."""
     if isinstance(error, FairqError):
         return answer_of(error)
     if isinstance(error, Gone):
