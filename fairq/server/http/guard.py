@@ -170,7 +170,7 @@ class Guard:
 
         try:
             return await inflate(body, encoding, self.app.settings.message_bytes, held)
-        finally:  # what was made counts as received, also if it is refused: inflating costs as much
+        finally:  # the bytes that were made count as received, also those of a refused body: inflating costs as much
             await caller.wait_turn(made)
 
     @contextmanager
