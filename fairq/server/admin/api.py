@@ -28,6 +28,7 @@ from fairq.server.admin.routes import make_routes
 from fairq.server.admin.seal import Seal
 from fairq.server.app import App
 from fairq.server.http.api import methods_of
+from fairq.server.http.bodies import Gone
 from fairq.server.http.guard import Guard
 from fairq.server.http.listener import is_local
 from fairq.server.http.problems import Problem, answer_of
@@ -112,6 +113,8 @@ async def _check_operator(operators: Operators, request: Request) -> None:
 async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, FairqError):
         return answer_of(error)
+    if isinstance(error, Gone):
+        raise error  # to http/guard.py: nobody reads an answer
     if not isinstance(error, HTTPException):
         return answer_of(failure_of(request.scope))  # http/guard.py logs it
     if error.status_code == 405:

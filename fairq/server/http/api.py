@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from fairq.errors import FairqError
 from fairq.server.app import App
+from fairq.server.http.bodies import Gone
 from fairq.server.http.connections import Callers
 from fairq.server.http.guard import Guard
 from fairq.server.http.problems import Problem, answer_of
@@ -31,6 +32,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Answer a request whose path or method is unknown, or that was refused, or in which the server failed."""
     if isinstance(error, FairqError):
         return answer_of(error)
+    if isinstance(error, Gone):
+        raise error  # to guard.py: nobody reads an answer
     if not isinstance(error, HTTPException):
         return answer_of(failure_of(request.scope))  # guard.py logs it
     if error.status_code != 405:

@@ -113,8 +113,8 @@ class Bodies:
                 raise TooMany(message, retry_in_ms=RETRY_MS)
 
 
-async def inflate(body: bytes, encoding: str, limit: int) -> bytes:
-    """Undo a body's content encoding. Raises: Problem, BadRequest, TooLarge."""
+async def inflate(body: bytes, encoding: str, limit: int, held: Callable[[int], None]) -> bytes:
+    """Undo a body's content encoding; `held` is told the size of each piece. Raises: Problem, BadRequest, TooLarge."""
     if encoding in ("", "identity"):
         return body
     if encoding != "gzip":
@@ -123,6 +123,7 @@ async def inflate(body: bytes, encoding: str, limit: int) -> bytes:
     try:
         while rest or not inflater.eof:
             piece = inflater.decompress(rest, _PIECE_BYTES)
+            held(len(piece))  # before others make theirs: all bodies grow at once
             whole += piece
             if len(whole) > limit:
                 raise TooLarge(f"the body has more than {limit} bytes when inflated", field="body")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import structlog
 import trio
@@ -30,7 +29,7 @@ from fairq.server.http.bounds import (
     MAX_WAITING,
 )
 from fairq.server.http.call import CALL, Call
-from fairq.server.http.connections import Callers
+from fairq.server.http.connections import Callers, HttpConnection
 from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.request_ids import Note
 from fairq.server.http.stream import BoundedStream
@@ -155,20 +154,27 @@ class Guard:
                 body = await inbox.read(limit, hold)
                 await caller.wait_turn(len(body))
                 if encoding := headers.get("content-encoding", "").lower():
-                    inflated = limit  # if it is refused
-                    try:
-                        body = await inflate(body, encoding, limit)
-                        inflated = len(body)
-                    finally:  # the bytes that were made count as received: inflating costs as much
-                        hold(inflated)
-                        await caller.wait_turn(inflated)
+                    body = await self._inflate(caller, body, encoding, hold)
                 call.body = body
                 del body
                 scope[CALL] = call
                 await self.api(scope, receive, send)
 
+    async def _inflate(self, caller: HttpConnection, body: bytes, encoding: str, hold: Callable[[int], None]) -> bytes:
+        made = 0
+
+        def held(more: int) -> None:
+            nonlocal made
+            made += more
+            hold(more)
+
+        try:
+            return await inflate(body, encoding, self.app.settings.message_bytes, held)
+        finally:  # the bytes that were made count as received, also those of a refused body: inflating costs as much
+            await caller.wait_turn(made)
+
     @contextmanager
-    def _held(self, owner: Hashable, is_token: bool) -> Iterator[Any]:
+    def _held(self, owner: Hashable, is_token: bool) -> Iterator[Callable[[int], None]]:
         """Count the bytes of a body while the context lasts; yields how to count more."""
         held = 0
 

@@ -109,7 +109,7 @@ def endpoints(workers: Workers) -> tuple[Any, Any, Any]:
         check_int(asked.count, "count", 1, MAX_CLAIM)
         check_int(asked.timeout_ms, "wait", 0, terms.MAX_WAIT_MS)
         check_worker_name(asked.worker)
-        worker = await workers.find(call.caller, asked.worker, asked.queue)
+        worker = await workers.find(call.caller, asked.worker, asked.queue, claims=True)
         found: Claim | None = None
         with worker.in_use():
             try:

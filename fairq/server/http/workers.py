@@ -3,6 +3,9 @@
 A worker (a name, of a token, of a queue) is attached from its first claim until CALLER_S after its last request. While
 claims wait it offers as many slots as they ask for. The leases that it is given are not kept on its account: the server
 does not know whether the client lives. So they end when it settles them, at any server, or when their time is over.
+
+A name that operators drain gets nothing more at any server that has heard of it, until it has not asked for CALLER_S:
+there is no connection whose end tells a drained client from the next one of that name.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from fairq.model.tasks import Lease
 from fairq.server.app import App
 from fairq.server.dispatch.dispatcher import give_back
 from fairq.server.dispatch.tracing import Pushes
-from fairq.server.http.bounds import CLAIM_BYTES, MAX_WORKERS, RETRY_MS
+from fairq.server.http.bounds import CALLER_S, CLAIM_BYTES, MAX_WORKERS, RETRY_MS
 from fairq.server.http.connections import HttpConnection, make_connection
 from fairq.server.net.auth import Identity
 from fairq.wire import messages as wire
@@ -27,6 +30,7 @@ from fairq.wire import terms
 from fairq.wire.server_session import why_not
 
 log = structlog.get_logger("fairq.server")
+_DRAINED = f"an operator has drained this worker; it gets tasks under another name, or after {CALLER_S:g} s of silence"
 
 
 @define(eq=False)
@@ -149,9 +153,36 @@ class Workers:
     app: App
     nursery: trio.Nursery
     _known: dict[tuple[Identity, str, str], HttpWorker] = field(factory=dict, init=False)
+    _drained: dict[tuple[Identity | None, str], float] = field(factory=dict, init=False)  # until when; None: any token
 
-    async def find(self, caller: HttpConnection, name: str, queue: str) -> HttpWorker:
-        """Return a worker that is attached to a queue. Raises: as `attach` does."""
+    def __attrs_post_init__(self) -> None:
+        self.app.worker_registry.drained = lambda name: self._remember(None, name)
+
+    def _remember(self, identity: Identity | None, name: str) -> None:
+        """Remember that a name is drained; of too many the one that asked longest ago is forgotten."""
+        self._drained.pop((identity, name), None)
+        while len(self._drained) >= MAX_WORKERS:
+            del self._drained[next(iter(self._drained))]
+        self._drained[identity, name] = trio.current_time() + CALLER_S
+
+    def _is_drained(self, identity: Identity, name: str) -> bool:
+        """Whether a worker that asks is drained: from the order on, while it does not rest for CALLER_S."""
+        now = trio.current_time()
+        is_drained = any(self._drained.get((whose, name), now) > now for whose in (None, identity))
+        if is_drained:
+            self._remember(identity, name)
+        return is_drained
+
+    async def find(self, caller: HttpConnection, name: str, queue: str, *, claims: bool = False) -> HttpWorker:
+        """Return a worker that is attached to a queue; `claims`: it is to get tasks. Raises: as `attach`, Draining."""
+        if self._is_drained(caller.identity, name) and claims:
+            raise Draining(_DRAINED)
+        worker = await self._attached(caller, name, queue)
+        if claims and self._is_drained(caller.identity, name):  # meanwhile
+            raise Draining(_DRAINED)
+        return worker
+
+    async def _attached(self, caller: HttpConnection, name: str, queue: str) -> HttpWorker:
         key = caller.identity, name, queue
         while (known := self._known.get(key)) and not (known.closing or known.is_leaving):
             if known.attached.is_set():

@@ -83,6 +83,7 @@ class WorkerRegistry:
     nursery: trio.Nursery
     give_back: Callable[[Connection, Action], Awaitable[None]]
     questions: Questions
+    drained: Callable[[str], None] = field(default=lambda _: None, init=False)  # is told the name of workers to drain
     _changed: trio.Event = field(factory=trio.Event, init=False)
     _failed_at: float = field(default=float("-inf"), init=False)  # when a list could not be written or kept
     _elsewhere: dict[str, tuple[float, dict[str, list[float]]]] = field(
@@ -251,6 +252,7 @@ class WorkerRegistry:
 
     def _dismiss(self, worker: str, attached_at: Sequence[int] | None = None) -> None:
         """Dismiss the workers of a name here: all, or only those that attached at these times."""
+        is_new = attached_at is None
         for (_, name), connections in self._connections.items():
             if name == worker:
                 for connection in connections:
@@ -260,6 +262,9 @@ class WorkerRegistry:
                         connection.session.dismiss()
                         connection.leave()
                         connection.wake_writer()
+                        is_new = True
+        if is_new:
+            self.drained(worker)
         self._changed.set()
 
     def join(self, connection: Connection) -> None:

@@ -31,6 +31,8 @@ from tests import stores
 from tests.cli.harness import environment
 from tests.conftest import store_kinds
 from tests.server.harness import OPERATOR, VIEWER, WORKER, raw, running, tenant
+from tests.server.http.harness import head
+from tests.store.waiting import wait_until
 
 QUEUE, ADA = "/api/queues/q", "/api/queues/q/tenants/ada"
 DOCUMENT = make_document()
@@ -117,6 +119,19 @@ async def test_limits_and_settings_have_versions(
             stale = await client.request(change, path, json=one, headers={"If-Match": tags[0]})
             assert stale.status_code == 412
             assert (await client.get(read)).headers["etag"] == tags[-1]
+
+
+async def test_an_operator_that_leaves_a_request_that_waits_is_no_refusal(admin: Served) -> None:
+    assert admin.admin is not None
+    listener = admin.admin.listener
+    with trio.fail_after(30):
+        async with raw(admin, tenant("ada")) as ada:
+            await ada.enqueue("q", ["t"], delay_ms=600_000)
+        async with await trio.open_tcp_stream(admin.admin.host, admin.admin.port) as client:
+            await client.send_all(head("GET", f"{QUEUE}/tasks/ada%2Ft?wait=60", OPERATOR))
+            await wait_until(lambda: any(each.owes_answers for each in admin.app.connections))
+        await wait_until(lambda: not listener.connections)
+    assert not admin.app.refusals.counts
 
 
 async def test_opening_hours_have_a_version_of_their_own(admin: Served) -> None:

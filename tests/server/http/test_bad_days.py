@@ -95,8 +95,10 @@ async def test_a_body_too_large_is_refused_and_its_client_reads_why(served: Serv
             check(await ada.post(TASKS, json={"payload": 1}), 201)
 
 
-async def test_a_bomb_is_inflated_up_to_the_bound_only(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    inflated = 0
+@pytest.fixture
+def inflated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the pieces that were inflated."""
+    pieces: list[int] = []
     make: Callable[[int], Any] = zlib.decompressobj
 
     class Counting:
@@ -107,17 +109,54 @@ async def test_a_bomb_is_inflated_up_to_the_bound_only(served: Served, monkeypat
             return getattr(self._inner, name)
 
         def decompress(self, data: bytes, most: int) -> bytes:
-            nonlocal inflated
             piece: bytes = self._inner.decompress(data, most)
-            inflated += len(piece)
+            pieces.append(len(piece))
             return piece
 
     monkeypatch.setattr(zlib, "decompressobj", Counting)
+    return pieces
+
+
+async def test_a_bomb_is_inflated_up_to_the_bound_only(served: Served, inflated: list[int]) -> None:
     async with api(served) as ada:
         bomb = gzip.compress(b" " * (64 << 20))
         answer = await ada.post(TASKS, content=bomb, headers={**JSON, "Content-Encoding": "gzip"})
         check_problem(answer, 413, "too_large", "body")
-    assert inflated <= served.app.settings.message_bytes + 65_536
+    assert sum(inflated) <= served.app.settings.message_bytes + 65_536
+
+
+async def test_what_is_inflated_is_held_piece_by_piece_and_given_back(
+    served: Served, inflated: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "MAX_TENANT_BODIES_BYTES", 200_000)
+    gzipped = {**JSON, "Content-Encoding": "gzip"}
+    async with api(served) as ada:
+        for _ in range(3):
+            inflated.clear()
+            small = gzip.compress(b'{"payload": 1}' + b" " * 1_000_000)
+            check_problem(await ada.post(TASKS, content=small, headers=gzipped), 429, "too_many")
+            assert 200_000 - 65_536 < sum(inflated) < 200_000 + 65_536  # no piece more than shows that it is too much
+        fits = gzip.compress(b'{"payload": 1}' + b" " * 150_000)
+        check(await ada.post(TASKS, content=fits, headers=gzipped), 201)
+
+
+async def test_a_client_that_leaves_a_request_that_waits_is_no_refusal(served: Served) -> None:
+    assert served.http is not None
+    listener = served.http.listener
+    claim = b'{"wait": 60}'
+    with trio.fail_after(30):
+        async with api(served) as ada:
+            check(await ada.post(TASKS, json={"payload": 1, "id": "t", "delay": 600}), 201)
+        for request in (
+            head("GET", f"{TASKS}/t?wait=60"),
+            head("GET", "/v1/queues/q/events"),
+            head("POST", "/v1/queues/q/claims", WORKER, Content_Type=JSON["Content-Type"], Content_Length="12") + claim,
+        ):
+            async with plain(served) as client:
+                await client.send_all(request)
+                await wait_until(lambda: len(_connections_of(served)) == 1)
+            await wait_until(lambda: not listener.connections)
+    assert not served.app.refusals.counts
 
 
 async def test_a_body_that_stops_coming_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from fairq.model.tasks import Settlement
+from fairq.server.http import workers
 from fairq.server.http.stream import BoundedStream
 from fairq.server.run import Served
 from fairq.tokens import hash_token, make_token
@@ -22,7 +23,7 @@ from .harness import api, check, check_problem, head, plain, read_all, serving
 CLAIMS, TASKS, DERIVED = "/v1/queues/q/claims", "/v1/queues/q/tasks", "/v1/leases/tasks"
 
 
-async def claim(worker: httpx.AsyncClient, count: int = 1, wait: float = 20, **more: Any) -> list[dict[str, Any]]:
+async def claim(worker: httpx.AsyncClient, /, count: int = 1, wait: float = 20, **more: Any) -> list[dict[str, Any]]:
     """Claim tasks of queue q."""
     answer = check(await worker.post(CLAIMS, json={"count": count, "wait": wait, **more}))
     tasks: list[dict[str, Any]] = answer["tasks"]
@@ -381,6 +382,49 @@ async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served) -> N
                 assert await operator.ask("drain_worker", worker="mill")
         check_problem(answers[0], 503, "draining")
         assert answers[0].headers["retry-after"] == "1"
+
+
+async def test_a_drained_worker_claims_no_more_and_may_settle(served: Served, server_store: str) -> None:
+    async def end(client: httpx.AsyncClient, task: dict[str, Any], action: str) -> None:
+        ended = [{"action": action, "id": task["id"], "lease": task["lease"]}]
+        body = {"queue": "q", "settlements": ended, "worker": "mill"}
+        assert check(await client.post("/v1/leases", json=body))["outcomes"] == ["ok"]
+
+    async with (
+        serving(server_store) as other, raw(served, OPERATOR) as operator,
+        api(served) as ada, api(served, WORKER) as here, api(other, WORKER) as there,
+    ):  # fmt: skip
+        check(await ada.post(TASKS, json={"tasks": [{"payload": n} for n in range(2)]}), 201)
+        (task,) = await claim(here, worker="mill")
+        (second,) = await claim(there, worker="mill")
+        await end(there, second, "release")
+        await operator.ask("drain_worker", worker="mill")
+        with trio.fail_after(20):
+            await wait_until(lambda: not any(each.name for each in other.app.connections))
+        await end(here, task, "extend")
+        for worker in (here, there):
+            for _ in range(2):
+                refused = await worker.post(CLAIMS, json={"worker": "mill"})
+                assert "drained" in check_problem(refused, 503, "draining")["detail"]
+        await end(here, task, "ack")
+        check_problem(await here.post(CLAIMS, json={"worker": "mill"}), 503, "draining")
+        assert [each["id"] for each in await claim(here, worker="other")] == [second["id"]]
+
+
+async def test_a_drained_name_is_forgotten_after_a_while(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
+        await operator.ask("drain_worker", worker="mill")
+        check_problem(await worker.post(CLAIMS, json={"worker": "mill"}), 503, "draining")
+        with monkeypatch.context() as patch:
+            patch.setattr(workers, "CALLER_S", 0)
+            await operator.ask("drain_worker", worker="saw")
+            assert await claim(worker, wait=0, worker="saw") == []
+        monkeypatch.setattr(workers, "MAX_WORKERS", 2)  # the one that asked longest ago makes room
+        for name in "ab":
+            await operator.ask("drain_worker", worker=name)
+        for name in "ab":
+            check_problem(await worker.post(CLAIMS, json={"worker": name}), 503, "draining")
+        assert await claim(worker, wait=0, worker="mill") == []
 
 
 async def test_a_token_of_one_queue_claims_of_no_other(server_store: str) -> None:
