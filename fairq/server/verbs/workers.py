@@ -11,9 +11,10 @@ from fairq.errors import BadRequest, Draining, Forbidden
 from fairq.model.checks import MAX_TIME_MS, bare_id, check_full_id, check_int, check_weight, full_id, owner_of
 from fairq.model.tasks import MAX_LEASE, Link, Outcome, Settlement, check_fraction, check_progress_text
 from fairq.scopes import run_all
-from fairq.server.app import App, Brought
+from fairq.server.app import App
 from fairq.server.dispatch.slots import Slots
 from fairq.server.net.connection import Connection
+from fairq.server.verbs.brought_leases import take_over
 from fairq.server.verbs.request_scope import Body, check_worker_name
 from fairq.wire import messages as wire
 from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, State
@@ -35,17 +36,7 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
     check_int(request.started_at_ms, "started_at_ms", 0, MAX_TIME_MS)
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must belong to the attached queues", field="leases")
-    outcomes, brought = ["gone"] * len(request.leases), []
-    for queue in queues:
-        at = [i for i, lease in enumerate(request.leases) if lease.queue == queue]
-        held = [(request.leases[i].id, request.leases[i].lease) for i in at]
-        if held:
-            lease_s = (await app.store.queue(queue)).settings.lease_ms / 1000
-            for i, (outcome, taken) in zip(at, await app.store.take(queue, held), strict=True):
-                outcomes[i] = outcome
-                if outcome in ("ok", "cancelled"):
-                    lease = request.leases[i]
-                    brought.append(Brought((queue, lease.id), lease.lease, taken, lease_s))
+    outcomes, brought = await take_over(app, request.leases)
     order = 0
     if request.started_at_ms:
         order = await app.store.order_of_worker(connection.identity.token_id, request.worker, request.started_at_ms)
