@@ -259,6 +259,13 @@ class App:
         connection = self.owners.get(place)
         return connection if connection is not None and connection.account.has(place, lease) else None
 
+    def known_lease(self, place: Place) -> tuple[int, int]:
+        """Return a task's lease number at a worker here, and how often it was taken over; 0, 0 if none has it."""
+        connection = self.owners.get(place)
+        if connection is None:
+            return 0, 0
+        return connection.account.held.get(place, 0), connection.account.taken.get(place, 0)
+
     def forget_lease(self, place: Place, lease: int) -> None:
         """Take a lease off the account of the worker of this server that has it."""
         if holder := self.holder(place, lease):

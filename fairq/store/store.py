@@ -778,6 +778,16 @@ class Store:
         await self.connection.call("PEXPIRE", key, _RUNS_MS)
         return order
 
+    async def number_of_attach(self, token: str, worker: str) -> int:
+        """Return a number for one attach of a worker: later ones of the same run have greater ones. A full store: 0."""
+        key = keys.attaches_key(token, worker)
+        try:
+            number = int(await self.connection.call("INCR", key))
+        except StoreFull:
+            return 0
+        await self.connection.call("PEXPIRE", key, _RUNS_MS)
+        return number
+
     async def write_workers(self, server: str, workers: bytes, ttl_ms: int) -> None:
         """Write the list of a server's workers; an empty one removes the server."""
         if not workers:

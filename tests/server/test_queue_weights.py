@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import heapq
+from typing import Any
 
 import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, Unavailable
 from fairq.server.dispatch.slots import Slots
 from fairq.server.run import Served
 from fairq.server.verbs import workers as work_verbs
+from fairq.store.store import Claim, Store
 from tests.client.harness import worker_of, working
 from tests.store.waiting import wait_until
 
@@ -86,6 +88,41 @@ async def test_a_queue_that_runs_dry_leaves_its_slots_to_the_other(served: Serve
                     await worker.settle(push["queue"], "ack", *tasks)
                     held, done = held - len(tasks), done + len(tasks)
             assert (await served.app.store.queue("a")).done == (await served.app.store.queue("b")).done == 40
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_queue_whose_claims_fail_leaves_its_slots_to_the_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on trying, and has its part again as soon as it succeeds."""
+    claim, tries = Store.claim, 0
+
+    async def fail(self: Store, queue: str, *args: Any, **more: Any) -> Claim:
+        nonlocal tries
+        if queue == "a":
+            tries += 1
+            raise Unavailable("the node is away")
+        return await claim(self, queue, *args, **more)
+
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            for queue in ("a", "b"):
+                await ada.enqueue(queue, [f"{queue}-{n}" for n in range(8)])
+            with monkeypatch.context() as patched:
+                patched.setattr(Store, "claim", fail)
+                await worker.attach("a", "b", credit=4, weights=[1000, 1])
+                tasks = await worker.pushed(4)
+                assert {task["id"][0] for task in tasks} == {"b"}
+                assert await worker.settle("b", "ack", *tasks[:1]) == ["ok"]
+                (task,) = await worker.pushed()
+                assert task["id"][0] == "b"
+                assert await worker.settle("b", "ack", *tasks[1:3]) == ["ok"] * 2
+                await worker.pushed(2)
+                await worker.ask("credit", credit=0)
+                tried = tries
+                await worker.ask("credit", credit=8)
+                await wait_until(lambda: tries > tried)
+            assert {task["id"][0] for task in await worker.pushed(4)} >= {"a"}
 
 
 async def test_two_workers_with_other_weights_take_all_there_is(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairq.model.tasks import Lease
+from fairq.server.dispatch.slots import Slots
 from fairq.server.dispatch.worker_account import OVER_S, WorkerAccount
 
 
@@ -69,3 +70,36 @@ def test_the_owner_of_a_lease_is_known_until_it_is_dropped() -> None:
     assert owners == {("q", "a"): "there"}
     assert there.drop_all() == {"q": [("a", 70, 1)]}
     assert owners == {}
+
+
+def test_a_lease_that_is_pushed_again_for_the_same_task_counts_once() -> None:
+    """The first was lost and reaped: its time is booked, and its fence goes with it."""
+    now = 0.0
+    account = WorkerAccount(3, slots=Slots({"q": 1.0, "other": 1.0}, lambda _: True, lambda: now))
+    account.lease("q", leases("a"), 10.0, now)
+    account.taken["q", "a"] = 4
+    now = 5.0
+    account.lease("q", [leases("a")[0]._replace(lease=71)], 10.0, now)
+    assert account.slots is not None
+    assert account.slots._accounts["q"].running == 1
+    assert account.held == {("q", "a"): 71}
+    assert account.drop_all() == {"q": [("a", 71, 0)]}
+    assert account.slots._accounts["q"].running == 0
+    assert account.slots._accounts["q"].starts == 0
+
+
+def test_a_brought_lease_that_was_renewed_ends_by_time_too() -> None:
+    account = WorkerAccount(3)
+    account.bring(("q", "a"), 70, 1, 0.0, 10.0)
+    account.hold({("q", "a"): 70}, 5.0)  # renewed
+    assert account.over_at == 10 + OVER_S
+    account.expire(14.9 + OVER_S)
+    assert account.held
+    account.expire(16 + OVER_S)
+    assert not account.held
+    account.lease("q", leases("b"), 20.0, 100.0)  # the lease time was changed meanwhile
+    account.hold({("q", "b"): 70}, 110.0)
+    account.expire(129.9 + OVER_S)
+    assert account.held
+    account.expire(131 + OVER_S)
+    assert not account.held

@@ -67,6 +67,7 @@ class Dispatcher:
     _is_claiming: bool = field(default=False, init=False)
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
     _is_empty: bool = field(default=False, init=False)
+    _is_failing: bool = field(default=False, init=False)  # the last claim has failed
     _is_waiting: bool = field(default=False, init=False)  # for work or credit
     _is_first: bool = field(default=False, init=False)  # before the other servers
     _covered: int = field(default=0, init=False)  # tasks that the next claim must take
@@ -127,8 +128,8 @@ class Dispatcher:
 
     @property
     def may_have_work(self) -> bool:
-        """Whether a claim might find tasks."""
-        return not self._is_empty
+        """Whether a claim might find tasks; not if the last one failed: no worker's slots are kept for it meanwhile."""
+        return not (self._is_empty or self._is_failing)
 
     async def is_empty(self) -> bool:
         """Return whether a new claim finds fewer tasks than there is room for; False if unknown within a second."""
@@ -206,6 +207,7 @@ class Dispatcher:
             log.warning("claim failed", queue=self.queue, error=error.message)
         finally:
             self._unreserve(shares)
+        self._is_failing = claim is None
         if claim is not None:
             self._note(claim, began)
             if len(claim.leases) < wanted:

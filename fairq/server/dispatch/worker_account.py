@@ -80,14 +80,15 @@ class WorkerAccount:
         self.over_at = min(self.over_at, over_at)
         for each in leases:
             place = queue, each.id
-            self.held.pop(place, None)  # an earlier lease of the task, which is lost
-            self.unordered.discard(place)
+            if place in self.held:  # an earlier lease of the task, which is lost
+                self.drop(place)
             self.held[place], self.owners[place], self._over[place] = each.lease, self.owner, over_at
         if self.slots is not None:
             self.slots.began(queue, [each.id for each in leases])
 
     def bring(self, place: Place, lease: int, taken: int, now: float, lease_s: float) -> None:
         """Add a lease from another connection, which was taken over `taken` times."""
+        self._lease_s.setdefault(place[0], lease_s)
         self.hold({place: lease}, now, lease_s)
         self.taken[place] = taken
 

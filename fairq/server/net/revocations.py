@@ -42,12 +42,15 @@ class Revocations:
     _check_until: float = field(default=0.0, init=False)
     _checked_at: float = field(default=0.0, init=False)
     _expiries: list[tuple[int, str]] = field(factory=list, init=False)  # a heap: when, and which token
+    _in_expiries: set[tuple[int, str]] = field(factory=set, init=False)  # what the heap has: each once
     _expiring: trio.Event = field(factory=trio.Event, init=False)  # whether any will
 
     def join(self, connection: Connection) -> None:
         """Watch the token of a connection; development tokens are not revoked."""
-        if connection.identity.expires_at_ms:
-            heappush(self._expiries, (connection.identity.expires_at_ms, connection.identity.token_id))
+        expiry = connection.identity.expires_at_ms, connection.identity.token_id
+        if expiry[0] and expiry not in self._in_expiries:  # once, however often clients connect with it
+            self._in_expiries.add(expiry)
+            heappush(self._expiries, expiry)
             self._expiring.set()
         if connection.identity.token_id:
             if not self._connections:
@@ -80,7 +83,9 @@ class Revocations:
         while True:
             await self._expiring.wait()
             while self._expiries and self._expiries[0][0] <= time.time() * 1000:
-                self._close(heappop(self._expiries)[1], EXPIRED)
+                expiry = heappop(self._expiries)
+                self._in_expiries.discard(expiry)
+                self._close(expiry[1], EXPIRED)
             if self._expiries:
                 await trio.sleep(EXPIRY_S)
             else:

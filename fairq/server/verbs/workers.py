@@ -11,9 +11,10 @@ from fairq.errors import BadRequest, Draining, Forbidden
 from fairq.model.checks import MAX_TIME_MS, bare_id, check_full_id, check_int, check_weight, full_id, owner_of
 from fairq.model.tasks import MAX_LEASE, Link, Outcome, Settlement, check_fraction, check_progress_text
 from fairq.scopes import run_all
-from fairq.server.app import App, Brought
+from fairq.server.app import App
 from fairq.server.dispatch.slots import Slots
 from fairq.server.net.connection import Connection
+from fairq.server.verbs.brought_leases import take_over
 from fairq.server.verbs.request_scope import Body, check_worker_name
 from fairq.wire import messages as wire
 from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, State
@@ -35,29 +36,20 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
     check_int(request.started_at_ms, "started_at_ms", 0, MAX_TIME_MS)
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must belong to the attached queues", field="leases")
-    outcomes, brought = ["gone"] * len(request.leases), []
-    for queue in queues:
-        at = [i for i, lease in enumerate(request.leases) if lease.queue == queue]
-        held = [(request.leases[i].id, request.leases[i].lease) for i in at]
-        if held:
-            lease_s = (await app.store.queue(queue)).settings.lease_ms / 1000
-            for i, (outcome, taken) in zip(at, await app.store.take(queue, held), strict=True):
-                outcomes[i] = outcome
-                if outcome in ("ok", "cancelled"):
-                    lease = request.leases[i]
-                    brought.append(Brought((queue, lease.id), lease.lease, taken, lease_s))
-    order = 0
+    outcomes, brought = await take_over(app, request.leases)
+    order = number = 0
     if request.started_at_ms:
-        order = await app.store.order_of_worker(connection.identity.token_id, request.worker, request.started_at_ms)
-    await app.worker_registry.take_name(
-        connection.identity.token_id, request.worker, order, [each[:2] for each in brought]
-    )
+        token = connection.identity.token_id
+        order = await app.store.order_of_worker(token, request.worker, request.started_at_ms)
+        number = await app.store.number_of_attach(token, request.worker)
+        await app.worker_registry.take_name(token, request.worker, order, number, [each[:2] for each in brought])
     if connection.session.state is State.DRAINING:
         raise Draining("this connection is draining; connect again")
     if connection.session.state is not State.OPEN:
         raise BadRequest("this connection is already attached", field="type")
     app.move_leases(brought, connection)
-    connection.name, connection.queues, connection.order = request.worker, queues, order
+    connection.name, connection.queues = request.worker, queues
+    connection.order, connection.number = order, number
     connection.session.state, connection.account.prefetch = State.ATTACHED, request.prefetch
     connection.account.set_credit(request.credit)
     if weights:
