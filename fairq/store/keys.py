@@ -47,6 +47,11 @@ def runs_key(token: str, worker: str) -> str:
     return f"fq:runs:{token}:{worker}"
 
 
+def attaches_key(token: str, worker: str) -> str:
+    """Return the key of how often a worker's runs have attached."""
+    return f"fq:attaches:{token}:{worker}"
+
+
 def progress_key(queue: str, id: str) -> str:
     """Return the key of a running task's progress."""
     return f"{queue_prefix(queue)}:progress:{id}"

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import orjson
 import pytest
 import trio
 
+from fairq.errors import Unavailable
 from fairq.server.net.connection import Connection
 from fairq.server.net.worker_registry import WorkerRegistry
 from fairq.server.run import Served
+from fairq.store import keys
+from fairq.store.connection import Connection as StoreConnection
 from fairq.store.store import Store
+from tests import stores
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
@@ -126,6 +132,75 @@ async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(serv
         assert await old.closed() == SUPERSEDED
         assert not young.pushes
         assert (await one.app.store.tasks("q", ["ada/a"]))[0].attempt == 1
+
+
+@pytest.mark.parametrize("number", ["told", "told by no server of an earlier version"])
+async def test_a_late_announcement_does_not_end_the_connection_that_came_after_it(
+    server_store: str, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    """Nor does a second copy of it; without a number it is taken for the last word."""
+    tell_workers, told = Store.tell_workers, list[bytes]()
+
+    async def note(self: Store, message: bytes) -> None:
+        told.extend([message] if b'"attached"' in message else [])
+        await tell_workers(self, message)
+
+    monkeypatch.setattr(Store, "tell_workers", note)
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as dead,
+        raw(two, WORKER) as again,
+        raw(two, WORKER) as other,
+    ):
+        await holding(one, dead, "a", started=1_000)
+        late = orjson.loads(told[-1])
+        await again.attach("q", name="mill", started_at_ms=1_000)
+        assert await dead.closed() == SUPERSEDED
+        (task,) = await again.pushed()
+        await other.attach("q", name="other", started_at_ms=1_000)
+        if number != "told":
+            del late["number"]
+        await one.app.store.tell_workers(orjson.dumps(late))
+        async with raw(one, WORKER) as heir:
+            await heir.attach("q", name="other", started_at_ms=1_000)
+        assert await other.closed() == SUPERSEDED, "the announcement after the late one"
+        if number == "told":
+            assert await again.settle("q", "ack", task) == ["ok"]
+            await again.quiet()
+        else:
+            assert await again.closed() == SUPERSEDED
+
+
+async def test_a_full_store_numbers_no_attach(served: Served, server_store: str) -> None:
+    store, client = served.app.store, stores.connect(server_store)
+    assert [await store.number_of_attach("", "mill") for _ in range(3)] == [1, 2, 3]
+    assert 0 < client.pttl(keys.attaches_key("", "mill")) <= 7 * 86_400_000
+    client.config_set("maxmemory", 1)
+    try:
+        assert await store.number_of_attach("", "mill") == 0
+        async with raw(served, WORKER) as one, raw(served, WORKER) as two:
+            await one.attach("q", name="mill", started_at_ms=1_000)
+            await two.attach("q", name="mill", started_at_ms=1_000)
+            assert await one.closed() == SUPERSEDED
+    finally:
+        client.config_set("maxmemory", 0)
+        client.close()
+
+
+async def test_a_worker_attaches_though_its_attach_cannot_be_counted(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = StoreConnection.call
+
+    async def fail(self: StoreConnection, *command: Any) -> Any:
+        if command[0] == "INCR":
+            raise Unavailable("the node with that key is away")
+        return await call(self, *command)
+
+    monkeypatch.setattr(StoreConnection, "call", fail)
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", name="mill", started_at_ms=1_000)
+        await worker.quiet()
 
 
 async def test_two_that_attach_at_the_same_time_do_not_both_stay(

@@ -76,6 +76,7 @@ class Connection:
     name: str = ""
     queues: tuple[str, ...] = ()
     order: int = 0  # when the worker first attached, by the store, if it keeps its name across restarts
+    number: int = 0  # of this attach, by the store: later ones of the same run have greater ones; 0: unknown
     attached_at_ms: int = 0
     requests: int = 0
     closing: tuple[int, str] | None = None

@@ -4,9 +4,11 @@ A name belongs to the newest worker: the store notes when each worker first atta
 since the clocks of workers may be wrong. When a worker attaches, older connections with its name and token are
 superseded, here and at the other servers: they are closed, and their tasks are ready again at once. So a worker that
 was killed and restarted need not wait until its dead connection times out. An older worker that reconnects gets
-`superseded`, and ends; the two do not take the name from each other in turn.
+`superseded`, and ends; the two do not take the name from each other in turn. The store also counts how often a worker
+attaches: of the connections of one run the last one stays.
 
-Servers tell each other by a channel. A message may come twice, or be lost: then leases expire, as without superseding.
+Servers tell each other by a channel. A message may come late or twice, when the worker has attached again: its number
+tells. It may be lost: then leases expire, as without superseding.
 The order to drain a worker is repeated until its server's list shows that the worker is draining.
 Each server also writes the list of its workers under a key that expires, so that any server can list all workers. The
 list may be long, so it is written when it changes, and a cheap command every few seconds keeps it from expiring: the
@@ -22,6 +24,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from heapq import nsmallest
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -282,22 +285,24 @@ class WorkerRegistry:
             if not self._connections[key]:
                 del self._connections[key]
 
-    async def take_name(self, token: str, worker: str, order: int, kept: Iterable[Lease]) -> None:
+    async def take_name(self, token: str, worker: str, order: int, number: int, kept: Iterable[Lease]) -> None:
         """Supersede older connections of a name; they keep none of the leases that the new one brings.
 
-        `order` is when the worker first attached; 0: it does not take its name over. Raises: Superseded if it is older.
+        `order` is when the worker first attached, `number` that of this attach. Raises: Superseded if it is older.
         """
-        if not order:
-            return
         if any(connection.order > order for connection in self._connections.get((token, worker), ())):
             raise Superseded(f"a newer worker is attached as {worker}", field="worker")
         leases = [(*place, lease) for place, lease in kept]
         await self._supersede(token, worker, order, leases)
-        await self._announce(token, worker, order, leases)
+        await self._announce(token, worker, order, number, leases)
 
-    async def _supersede(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
+    async def _supersede(
+        self, token: str, worker: str, order: int, kept: Iterable[Any], number: float = float("inf")
+    ) -> None:
+        """Close the connections of older runs, and those of this run that attached earlier: as this number, or less."""
         for connection in list(self._connections.get((token, worker), ())):
-            if connection.closing or not 0 < connection.order <= order:
+            is_later = (connection.order, connection.number) > (order, number)
+            if connection.closing or is_later or not connection.order:
                 continue
             log.info("worker superseded", worker=worker, remote=connection.transport.remote)
             for queue, id, lease in kept:
@@ -307,8 +312,10 @@ class WorkerRegistry:
             connection.close(CLOSE_SUPERSEDED, "a newer worker has this name")
             await self.give_back(connection, "reap")  # now, since closing a connection that reads nothing takes a while
 
-    async def _announce(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
-        said = {"server": self.server, "attached": [token, worker, order, list(kept)]}
+    async def _announce(self, token: str, worker: str, order: int, number: int, kept: Iterable[Any]) -> None:
+        said: dict[str, Any] = {"server": self.server, "attached": [token, worker, order, list(kept)]}
+        if number:  # apart, since servers of an earlier version take it for a message that they do not know
+            said["number"] = number
         try:
             await self.store.tell_workers(orjson.dumps(said))
         except FairqError as error:
@@ -331,12 +338,13 @@ class WorkerRegistry:
             elif "answer" in said:
                 self.questions.on_answer(said["server"], *said["answer"])
             elif "attached" in said:
-                self.nursery.start_soon(self._on_attached, *said["attached"])
+                number = float(said.get("number", "inf"))  # servers of an earlier version tell none
+                self.nursery.start_soon(partial(self._on_attached, number=number), *said["attached"])
         except (ValueError, KeyError, TypeError):
             log.warning("unknown message from another server", message=message[:200])
 
-    async def _on_attached(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
-        await self._supersede(token, worker, order, kept)
-        newest = max((p.order for p in self._connections.get((token, worker), ())), default=0)
-        if newest > order:  # the announced worker is the older one; its server may not know
-            await self._announce(token, worker, newest, ())
+    async def _on_attached(self, token: str, worker: str, order: int, kept: Iterable[Any], number: float) -> None:
+        await self._supersede(token, worker, order, kept, number)
+        newest = max(((p.order, p.number) for p in self._connections.get((token, worker), ())), default=(0, 0))
+        if newest[0] > order:  # the announced worker is the older one; its server may not know
+            await self._announce(token, worker, *newest, ())

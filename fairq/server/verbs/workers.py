@@ -37,18 +37,19 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must belong to the attached queues", field="leases")
     outcomes, brought = await take_over(app, request.leases)
-    order = 0
+    order = number = 0
     if request.started_at_ms:
-        order = await app.store.order_of_worker(connection.identity.token_id, request.worker, request.started_at_ms)
-    await app.worker_registry.take_name(
-        connection.identity.token_id, request.worker, order, [each[:2] for each in brought]
-    )
+        token = connection.identity.token_id
+        order = await app.store.order_of_worker(token, request.worker, request.started_at_ms)
+        number = await app.store.number_of_attach(token, request.worker)
+        await app.worker_registry.take_name(token, request.worker, order, number, [each[:2] for each in brought])
     if connection.session.state is State.DRAINING:
         raise Draining("this connection is draining; connect again")
     if connection.session.state is not State.OPEN:
         raise BadRequest("this connection is already attached", field="type")
     app.move_leases(brought, connection)
-    connection.name, connection.queues, connection.order = request.worker, queues, order
+    connection.name, connection.queues = request.worker, queues
+    connection.order, connection.number = order, number
     connection.session.state, connection.account.prefetch = State.ATTACHED, request.prefetch
     connection.account.set_credit(request.credit)
     if weights:
