@@ -100,7 +100,7 @@ def _ask_admin(url: str, token: str | None) -> list[Finding]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     asked = urllib.request.Request(f"{url.rstrip('/')}/readyz", headers=headers)
     https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
-    no_proxies = urllib.request.ProxyHandler({})  # nobody else is to get the token
+    no_proxies = urllib.request.ProxyHandler({})  # the token is for the server alone
     opener = urllib.request.build_opener(no_proxies, https, _NoRedirects)
     try:
         with opener.open(asked, timeout=_ANSWER_S):

@@ -12,7 +12,7 @@ import structlog
 import trio
 from attrs import astuple, define, evolve, field
 
-from fairq.errors import Deleting, FairqError, NotEmpty, StoreFull, StoreRefused, Unavailable
+from fairq.errors import Deleting, FairqError, NotEmpty, OutcomeUnknown, StoreFull, StoreRefused, Unavailable
 from fairq.model.batches import BatchPage, BatchState
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
@@ -779,13 +779,16 @@ class Store:
         return order
 
     async def number_of_attach(self, token: str, worker: str) -> int:
-        """Return a number for one attach of a worker: later ones of the same run have greater ones. A full store: 0."""
+        """Return a number for one attach of a worker: later ones of the same run have greater ones.
+
+        0: it was not counted, since the store is full or away; the worker is attached all the same.
+        """
         key = keys.attaches_key(token, worker)
         try:
             number = int(await self.connection.call("INCR", key))
-        except StoreFull:
+            await self.connection.call("PEXPIRE", key, _RUNS_MS)
+        except (StoreFull, Unavailable, OutcomeUnknown):
             return 0
-        await self.connection.call("PEXPIRE", key, _RUNS_MS)
         return number
 
     async def write_workers(self, server: str, workers: bytes, ttl_ms: int) -> None:

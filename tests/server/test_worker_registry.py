@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import orjson
 import pytest
 import trio
 
+from fairq.errors import Unavailable
 from fairq.server.net.connection import Connection
 from fairq.server.net.worker_registry import WorkerRegistry
 from fairq.server.run import Served
 from fairq.store import keys
+from fairq.store.connection import Connection as StoreConnection
 from fairq.store.store import Store
 from tests import stores
 from tests.store.proxy import open_proxy
@@ -182,6 +185,22 @@ async def test_a_full_store_numbers_no_attach(served: Served, server_store: str)
     finally:
         client.config_set("maxmemory", 0)
         client.close()
+
+
+async def test_a_worker_attaches_though_its_attach_cannot_be_counted(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = StoreConnection.call
+
+    async def fail(self: StoreConnection, *command: Any) -> Any:
+        if command[0] == "INCR":
+            raise Unavailable("the node with that key is away")
+        return await call(self, *command)
+
+    monkeypatch.setattr(StoreConnection, "call", fail)
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", name="mill", started_at_ms=1_000)
+        await worker.quiet()
 
 
 async def test_two_that_attach_at_the_same_time_do_not_both_stay(
