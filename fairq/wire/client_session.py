@@ -17,13 +17,14 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.errors import RETRYABLE, BadFrame, BadRequest, Closed, FairqError, TooLarge, TooMany, from_code
+from fairq.errors import RETRYABLE, BadFrame, BadRequest, Closed, Draining, FairqError, TooLarge, TooMany, from_code
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
 from fairq.model.tasks import OPTIONS, NewTask
 from fairq.wire.beside import Message, check_payload_size, encode, payload_field, size_of, split
 from fairq.wire.calls import Call, Exchange, outcomes_of, refusals_of
 from fairq.wire.decode import decode_server
 from fairq.wire.frames import Dismiss, Drain, Ended, Error, HeldLease, Push, Reply, Stop, Welcome
+from fairq.wire.pauses import Key, Pauses
 from fairq.wire.session import Session
 from fairq.wire.strict_json import check_cost
 from fairq.wire.terms import MESSAGE_BYTES, Role
@@ -36,6 +37,7 @@ _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer
 TASK_BYTES = 256  # of a task in a frame, around its payload
 _HELD_BYTES = 256  # of the lease from which a task is enqueued
 _PLAIN = tuple(OPTIONS.values())
+_OF_SERVER = frozenset({Draining.code, TooMany.code})  # refusals that concern every queue
 
 
 @define(eq=False)
@@ -44,7 +46,14 @@ class _RequestExchange(Exchange):
     kind: str
     body: Mapping[str, Any]
     call: Call
+    number: int  # requests of a queue keep their order
     refusals: int = 0
+
+    @property
+    def key(self) -> Key:
+        """All requests of a queue share a key, and so do those of none."""
+        queue = self.body.get("queue")
+        return "request", queue if isinstance(queue, str) else ""
 
     def answered(self, body: dict[str, Any], now: float) -> None:
         self.call.finish(body)
@@ -56,7 +65,7 @@ class _RequestExchange(Exchange):
             self.session.put_off(self, now + self.session.pause_s(self.refusals, error.retry_in_ms))
         elif error.code in RETRYABLE:
             self.call.refused(error)
-            self.session.back_off(now, error.retry_in_ms)
+            self.session.back_off(error, now, self.key)
             self.session.requests.appendleft(self)
         else:
             self.call.finish(error=error)
@@ -111,6 +120,11 @@ class _EnqueueExchange(Exchange):
     queue: str
     chunks: list[_Chunk]
 
+    @property
+    def key(self) -> Key:
+        """Each kind and queue has lines of its own."""
+        return self.kind, self.queue
+
     def answered(self, body: dict[str, Any], now: float) -> None:
         outcomes = outcomes_of(body, "outcomes", sum(chunk.stop - chunk.start for chunk in self.chunks))
         at, refusals, refused = 0, refusals_of(body), list[_Chunk]()
@@ -144,7 +158,7 @@ class _EnqueueExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         if error.code in RETRYABLE:
-            self.session.back_off(now, error.retry_in_ms)
+            self.session.back_off(error, now, self.key)
         elif len(self.chunks) == 1:
             self.chunks[0].call.finish(error=error)
             return
@@ -226,12 +240,14 @@ class ClientSession(Session):
     _failures: int = field(default=0, init=False)
     _opened_at: float = field(default=0.0, init=False)
     _refusals: int = field(default=0, init=False)
-    _resume_at: float | None = field(default=None, init=False)  # frames are held back until then
+    _resume_at: float | None = field(default=None, init=False)  # all frames are held back until then
+    pauses: Pauses = field(init=False)  # of some frames
     _under_way: dict[int, Exchange] = field(factory=dict, init=False)
     _later: list[tuple[float, int, _RequestExchange]] = field(factory=list, init=False)  # a heap
 
     def __attrs_post_init__(self) -> None:
-        self.waits = Waits(self.back_off)
+        self.pauses = Pauses(self.pause_s)
+        self.waits = Waits(self.back_off, self.is_paused)
 
     def connected(self, now: float) -> None:
         """Note that a connection is established; the server sends the first frame."""
@@ -255,10 +271,17 @@ class ClientSession(Session):
         for exchange in reversed(exchanges.values()):
             exchange.lost()
 
-    def back_off(self, now: float, retry_in_ms: int | None = None) -> None:
-        """Delay new frames: the server cannot serve now, or named a time (ms) to wait."""
-        self._refusals += 1
-        self._resume_at = now + self.pause_s(self._refusals, retry_in_ms)
+    def back_off(self, error: FairqError, now: float, key: Key | None = None) -> None:
+        """Delay new frames: those of `key`, whose queue cannot be served now; all, if the server itself cannot."""
+        if key is None or error.code in _OF_SERVER:
+            self._refusals += 1
+            self._resume_at = now + self.pause_s(self._refusals, error.retry_in_ms)
+        else:
+            self.pauses.begin(key, now, error.retry_in_ms)
+
+    def is_paused(self, key: Key) -> bool:
+        """Return whether frames of this kind and queue are held back, while others are not."""
+        return self.pauses.until(key) is not None
 
     def pause_s(self, refusals: int, retry_in_ms: int | None) -> float:
         """Return how long to wait after so many refusals in a row, of which the last named a time (ms)."""
@@ -266,8 +289,8 @@ class ClientSession(Session):
         return max(0.05 * 2.0 ** min(refusals, 5), 2 * asked_s) * (0.5 + self.jitter() / 2)
 
     def put_off(self, exchange: _RequestExchange, until: float) -> None:
-        """Send a request again later, and others meanwhile: it is one tenant of a producer that has too many."""
-        heapq.heappush(self._later, (until, self._number(), exchange))
+        """Send a request later, and others meanwhile: its queue, or one tenant of a producer, has to wait."""
+        heapq.heappush(self._later, (until, exchange.number, exchange))
 
     def close(self) -> None:
         """Fail all waiting calls and all later ones."""
@@ -279,7 +302,7 @@ class ClientSession(Session):
     def request(self, kind: str, body: Mapping[str, Any], deadline: float) -> Call:
         """Send a request; the call's result is the reply's body."""
         call = self._remember(Call(deadline))
-        self.requests.append(_RequestExchange(self, kind, body, call))
+        self.requests.append(_RequestExchange(self, kind, body, call, self._number()))
         return call
 
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
@@ -329,8 +352,10 @@ class ClientSession(Session):
         frame = decode_server(message)
         match frame:
             case Reply(ref=ref, body=body):
-                self._find(ref).answered(body, now)
+                exchange = self._find(ref)
+                exchange.answered(body, now)
                 self._refusals = 0
+                self.pauses.served(exchange.key)
                 self._forget(ref)
             case Ended(ref=ref, tasks=tasks):
                 self._find(ref).told(tasks)
@@ -392,8 +417,11 @@ class ClientSession(Session):
         """Return the frames to send, in order; puts waiting requests and tasks into frames."""
         if self._resume_at is not None and now >= self._resume_at:
             self._resume_at = None
+        self.pauses.end(now)
+        due = list[_RequestExchange]()
         while self._later and self._later[0][0] <= now:
-            self.requests.append(heapq.heappop(self._later)[2])
+            due.append(heapq.heappop(self._later)[2])
+        self.requests.extendleft(reversed(due))
         if self.is_open and self._resume_at is None:
             self.gather(now)
         return super().outgoing(now)
@@ -402,7 +430,9 @@ class ClientSession(Session):
         """Put requests, waits and tasks into frames, as far as the send window allows."""
         while self.requests:
             exchange = self.requests.popleft()
-            if not exchange.call.is_done:
+            if (until := self.pauses.until(exchange.key)) is not None:
+                self.put_off(exchange, until)
+            elif not exchange.call.is_done:
                 exchange.call.under_way += 1
                 self._try(exchange.kind, exchange.body, exchange, now)
         if self.waits.has_outgoing:
@@ -418,7 +448,8 @@ class ClientSession(Session):
 
     def _next_lines(self) -> tuple[str, str] | None:
         """Return which lines are next; a server that drains still serves the handlers whose leases it knows."""
-        return next((key for key in self.chunks if key[0] == "enqueue_from" or not self.is_draining), None)
+        kinds = ("enqueue_from",) if self.is_draining else ("enqueue", "enqueue_from")
+        return next((key for key in self.chunks if key[0] in kinds and not self.is_paused(key)), None)
 
     def _take_batch(self, lines: OrderedDict[str, deque[_Chunk]]) -> list[_Chunk]:
         """Take chunks off the tenants' lines in turn, up to `max_batch` places and a message's bytes."""
@@ -482,6 +513,8 @@ class ClientSession(Session):
             earliest = min(earliest, super().deadline())
         if self.is_open and self._resume_at is not None:
             earliest = min(earliest, self._resume_at)
+        if self.is_open:
+            earliest = min(earliest, self.pauses.deadline())
         if self.is_open and self._later:
             earliest = min(earliest, self._later[0][0])
         return earliest
