@@ -60,6 +60,8 @@ class Call:
 class Exchange:
     """One frame under way, and how its answer is handled."""
 
+    has_window = False  # so many of its type may be under way
+
     @property
     def key(self) -> Key:
         """A refusal for now delays the other frames that have the same key."""

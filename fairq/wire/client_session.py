@@ -1,7 +1,8 @@
 """The client's end of a connection, across reconnects: calls, their deadlines, and resending.
 
 Every call is idempotent on ids that its caller chose, so a call without an answer is sent again on the next
-connection. Concurrent enqueues are coalesced: while SEND_WINDOW frames are under way, tasks gather for one frame. Tasks
+connection. Concurrent enqueues are coalesced: while SEND_WINDOW frames are under way, tasks gather for one frame. One
+frame of each queue that was refused goes apart, MAX_APART in all: a store that is away takes seconds to say so. Tasks
 of a producer's tenants, and those of the tenants whose tasks a worker runs, wait in a line for each tenant, and the
 lines take turns.
 """
@@ -31,11 +32,13 @@ from fairq.wire.terms import MESSAGE_BYTES, Role
 from fairq.wire.waits import Wait, Waits
 
 SEND_WINDOW = 2
+MAX_APART = 32
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
 _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
 TASK_BYTES = 256  # of a task in a frame, around its payload
 _HELD_BYTES = 256  # of the lease from which a task is enqueued
+_Place = type[Exchange] | Key | None  # what a frame under way counts as; None: as one apart
 _PLAIN = tuple(OPTIONS.values())
 _OF_SERVER = frozenset({Draining.code, TooMany.code})  # refusals that concern every queue
 
@@ -119,6 +122,7 @@ class _EnqueueExchange(Exchange):
     kind: str
     queue: str
     chunks: list[_Chunk]
+    has_window = True
 
     @property
     def key(self) -> Key:
@@ -233,7 +237,7 @@ class ClientSession(Session):
         factory=lambda: defaultdict(OrderedDict), init=False
     )  # by kind of frame and queue, and then by tenant
     waits: Waits = field(init=False)
-    under_way: Counter[type[Exchange]] = field(factory=Counter, init=False)  # how many frames are under way
+    under_way: Counter[_Place] = field(factory=Counter, init=False)  # how many frames are under way
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
     _calls_to_sweep: int = field(default=1_000, init=False)
     _number: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False)
@@ -242,7 +246,7 @@ class ClientSession(Session):
     _refusals: int = field(default=0, init=False)
     _resume_at: float | None = field(default=None, init=False)  # all frames are held back until then
     pauses: Pauses = field(init=False)  # of some frames
-    _under_way: dict[int, Exchange] = field(factory=dict, init=False)
+    _under_way: dict[int, tuple[Exchange, Sequence[_Place]]] = field(factory=dict, init=False)
     _later: list[tuple[float, int, _RequestExchange]] = field(factory=list, init=False)  # a heap
 
     def __attrs_post_init__(self) -> None:
@@ -268,7 +272,7 @@ class ClientSession(Session):
         self._outbox, self.outgoing_bytes = [], 0
         exchanges, self._under_way = self._under_way, {}
         self.under_way.clear()
-        for exchange in reversed(exchanges.values()):
+        for exchange, _ in reversed(exchanges.values()):
             exchange.lost()
 
     def back_off(self, error: FairqError, now: float, key: Key | None = None) -> None:
@@ -384,10 +388,21 @@ class ClientSession(Session):
     def _find(self, ref: int) -> Exchange:
         if ref not in self._under_way:
             raise BadFrame(f"invalid reply: no request under way has ref {ref}")
-        return self._under_way[ref]
+        return self._under_way[ref][0]
 
     def _forget(self, ref: int) -> None:
-        self.under_way[type(self._under_way.pop(ref))] -= 1
+        for place in self._under_way.pop(ref)[1]:
+            self.under_way[place] -= 1
+            if not self.under_way[place]:
+                del self.under_way[place]
+
+    def has_room(self, kind: type[Exchange], key: Key, window: int) -> bool:
+        """Return whether a frame of this type and key may be sent now; one that was refused goes apart."""
+        if self.is_paused(key):
+            return False
+        if self.pauses.is_refused(key):
+            return not self.under_way[key] and self.under_way[None] < MAX_APART
+        return self.under_way[kind] < window
 
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange) -> None:
         """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would refuse it."""
@@ -396,8 +411,9 @@ class ClientSession(Session):
         if size_of(message, self.max_message_bytes) > self.max_message_bytes:
             raise TooLarge(f"the {kind} request is too large: a message has at most {self.max_message_bytes} bytes")
         check_cost(split(message)[0])
-        self._under_way[ref] = exchange
-        self.under_way[type(exchange)] += 1
+        is_apart = exchange.has_window and self.pauses.is_refused(exchange.key)
+        self._under_way[ref] = exchange, (exchange.key, None) if is_apart else (type(exchange),)
+        self.under_way.update(self._under_way[ref][1])
         self.put(message)
 
     def _try(self, kind: str, body: Mapping[str, Any], exchange: Exchange, now: float) -> None:
@@ -437,7 +453,7 @@ class ClientSession(Session):
                 self._try(exchange.kind, exchange.body, exchange, now)
         if self.waits.has_outgoing:
             self.waits.gather(now, lambda body, exchange: self._try("wait_tasks", body, exchange, now))
-        while self.under_way[_EnqueueExchange] < SEND_WINDOW and (key := self._next_lines()):
+        while key := self._next_lines():
             lines = self.chunks.pop(key)
             chunks = self._take_batch(lines)
             if lines:
@@ -449,7 +465,10 @@ class ClientSession(Session):
     def _next_lines(self) -> tuple[str, str] | None:
         """Return which lines are next; a server that drains still serves the handlers whose leases it knows."""
         kinds = ("enqueue_from",) if self.is_draining else ("enqueue", "enqueue_from")
-        return next((key for key in self.chunks if key[0] in kinds and not self.is_paused(key)), None)
+        if self.under_way[_EnqueueExchange] >= SEND_WINDOW and not self.pauses.has_any:
+            return None
+        room = (key for key in self.chunks if key[0] in kinds and self.has_room(_EnqueueExchange, key, SEND_WINDOW))
+        return next(room, None)
 
     def _take_batch(self, lines: OrderedDict[str, deque[_Chunk]]) -> list[_Chunk]:
         """Take chunks off the tenants' lines in turn, up to `max_batch` places and a message's bytes."""

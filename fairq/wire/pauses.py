@@ -51,6 +51,15 @@ class Pauses:
         """Return when the pause of these frames ends, if there is one."""
         return self._until.get(key)
 
+    @property
+    def has_any(self) -> bool:
+        """Whether any frames were refused when last answered."""
+        return bool(self._refusals)
+
+    def is_refused(self, key: Key) -> bool:
+        """Return whether these frames were refused when last answered."""
+        return key in self._refusals
+
     def deadline(self) -> float:
         """Return when the next pause ends."""
         return self._ends[0][0] if self._ends else float("inf")

@@ -83,6 +83,7 @@ class _SettleExchange(Exchange):
     session: WorkerSession
     queue: str
     settlements: list[Settlement]
+    has_window = True
 
     @property
     def key(self) -> Key:
@@ -252,9 +253,10 @@ class WorkerSession(ClientSession):
     @property
     def unsent(self) -> int:
         """How many settlements are sent at the end of the turn: none that wait for earlier ones, or for a pause."""
-        is_blocked = self.under_way[_SettleExchange] >= self._window
-        lines = self.settlements.items()
-        return 0 if is_blocked else sum(len(line) for queue, line in lines if not self.is_paused(_key(queue)))
+        return sum(len(line) for queue, line in self.settlements.items() if line and self._may_settle(queue))
+
+    def _may_settle(self, queue: str) -> bool:
+        return self.has_room(_SettleExchange, _key(queue), self._window)
 
     @property
     def has_outgoing(self) -> bool:
@@ -291,7 +293,7 @@ class WorkerSession(ClientSession):
             self.told_credit = self.credit
             self.start("credit", {"credit": self.credit}, _CreditExchange(self))
         for queue, waiting in self.settlements.items():
-            while waiting and self.under_way[_SettleExchange] < self._window and not self.is_paused(_key(queue)):
+            while waiting and self._may_settle(queue):
                 batch = self._take_settlements(queue, waiting)
                 body = {"queue": queue, "settlements": [_encode(each) for each in batch]}
                 self.start("settle", body, _SettleExchange(self, queue, batch))

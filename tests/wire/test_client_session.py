@@ -9,7 +9,7 @@ import pytest
 
 from fairq.errors import BadFrame, BadRequest, Closed, Draining, OutcomeUnknown, TooLarge, Unavailable
 from fairq.model.tasks import NewTask
-from fairq.wire.client_session import RECONNECT_BASE_S, RECONNECT_CAP_S, SEND_WINDOW
+from fairq.wire.client_session import MAX_APART, RECONNECT_BASE_S, RECONNECT_CAP_S, SEND_WINDOW
 from fairq.wire.pauses import REMEMBERED_S
 from fairq.wire.strict_json import MAX_COST, check_cost
 from tests.frames import read_frame
@@ -511,6 +511,29 @@ def test_requests_about_a_queue_that_is_refused_delay_no_others_and_keep_their_o
     end.now += 0.08
     end.session.request("counts", {"queue": "bad"}, end.now + 9)
     assert [frame["type"] for frame in end.sent()] == ["pause", "resume", "queue", "counts"]
+
+
+def test_a_refused_queue_whose_answer_takes_long_takes_no_place_of_others(end: End) -> None:
+    for n in range(MAX_APART + 5):
+        end.enqueue("a", queue=f"bad{n}")
+        end.refuse(end.only(), "unavailable")
+    end.now += 1
+    apart = end.sent()
+    assert len(apart) == MAX_APART
+    for n in range(MAX_APART + 5):
+        end.enqueue("b", queue=f"bad{n}")  # each has one frame under way at most
+    frames = []
+    for n in range(3):
+        end.enqueue(f"{n}", queue="good")
+        frames += end.sent()
+    assert [(frame["queue"], ids(frame)) for frame in frames] == [("good", ["0"]), ("good", ["1"])]
+    end.stored(apart[0])
+    last = f"bad{MAX_APART}"  # its turn comes when there is a place apart; `bad0` waits for one of the others
+    assert [(frame["queue"], ids(frame)) for frame in end.sent()] == [(last, ["a", "b"])]
+    end.stored(frames[0])
+    assert [frame["queue"] for frame in end.sent()] == ["bad0"]
+    end.disconnect()
+    assert not end.session.under_way
 
 
 @pytest.mark.parametrize("queue", [None, 5, ["q"], {}])

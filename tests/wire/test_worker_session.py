@@ -749,3 +749,10 @@ def test_a_queue_that_refuses_settlements_delays_no_other(code: str) -> None:
     assert end.session.deadline() - end.now == pytest.approx(0.075)
     end.pass_time(0.08)
     assert ids(end.only()) == ["a", "b"]
+    end.push("e", queue="bad")
+    end.ack("e", queue="bad")
+    assert (end.session.unsent, end.sent()) == (0, [])  # one frame at most of a queue that was refused
+    for id in ("f", "g"):
+        end.push(id, queue="good")
+        end.ack(id, queue="good")
+        assert ids(end.only()) == [id]
