@@ -400,7 +400,7 @@ class ClientSession(Session):
         """Return whether a frame of this type and key may be sent now; one that was refused goes apart."""
         if self.is_paused(key):
             return False
-        if self.pauses.is_refused(key):
+        if self.pauses.refusals(key):
             return not self.under_way[key] and self.under_way[None] < MAX_APART
         return self.under_way[kind] < window
 
@@ -411,7 +411,7 @@ class ClientSession(Session):
         if size_of(message, self.max_message_bytes) > self.max_message_bytes:
             raise TooLarge(f"the {kind} request is too large: a message has at most {self.max_message_bytes} bytes")
         check_cost(split(message)[0])
-        is_apart = exchange.has_window and self.pauses.is_refused(exchange.key)
+        is_apart = exchange.has_window and self.pauses.refusals(exchange.key) > 0
         self._under_way[ref] = exchange, (exchange.key, None) if is_apart else (type(exchange),)
         self.under_way.update(self._under_way[ref][1])
         self.put(message)

@@ -56,9 +56,9 @@ class Pauses:
         """Whether any frames were refused when last answered."""
         return bool(self._refusals)
 
-    def is_refused(self, key: Key) -> bool:
-        """Return whether these frames were refused when last answered."""
-        return key in self._refusals
+    def refusals(self, key: Key) -> int:
+        """Return how many times in a row these frames were refused, each after a pause."""
+        return self._refusals[key][0] if key in self._refusals else 0
 
     def deadline(self) -> float:
         """Return when the next pause ends."""

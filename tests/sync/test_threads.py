@@ -237,10 +237,10 @@ def test_a_queue_in_repair_delays_no_other(service: Service, ada: fairq.sync.Cli
     refused = calls.start(partial(ada.enqueue, "bad", 1, timeout=LIMIT_S))
     pauses = ada._driver.session.pauses
     wait_until(lambda: pauses.has_any)
-    began = pauses._refusals["enqueue", "bad"][0]
+    began = pauses.refusals(("enqueue", "bad"))
     for n in range(100):
         ada.enqueue("good", n)
-    assert pauses._refusals["enqueue", "bad"][0] <= began + 5, "they waited for the pauses of `bad`"
+    assert pauses.refusals(("enqueue", "bad")) <= began + 5, "they waited for the pauses of `bad`"
     assert refused not in calls.told
     assert service.call(repair, "bad").outcome == "done"
     (task,) = calls.join(refused)
