@@ -8,6 +8,7 @@ from typing import Any
 from attrs import define
 
 from fairq.errors import BadFrame, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
+from fairq.wire.pauses import Key
 
 REFUSED = "refused"  # the outcome of a task whose tenant was refused; the reply's `refusals` say why
 FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
@@ -58,6 +59,13 @@ class Call:
 
 class Exchange:
     """One frame under way, and how its answer is handled."""
+
+    has_window = False  # so many of its type may be under way
+
+    @property
+    def key(self) -> Key:
+        """A refusal for now delays the other frames that have the same key."""
+        return type(self).__name__, ""
 
     def answered(self, body: dict[str, Any], now: float) -> None:
         """Handle the reply. Raises: BadFrame, before anything is changed, if it does not fit the request."""

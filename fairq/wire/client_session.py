@@ -1,7 +1,8 @@
 """The client's end of a connection, across reconnects: calls, their deadlines, and resending.
 
 Every call is idempotent on ids that its caller chose, so a call without an answer is sent again on the next
-connection. Concurrent enqueues are coalesced: while SEND_WINDOW frames are under way, tasks gather for one frame. Tasks
+connection. Concurrent enqueues are coalesced: while SEND_WINDOW frames are under way, tasks gather for one frame. One
+frame of each queue that was refused goes apart, MAX_APART in all: a store that is away takes seconds to say so. Tasks
 of a producer's tenants, and those of the tenants whose tasks a worker runs, wait in a line for each tenant, and the
 lines take turns.
 """
@@ -17,25 +18,29 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.errors import RETRYABLE, BadFrame, BadRequest, Closed, FairqError, TooLarge, TooMany, from_code
+from fairq.errors import RETRYABLE, BadFrame, BadRequest, Closed, Draining, FairqError, TooLarge, TooMany, from_code
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
 from fairq.model.tasks import OPTIONS, NewTask
 from fairq.wire.beside import Message, check_payload_size, encode, payload_field, size_of, split
 from fairq.wire.calls import Call, Exchange, outcomes_of, refusals_of
 from fairq.wire.decode import decode_server
 from fairq.wire.frames import Dismiss, Drain, Ended, Error, HeldLease, Push, Reply, Stop, Welcome
+from fairq.wire.pauses import Key, Pauses
 from fairq.wire.session import Session
 from fairq.wire.strict_json import check_cost
 from fairq.wire.terms import MESSAGE_BYTES, Role
 from fairq.wire.waits import Wait, Waits
 
 SEND_WINDOW = 2
+MAX_APART = 32
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
 _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
 TASK_BYTES = 256  # of a task in a frame, around its payload
 _HELD_BYTES = 256  # of the lease from which a task is enqueued
+_Place = type[Exchange] | Key | None  # what a frame under way counts as; None: as one apart
 _PLAIN = tuple(OPTIONS.values())
+_OF_SERVER = frozenset({Draining.code, TooMany.code})  # refusals that concern every queue
 
 
 @define(eq=False)
@@ -44,7 +49,14 @@ class _RequestExchange(Exchange):
     kind: str
     body: Mapping[str, Any]
     call: Call
+    number: int  # requests of a queue keep their order
     refusals: int = 0
+
+    @property
+    def key(self) -> Key:
+        """All requests of a queue share a key, and so do those of none."""
+        queue = self.body.get("queue")
+        return "request", queue if isinstance(queue, str) else ""
 
     def answered(self, body: dict[str, Any], now: float) -> None:
         self.call.finish(body)
@@ -56,7 +68,7 @@ class _RequestExchange(Exchange):
             self.session.put_off(self, now + self.session.pause_s(self.refusals, error.retry_in_ms))
         elif error.code in RETRYABLE:
             self.call.refused(error)
-            self.session.back_off(now, error.retry_in_ms)
+            self.session.back_off(error, now, self.key)
             self.session.requests.appendleft(self)
         else:
             self.call.finish(error=error)
@@ -110,6 +122,12 @@ class _EnqueueExchange(Exchange):
     kind: str
     queue: str
     chunks: list[_Chunk]
+    has_window = True
+
+    @property
+    def key(self) -> Key:
+        """Each kind and queue has lines of its own."""
+        return self.kind, self.queue
 
     def answered(self, body: dict[str, Any], now: float) -> None:
         outcomes = outcomes_of(body, "outcomes", sum(chunk.stop - chunk.start for chunk in self.chunks))
@@ -144,7 +162,7 @@ class _EnqueueExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         if error.code in RETRYABLE:
-            self.session.back_off(now, error.retry_in_ms)
+            self.session.back_off(error, now, self.key)
         elif len(self.chunks) == 1:
             self.chunks[0].call.finish(error=error)
             return
@@ -219,19 +237,21 @@ class ClientSession(Session):
         factory=lambda: defaultdict(OrderedDict), init=False
     )  # by kind of frame and queue, and then by tenant
     waits: Waits = field(init=False)
-    under_way: Counter[type[Exchange]] = field(factory=Counter, init=False)  # how many frames are under way
+    under_way: Counter[_Place] = field(factory=Counter, init=False)  # how many frames are under way
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
     _calls_to_sweep: int = field(default=1_000, init=False)
     _number: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False)
     _failures: int = field(default=0, init=False)
     _opened_at: float = field(default=0.0, init=False)
     _refusals: int = field(default=0, init=False)
-    _resume_at: float | None = field(default=None, init=False)  # frames are held back until then
-    _under_way: dict[int, Exchange] = field(factory=dict, init=False)
+    _resume_at: float | None = field(default=None, init=False)  # all frames are held back until then
+    pauses: Pauses = field(init=False)  # of some frames
+    _under_way: dict[int, tuple[Exchange, Sequence[_Place]]] = field(factory=dict, init=False)
     _later: list[tuple[float, int, _RequestExchange]] = field(factory=list, init=False)  # a heap
 
     def __attrs_post_init__(self) -> None:
-        self.waits = Waits(self.back_off)
+        self.pauses = Pauses(self.pause_s)
+        self.waits = Waits(self.back_off, self.is_paused)
 
     def connected(self, now: float) -> None:
         """Note that a connection is established; the server sends the first frame."""
@@ -252,13 +272,20 @@ class ClientSession(Session):
         self._outbox, self.outgoing_bytes = [], 0
         exchanges, self._under_way = self._under_way, {}
         self.under_way.clear()
-        for exchange in reversed(exchanges.values()):
+        for exchange, _ in reversed(exchanges.values()):
             exchange.lost()
 
-    def back_off(self, now: float, retry_in_ms: int | None = None) -> None:
-        """Delay new frames: the server cannot serve now, or named a time (ms) to wait."""
-        self._refusals += 1
-        self._resume_at = now + self.pause_s(self._refusals, retry_in_ms)
+    def back_off(self, error: FairqError, now: float, key: Key | None = None) -> None:
+        """Delay new frames: those of `key`, whose queue cannot be served now; all, if the server itself cannot."""
+        if key is None or error.code in _OF_SERVER:
+            self._refusals += 1
+            self._resume_at = now + self.pause_s(self._refusals, error.retry_in_ms)
+        else:
+            self.pauses.begin(key, now, error.retry_in_ms)
+
+    def is_paused(self, key: Key) -> bool:
+        """Return whether frames of this kind and queue are held back, while others are not."""
+        return self.pauses.until(key) is not None
 
     def pause_s(self, refusals: int, retry_in_ms: int | None) -> float:
         """Return how long to wait after so many refusals in a row, of which the last named a time (ms)."""
@@ -266,8 +293,8 @@ class ClientSession(Session):
         return max(0.05 * 2.0 ** min(refusals, 5), 2 * asked_s) * (0.5 + self.jitter() / 2)
 
     def put_off(self, exchange: _RequestExchange, until: float) -> None:
-        """Send a request again later, and others meanwhile: it is one tenant of a producer that has too many."""
-        heapq.heappush(self._later, (until, self._number(), exchange))
+        """Send a request later, and others meanwhile: its queue, or one tenant of a producer, has to wait."""
+        heapq.heappush(self._later, (until, exchange.number, exchange))
 
     def close(self) -> None:
         """Fail all waiting calls and all later ones."""
@@ -279,7 +306,7 @@ class ClientSession(Session):
     def request(self, kind: str, body: Mapping[str, Any], deadline: float) -> Call:
         """Send a request; the call's result is the reply's body."""
         call = self._remember(Call(deadline))
-        self.requests.append(_RequestExchange(self, kind, body, call))
+        self.requests.append(_RequestExchange(self, kind, body, call, self._number()))
         return call
 
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
@@ -329,8 +356,10 @@ class ClientSession(Session):
         frame = decode_server(message)
         match frame:
             case Reply(ref=ref, body=body):
-                self._find(ref).answered(body, now)
+                exchange = self._find(ref)
+                exchange.answered(body, now)
                 self._refusals = 0
+                self.pauses.served(exchange.key)
                 self._forget(ref)
             case Ended(ref=ref, tasks=tasks):
                 self._find(ref).told(tasks)
@@ -359,10 +388,21 @@ class ClientSession(Session):
     def _find(self, ref: int) -> Exchange:
         if ref not in self._under_way:
             raise BadFrame(f"invalid reply: no request under way has ref {ref}")
-        return self._under_way[ref]
+        return self._under_way[ref][0]
 
     def _forget(self, ref: int) -> None:
-        self.under_way[type(self._under_way.pop(ref))] -= 1
+        for place in self._under_way.pop(ref)[1]:
+            self.under_way[place] -= 1
+            if not self.under_way[place]:
+                del self.under_way[place]
+
+    def has_room(self, kind: type[Exchange], key: Key, window: int) -> bool:
+        """Return whether a frame of this type and key may be sent now; one that was refused goes apart."""
+        if self.is_paused(key):
+            return False
+        if self.pauses.refusals(key):
+            return not self.under_way[key] and self.under_way[None] < MAX_APART
+        return self.under_way[kind] < window
 
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange) -> None:
         """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would refuse it."""
@@ -371,8 +411,9 @@ class ClientSession(Session):
         if size_of(message, self.max_message_bytes) > self.max_message_bytes:
             raise TooLarge(f"the {kind} request is too large: a message has at most {self.max_message_bytes} bytes")
         check_cost(split(message)[0])
-        self._under_way[ref] = exchange
-        self.under_way[type(exchange)] += 1
+        is_apart = exchange.has_window and self.pauses.refusals(exchange.key) > 0
+        self._under_way[ref] = exchange, (exchange.key, None) if is_apart else (type(exchange),)
+        self.under_way.update(self._under_way[ref][1])
         self.put(message)
 
     def _try(self, kind: str, body: Mapping[str, Any], exchange: Exchange, now: float) -> None:
@@ -392,8 +433,11 @@ class ClientSession(Session):
         """Return the frames to send, in order; puts waiting requests and tasks into frames."""
         if self._resume_at is not None and now >= self._resume_at:
             self._resume_at = None
+        self.pauses.end(now)
+        due = list[_RequestExchange]()
         while self._later and self._later[0][0] <= now:
-            self.requests.append(heapq.heappop(self._later)[2])
+            due.append(heapq.heappop(self._later)[2])
+        self.requests.extendleft(reversed(due))
         if self.is_open and self._resume_at is None:
             self.gather(now)
         return super().outgoing(now)
@@ -402,12 +446,14 @@ class ClientSession(Session):
         """Put requests, waits and tasks into frames, as far as the send window allows."""
         while self.requests:
             exchange = self.requests.popleft()
-            if not exchange.call.is_done:
+            if (until := self.pauses.until(exchange.key)) is not None:
+                self.put_off(exchange, until)
+            elif not exchange.call.is_done:
                 exchange.call.under_way += 1
                 self._try(exchange.kind, exchange.body, exchange, now)
         if self.waits.has_outgoing:
             self.waits.gather(now, lambda body, exchange: self._try("wait_tasks", body, exchange, now))
-        while self.under_way[_EnqueueExchange] < SEND_WINDOW and (key := self._next_lines()):
+        while key := self._next_lines():
             lines = self.chunks.pop(key)
             chunks = self._take_batch(lines)
             if lines:
@@ -418,7 +464,11 @@ class ClientSession(Session):
 
     def _next_lines(self) -> tuple[str, str] | None:
         """Return which lines are next; a server that drains still serves the handlers whose leases it knows."""
-        return next((key for key in self.chunks if key[0] == "enqueue_from" or not self.is_draining), None)
+        kinds = ("enqueue_from",) if self.is_draining else ("enqueue", "enqueue_from")
+        if self.under_way[_EnqueueExchange] >= SEND_WINDOW and not self.pauses.has_any:
+            return None
+        room = (key for key in self.chunks if key[0] in kinds and self.has_room(_EnqueueExchange, key, SEND_WINDOW))
+        return next(room, None)
 
     def _take_batch(self, lines: OrderedDict[str, deque[_Chunk]]) -> list[_Chunk]:
         """Take chunks off the tenants' lines in turn, up to `max_batch` places and a message's bytes."""
@@ -482,6 +532,8 @@ class ClientSession(Session):
             earliest = min(earliest, super().deadline())
         if self.is_open and self._resume_at is not None:
             earliest = min(earliest, self._resume_at)
+        if self.is_open:
+            earliest = min(earliest, self.pauses.deadline())
         if self.is_open and self._later:
             earliest = min(earliest, self._later[0][0])
         return earliest

@@ -17,6 +17,7 @@ from attrs import define, field
 from fairq.errors import RETRYABLE, BadFrame, FairqError, NotYet
 from fairq.model.checks import MAX_BATCH, owner_of
 from fairq.wire.calls import Call, Exchange
+from fairq.wire.pauses import Key
 from fairq.wire.terms import ANSWER_S, MAX_PRODUCER_WAITING, MAX_TENANT_WAITING, MAX_WAITING, WAIT_MS
 
 FEEDS = 96  # of the server's places, left for batches and feeds
@@ -46,12 +47,21 @@ class Wait(Call):
             self.take_last_look(self)
 
 
+def _key(queue: str) -> Key:
+    return "wait_tasks", queue
+
+
 @define(eq=False)
 class _WaitExchange(Exchange):
     pool: Waits
     queue: str
     is_last: bool
     waits: dict[str, list[Wait]] = field(factory=dict)  # for the ends not told yet, by task id
+
+    @property
+    def key(self) -> Key:
+        """All waits of a queue share a key."""
+        return _key(self.queue)
 
     def time_left(self, now: float) -> int:
         """Return how long the server is to wait (ms): for the last of the deadlines."""
@@ -80,7 +90,7 @@ class _WaitExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         if error.code in RETRYABLE:
-            self.pool.back_off(now, error.retry_in_ms)
+            self.pool.back_off(error, now, self.key)
         for wait in self._take_all():
             if error.code in RETRYABLE:
                 wait.refused(error)
@@ -110,9 +120,10 @@ class _WaitExchange(Exchange):
 
 @define(eq=False)
 class Waits:
-    """A client's waits that no request carries yet; `back_off(now, retry_in_ms)` delays new requests."""
+    """A client's waits that no request carries yet; `back_off(error, now, key)` delays new requests."""
 
-    back_off: Callable[[float, int | None], None]
+    back_off: Callable[[FairqError, float, Key], None]
+    is_paused: Callable[[Key], bool]
     most: int = MAX_WAITED  # that may be waited for at once, in all and of a tenant
     most_of_tenant: int = MAX_WAITED
     waited: int = field(default=0, init=False)  # ids for which the server waits
@@ -140,7 +151,7 @@ class Waits:
     def gather(self, now: float, send: Callable[[dict[str, Any], Exchange], None]) -> None:
         """Put waits into requests, as many as the server takes; the queue that was served goes behind the others."""
         for is_last in (False, True):  # last looks after the others: those whose time is up join them
-            for queue in [queue for queue, last in self._lines if last == is_last]:
+            for queue in [queue for queue, last in self._lines if last == is_last and not self.is_paused(_key(queue))]:
                 lines = self._lines[queue, is_last]
                 while exchange := self._take(queue, is_last, lines, now):
                     send({"queue": queue, "ids": list(exchange.waits), "timeout_ms": exchange.time_left(now)}, exchange)

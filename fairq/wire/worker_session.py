@@ -21,6 +21,7 @@ from fairq.wire.beside import Message
 from fairq.wire.calls import FATAL, Exchange, outcomes_of
 from fairq.wire.client_session import FRAME_BYTES, SEND_WINDOW, TASK_BYTES, ClientSession, encode_task
 from fairq.wire.frames import HeldLease, Push, Report, Stop
+from fairq.wire.pauses import Key
 from fairq.wire.strict_json import MAX_COST, cost_of
 
 _RENEWALS_PER_LEASE = 3
@@ -31,6 +32,10 @@ _LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
 _BYTES_PER_CHAR = 6  # at most, in JSON
 _LINK_COST = 64  # of a link, around its payload
 _FRAME_COST = 20_000  # of a frame of settlements, without their results
+
+
+def _key(queue: str) -> Key:
+    return "settle", queue
 
 
 def _ignore(*_: Any) -> None:
@@ -78,6 +83,12 @@ class _SettleExchange(Exchange):
     session: WorkerSession
     queue: str
     settlements: list[Settlement]
+    has_window = True
+
+    @property
+    def key(self) -> Key:
+        """Each queue has a line of its own."""
+        return _key(self.queue)
 
     def answered(self, body: dict[str, Any], now: float) -> None:
         outcomes = outcomes_of(body, "outcomes", len(self.settlements))
@@ -90,11 +101,11 @@ class _SettleExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         session = self.session
-        if error.code == StoreFull.code:  # links are new tasks: there may be room for them later
-            session.back_off(now, error.retry_in_ms)
+        if error.code in RETRYABLE or error.code == StoreFull.code:  # links are new tasks: there may be room later
+            session.back_off(error, now, self.key)
             self.lost()
-        elif error.code in RETRYABLE or error.code in FATAL:
-            session.refused(error, now)
+        elif error.code in FATAL:
+            session.fatal = error
             self.lost()
         elif len(self.settlements) > 1:  # one of them is invalid: each is sent alone to find out which
             session.alone.update((self.queue, each.id, each.lease) for each in self.settlements)
@@ -175,7 +186,7 @@ class WorkerSession(ClientSession):
     def refused(self, error: FairqError, now: float) -> bool:
         """Return whether to ask again after a delay; if not, `fatal` is set and this worker ends."""
         if error.code in RETRYABLE:
-            self.back_off(now, error.retry_in_ms)
+            self.back_off(error, now)
             return True
         self.fatal = error
         return False
@@ -241,9 +252,11 @@ class WorkerSession(ClientSession):
 
     @property
     def unsent(self) -> int:
-        """How many settlements are sent at the end of the turn: none while earlier ones must be answered first."""
-        is_blocked = self.under_way[_SettleExchange] >= self._window
-        return 0 if is_blocked else sum(map(len, self.settlements.values()))
+        """How many settlements are sent at the end of the turn: none that wait for earlier ones, or for a pause."""
+        return sum(len(line) for queue, line in self.settlements.items() if line and self._may_settle(queue))
+
+    def _may_settle(self, queue: str) -> bool:
+        return self.has_room(_SettleExchange, _key(queue), self._window)
 
     @property
     def has_outgoing(self) -> bool:
@@ -280,7 +293,7 @@ class WorkerSession(ClientSession):
             self.told_credit = self.credit
             self.start("credit", {"credit": self.credit}, _CreditExchange(self))
         for queue, waiting in self.settlements.items():
-            while waiting and self.under_way[_SettleExchange] < self._window:
+            while waiting and self._may_settle(queue):
                 batch = self._take_settlements(queue, waiting)
                 body = {"queue": queue, "settlements": [_encode(each) for each in batch]}
                 self.start("settle", body, _SettleExchange(self, queue, batch))

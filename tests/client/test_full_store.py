@@ -256,7 +256,7 @@ async def test_a_task_whose_links_find_no_room_is_done_when_there_is(
         ran["next"] += 1
 
     async def is_refused() -> bool:
-        return app._working.driver.session._refusals > 1
+        return app._working.driver.session.pauses.refusals(("settle", "emails")) > 1
 
     with trio.fail_after(40):
         task = await ada.enqueue("emails", 1)

@@ -9,7 +9,8 @@ import pytest
 
 from fairq.errors import BadFrame, BadRequest, Closed, Draining, OutcomeUnknown, TooLarge, Unavailable
 from fairq.model.tasks import NewTask
-from fairq.wire.client_session import RECONNECT_BASE_S, RECONNECT_CAP_S, SEND_WINDOW
+from fairq.wire.client_session import MAX_APART, RECONNECT_BASE_S, RECONNECT_CAP_S, SEND_WINDOW
+from fairq.wire.pauses import REMEMBERED_S
 from fairq.wire.strict_json import MAX_COST, check_cost
 from tests.frames import read_frame
 
@@ -464,3 +465,102 @@ def test_long_tasks_go_in_frames_between_which_others_are_read(end: End) -> None
     assert all(call.is_done for call in calls)
     assert [count for _, count in sizes] == [5, 3, 1, 1, 1]
     assert [size for size, _ in sizes] == [0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("code", ["unavailable", "outcome_unknown", "repairing"])
+def test_a_queue_that_is_refused_delays_no_other(end: End, code: str) -> None:
+    bad = end.enqueue("a", queue="bad")
+    pauses = []
+    for n in range(4):
+        end.refuse(end.only(), code)
+        good = [end.enqueue(f"{n}.{i}", queue="good") for i in range(3)]
+        end.enqueue(f"b{n}", queue="bad")
+        frame = end.only()
+        assert (frame["queue"], ids(frame)) == ("good", [f"{n}.{i}" for i in range(3)])
+        end.stored(frame)
+        assert [call.result for call in good] == [["ok"]] * 3
+        assert end.sent() == []
+        pauses.append(end.session.deadline() - end.now)
+        end.pass_time(pauses[-1])
+    assert pauses == pytest.approx([0.075, 0.15, 0.3, 0.6])  # an answer of another queue's makes none short
+    frame = end.only()
+    assert ids(frame) == ["a", "b0", "b1", "b2", "b3"]
+    end.stored(frame)
+    assert bad.result == ["ok"]
+    end.enqueue("c", queue="bad")
+    end.refuse(end.only(), code)
+    assert end.session.deadline() - end.now == pytest.approx(0.075)
+
+
+def test_requests_about_a_queue_that_is_refused_delay_no_others_and_keep_their_order(end: End) -> None:
+    for verb in ("pause", "resume"):
+        end.session.request(verb, {"queue": "bad"}, end.now + 9)
+    frames = end.sent()
+    for frame in reversed(frames):
+        end.refuse(frame, "unavailable")
+    end.session.request("queue", {"queue": "bad"}, end.now + 9)
+    for verb, body in (("queue", {"queue": "good"}), ("queues", {})):
+        end.session.request(verb, body, end.now + 9)
+    end.enqueue("a", queue="bad")  # another kind of frame
+    assert [(frame["type"], frame.get("queue")) for frame in end.sent()] == [
+        ("queue", "good"),
+        ("queues", None),
+        ("enqueue", "bad"),
+    ]
+    assert end.session.deadline() - end.now == pytest.approx(0.075)
+    end.now += 0.08
+    end.session.request("counts", {"queue": "bad"}, end.now + 9)
+    assert [frame["type"] for frame in end.sent()] == ["pause", "resume", "queue", "counts"]
+
+
+def test_a_refused_queue_whose_answer_takes_long_takes_no_place_of_others(end: End) -> None:
+    for n in range(MAX_APART + 5):
+        end.enqueue("a", queue=f"bad{n}")
+        end.refuse(end.only(), "unavailable")
+    end.now += 1
+    apart = end.sent()
+    assert len(apart) == MAX_APART
+    for n in range(MAX_APART + 5):
+        end.enqueue("b", queue=f"bad{n}")  # each has one frame under way at most
+    frames = []
+    for n in range(3):
+        end.enqueue(f"{n}", queue="good")
+        frames += end.sent()
+    assert [(frame["queue"], ids(frame)) for frame in frames] == [("good", ["0"]), ("good", ["1"])]
+    end.stored(apart[0])
+    last = f"bad{MAX_APART}"  # its turn comes when there is a place apart; `bad0` waits for one of the others
+    assert [(frame["queue"], ids(frame)) for frame in end.sent()] == [(last, ["a", "b"])]
+    end.stored(frames[0])
+    assert [frame["queue"] for frame in end.sent()] == ["bad0"]
+    end.disconnect()
+    assert not end.session.under_way
+
+
+@pytest.mark.parametrize("queue", [None, 5, ["q"], {}])
+def test_a_request_whose_queue_is_no_name_is_sent_again_too(end: End, queue: Any) -> None:
+    end.session.request("counts", {"queue": queue}, end.now + 9)
+    end.refuse(end.only(), "unavailable")
+    end.pass_time(1)
+    assert end.only()["queue"] == queue
+
+
+@pytest.mark.parametrize("code", ["too_many", "draining"])
+def test_a_server_that_cannot_serve_is_left_alone_by_every_queue(end: End, code: str) -> None:
+    end.enqueue("a", queue="one")
+    end.refuse(end.only(), code)
+    end.enqueue("b", queue="other")
+    end.session.request("queues", {}, end.now + 9)
+    assert end.sent() == []
+    end.pass_time(1)
+    assert {frame["type"] for frame in end.sent()} == {"enqueue", "queues"}
+
+
+def test_queues_refused_long_ago_are_forgotten(end: End) -> None:
+    for n in range(200):
+        end.enqueue("a", queue=f"q{n}", timeout=0.01)
+        end.refuse(end.sent()[-1], "unavailable")
+        end.pass_time(1)
+        end.sent()
+    assert len(end.session.pauses._refusals) <= REMEMBERED_S + 1
+    assert not end.session.pauses._until
+    assert not end.session.pauses._ends

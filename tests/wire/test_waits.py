@@ -241,3 +241,19 @@ def test_only_a_request_that_waits_has_an_answer_in_parts(end: End) -> None:
     end.session.request("tasks", {"queue": "q", "ids": ["a"]}, end.now + 9)
     with pytest.raises(BadFrame):
         told(end, end.only(), "a")
+
+
+def test_waits_in_a_queue_that_is_refused_delay_no_others(end: End) -> None:
+    bad = wait(end, "a", queue="bad")
+    end.refuse(end.only(), "unavailable")
+    last, good = wait(end, "b", 0, queue="bad"), wait(end, "c", queue="good")
+    request = end.only()
+    assert request["ids"] == ["c"]
+    answered(end, request, "c")
+    assert (bad.is_done, last.is_done, good.result) == (False, False, row("c"))
+    end.session.expire(end.now)
+    assert end.session.deadline() - end.now == pytest.approx(0.075)
+    end.pass_time(0.08)
+    for request in end.sent():
+        answered(end, request, *request["ids"])
+    assert (bad.result, last.result) == (row("a"), row("b"))

@@ -727,3 +727,32 @@ def test_renewals_and_reports_keep_to_the_servers_limits() -> None:
     texts = [str(message) for message in end.session.outgoing(end.now)]
     assert sum(text.count('"lease"') for text in texts) == 800
     assert all(len(text) < 65_536 for text in texts)
+
+
+@pytest.mark.parametrize("code", ["unavailable", "outcome_unknown", "repairing", "store_full"])
+def test_a_queue_that_refuses_settlements_delays_no_other(code: str) -> None:
+    end = WorkerEnd(queues=("bad", "good")).attach()
+    end.push("a", "b", queue="bad")
+    end.push("c", "d", queue="good")
+    end.ack("a", queue="bad")
+    end.refuse(end.only(), code)
+    end.ack("b", queue="bad")
+    end.ack("c", "d", queue="good")
+    assert end.session.unsent == 2  # those of `bad` do not leave at the end of this turn
+    frame = end.only()
+    assert (frame["queue"], ids(frame)) == ("good", ["c", "d"])
+    end.stored(frame)
+    end.enqueue("new", queue="good")
+    end.session.set_credit(7)
+    assert [frame["type"] for frame in end.sent()] == ["credit", "enqueue"]
+    end.session.expire(end.now)
+    assert end.session.deadline() - end.now == pytest.approx(0.075)
+    end.pass_time(0.08)
+    assert ids(end.only()) == ["a", "b"]
+    end.push("e", queue="bad")
+    end.ack("e", queue="bad")
+    assert (end.session.unsent, end.sent()) == (0, [])  # one frame at most of a queue that was refused
+    for id in ("f", "g"):
+        end.push(id, queue="good")
+        end.ack(id, queue="good")
+        assert ids(end.only()) == [id]
