@@ -235,6 +235,30 @@ def test_a_dead_letter_of_a_link_goes_off_again_when_replayed(queue: Queue) -> N
     assert Keyspace(queue).outbox == {}
 
 
+@pytest.mark.parametrize("reason", ["undelivered", "rejected"])
+def test_a_letter_whose_task_is_lost_takes_no_other_with_it(queue: Queue, reason: str) -> None:
+    """A replay that failed half way would have taken the letters of its first half out for ever."""
+    queue.enqueue("bob", "b-1", "b-2", "b-3")
+    for lease in queue.claim(3):
+        queue.end("reject", lease)
+    name = "b-2"
+    if reason == "undelivered":
+        name = name_of("x")
+        queue.link(leased(queue), packed_link("x", "next"))
+        queue.close_link(name, "never")
+    queue.client.hdel(queue.key("tasks"), name)
+    assert words(queue.call("replay", "b-1", name, "b-3")) == ["ok", "gone", "ok"]
+    assert (queue.state("b-1"), queue.state("b-3")) == ("ready", "ready")
+    assert words(queue.call("replay", name)) == ["gone"]
+    assert (queue.tenant("bob").ready, queue.queue_state()["links"]) == (2, 0)
+    assert queue.queue_state()["dead"] == (1 if reason == "undelivered" else 0)
+    assert Keyspace(queue).outbox == {}
+    outcome, number = b"more", b""
+    while outcome == b"more":  # the bytes of what is lost
+        outcome, number, *_ = queue.call("repair", number)
+    Keyspace(queue).check()
+
+
 @pytest.mark.parametrize("how", ["purge", "age", "count"])
 def test_nothing_is_left_of_one_that_is_deleted(queue: Queue, how: str) -> None:
     queue.link(leased(queue), packed_link("b", "next"))
