@@ -176,19 +176,56 @@ def test_many_tenants_get_a_tenth_of_a_call_each(queue: Queue) -> None:
     }, "those that have had a turn come after the others"
 
 
-def test_a_turn_that_finds_nothing_due_leads_to_the_next(queue: Queue) -> None:
-    """A tenant is looked at when its first link would have been due, had it not been delivered."""
+def test_a_turn_waits_for_the_first_link_that_is_left(queue: Queue) -> None:
     queue.link(leased(queue), packed_link("b", "next"), packed_link("c", "next"))
     assert len(queue.take_links(hold=HOLD_MS)) == 2
     queue.close_link(name_of("b"), "later", 5 * HOLD_MS)
     queue.close_link(name_of("c"))
     queue.advance(HOLD_MS)
-    assert queue.tick().links == 1
-    assert queue.take_links() == {}
     assert queue.tick().links == 0
     queue.link(leased(queue, "z", "zoe"), packed_link("z", "next"))
     queue.advance(4 * HOLD_MS)
     assert {link.tenant for link in queue.take_links().values()} == {"ada", "zoe"}
+    Keyspace(queue).check()
+
+
+def test_turns_that_find_nothing_due_lead_to_the_next_and_a_call_takes_few(queue: Queue) -> None:
+    """Queues of before this version have turns that come too early."""
+    tenants = [f"t-{n:04}" for n in range(1001)]
+    for tenant in tenants:
+        queue.link(leased(queue, f"of-{tenant}", tenant), packed_link("l", "next"))
+    queue.advance(1)
+    for _ in range(11):
+        queue.take_links(hold=60_000)
+    queue.advance(100)
+    queue.close_link(name_of("l", tenant=tenants[-1]), "later", 0)
+    queue.client.zadd(queue.key("outbox_due"), dict.fromkeys(tenants, queue.now - 10))
+    found = [queue.take_links() for _ in range(4)]
+    assert [len(links) for links in found] == [0, 0, 1, 0], "five pages each"
+    assert queue.tick().links == 0
+    Keyspace(queue).check()
+
+
+@pytest.mark.parametrize("what", ["new", "taken", "mixed"])
+def test_links_do_not_wait_for_a_time_that_went_back(queue: Queue, what: str) -> None:
+    queue.enqueue("ada", *(f"a-{n}" for n in range(30)))
+    leases = queue.claim(30)
+    queue.advance(DAY_MS)
+    for n, lease in enumerate(leases):
+        queue.link(lease, packed_link(f"l-{n}", "next"))
+    if what == "taken":
+        queue.take_links(hold=HOLD_MS)
+    queue.advance(-DAY_MS)
+    if what == "mixed":
+        queue.link(leased(queue, "late"), packed_link("l-30", "next"))
+        assert len(queue.take_links(hold=HOLD_MS)) == 31
+        queue.advance(HOLD_MS)
+    queue.tick()
+    assert queue.tick().links == 1
+    assert len(queue.take_links(20)) == 20
+    assert queue.tick().links == 1
+    assert len(queue.take_links()) == (11 if what == "mixed" else 10)
+    assert queue.tick().links == 0
     Keyspace(queue).check()
 
 

@@ -1321,8 +1321,15 @@ IN_OUTBOXES = [
     Mutant("a delivered link keeps its bytes", "  accounts.add_bytes(call, t, -links.bytes_of(record))\n", ""),
     Mutant("a delivered link stays due", "  take_out(call, t, name)\n  accounts", "  accounts"),
     Mutant("a link that is delivered stays due", "  redis.call('ZREM', links.of(call, t.name), name)\n", ""),
-    Mutant("a tenant without links stays due", "redis.call('EXISTS', links.of(call, t.name)) == 0", "false"),
-    Mutant("a tenant with links is due no more", "redis.call('EXISTS', links.of(call, t.name)) == 0", "true"),
+    Mutant(
+        "a tenant without links stays due",
+        "  if not due_at then\n    redis.call('ZREM', key(call, 'outbox_due'), name)\n  elseif",
+        "  if not due_at then\n  elseif",
+    ),
+    Mutant("a tenant with links is due no more", "  if not due_at then\n    redis", "  if due_at then\n    redis"),
+    Mutant("a turn comes too early", "  links.put_off(call, t.name)\n  count(call, t, -1)", "  count(call, t, -1)"),
+    Mutant("a turn does not wait for what is put off", "    links.put_off(call, record.tenant)\n", ""),
+    Mutant("one that is due loses its turn", "  elseif due_at > call.now then\n", "  else\n"),
     Mutant(
         "a tenant's new link is due late",
         "'outbox_due'), 'LT', due_at, record.tenant",
@@ -1351,10 +1358,10 @@ IN_OUTBOXES = [
     ),
     Mutant(
         "a tenant keeps its turn",
-        "redis.call('ZADD', key(call, 'outbox_due'), math.max(tonumber(next_due), call.now), name)",
+        "redis.call('ZADD', key(call, 'outbox_due'), math.max(next_due, call.now), name)",
         "redis.call('ZADD', key(call, 'outbox_due'), next_due, name)",
     ),
-    Mutant("a turn without a link ends the call", "    if #names == 0 then break end\n", "    break\n"),
+    Mutant("a turn without a link ends the call", "    if #names == 0 or #taken.out > 0 then break end\n", "    break\n"),
     Mutant(
         "links that are due wake ticks",
         "key(call, 'outbox_due'), '(' .. text(call.now), '+inf'",
