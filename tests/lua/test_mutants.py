@@ -457,6 +457,13 @@ MUTANTS = [
         "  if found.header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
         "",
     ),
+    Mutant("a wait while a tenant is kept out counts", "d and d.cause ~= 0 and d.since or 0)", "0)"),
+    Mutant("a wait for a place in a batch counts", "if b and b.max_running > 0 then return nil end", ""),
+    Mutant(
+        "another task of the holder's id is replaced",
+        "if not found or task_options.of(call, holder).key ~= task.terms.asked.key then",
+        "if not found then",
+    ),
     Mutant("who replaced is not remembered", "  records.mark_replaced(call, found.task.id, id)\n", ""),
     Mutant("replaced payloads weigh as before", "new.bytes + #task.payload - found.bytes", "new.bytes"),
     Mutant("tasks served from groups stay counted", "        d.grouped = d.grouped - source.taken\n", ""),
