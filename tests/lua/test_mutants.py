@@ -1368,7 +1368,9 @@ IN_OUTBOXES = [
         "redis.call('ZADD', key(call, 'outbox_due'), math.max(next_due, call.now), name)",
         "redis.call('ZADD', key(call, 'outbox_due'), next_due, name)",
     ),
-    Mutant("a turn without a link ends the call", "    if #names == 0 or #taken.out > 0 then break end\n", "    break\n"),
+    Mutant(
+        "a turn without a link ends the call", "    if #names == 0 or #taken.out > 0 then break end\n", "    break\n"
+    ),
     Mutant(
         "links that are due wake ticks",
         "key(call, 'outbox_due'), '(' .. text(call.now), '+inf'",
