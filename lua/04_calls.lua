@@ -52,7 +52,7 @@ end
 -- Sets the time of the call: the store's, but no earlier than the queue's last change, so that nothing happens twice.
 -- Where the store's clock was far ahead and is set right, that would halt the queue for as long; so the queue's time
 -- goes back too. Accounts do not see it: they count from the origin, which goes back as far. The next ticks bring the
--- deadlines of leases nearer, and look anew for each tenant's first delayed task.
+-- deadlines of leases nearer, and look anew for each tenant's first delayed task and link.
 local function set_time(call, time)
   local q = call.queue
   local back = q.now - time

@@ -20,10 +20,11 @@ local function find_waiting(call, id)
   return {id = id, header = header, bytes = bytes + (run and #run.made or 0), run = run}
 end
 
--- Has the holder of a task's dedupe key take what the task asks for, if it waits; returns the outcome.
+-- Has the holder of a task's dedupe key take what the task asks for, if it waits; returns the outcome. A key that is
+-- held for a period outlives its task, whose id may be that of another one by then.
 function replacing.admit(call, new, task, holder)
   local found = find_waiting(call, holder)
-  if not found then return 'duplicate ' .. holder end
+  if not found or task_options.of(call, holder).key ~= task.terms.asked.key then return 'duplicate ' .. holder end
   local was_delayed = redis.call('ZSCORE', key(call, 'delayed:' .. new.name), holder)
   local terms = task.terms
   found.task, new.holders[terms.asked.key] = task, holder

@@ -14,6 +14,7 @@
 local links = {}  -- what other sections call
 do
 
+links.HELD_MS = 60000           -- for how long a link that was taken, or put off, waits at most
 local LINKS_PER_ACK = 16
 local LINKS_PER_TENANT = 10000  -- records of one tenant; what comes then is undelivered at once
 local GIVE_UP_MS = 86400000     -- after which a link that could not be delivered so far is undelivered
@@ -76,10 +77,38 @@ function links.put(call, name, record, due_at)
   redis.call('ZADD', key(call, 'outbox_due'), 'LT', due_at, record.tenant)
 end
 
+-- When a tenant's first link is due (nil: it has none): now, if one seems to be held for longer than any is. That one
+-- was held until then when the store's clock was ahead.
+function links.next_due(call, name)
+  local last = redis.call('ZRANGE', links.of(call, name), 0, 0, 'REV', 'WITHSCORES')[2]
+  if not last then return nil end
+  if tonumber(last) > call.now + links.HELD_MS then return call.now end
+  return tonumber(redis.call('ZRANGE', links.of(call, name), 0, 0, 'WITHSCORES')[2])
+end
+
+-- Has a tenant's turn wait until its first link is due; one that is due keeps its turn.
+function links.put_off(call, name)
+  local due_at = links.next_due(call, name)
+  if not due_at then
+    redis.call('ZREM', key(call, 'outbox_due'), name)
+  elseif due_at > call.now then
+    redis.call('ZADD', key(call, 'outbox_due'), due_at, name)
+  end
+end
+
+-- Looks anew for the first links of these tenants: the queue's time may have gone back.
+function links.watch(call, names)
+  if call.queue.links == 0 then return end
+  for _, name in ipairs(names) do
+    local due_at = links.next_due(call, name)
+    if due_at then redis.call('ZADD', key(call, 'outbox_due'), 'LT', due_at, name) end
+  end
+end
+
 -- Removes a link from the times at which its tenant's links are due.
 local function take_out(call, t, name)
   redis.call('ZREM', links.of(call, t.name), name)
-  if redis.call('EXISTS', links.of(call, t.name)) == 0 then redis.call('ZREM', key(call, 'outbox_due'), t.name) end
+  links.put_off(call, t.name)
   count(call, t, -1)
 end
 

@@ -11,14 +11,26 @@
 do
 
 local LINKS_PER_CALL = 100
+local PAGES_PER_TAKE = 5  -- of tenants, where those of the first have none that is due after all
 local PARTS = 10  -- of a take, where so many tenants have links that are due: few links at once cost more each
 local DIGEST_BYTES, DIGESTS_PER_RUN, RUNS_PER_READ = 8, 1000, 50
 local FATES = {delivered = true, later = true, never = true}
 
+-- A tenant's first links that are due, and then those that are held until a time which the clock went back from.
+local function due_of(call, at, budget)
+  local found = redis.call('ZRANGE', at, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)
+  local left, latest = budget - #found, '(' .. text(call.now + links.HELD_MS)
+  if left == 0 then return found end
+  for _, link in ipairs(redis.call('ZRANGE', at, latest, '+inf', 'BYSCORE', 'LIMIT', 0, left)) do
+    found[#found + 1] = link
+  end
+  return found
+end
+
 -- Takes a tenant's first links that are due. The tenant goes behind the others that have such links.
 local function take_of(call, name, budget, taken)
   local at, out = links.of(call, name), taken.out
-  for _, link in ipairs(redis.call('ZRANGE', at, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)) do
+  for _, link in ipairs(due_of(call, at, budget)) do
     if taken.bytes >= PAGE_BYTES then break end
     local packed = redis.call('HGET', key(call, 'outbox'), link)
     if packed then
@@ -28,9 +40,9 @@ local function take_of(call, name, budget, taken)
       redis.call('ZREM', at, link)
     end
   end
-  local next_due = redis.call('ZRANGE', at, 0, 0, 'WITHSCORES')[2]
+  local next_due = links.next_due(call, name)
   if next_due then
-    redis.call('ZADD', key(call, 'outbox_due'), math.max(tonumber(next_due), call.now), name)
+    redis.call('ZADD', key(call, 'outbox_due'), math.max(next_due, call.now), name)
   else
     redis.call('ZREM', key(call, 'outbox_due'), name)
   end
@@ -38,15 +50,16 @@ end
 
 -- take_links(keys, argv): the links that are due, to be delivered by the caller.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 how many (1..100)  4 hold_ms: after so long they are due again
+--   argv  1 now  2 random_values  3 how many (1..100)  4 hold_ms: after so long they are due again (1..60000)
 --   out   per link: name, OUTBOX; fewer where their payloads are long, or a tenant has fewer than its part; none: none
---         is due. A tenant's oldest come first.
+--         is due, or of 500 tenants in a row none was (a tick says whether there are others). A tenant's oldest come
+--         first.
 --   flags allow-oom
 function verbs.take_links(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, LINKS_PER_CALL)
-  local taken = {out = {}, bytes = 0, hold_ms = check_whole(args[4], 'hold_ms', 1, HORIZON_MS)}
+  local taken = {out = {}, bytes = 0, hold_ms = check_whole(args[4], 'hold_ms', 1, links.HELD_MS)}
   local due = key(call, 'outbox_due')
-  while #taken.out == 0 do
+  for _ = 1, PAGES_PER_TAKE do
     local names = redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
     local part = math.max(1, math.floor(limit / math.max(1, math.min(#names, PARTS))))
     for _, name in ipairs(names) do
@@ -54,7 +67,7 @@ function verbs.take_links(keys, args)
       if left == 0 or taken.bytes >= PAGE_BYTES then break end
       take_of(call, name, math.min(part, left), taken)
     end
-    if #names == 0 then break end
+    if #names == 0 or #taken.out > 0 then break end
   end
   return taken.out
 end
@@ -72,6 +85,7 @@ local function close_link(call, name, fate, delay_ms, error)
     links.bury(call, t, name, record, error)
   else
     links.put(call, name, record, call.now + delay_ms)
+    links.put_off(call, record.tenant)
   end
   return true
 end
@@ -79,7 +93,8 @@ end
 -- close_links(keys, argv): say what has become of links.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then per link (at most 100): name, "delivered" | "later" (try again) | "never",
---         delay_ms (of "later"), error (of a dead letter: of "never", and of "later" when it was tried for a day)
+--         delay_ms (of "later": up to 60000), error (of a dead letter: of "never", and of "later" when it was tried for
+--         a day)
 --   out   per link "ok" | "gone" (it is no record any more)
 --   flags allow-oom
 function verbs.close_links(keys, args)
@@ -87,7 +102,7 @@ function verbs.close_links(keys, args)
   if #args < 6 or #args % 4 ~= 2 or #args > 2 + 4 * LINKS_PER_CALL then refuse('bad_request', 'links') end
   for i = 3, #args, 4 do
     if not FATES[args[i + 1]] then refuse('bad_request', 'links') end
-    check_whole(args[i + 2], 'delay_ms', 0, HORIZON_MS)
+    check_whole(args[i + 2], 'delay_ms', 0, links.HELD_MS)
   end
   for i = 3, #args, 4 do
     local is_known = close_link(call, args[i], args[i + 1], tonumber(args[i + 2]), args[i + 3])

@@ -225,7 +225,7 @@ function verbs.tick(keys, args)
   local promoted = promote(call, part)
   local expired, reaped, trimmed = expire(call, ends), reap(call, ends), trim_dead(call, ends)
   limits.unpark(call, part)
-  limits.sweep(call, math.max(LEAST_SEATS, SEATS * part))
+  links.watch(call, limits.sweep(call, math.max(LEAST_SEATS, SEATS * part)))
   pull_in_leases(call, part)
   leases.write(call)  -- what follows reads runs again
   waiting.cancel_members(call, math.min(ends, CHANGES_PER_CALL))

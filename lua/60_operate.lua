@@ -113,15 +113,14 @@ local function reopen(call, id, record, header)
   records.change_window(call, id, record, header.start_at, 0)
 end
 
--- Calls visit(id, death) for the ids that are dead letters; out: per id "ok" | "gone".
+-- Calls visit(id, death) for the ids that are dead letters; out: per id "ok", or what visit returns, | "gone".
 local function each_dead(call, args, visit)
   local ids, outcomes = {}, {}
   for i = 3, #args do ids[#ids + 1] = args[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
   local deaths, seen = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
   for i, id in ipairs(ids) do
-    outcomes[i] = deaths[i] and not seen[id] and 'ok' or 'gone'
-    if outcomes[i] == 'ok' then visit(id, deaths[i]) end
+    outcomes[i] = deaths[i] and not seen[id] and (visit(id, deaths[i]) or 'ok') or 'gone'
     seen[id] = true
   end
   settlements.close(call)
@@ -131,12 +130,16 @@ end
 -- replay(keys, argv): give dead letters a fresh set of attempts, at the end of their tenants' lists.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then ids (at most 500)
---   out   per id "ok" | "gone" (not a dead letter)
+--   out   per id "ok" | "gone" (not a dead letter, or one whose task is lost: that goes)
 --   flags none: refused as a whole when the store is full
 function verbs.replay(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
     local record, died = redis.call('HGET', key(call, 'tasks'), id), DEATH.unpack(death)
+    if not records.is_task(record) then  -- before the first write: what fails half way takes letters out for ever
+      places.drop_letter(call, id, death)
+      return 'gone'
+    end
     if died.reason == UNDELIVERED then return links.revive(call, id, death, record) end
     local attempts = died.attempts
     local t, header, bytes = places.take_out_dead(call, id, death), records.read(record)

@@ -7,8 +7,9 @@
 --
 -- Servers count what they see (enqueued, started, failed, waiting times), and add that every few seconds. A call has a
 -- number: repeated, it adds nothing. The rest is taken here, exactly once by any call: what the queue's totals and the
--- tenants' books have grown by since the last call. History is no reason to keep a queue (82_forget.lua), and changes
--- nothing else.
+-- tenants' books have grown by since the last call. Service is counted once: of tenants that no server names it is
+-- added late, when one does, and what they got before they were named for the first time is not told. History is no
+-- reason to keep a queue (82_forget.lua), and changes nothing else.
 
 local history = {}  -- what other sections call
 do
@@ -124,13 +125,13 @@ local function save_slot(call, step, slot)
 end
 
 -- What a task of the queue counts, on average, in the unit of its shares.
-function history.service_of_one(q)
+local function service_of_one(q)
   return q.share == SHARE_COUNT and 1 or math.max(q.estimate, 1)
 end
 
 -- Adds the rows of all but the tenants with the most traffic to that of the others.
 local function fold(call, rows)
-  local one, named = history.service_of_one(call.queue), {}
+  local one, named = service_of_one(call.queue), {}
   for name, row in pairs(rows) do
     row.traffic = row.started + row.delivered / one
     if name ~= '' then named[#named + 1] = row end

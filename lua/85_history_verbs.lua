@@ -87,7 +87,8 @@ local function is_other(last, new)
   return last.done ~= new.done or last.delivered ~= new.delivered or last.entitled ~= new.entitled
 end
 
--- Adds to the rows what tenants got and were entitled to since their books were last looked at. Nothing is added for a
+-- Adds to the rows what tenants got and were entitled to since their books were last looked at: of one that is among
+-- the others it is added when it is named. An estimate until then would count it twice. Nothing is added for a
 -- tenant that has been idle for so long that its old books are forgotten: from the next call on it counts.
 local function add_service(call, rows, numbers)
   local names, tags, details = tenants_of(call, rows)
@@ -135,10 +136,6 @@ function verbs.add_history(keys, args)
   local known = redis.call('HGET', state, 'server ' .. args[3])
   if known and tonumber(known:match('^%S+')) == number then return {'again', call.queue.leased} end
   local last, new, new_in = last_totals(call), totals_of(call.queue), {lost = lost}
-  if rows[''] then
-    local estimate = rows[''].started * history.service_of_one(call.queue)
-    rows[''].delivered, rows[''].entitled = estimate, estimate
-  end
   add_service(call, rows, last.numbers)
   for _, field in ipairs(TOTALLED) do new_in[field] = math.max(0, new[field] - last[field]) end
   for _, step in ipairs(history.STEPS) do history.add(call, step, new_in, rows) end

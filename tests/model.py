@@ -451,7 +451,7 @@ class Model(Scheduling):
                 expires_at = (start_at or now) + after
             key = given.get("key", "")
             first = holders.get(key) or self.holder(tenant, key, now)
-            may_replace = given.get("replace") and key not in holders and first and self.can_be_replaced(first)
+            may_replace = given.get("replace") and key not in holders and first and self.can_be_replaced(first, key)
             if id in replaced or (id in self.marks and self.marks[id][1].startswith("replaced")):
                 outcomes.append(f"replaced {replaced[id][0]}" if id in replaced else self.marks[id][1])
             elif id in self.records or id in new or id in self.marks:
@@ -542,9 +542,9 @@ class Model(Scheduling):
         )
         return self.exceeded(t, len(new), delayed, self.bytes_of(t) + more, t.pending, bool(new), bool(new) or more > 0)
 
-    def can_be_replaced(self, id: str) -> bool:
-        """Whether a task waits."""
-        return id in self.records and id not in self.dead and id not in self.leases
+    def can_be_replaced(self, id: str, key: str) -> bool:
+        """Whether the task that took a key waits; its id may be another task's by now."""
+        return id in self.records and self.records[id].key == key and id not in self.dead and id not in self.leases
 
     def replace(self, id: str, holder: str, task: Task, window: float, now: float) -> None:
         """Give a waiting task the content of another one, whose id is remembered."""

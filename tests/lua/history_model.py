@@ -65,9 +65,6 @@ class HistoryModel:
         new = Counter({name: int(state[told]) for name, told in TOTALS.items()})
         growth = new - self.totals + Counter(lost=lost)
         added = {name: Counted(row.sums.copy(), defaultdict(float), row.waits.copy()) for name, row in rows.items()}
-        if OTHERS in added:
-            estimate = added[OTHERS].sums["started"] * one
-            added[OTHERS].service.update(delivered=estimate, entitled=estimate)
         for name in self._looked_at(added) & tenants.keys():
             self._grow(added, name, tenants[name])
         self.totals, self.known = new, set(tenants)

@@ -46,12 +46,19 @@ class Outbox:
         self.links[name] = link
         self.turns[link.tenant] = min(link.due, self.turns.get(link.tenant, link.due))
 
-    def take_out(self, name: str) -> Link:
+    def take_out(self, name: str, now: int) -> Link:
         """A link is due no more."""
         link = self.links.pop(name)
-        if all(other.tenant != link.tenant for other in self.links.values()):
-            del self.turns[link.tenant]
+        self.put_off(link.tenant, now)
         return link
+
+    def put_off(self, tenant: str, now: int) -> None:
+        """A tenant's turn waits until its first link is due; one that is due keeps its turn."""
+        due = [link.due for link in self.links.values() if link.tenant == tenant]
+        if not due:
+            del self.turns[tenant]
+        elif min(due) > now:
+            self.turns[tenant] = min(due)
 
     def add(self, tenant: str, id: str, now: int) -> None:
         """An acknowledgement links to another queue."""
@@ -84,8 +91,9 @@ class Outbox:
         if fate == "later" and now < link.written + DAY_MS:
             link.due = now + delay
             self.put(name, link)
+            self.put_off(link.tenant, now)
             return "ok"
-        self.take_out(name)
+        self.take_out(name, now)
         if fate != "delivered":
             self.dead[name] = link
         return "ok"
@@ -105,6 +113,7 @@ class LinkWalk:
 
     queue: Queue
     rng: random.Random
+    staler: random.Random
     model: Outbox = field(default_factory=Outbox)
     leases: list[Leased] = field(default_factory=list)
     made: defaultdict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
@@ -170,7 +179,11 @@ class LinkWalk:
             assert self.queue.made_by(lease.id, lease.lease, across) == [across in self.made[lease.id]]
 
     def take(self) -> None:
-        """Take links that are due."""
+        """Take links that are due; turns may have come too early in queues of before they were put off."""
+        if self.model.turns and self.staler.random() < 0.3:
+            tenant = self.staler.choice(sorted(self.model.turns))
+            self.model.turns[tenant] = min(self.model.turns[tenant], self.queue.now - 1)
+            self.queue.client.zadd(self.queue.key("outbox_due"), {tenant: self.queue.now - 1}, lt=True)
         limit, hold = self.rng.randint(1, 7), self.rng.randint(1, 2000)
         found = self.queue.take_links(limit, hold)
         assert list(found) == self.model.take(self.queue.now, limit, hold)
@@ -238,6 +251,6 @@ def walk_links(client: redis.Redis, walks: int, steps: int = STEPS, version: str
     """Walk from fixed seeds."""
     for seed in range(walks):
         client.flushdb()
-        walk = LinkWalk(Queue(client, version=version), random.Random(seed))
+        walk = LinkWalk(Queue(client, version=version), random.Random(seed), random.Random(seed))
         for _ in range(steps):
             walk.step()

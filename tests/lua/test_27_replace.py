@@ -65,6 +65,23 @@ def test_a_running_or_ended_task_takes_nothing(queue: Queue) -> None:
     assert replace(queue, "n4") == "ok"  # a dead one has no key any more
 
 
+def test_another_task_under_the_id_of_the_holder_takes_nothing(queue: Queue) -> None:
+    """A key that is held for a period outlives its task, and an id may be used again."""
+    for asked in ({}, {"key": "other"}):
+        queue.enqueue("ada", "a", key="k", period=3_600_000)
+        queue.end("ack", queue.claim(1)[0])
+        queue.advance(300_000)
+        queue.tick()
+        assert queue.enqueue("ada", "a", payload=b"precious", **asked) == ["ok"]
+        assert replace(queue, "b") == "duplicate a"
+        assert payload_of(queue, "a") == b"precious"
+        Keyspace(queue).check()
+        queue.end("ack", queue.claim(1)[0])
+        queue.advance(4_000_000)
+        queue.tick()
+        assert queue.queue_state()["tasks_with_options"] == 0
+
+
 def test_a_repeated_call_says_the_same_and_changes_nothing(queue: Queue) -> None:
     queue.enqueue("ada", "a", key="k")
     assert replace(queue, "n1", payload=b"one") == "replaced a"

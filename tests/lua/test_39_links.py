@@ -176,19 +176,56 @@ def test_many_tenants_get_a_tenth_of_a_call_each(queue: Queue) -> None:
     }, "those that have had a turn come after the others"
 
 
-def test_a_turn_that_finds_nothing_due_leads_to_the_next(queue: Queue) -> None:
-    """A tenant is looked at when its first link would have been due, had it not been delivered."""
+def test_a_turn_waits_for_the_first_link_that_is_left(queue: Queue) -> None:
     queue.link(leased(queue), packed_link("b", "next"), packed_link("c", "next"))
     assert len(queue.take_links(hold=HOLD_MS)) == 2
     queue.close_link(name_of("b"), "later", 5 * HOLD_MS)
     queue.close_link(name_of("c"))
     queue.advance(HOLD_MS)
-    assert queue.tick().links == 1
-    assert queue.take_links() == {}
     assert queue.tick().links == 0
     queue.link(leased(queue, "z", "zoe"), packed_link("z", "next"))
     queue.advance(4 * HOLD_MS)
     assert {link.tenant for link in queue.take_links().values()} == {"ada", "zoe"}
+    Keyspace(queue).check()
+
+
+def test_turns_that_find_nothing_due_lead_to_the_next_and_a_call_takes_few(queue: Queue) -> None:
+    """Queues of before this version have turns that come too early."""
+    tenants = [f"t-{n:04}" for n in range(1001)]
+    for tenant in tenants:
+        queue.link(leased(queue, f"of-{tenant}", tenant), packed_link("l", "next"))
+    queue.advance(1)
+    for _ in range(11):
+        queue.take_links(hold=60_000)
+    queue.advance(100)
+    queue.close_link(name_of("l", tenant=tenants[-1]), "later", 0)
+    queue.client.zadd(queue.key("outbox_due"), dict.fromkeys(tenants, queue.now - 10))
+    found = [queue.take_links() for _ in range(4)]
+    assert [len(links) for links in found] == [0, 0, 1, 0], "five pages each"
+    assert queue.tick().links == 0
+    Keyspace(queue).check()
+
+
+@pytest.mark.parametrize("what", ["new", "taken", "mixed"])
+def test_links_do_not_wait_for_a_time_that_went_back(queue: Queue, what: str) -> None:
+    queue.enqueue("ada", *(f"a-{n}" for n in range(30)))
+    leases = queue.claim(30)
+    queue.advance(DAY_MS)
+    for n, lease in enumerate(leases):
+        queue.link(lease, packed_link(f"l-{n}", "next"))
+    if what == "taken":
+        queue.take_links(hold=HOLD_MS)
+    queue.advance(-DAY_MS)
+    if what == "mixed":
+        queue.link(leased(queue, "late"), packed_link("l-30", "next"))
+        assert len(queue.take_links(hold=HOLD_MS)) == 31
+        queue.advance(HOLD_MS)
+    queue.tick()
+    assert queue.tick().links == 1
+    assert len(queue.take_links(20)) == 20
+    assert queue.tick().links == 1
+    assert len(queue.take_links()) == (11 if what == "mixed" else 10)
+    assert queue.tick().links == 0
     Keyspace(queue).check()
 
 
@@ -233,6 +270,30 @@ def test_a_dead_letter_of_a_link_goes_off_again_when_replayed(queue: Queue) -> N
         queue.advance(180_000)
         queue.tick()
     assert Keyspace(queue).outbox == {}
+
+
+@pytest.mark.parametrize("reason", ["undelivered", "rejected"])
+def test_a_letter_whose_task_is_lost_takes_no_other_with_it(queue: Queue, reason: str) -> None:
+    """A replay that failed half way would have taken the letters of its first half out for ever."""
+    queue.enqueue("bob", "b-1", "b-2", "b-3")
+    for lease in queue.claim(3):
+        queue.end("reject", lease)
+    name = "b-2"
+    if reason == "undelivered":
+        name = name_of("x")
+        queue.link(leased(queue), packed_link("x", "next"))
+        queue.close_link(name, "never")
+    queue.client.hdel(queue.key("tasks"), name)
+    assert words(queue.call("replay", "b-1", name, "b-3")) == ["ok", "gone", "ok"]
+    assert (queue.state("b-1"), queue.state("b-3")) == ("ready", "ready")
+    assert words(queue.call("replay", name)) == ["gone"]
+    assert (queue.tenant("bob").ready, queue.queue_state()["links"]) == (2, 0)
+    assert queue.queue_state()["dead"] == (1 if reason == "undelivered" else 0)
+    assert Keyspace(queue).outbox == {}
+    outcome, number = b"more", b""
+    while outcome == b"more":  # the bytes of what is lost
+        outcome, number, *_ = queue.call("repair", number)
+    Keyspace(queue).check()
 
 
 @pytest.mark.parametrize("how", ["purge", "age", "count"])

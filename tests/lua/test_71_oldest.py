@@ -42,7 +42,47 @@ def test_tenants_that_no_worker_can_help_do_not_count(queue: Queue) -> None:
     queue.advance(50)
     assert oldest(queue) == (-1, 0)
     queue.call("resume", "ada")
-    assert oldest(queue) == (50, 1)
+    assert oldest(queue) == (0, 1), "no worker could have begun it"
+    queue.advance(7)
+    assert oldest(queue) == (7, 1)
+
+
+def test_a_tenant_out_of_tokens_waits_from_when_it_has_one(queue: Queue) -> None:
+    queue.set_limits("ada", rate=1, burst=1)
+    queue.enqueue("ada", *(f"a{n}" for n in range(5)))
+    for n in range(3):
+        (lease,) = queue.claim(5, f"w{n}")
+        queue.end("ack", lease)
+        assert oldest(queue) == (-1, 0)
+        queue.advance(1000)
+        queue.tick()
+        assert oldest(queue) == (0, 1)
+    queue.advance(300)
+    assert oldest(queue) == (300, 1), "now a worker is missing"
+
+
+def test_a_tenant_at_its_limit_of_running_tasks_waits_from_when_it_is_below(queue: Queue) -> None:
+    queue.set_limits("ada", max_running=1)
+    queue.enqueue("ada", "a", "b")
+    (lease,) = queue.claim(5)
+    queue.advance(20_000)
+    queue.end("ack", lease)
+    queue.advance(30)
+    assert oldest(queue) == (30, 1)
+
+
+def test_tasks_of_batches_that_run_few_at_once_do_not_count(queue: Queue) -> None:
+    queue.open_batch("b", max_running=1)
+    queue.enqueue("ada", "a1", "a2", batch="b")
+    (lease,) = queue.claim(5)
+    queue.advance(20_000)
+    queue.end("ack", lease)
+    assert queue.state("a2") == "ready"
+    assert oldest(queue) == (-1, 1)
+    queue.open_batch("wide", tenant="bob")
+    queue.enqueue("bob", "b", batch="wide")
+    queue.advance(40)
+    assert oldest(queue) == (40, 2)
 
 
 def test_tasks_that_are_tried_again_do_not_count(queue: Queue) -> None:

@@ -120,6 +120,14 @@ def run(queue: Queue, steps: Sequence[tuple[Any, ...]]) -> None:
         assert found.keys() == expected.keys()
         for number_of, slot in found.items():
             check(slot, expected[number_of])
+    check_sums(queue, model)
+
+
+def check_sums(queue: Queue, model: HistoryModel) -> None:
+    """Check that no service is counted twice: of each tenant's, some may not be told yet."""
+    for name in ("delivered", "entitled"):
+        told = sum(row.service[name] for slot in model.intervals[900].values() for row in slot.rows.values())
+        assert told <= sum(getattr(share, name) for share in queue.tenants().values()) + 1e-6, name
 
 
 def check(slot: Slot, interval: Interval) -> None:
@@ -160,6 +168,34 @@ def test_the_sums_are_right_with_more_tenants_than_rows(queue: Queue) -> None:
         ]
         steps.append(("advance", random.choice([3_000, 11_000, 70_000, 1_000_000, 3_600_000]), None))
     run(queue, steps)
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_tenants_that_are_named_by_turns_are_counted_once(queue: Queue, share: int) -> None:
+    queue.configure(share=share)
+    names = [f"t{n:02}" for n in range(40)]
+    ids = itertools.count()
+    for name in names:
+        queue.enqueue(name, f"id-{next(ids)}", f"id-{next(ids)}")
+    add(queue, 11, {name: row() for name in names[:30]})
+    add(queue, 12, {name: row() for name in names[30:]})
+    for number in range(1, 9):
+        for name in names:
+            queue.enqueue(name, f"id-{next(ids)}", f"id-{next(ids)}")
+        leases = queue.claim(80)
+        queue.advance(10)
+        for lease in leases:
+            queue.end("ack", lease)
+        named = names[20:] if number % 2 else names[:20]
+        add(queue, number, {**{name: row(2, 2) for name in named}, OTHERS: row(40, 40)})
+        queue.advance(9_990)
+    add(queue, 9, {name: row() for name in names[:30]})
+    add(queue, 10, {name: row() for name in names[30:]})
+    rows = [row for slot in read(queue) for row in slot.rows]
+    assert sum(row.started for row in rows) == 640
+    for what in ("delivered", "entitled"):
+        truth = sum(getattr(share, what) for share in queue.tenants().values())
+        assert sum(getattr(row, what) for row in rows) == pytest.approx(truth)
 
 
 def test_ten_thousand_tenants_in_an_interval_take_as_many_bytes_as_twenty_one(queue: Queue) -> None:
@@ -289,7 +325,10 @@ MUTANTS = {
     "tasks that run on are forgotten": ("local EARLIER_SLOTS = 3", "local EARLIER_SLOTS = -1"),
     "a new tenant is taken for a forgotten one": ("struct.unpack('<I', tag) > numbers", "false"),
     "rings are kept for ever": ("  redis.call('PEXPIRE', at, step[1] * step[2] * 1000)\n", ""),
-    "the others' service is not told": ("rows[''].delivered, rows[''].entitled = estimate, estimate\n", ""),
+    "the others' service is estimated, and told again when they are named": (
+        "  add_service(call, rows, last.numbers)\n",
+        "  if rows[''] then rows[''].delivered = rows[''].started end\n  add_service(call, rows, last.numbers)\n",
+    ),
     "leases that ran out are not counted": ("{lost = lost}", "{lost = 0}"),
     "every ring has the interval of the first": (
         "math.floor(call.now / 1000 / step[1])",

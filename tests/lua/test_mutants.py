@@ -457,6 +457,13 @@ MUTANTS = [
         "  if found.header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
         "",
     ),
+    Mutant("a wait while a tenant is kept out counts", "d and d.cause ~= 0 and d.since or 0)", "0)"),
+    Mutant("a wait for a place in a batch counts", "if b and b.max_running > 0 then return nil end", ""),
+    Mutant(
+        "another task of the holder's id is replaced",
+        "if not found or task_options.of(call, holder).key ~= task.terms.asked.key then",
+        "if not found then",
+    ),
     Mutant("who replaced is not remembered", "  records.mark_replaced(call, found.task.id, id)\n", ""),
     Mutant("replaced payloads weigh as before", "new.bytes + #task.payload - found.bytes", "new.bytes"),
     Mutant("tasks served from groups stay counted", "        d.grouped = d.grouped - source.taken\n", ""),
@@ -1322,8 +1329,15 @@ IN_OUTBOXES = [
     Mutant("a delivered link keeps its bytes", "  accounts.add_bytes(call, t, -links.bytes_of(record))\n", ""),
     Mutant("a delivered link stays due", "  take_out(call, t, name)\n  accounts", "  accounts"),
     Mutant("a link that is delivered stays due", "  redis.call('ZREM', links.of(call, t.name), name)\n", ""),
-    Mutant("a tenant without links stays due", "redis.call('EXISTS', links.of(call, t.name)) == 0", "false"),
-    Mutant("a tenant with links is due no more", "redis.call('EXISTS', links.of(call, t.name)) == 0", "true"),
+    Mutant(
+        "a tenant without links stays due",
+        "  if not due_at then\n    redis.call('ZREM', key(call, 'outbox_due'), name)\n  elseif",
+        "  if not due_at then\n  elseif",
+    ),
+    Mutant("a tenant with links is due no more", "  if not due_at then\n    redis", "  if due_at then\n    redis"),
+    Mutant("a turn comes too early", "  links.put_off(call, t.name)\n  count(call, t, -1)", "  count(call, t, -1)"),
+    Mutant("a turn does not wait for what is put off", "    links.put_off(call, record.tenant)\n", ""),
+    Mutant("one that is due loses its turn", "  elseif due_at > call.now then\n", "  else\n"),
     Mutant(
         "a tenant's new link is due late",
         "'outbox_due'), 'LT', due_at, record.tenant",
@@ -1352,10 +1366,12 @@ IN_OUTBOXES = [
     ),
     Mutant(
         "a tenant keeps its turn",
-        "redis.call('ZADD', key(call, 'outbox_due'), math.max(tonumber(next_due), call.now), name)",
+        "redis.call('ZADD', key(call, 'outbox_due'), math.max(next_due, call.now), name)",
         "redis.call('ZADD', key(call, 'outbox_due'), next_due, name)",
     ),
-    Mutant("a turn without a link ends the call", "    if #names == 0 then break end\n", "    break\n"),
+    Mutant(
+        "a turn without a link ends the call", "    if #names == 0 or #taken.out > 0 then break end\n", "    break\n"
+    ),
     Mutant(
         "links that are due wake ticks",
         "key(call, 'outbox_due'), '(' .. text(call.now), '+inf'",
