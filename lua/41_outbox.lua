@@ -69,6 +69,7 @@ function verbs.take_links(keys, args)
     end
     if #names == 0 or #taken.out > 0 then break end
   end
+  if #taken.out > 0 then calls.close(call) end  -- so that it is known if the time goes back from then
   return taken.out
 end
 

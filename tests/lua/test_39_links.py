@@ -189,6 +189,14 @@ def test_a_turn_waits_for_the_first_link_that_is_left(queue: Queue) -> None:
     Keyspace(queue).check()
 
 
+def test_links_taken_by_a_server_that_died_do_not_wait_for_a_time_that_went_back(queue: Queue) -> None:
+    queue.link(leased(queue), packed_link("b", "next"), packed_link("c", "next"))
+    queue.advance(DAY_MS)
+    assert len(queue.take_links(1)) == 1, "and nothing else is written then"
+    queue.advance(5_000 - DAY_MS)
+    assert (queue.tick().links, len(queue.take_links())) == (1, 2)
+
+
 def test_turns_that_find_nothing_due_lead_to_the_next_and_a_call_takes_few(queue: Queue) -> None:
     """Queues of before this version have turns that come too early."""
     tenants = [f"t-{n:04}" for n in range(1001)]
