@@ -55,6 +55,16 @@ def block(batch: fairq.sync.Batch, dead: fairq.sync.DeadLetters, tested: fairq.t
         tested.enqueue(
         tested.enqueue_many(
 """
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """jedi's cache is written while other test processes read it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(jedi.settings, "cache_directory", str(tmp_path_factory.mktemp("jedi")))
+        yield
+
+
 CALLS = {n: line for n, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("(")}
 
 
