@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = os.environ.get("FAIRQ_CHROMIUM", "/usr/bin/chromium")
-WAIT_MS = 20_000  # for what a page shall show; far longer than it takes
+WAIT_MS = 60_000  # for what a page shall show; far longer than it takes
 SIZES = {"desk": (1280, 860), "phone": (390, 844)}
 
 
