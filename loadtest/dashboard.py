@@ -80,7 +80,7 @@ def places(sizes: Sizes) -> dict[str, str]:
         "Tenants whose name begins so": f"/tenants?{of}&text={last[:-2]}{{n}}",
         "Tenants with a text in the name": f"/tenants?{of}&text={last[-3:]}{{n}}",
         "Tenants that all match": f"/tenants?{of}&text=customer",
-        "Tenants of whom none matches": f"/tenants?{of}&text=none{{n}}",
+        "Tenants, where no name matches": f"/tenants?{of}&text=none{{n}}",
         "a tenant": f"{queue}/tenants/{last}",
         "a task that is delayed": f"{queue}/tasks/{tenant(0)}/delayed",
         "a dead task": f"{queue}/tasks/{tenant(0)}/dead",

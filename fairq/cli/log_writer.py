@@ -32,8 +32,8 @@ END_S = 1.0  # to write what waits when the process ends
 class LogWriter:
     """Writes lines to a stream's file in a thread of its own; errors of the file are ignored.
 
-    While MAX_LINES or MAX_BYTES wait, further lines are dropped. A line tells how many, and how many the file did not
-    take, once half of those that waited are written.
+    While MAX_LINES or MAX_BYTES wait, further lines are dropped. When half of the waiting lines are written, one line
+    tells how many were dropped or not taken by the file.
 
     In a forked process a thread starts with the first line. There the writer waits for its line, END_S at most, and
     not again before a line is written: such a process may end without notice, as those of `multiprocessing` do.

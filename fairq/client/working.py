@@ -312,10 +312,10 @@ class Working:
     def _is_ahead(self) -> bool:
         """Whether one more task would be one that the server does not count as begun, if we died with it.
 
-        It counts the oldest `most_begun` of those that it has no settlement of: see `attach` in PROTOCOL.md.
+        The server counts the oldest `most_begun` tasks without a settlement as begun: see `attach` in PROTOCOL.md.
         """
-        most_begun = _most_begun(self.app)
-        return most_begun > 0 and len(self.scopes) + self.driver.session.unsent >= most_begun
+        session = self.driver.session
+        return 0 < session.most_begun <= len(self.scopes) + session.unsent
 
     async def _wait_for_task(self) -> None:
         """Wait until a task may begin; if one waits already, let others have a turn first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import trio
@@ -21,6 +22,18 @@ def prefetching(served: Served, concurrency: int, prefetch: int) -> fairq.Worker
     app = worker_of(served, concurrency)
     app.prefetch = prefetch
     return app
+
+
+def recording(app: fairq.Worker, finish: trio.Event) -> list[Any]:
+    """Give a worker a handler that waits; returns the payloads of the tasks that it has begun."""
+    began = list[Any]()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        began.append(task.payload)
+        await finish.wait()
+
+    return began
 
 
 async def count_leased(served: Served) -> int:
@@ -69,13 +82,8 @@ async def test_those_that_wait_go_back_when_the_worker_stops(served: Served, ada
 
 
 async def test_one_that_waits_is_cancelled_without_being_begun(served: Served, ada: fairq.Client) -> None:
-    app, began, finish = prefetching(served, concurrency=1, prefetch=1), [], trio.Event()
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        began.append(task.payload)
-        await finish.wait()
-
+    app, finish = prefetching(served, concurrency=1, prefetch=1), trio.Event()
+    began = recording(app, finish)
     with trio.fail_after(30):
         await ada.enqueue("emails", "first")
         second = await ada.enqueue("emails", "second")

@@ -19,7 +19,7 @@ from tests.store.proxy import Proxy, open_proxy
 from tests.store.waiting import wait_until
 
 from .harness import wait_state, working
-from .test_worker_prefetch import count_leased, prefetching
+from .test_worker_prefetch import count_leased, prefetching, recording
 
 
 @asynccontextmanager
@@ -45,14 +45,9 @@ async def test_none_begins_while_the_worker_is_cut_off(server_store: str, is_bac
     """
     with trio.fail_after(60):
         async with behind_a_proxy(server_store) as (served, proxy, ada):
-            app, began, finish = prefetching(served, concurrency=1, prefetch=3), [], trio.Event()
+            app, finish = prefetching(served, concurrency=1, prefetch=3), trio.Event()
             app.url = f"ws://127.0.0.1:{proxy.port}"
-
-            @app.task("emails")
-            async def send(task: fairq.Task) -> None:
-                began.append(task.payload)
-                await finish.wait()
-
+            began = recording(app, finish)
             first, second, *others = await ada.enqueue_many("emails", range(4), max_attempts=1)
             async with working(app):
                 await holding(app, 3)
@@ -77,13 +72,8 @@ async def test_none_begins_while_the_worker_is_cut_off(server_store: str, is_bac
 
 
 async def test_none_begins_after_its_expiry(served: Served, ada: fairq.Client) -> None:
-    app, began, finish = prefetching(served, concurrency=1, prefetch=1), [], trio.Event()
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        began.append(task.payload)
-        await finish.wait()
-
+    app, finish = prefetching(served, concurrency=1, prefetch=1), trio.Event()
+    began = recording(app, finish)
     with trio.fail_after(60):
         await ada.enqueue("emails", "first")
         async with working(app):
