@@ -133,6 +133,7 @@ def test_an_operator_signs_in_and_out_with_the_keyboard(page: Page, service: Ser
     page.locator("[name=token]").fill(token)
     page.keyboard.press("Enter")
     page.locator("h1", has_text="Audit").wait_for()
+    page.wait_for_load_state()  # keys go to the page's script, which runs after its text is there
     assert "night shift" in page.locator(".who").inner_text()
     assert page.locator("td", has_text="create token").count() == 1
     page.keyboard.press("g")
