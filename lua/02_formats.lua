@@ -11,7 +11,7 @@
 --:   numbers:d minute:d lease_ms:d max_attempts:d retry_base_ms:d retry_cap_ms:d dead_keep_ms:d dead_keep:d
 --:   events_keep:d max_tenants:d run_timeout_ms:d reserve:B slots:I loans:I max_shares:B fan_outs:B ready:d
 --:   pending:d delayed:d leased:d dead:d tasks_with_options:d remembered:d links:d sequence:d enqueued:d done:d
---:   buried:d expired:d cancelled:d
+--:   buried:d expired:d cancelled:d delivered:d entitled:d
 --:   | classes
 --: CLASS class:b count:I
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
@@ -46,5 +46,5 @@
 --: QUIET since:d epoch:I delivered:d done:d
 --: SLOT version:B number:d enqueued:I done:I dead:I expired:I cancelled:I lost:I
 --: SLOT_ROW enqueued:I started:I done:I failed:I delivered:d entitled:d name:t1 waits:t2
---: TOTALS numbers:d enqueued:d done:d dead:d expired:d cancelled:d
---: OLD_BOOKS epoch:I delivered:d entitled:d done:d
+--: TOTALS call:d blurred:d numbers:d enqueued:d done:d dead:d expired:d cancelled:d
+--: OLD_BOOKS call:d epoch:I delivered:d entitled:d done:d

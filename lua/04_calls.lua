@@ -14,7 +14,7 @@ local function new_queue()
     dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0, reserve = 0, slots = 0,
     loans = 0, max_shares = 0, fan_outs = 0, ready = 0, pending = 0, delayed = 0, leased = 0, dead = 0,
     tasks_with_options = 0, remembered = 0, links = 0, sequence = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
-    cancelled = 0, classes = {},
+    cancelled = 0, delivered = 0, entitled = 0, classes = {},
   }
 end
 calls.new_queue = new_queue
@@ -70,14 +70,20 @@ function calls.confirm(call, witness)
   end
 end
 
--- Moves the queue's virtual clock on: by the worker time that competing tenants have had since the last change, over
--- the sum of their weights.
-local function move_clock(call)
+-- Moves the queue's virtual clock, and with it what all that compete are entitled to.
+function calls.move_clock(q, by)
+  q.clock, q.level, q.entitled = q.clock + by, q.level + by, q.entitled + by * q.weight_sum
+end
+
+-- Counts the time since the last change: leases that run are service, and the virtual clock moves by the worker time
+-- that competing tenants have had, over the sum of their weights.
+local function count_time(call)
   local q = call.queue
   if q.origin == 0 then q.origin = call.now end
-  if q.share == SHARE_TIME and q.weight_sum > 0 then
-    local moved = (call.now - q.now) * q.running / q.weight_sum
-    q.clock, q.level = q.clock + moved, q.level + moved
+  if q.share == SHARE_TIME then
+    local passed = call.now - q.now
+    q.delivered = q.delivered + passed * q.leased
+    if q.weight_sum > 0 then calls.move_clock(q, passed * q.running / q.weight_sum) end
   end
   call.at = call.now - q.origin
 end
@@ -105,7 +111,7 @@ function calls.open_any(keys, args)
     messages = false,                                -- to be published when all is written
   }
   set_time(call, calls.clock_ms(call, args[1]))
-  move_clock(call)
+  count_time(call)
   local q = call.queue
   if q.estimate > 0 then call.mean = q.estimate_sq / q.estimate end
   return call

@@ -12,11 +12,11 @@ function charges.dispatch(call, t)
   local q = call.queue
   if q.share == SHARE_TIME then return 0 end
   local books = accounts.books_of(call, t)
-  books.delivered = books.delivered + 1
+  books.delivered, q.delivered = books.delivered + 1, q.delivered + 1
   if t.loan == accounts.GIFT then return false end
   local moved = t.standing == COMPETES and 1 / q.weight_sum or 0
   t.base = t.base + 1 / t.weight
-  q.clock, q.level = q.clock + moved, q.level + moved
+  calls.move_clock(q, moved)
   return moved
 end
 
@@ -25,10 +25,10 @@ function charges.refund(call, t, moved)
   local q = call.queue
   if q.share == SHARE_TIME then return end
   local books = accounts.books_of(call, t)
-  books.delivered = books.delivered - 1
+  books.delivered, q.delivered = books.delivered - 1, q.delivered - 1
   if not moved then return end
   t.base = t.base - 1 / t.weight
-  q.clock, q.level = q.clock - moved, q.level - moved
+  calls.move_clock(q, -moved)
 end
 
 -- Books the end of a lease: the time that it took, up to `until_ms`, goes to the account for good. No task takes less
@@ -47,9 +47,8 @@ function charges.lease(call, t, began_at, until_ms, is_worked)
   books.delivered = books.delivered + took
   if not is_gift then t.base = t.base + took / t.weight end
   local unseen = took - (call.at - start)
-  if unseen > 0 and moves_clock then
-    q.clock, q.level = q.clock + unseen / q.weight_sum, q.level + unseen / q.weight_sum
-  end
+  q.delivered = q.delivered + unseen
+  if unseen > 0 and moves_clock then calls.move_clock(q, unseen / q.weight_sum) end
   if not is_worked then return end
   t.estimate = towards(t.estimate, took, 8)
   q.estimate, q.estimate_sq = towards(q.estimate, took, 64), towards(q.estimate_sq, took * took, 64)

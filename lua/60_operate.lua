@@ -96,7 +96,7 @@ function verbs.configure(keys, args)
   for name, value in pairs(changes) do q[name] = value end
   if q.share ~= share then
     q.epoch, q.epoch_at, q.clock, q.level, q.estimate, q.estimate_sq = q.epoch + 1, call.at, 0, 0, 0, 0
-    call.mean = 0
+    q.delivered, q.entitled, call.mean = 0, 0, 0
   end
   if q.reserve ~= kept or q.reserve > 0 and q.share ~= share then reserve.renew(call) end
   calls.close(call)

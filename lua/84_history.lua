@@ -7,8 +7,9 @@
 --
 -- Servers count what they see (enqueued, started, failed, waiting times), and add that every few seconds. A call has a
 -- number: repeated, it adds nothing. The rest is taken here, exactly once by any call: what the queue's totals and the
--- tenants' books have grown by since the last call. Service is counted once: of tenants that no server names it is
--- added late, when one does, and what they got before they were named for the first time is not told. History is no
+-- books of tenants have grown by since the last call. The row of the others has all that the queue gave and no other
+-- row tells, so that rows add up. A call is *blurred* if it leaves tenants without a row of their own: books that were
+-- not looked at since may have grown at any time, and what they grew by is in the others' row already. History is no
 -- reason to keep a queue (82_forget.lua), and changes nothing else.
 
 local history = {}  -- what other sections call
@@ -129,14 +130,14 @@ local function service_of_one(q)
   return q.share == SHARE_COUNT and 1 or math.max(q.estimate, 1)
 end
 
--- Adds the rows of all but the tenants with the most traffic to that of the others.
+-- Adds the rows of all but the tenants with the most traffic to that of the others; returns whether there were such.
 local function fold(call, rows)
   local one, named = service_of_one(call.queue), {}
   for name, row in pairs(rows) do
-    row.traffic = row.started + row.delivered / one
+    row.traffic = math.max(row.started, row.delivered / one)
     if name ~= '' then named[#named + 1] = row end
   end
-  if #named <= TENANTS_PER_SLOT then return end
+  if #named <= TENANTS_PER_SLOT then return false end
   table.sort(named, function(a, b)
     if a.traffic ~= b.traffic then return a.traffic > b.traffic end
     return precedes(a.name, b.name)
@@ -145,15 +146,18 @@ local function fold(call, rows)
     add_row(history.row_of(rows, ''), named[i])
     rows[named[i].name] = nil
   end
+  return true
 end
 
--- Adds what happened to the slot of a ring that is filling now: counts of the queue, and rows of tenants.
+-- Adds what happened to the slot of a ring that is filling now: counts of the queue, and rows of tenants. Returns
+-- whether some tenants have no row of their own any more.
 function history.add(call, step, counts, rows)
   local slot = load_slot(call, step, history.number_of(call, step))
   for _, field in ipairs(TOTALLED) do slot[field] = math.min(slot[field] + counts[field], MOST) end
   for name, row in pairs(rows) do add_row(history.row_of(slot.rows, name), row) end
-  fold(call, slot.rows)
+  local is_folded = fold(call, slot.rows)
   save_slot(call, step, slot)
+  return is_folded
 end
 
 end

@@ -1,6 +1,7 @@
 -- What servers add to the history of a queue, and what is read of it.
 do
 
+local SMALLEST = 0.001         -- service below this is an error of rounding
 local ROWS_PER_CALL = 31       -- of a server: 30 tenants, and the others
 local ARGS_PER_ROW = 5
 local EARLIER_SLOTS = 3        -- in which tenants are looked for whose tasks run on
@@ -10,6 +11,7 @@ local NEW_MS = 600000          -- for how long a queue that was never counted is
 local PAGE_SLOTS = 240
 local KEEP_MS = 14 * 86400000
 local TOTALLED = {'enqueued', 'done', 'dead', 'expired', 'cancelled'}
+local BOOKED = {'delivered', 'entitled', 'done'}
 local BESIDE = {'history_state', 'history_books', 'history_books_before'}
 
 -- The rows that a server has counted, by tenant.
@@ -29,19 +31,27 @@ local function rows_in(args)
   return rows
 end
 
--- The queue's totals when they were last looked at: none, if the queue is new; those of now, if they are unknown.
-local function last_totals(call)
-  local q, packed = call.queue, redis.call('HGET', key(call, 'history_state'), 'totals')
-  if packed then return TOTALS.unpack(packed) end
-  local is_new = call.now - q.origin < NEW_MS
-  local last = {numbers = is_new and 0 or q.numbers}
-  for _, field in ipairs(TOTALLED) do last[field] = is_new and 0 or q[field == 'dead' and 'buried' or field] end
-  return last
+local function nothing_of(call_number)
+  return {call = call_number, epoch = -1, delivered = 0, entitled = 0, done = 0}
 end
 
-local function totals_of(q)
-  return {numbers = q.numbers, enqueued = q.enqueued, done = q.done, dead = q.buried, expired = q.expired,
-    cancelled = q.cancelled}
+-- The books of the whole queue, as those of a tenant.
+local function books_of_all(q)
+  return {call = 0, epoch = q.epoch, delivered = q.delivered, entitled = q.entitled, done = q.done}
+end
+
+local function totals_of(q, call_number, blurred)
+  return {call = call_number, blurred = blurred, numbers = q.numbers, enqueued = q.enqueued, done = q.done,
+    dead = q.buried, expired = q.expired, cancelled = q.cancelled}
+end
+
+-- The queue's totals when they were last looked at, and what the rows have told of all its books: nothing, if the
+-- queue is new; what they are now, if that is unknown.
+local function last_time(call)
+  local q, packed = call.queue, redis.call('HMGET', key(call, 'history_state'), 'totals', 'told')
+  if packed[1] and packed[2] then return TOTALS.unpack(packed[1]), (OLD_BOOKS.unpack(packed[2])) end
+  if call.now - q.origin >= NEW_MS then return totals_of(q, 0, 0), books_of_all(q) end
+  return totals_of(calls.new_queue(), 0, 0), nothing_of(0)
 end
 
 -- The tenants of the rows, and those of the last slots, whose tasks may run on: their names, tags and details.
@@ -71,40 +81,54 @@ local function last_books(call, tags, numbers)
   local older = redis.call('HMGET', key(call, 'history_books_before'), unpack(tags))
   for i, tag in ipairs(tags) do
     local packed, is_new = found[i] or older[i], struct.unpack('<I', tag) > numbers
-    found[i] = packed and OLD_BOOKS.unpack(packed) or is_new and {epoch = -1, delivered = 0, entitled = 0, done = 0}
+    found[i] = packed and OLD_BOOKS.unpack(packed) or is_new and nothing_of(HORIZON_MS)
   end
   return found
 end
 
--- Adds to a tenant's row what its books have grown by.
-local function add_growth(row, last, new)
+-- What books have grown by; not below nothing, and what is not worth a row is none.
+local function growth_of(last, new)
   if last.epoch ~= new.epoch then last.delivered, last.entitled = 0, 0 end  -- the unit was changed: all began anew
-  row.done = math.max(0, new.done - last.done)
-  row.delivered, row.entitled = new.delivered - last.delivered, new.entitled - last.entitled
+  local growth = {}
+  for _, field in ipairs(BOOKED) do
+    local more = new[field] - last[field]
+    growth[field] = more >= SMALLEST and more or 0
+  end
+  return growth
 end
 
-local function is_other(last, new)
-  return last.done ~= new.done or last.delivered ~= new.delivered or last.entitled ~= new.entitled
+-- Adds service to the tenant's row, and to what the rows have told.
+local function tell(rows, name, growth, told)
+  if growth.done == 0 and growth.delivered == 0 and growth.entitled == 0 then return end
+  local row = history.row_of(rows, name)
+  for _, field in ipairs(BOOKED) do row[field], told[field] = growth[field], told[field] + growth[field] end
 end
 
--- Adds to the rows what tenants got and were entitled to since their books were last looked at: of one that is among
--- the others it is added when it is named. An estimate until then would count it twice. Nothing is added for a
--- tenant that has been idle for so long that its old books are forgotten: from the next call on it counts.
-local function add_service(call, rows, numbers)
+-- Looks at the books of tenants, and adds to the rows what they have got since these were last looked at, if that was
+-- since the last blurred call.
+local function add_named(call, rows, last, told)
   local names, tags, details = tenants_of(call, rows)
   if #names == 0 then return end
   accounts.read(call, tags)
-  local at, books, before = key(call, 'history_books'), {}, last_books(call, tags, numbers)
+  local at, books, before = key(call, 'history_books'), {}, last_books(call, tags, last.numbers)
   for i, name in ipairs(names) do
     local t = accounts.named(call, name, details[i])
-    local kept = accounts.books_of(call, t)
-    local new = {epoch = kept.epoch, delivered = accounts.delivered_to(call, t),
+    local kept, old = accounts.books_of(call, t), before[i]
+    local new = {call = last.call + 1, epoch = kept.epoch, delivered = accounts.delivered_to(call, t),
       entitled = seats.entitled_to(call, t), done = kept.done}
-    if before[i] and is_other(before[i], new) then add_growth(history.row_of(rows, name), before[i], new) end
+    if old and old.call >= last.blurred then tell(rows, name, growth_of(old, new), told) end
     books[2 * i - 1], books[2 * i] = tags[i], OLD_BOOKS.pack(new)
   end
   write('HSET', at, books)
   if redis.call('HLEN', at) > BOOKS_KEPT then redis.call('RENAME', at, key(call, 'history_books_before')) end
+end
+
+-- Adds to the rows what the queue has given since the last call: to named tenants, and (the rest) to the others.
+local function add_service(call, rows, last, told)
+  local all = books_of_all(call.queue)
+  if told.epoch ~= all.epoch then told.epoch, told.delivered, told.entitled = all.epoch, 0, 0 end
+  add_named(call, rows, last, told)
+  tell(rows, '', growth_of(told, all), told)
 end
 
 -- Remembers the number of the server's call; forgets servers that have not called for long, if there are many.
@@ -135,11 +159,16 @@ function verbs.add_history(keys, args)
   local rows, state = rows_in(args), key(call, 'history_state')
   local known = redis.call('HGET', state, 'server ' .. args[3])
   if known and tonumber(known:match('^%S+')) == number then return {'again', call.queue.leased} end
-  local last, new, new_in = last_totals(call), totals_of(call.queue), {lost = lost}
-  add_service(call, rows, last.numbers)
+  local last, told = last_time(call)
+  local is_blurred, new, new_in = rows[''] ~= nil, totals_of(call.queue, last.call + 1, last.blurred), {lost = lost}
+  add_service(call, rows, last, told)
   for _, field in ipairs(TOTALLED) do new_in[field] = math.max(0, new[field] - last[field]) end
-  for _, step in ipairs(history.STEPS) do history.add(call, step, new_in, rows) end
-  redis.call('HSET', state, 'totals', TOTALS.pack(new))
+  for i, step in ipairs(history.STEPS) do
+    local is_folded = history.add(call, step, new_in, rows)
+    is_blurred = is_blurred or i == 1 and is_folded
+  end
+  if is_blurred then new.blurred = new.call end
+  redis.call('HSET', state, 'totals', TOTALS.pack(new), 'told', OLD_BOOKS.pack(told))
   note_server(call, args[3], number)
   for _, name in ipairs(BESIDE) do redis.call('PEXPIRE', key(call, name), KEEP_MS) end
   return {'ok', call.queue.leased}

@@ -142,6 +142,7 @@ class Model(Scheduling):
         self.hungry = 0
         self.readied = False
         self.published = 0
+        self.dropped = {"delivered": 0.0, "entitled": 0.0}  # by tenants that are not there any more
         self.counts = dict.fromkeys(("enqueued", "done", "buried", "expired", "cancelled"), 0)
         self.records: dict[str, Task] = {}
         self.runs: dict[str, Run] = {}
@@ -840,6 +841,8 @@ class Model(Scheduling):
         if waiting + t.leased + t.dead + self.bytes_of(t) > 0:
             return "not_empty"
         del self.tenants[name]
+        self.dropped["delivered"] += t.delivered
+        self.dropped["entitled"] += self.entitled_to(t)
         self.wake = type(self.wake)(other for other in self.wake if other is not t)
         self.idle.discard(name)
         for known in (self.due, self.parked, self.own, self.hours, self.feeds.kept, self.feeds.newest):
@@ -1118,6 +1121,7 @@ class Model(Scheduling):
         if self.share != self.settings["share"]:
             self.share, self.epoch, self.epoch_at = self.settings["share"], self.epoch + 1, self.at
             self.clock = self.level = self.estimate = self.estimate_sq = self.mean = 0
+            self.dropped = dict.fromkeys(self.dropped, 0.0)
             for t in self.tenants.values():
                 t.base = t.estimate = t.delivered = t.entitled = 0
                 t.starts = t.leased * self.at

@@ -87,19 +87,18 @@ def test_a_program_is_saved_and_run(tmp_path: Path) -> None:
         (GUIDE.replace("# hello.py\n", ""), "not told under which name"),
         ("Start it and leave it running:\n\n```sh\nsleep 60\n```\n", "not told what shows that it runs"),
         ("Leave it running:\n\n```sh\necho gone\n```\n\n```text\nserving\n```\n", "`echo gone` has ended"),
-        (
-            "```sh\nread -p 'Sure? ' answer\n```\n",
-            "nothing more comes in time in the first terminal, which shows\nSure? ",
-        ),
         ("In a third terminal:\n\n```sh\ntrue\n```\n", "there is a third terminal and not the one before"),
     ],
 )
-def test_what_a_person_would_notice_is_told(
-    text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "COMMAND_S", 3.0)
+def test_what_a_person_would_notice_is_told(text: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=re.escape(why)):
         read(tmp_path, text)
+
+
+def test_a_command_that_waits_for_an_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "COMMAND_S", 5.0)
+    with pytest.raises(Failed, match=r"nothing more comes in time in the first terminal, which shows\nSure\? "):
+        read(tmp_path, "```sh\nread -p 'Sure? ' answer\n```\n")
 
 
 def test_terminals_are_named_and_stopped_by_the_text(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator
+from math import isclose
 from typing import Any
 
 import pytest
@@ -524,9 +525,12 @@ class QueueMachine(RuleBasedStateMachine):
             ]
         )
         self.model.open(self.now)
-        self.same(self.queue.queue_state(), reports.queue_state(self.model))
+        state = self.queue.queue_state()
+        given = state.pop("delivered"), state.pop("entitled")
+        self.same(state, reports.queue_state(self.model))
         shares = {name: vars(share) for name, share in self.queue.tenants().items()}
         self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
+        self.service_adds_up(*given, state)
         heads = []
         for name, t in self.model.tenants.items():
             peeked = list(pairs(self.call("peek", name, 100)))
@@ -563,6 +567,16 @@ class QueueMachine(RuleBasedStateMachine):
         keys.check()
         self.same(keys.parked, self.model.parked)
         self.same(keys.turns, reports.turns(self.model))
+
+    def service_adds_up(self, delivered: float, entitled: float, state: dict[str, float]) -> None:
+        """Check that the queue has given what its tenants got, and were entitled to."""
+        if not state["share"]:
+            passed = max(0.0, self.now - state["now"])
+            delivered += passed * state["leased"]
+            entitled += passed * state["running"] * (state["weight_sum"] > 0)
+        everyone = [reports.share(self.model, name) for name in self.model.tenants] + [self.model.dropped]
+        assert isclose(delivered, sum(share["delivered"] for share in everyone), rel_tol=1e-9, abs_tol=1e-3)
+        assert isclose(entitled, sum(share["entitled"] for share in everyone), rel_tol=1e-9, abs_tol=1e-3)
 
     def reasons_are_the_same(self, id: str) -> None:
         """Compare what the store tells of why a task waits, and of a dead one, with where the model has it."""

@@ -342,13 +342,13 @@ MUTANTS = [
     Mutant("woken tenants that are not served are lost", "  keep_woken(call, round)\n", ""),
     Mutant(
         "the clock stands still",
-        "q.clock, q.level = q.clock + moved, q.level + moved\n  end\n  call.at",
-        "q.level = q.level + moved\n  end\n  call.at",
+        "if q.weight_sum > 0 then calls.move_clock(q, passed",
+        "if q.weight_sum > 0 then q.level = q.level + passed * q.running / q.weight_sum calls.move_clock(q, 0 * passed",
     ),
     Mutant(
         "dispatches do not move the level",
-        "q.clock, q.level = q.clock + moved, q.level + moved\n  return",
-        "q.clock = q.clock + moved\n  return",
+        "  calls.move_clock(q, moved)\n  return moved",
+        "  local level = q.level\n  calls.move_clock(q, moved)\n  q.level = level\n  return moved",
     ),
     Mutant("who is served does not raise the level", "  if vtime > q.level then q.level = vtime end\n", ""),
     Mutant(
