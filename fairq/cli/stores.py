@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
+import trio
 from attrs import frozen
 from cyclopts import Parameter
 
 from fairq.errors import SettingsError
+
+PATIENCE_S = 2.0  # after which a person is told what is waited for
 
 
 @Parameter(name="*")
@@ -29,9 +33,10 @@ class StoreChoice:
 
 @asynccontextmanager
 async def chosen(choice: StoreChoice, *, may_make: bool = False) -> AsyncIterator[str]:
-    """Give the URL of the store; the embedded one runs while the context lasts, if no server runs it.
+    """Give the URL of the store; the embedded one runs while the context lasts, if no server runs it, and has read
+    its data.
 
-    `may_make`: a data directory without a store gets one. Raises: SettingsError.
+    `may_make`: a data directory without a store gets one. Raises: SettingsError, Unavailable.
     """
     from fairq.store import embedded
 
@@ -40,8 +45,22 @@ async def chosen(choice: StoreChoice, *, may_make: bool = False) -> AsyncIterato
         return
     if not may_make and not embedded.has_store(choice.data_dir):
         raise SettingsError(f"no embedded store in {choice.data_dir}: give --store or --data-dir", field="store")
-    if await embedded.is_running(choice.data_dir):
+    async with _running(choice.data_dir):
+        with trio.move_on_after(PATIENCE_S) as patience:
+            await embedded.wait_loaded(choice.data_dir)
+        if patience.cancelled_caught:
+            print("fairq: the store reads its data: waiting for it", file=sys.stderr)
+            await embedded.wait_loaded(choice.data_dir)
         yield embedded.store_url(choice.data_dir)
+
+
+@asynccontextmanager
+async def _running(data_dir: Path) -> AsyncIterator[None]:
+    """See that the embedded store runs while the context lasts: a server's, or else one of its own."""
+    from fairq.store import embedded
+
+    if await embedded.is_running(data_dir):
+        yield
         return
-    async with embedded.embedded_store(choice.data_dir) as url:
-        yield url
+    async with embedded.embedded_store(data_dir):
+        yield

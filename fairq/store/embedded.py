@@ -19,9 +19,9 @@ from urllib.parse import quote
 import structlog
 import trio
 
-from fairq.errors import FairqError, SettingsError
+from fairq.errors import FairqError, SettingsError, Unavailable
 from fairq.scopes import background
-from fairq.store.connection import Address, ask, connect
+from fairq.store.connection import Address, ask, ask_once, connect
 
 try:
     import fcntl
@@ -34,6 +34,7 @@ else:
 
 log = structlog.get_logger("fairq.store")
 
+LOAD_S = 1800.0  # for reading its data; a disk gives some 100 MB in a second
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 10.0
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
@@ -122,6 +123,23 @@ async def _is_answering(address: Address) -> bool:
 async def is_running(data_dir: Path) -> bool:
     """Return whether the embedded store of a data directory answers."""
     return await _is_answering(Address.parse(store_url(data_dir)))
+
+
+async def wait_loaded(data_dir: Path) -> None:
+    """Wait until the embedded store of a data directory, which runs, has read its data.
+
+    Raises: StoreRefused; Unavailable after LOAD_S.
+    """
+    address, why = Address.parse(store_url(data_dir)), "it does not answer"
+    with trio.move_on_after(LOAD_S):
+        while True:
+            try:
+                await ask_once(address, "PING")
+                return
+            except (OSError, trio.BrokenResourceError, Unavailable) as error:
+                why = str(error)
+            await trio.sleep(0.05)
+    raise Unavailable(f"the embedded store in {data_dir} has not read its data in {LOAD_S / 60:.0f} minutes: {why}")
 
 
 def has_store(data_dir: Path) -> bool:

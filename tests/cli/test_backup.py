@@ -12,10 +12,12 @@ import pytest
 import redis
 import trio
 
+from fairq.cli import stores as cli_stores
 from fairq.cli.app import run
 from fairq.errors import SettingsError, Unavailable
+from fairq.model.tasks import NewTask
 from fairq.server.app import App
-from fairq.store import backup, keys, library
+from fairq.store import backup, embedded, keys, library
 from fairq.store.backup_file import Header, Writer, read_blocks
 from fairq.store.copying import Copying
 from fairq.store.opening import open_store
@@ -104,6 +106,27 @@ def test_a_restored_store_is_the_same_key_by_key(filled: str, start_store: Start
         assert contents(copy) == there
     assert told.json["keys"] == len(there) - 1  # without the version of the data
     assert {path.name for path in tmp_path.iterdir() if "store" not in path.name} == {"b.fairq"}
+
+
+def test_an_embedded_store_that_reads_its_data_is_waited_for(
+    fairq: Fairq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_CONFIG", f"{embedded._CONFIG}key-load-delay 200\n")  # us for each command
+    monkeypatch.setattr(cli_stores, "PATIENCE_S", 0.1)
+
+    async def fill_store() -> None:
+        with trio.fail_after(60):
+            async with embedded.embedded_store(tmp_path / "data") as url, open_store(url, connect_timeout=30) as store:
+                await store.enqueue("emails", "ada", [NewTask(str(n), b"1") for n in range(100)])
+                with redis.Redis.from_url(url) as client, client.pipeline(transaction=False) as many:
+                    for n in range(4_096):  # while it reads them it answers after each 1,024
+                        many.set("fq:test", n)
+                    many.delete("fq:test").execute()
+
+    trio.run(fill_store)
+    made = fairq("backup", tmp_path / "b.fairq", "--data-dir", tmp_path / "data", "--json")
+    assert (made.code, made.json["tasks"]) == (0, 100), made.err
+    assert "the store reads its data" in made.err
 
 
 @pytest.mark.parametrize("way", ["to a cluster", "from a cluster"])
