@@ -51,6 +51,7 @@ save ""
 appendonly yes
 appendfsync {fsync}
 maxmemory-policy noeviction
+repl-diskless-sync-delay 0
 zset-max-listpack-entries 32
 hash-max-listpack-entries 32
 """
