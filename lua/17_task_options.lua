@@ -136,6 +136,13 @@ function task_options.drop(call, name, id)
   call.task_options[id], call.queue.tasks_with_options = PLAIN, call.queue.tasks_with_options - 1
 end
 
+-- Drops the results of tasks that had the ids of new ones, which come with their records. Their bytes count until their
+-- time.
+function task_options.drop_results(call, new_records)
+  if call.queue.kept_until <= call.now then return end
+  for i = 1, #new_records, 2 do redis.call('UNLINK', key(call, 'result:' .. new_records[i])) end
+end
+
 function task_options.keep_result(call, t, id, result)
   local result_ttl = task_options.of(call, id).result_ttl
   if result_ttl == 0 then return end

@@ -228,6 +228,7 @@ function arrivals.store(call, new)
   write('HSET', key(call, 'tasks'), new.records)
   write('HSET', key(call, 'payloads'), new.payloads)
   accounts.add_bytes(call, t, new.bytes)
+  task_options.drop_results(call, new.records)
   if #new.tasks_with_options > 0 then task_options.add(call, new.tasks_with_options) end
   for _, task in ipairs(new.tasks_with_options) do
     local id, asked, period, is_copy = unpack(task)

@@ -79,7 +79,11 @@ local function move(call, id, record, start_at)
   local t, expires_at = accounts.touch_named(call, header.tenant), header.expires_at
   local moves, starts_at = records.end_moves(header), math.max(start_at, call.now)
   if expires_at > 0 and expires_at <= (moves and call.now or starts_at) then return 'expired' end
-  if start_at <= call.now and not redis.call('ZSCORE', key(call, 'delayed:' .. t.name), id) then return 'ok' end
+  if not redis.call('ZSCORE', key(call, 'delayed:' .. t.name), id) then
+    local most = limits.of(call, t).delayed
+    if start_at <= call.now then return 'ok' end
+    if most > 0 and accounts.details_of(call, t).delayed >= most then return 'quota_exceeded' end
+  end
   if moves then
     expires_at = starts_at + expires_at - (header.start_at > 0 and header.start_at or header.enqueued_at)
     start_at = starts_at  -- its end counts from it
@@ -94,7 +98,8 @@ end
 -- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
---   out   per id "ok" | "running" | "expired" (it would start after its end: nothing changed) | "gone"
+--   out   per id "ok" | "running" | "expired" (it would start after its end) | "quota_exceeded" (its tenant has as many
+--         delayed tasks as it may have) | "gone"; only those that are "ok" have changed
 --   flags allow-oom
 function verbs.reschedule(keys, args)
   local call, delay, start_at = calls.open(keys, args), tonumber(args[3]), tonumber(args[4])

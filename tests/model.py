@@ -571,6 +571,7 @@ class Model(Scheduling):
         """Store a new task."""
         t = task.tenant = self.touch(task.tenant.name)
         self.records[id] = task
+        self.results.pop(id, None)
         if b := self.batches.get(task.batch):
             task.opened_at = b.created_at
             b.total, b.sequence, b.copies = b.total + 1, b.sequence + 1, b.copies + ("+" in id)
@@ -856,6 +857,11 @@ class Model(Scheduling):
         is_set = self.own or self.hours or self.webhooks or self.blocked or self.settings != Model().settings
         return "stays" if has_any or is_set or min(self.now, now) + for_ms > now else "ok"
 
+    def has_all_delayed(self, t: Tenant) -> bool:
+        """Whether a tenant has as many delayed tasks as it may have."""
+        most = self.limit(t, "delayed")
+        return 0 < most <= len(t.delayed)
+
     def reschedule(self, now: float, ids: list[str], delay: float, start_at: float) -> list[str]:
         """Give waiting tasks another start."""
         now = self.open(now)
@@ -870,6 +876,9 @@ class Model(Scheduling):
             elif 0 < task.expires_at <= (now if task.end_moves else max(start_at, now)):
                 self.touch(task.tenant.name)
                 outcomes.append("expired")
+            elif start_at > now and id not in task.tenant.delayed and self.has_all_delayed(task.tenant):
+                self.touch(task.tenant.name)
+                outcomes.append("quota_exceeded")
             else:
                 t = self.touch(task.tenant.name)
                 outcomes.append("ok")

@@ -197,7 +197,8 @@ class Client:
     ) -> list[str]:
         """Give waiting tasks another start; without one, now.
 
-        For each: `ok`, `running`, `expired` (it would start after its end: unchanged) or `gone`.
+        For each: `ok`; `running`, `expired` (it would start after its end) or `quota_exceeded` (its tenant's limit of
+        delayed tasks), unchanged; or `gone`.
         """
         return await self.ask(verbs.reschedule(queue, ids, delay, start_at), timeout=timeout)
 

@@ -100,6 +100,6 @@ class EnqueuedTask:
         return verbs.result_of(await self._client.wait_task(self.queue, self.id, timeout))
 
     async def reschedule(self, *, delay: Seconds | None = None, start_at: datetime | float | None = None) -> str:
-        """Give it another start, or let it start now: `ok`, `running`, `expired` or `gone`."""
+        """Give it another start, or let it start now: `ok`, `running`, `expired`, `quota_exceeded` or `gone`."""
         assert self._client is not None
         return (await self._client.ask(verbs.reschedule(self.queue, [self.id], delay, start_at)))[0]

@@ -32,7 +32,7 @@ MAX_PROGRESS_CHARS = 200
 MAX_LINKS, MAX_LINKS_BYTES = 16, 1 << 20  # of one acknowledgement; the bytes of their payloads
 Action = Literal["ack", "nack", "postpone", "reject", "release", "reap", "extend", "take"]
 Fate = Literal["delivered", "later", "never"]  # of a link
-Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
+Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled", "quota_exceeded"]
 ACTIONS: tuple[Action, ...] = (
     "ack",
     "nack",

@@ -31,7 +31,6 @@ from fairq.store.snapshot import SILENT_S, read_snapshot
 from fairq.store.store import Store
 from fairq.store.topology import SLOTS, Topology, is_moving_slots, read_topology
 
-RESTORING = "unfinished: fairq restore has not ended"  # in place of the version of the data
 _LOAD_S = 3_600.0  # that loading a node's data may take
 _PUT_BACK_S = 5.0  # that putting back the version of the data may take
 _CONFIG = """\
@@ -229,7 +228,7 @@ def _add(show: Show, done: int, count: int) -> None:
 async def _reserved(store: Store) -> AsyncIterator[None]:
     """Keep servers from starting, from now on; if the block raises, as before."""
     call = store.connection.call
-    version = await call("SET", keys.DATA_VERSION, RESTORING, "GET")
+    version = await call("SET", keys.DATA_VERSION, keys.RESTORING, "GET")
     try:
         yield
     except BaseException:

@@ -194,6 +194,8 @@ async def _data(call: Ask) -> list[Finding]:
         return [Finding("ok", "data", "the store is empty")]
     if found.decode() == str(library.DATA_VERSION):
         return [Finding("ok", "data", f"version {found.decode()}")]
+    if found.decode() == keys.RESTORING:
+        return [Finding("problem", "data", keys.RESTORING, "repeat fairq restore with --replace")]
     told = f"the store holds data of version {found.decode()[:80]}, this fairq reads {library.DATA_VERSION}"
     return [Finding("problem", "data", told, "use the fairq that wrote it until its tasks are done, or an empty store")]
 

@@ -16,6 +16,7 @@ TOKEN_USES = "fq:token_uses"  # hash: token id -> when it was last used, to a mi
 REVOKED = "fq:revoked"  # channel: token id
 REVOCATIONS = "fq:revocations"  # the number of tokens deleted so far
 DATA_VERSION = "fq:data_version"  # string: the version of the data in all keys
+RESTORING = "unfinished: fairq restore has not ended"  # in place of that version
 WRITTEN = "fq:written"  # string: the server that last saw that the store can be written (/readyz)
 SERVERS = "fq:servers"  # set of servers' names
 WORKERS = "fq:workers"  # channel: JSON messages between servers about workers

@@ -77,7 +77,7 @@ async def check_data_version(store: Store) -> None:
         await call("SET", keys.DATA_VERSION, ours, "NX")
         found = await call("GET", keys.DATA_VERSION)
     theirs = found.decode() if found else "2 or older"
-    if theirs.startswith("unfinished"):
+    if theirs == keys.RESTORING:
         raise SettingsError(f"the store cannot be used, {theirs}: repeat it with --replace", field="store")
     if theirs != ours:
         raise SettingsError(

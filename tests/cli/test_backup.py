@@ -249,6 +249,9 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
     with stores.connect(target.url) as client:
         with pytest.raises(SettingsError, match="restore"):
             trio.run(open_once, target.url)
+        told = fairq("doctor", "--store", stores.of_owner(target.url))
+        assert told.code == 1
+        assert "repeat fairq restore with --replace" in told.out
         assert fairq("backup", tmp_path / "half.fairq", "--store", stores.of_owner(target.url)).code == 2
         assert fairq("restore", file, "--store", stores.of_owner(target.url), "--replace").code == 0
         assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
@@ -297,7 +300,7 @@ async def test_a_server_that_had_looked_already_when_a_restore_began_ends(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def begin(app: App) -> None:
-        await app.store.connection.call("SET", keys.DATA_VERSION, backup.RESTORING)  # this server is not seen yet
+        await app.store.connection.call("SET", keys.DATA_VERSION, keys.RESTORING)  # this server is not seen yet
         await start(app)
 
     start = App.start

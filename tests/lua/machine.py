@@ -548,7 +548,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(self.call("oldest", 100), [max([-1, *ages]), len(heads)])
         self.same(self.queue.tasks(*ids), [reports.task(self.model, id, self.now) for id in ids])
         kept = [None if result is None else result.decode() for result in self.call("results", *IDS)]
-        results = [(0, "") if id in self.model.records else self.model.results.get(id, (0, "")) for id in IDS]
+        results = [self.model.results.get(id, (0, "")) for id in IDS]
         self.same(kept, [result if until > now else None for until, result in results])
         for name in BATCHES:
             self.same(self.queue.batch(name), reports.batch(self.model, name))

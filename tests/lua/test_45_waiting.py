@@ -91,6 +91,17 @@ def test_a_ready_task_is_put_off_or_keeps_its_place(queue: Queue) -> None:
     assert [lease.id for lease in queue.claim(5)] == ["b", "a"]
 
 
+def test_no_more_tasks_are_put_off_than_may_be_delayed(queue: Queue) -> None:
+    queue.set_limits("ada", delayed=2)
+    queue.enqueue("ada", "late", delay=50)
+    queue.enqueue("ada", "a", "b", "c")
+    assert queue.reschedule("a", "b", "late", delay=1000) == ["ok", "quota_exceeded", "ok"]
+    assert queue.reschedule("c", "b", delay=1000) == ["quota_exceeded"] * 2
+    assert queue.reschedule("late") == ["ok"], "there is room again"
+    assert queue.reschedule("c", "b", delay=1000) == ["ok", "quota_exceeded"]
+    assert (queue.tenant("ada").delayed, queue.peek("ada")) == (2, ["b", "late"])
+
+
 def test_a_task_between_attempts_is_promoted_with_its_attempts(queue: Queue) -> None:
     queue.enqueue("ada", "a")
     queue.end("nack", queue.claim()[0], 60_000)

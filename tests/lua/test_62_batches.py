@@ -322,3 +322,8 @@ def test_a_task_that_has_an_id_again_is_not_told_the_result_of_the_one_before(qu
     assert queue.call("results", "a") == [None]
     queue.end("ack_with_result", queue.claim()[0], "", "2")
     assert queue.call("results", "a") == [b"2"]
+    queue.advance(200_000)
+    queue.tick()
+    assert queue.enqueue("ada", "a") == ["ok"]
+    assert queue.cancel("a") == ["ok"]
+    assert queue.call("results", "a") == [None], "it was cancelled, and has no result"

@@ -135,8 +135,12 @@ MUTANTS = [
     ),
     Mutant(
         "a result is kept for ever",
-        "local is_kept = result and tonumber(until_ms) > call.now",
-        "local is_kept = result",
+        "out[i] = result and tonumber(until_ms) > call.now and result or false",
+        "out[i] = result or false",
+    ),
+    Mutant("a result is told of the next task of its id", "  task_options.drop_results(call, new.records)\n", ""),
+    Mutant(
+        "waiting tasks are put off beyond the limit", "accounts.details_of(call, t).delayed >= most then", "false then"
     ),
     Mutant("a dead task holds its key", "  task_options.free_key(call, t.name, id)\n", ""),
     Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
@@ -1253,6 +1257,8 @@ IN_IDLE_QUEUES = [
 ]
 # Found only after thousands of steps.
 LATE = {
+    "a result is told of the next task of its id",
+    "waiting tasks are put off beyond the limit",
     "a window that was dropped comes back when its start moves",
     "a replayed task stays expired to its batch",
     "a purge passes over pending tasks",
