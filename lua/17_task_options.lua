@@ -139,8 +139,10 @@ end
 -- Drops the results of tasks that had the ids of new ones, which come with their records. Their bytes count until their
 -- time.
 function task_options.drop_results(call, new_records)
-  if call.queue.kept_until <= call.now then return end
-  for i = 1, #new_records, 2 do redis.call('UNLINK', key(call, 'result:' .. new_records[i])) end
+  if #new_records == 0 or call.queue.kept_until <= call.now then return end
+  local kept = {}
+  for i = 1, #new_records, 2 do kept[#kept + 1] = key(call, 'result:' .. new_records[i]) end
+  write('UNLINK', kept[1], kept)
 end
 
 function task_options.keep_result(call, t, id, result)

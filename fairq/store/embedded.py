@@ -35,6 +35,7 @@ else:
 log = structlog.get_logger("fairq.store")
 
 LOAD_S = 1800.0  # for reading its data; a disk gives some 100 MB in a second
+SILENT_S = 30.0  # meanwhile; it answers after each 1,024 commands that it has read
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 10.0
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
@@ -129,18 +130,22 @@ async def is_running(data_dir: Path) -> bool:
 async def wait_loaded(data_dir: Path) -> None:
     """Wait until the embedded store of a data directory, which runs, has read its data.
 
-    Raises: StoreRefused; Unavailable after LOAD_S.
+    Raises: StoreRefused; Unavailable after LOAD_S, or when it has been silent for SILENT_S.
     """
-    address, why = Address.parse(store_url(data_dir)), "it does not answer"
+    address, heard = Address.parse(store_url(data_dir)), trio.current_time()
     with trio.move_on_after(LOAD_S):
-        while True:
+        while trio.current_time() < heard + SILENT_S:
             try:
-                await ask_once(address, "PING")
-                return
-            except (OSError, trio.BrokenResourceError, Unavailable) as error:
-                why = str(error)
+                with trio.fail_after(SILENT_S):
+                    await ask_once(address, "PING")
+                    return
+            except Unavailable:  # it is loading
+                heard = trio.current_time()
+            except (OSError, trio.BrokenResourceError, trio.TooSlowError):
+                pass
             await trio.sleep(0.05)
-    raise Unavailable(f"the embedded store in {data_dir} has not read its data in {LOAD_S / 60:.0f} minutes: {why}")
+        raise Unavailable(f"the embedded store in {data_dir} has not answered for {SILENT_S:.0f} s")
+    raise Unavailable(f"the embedded store in {data_dir} has not read its data in {LOAD_S / 60:.0f} minutes")
 
 
 def has_store(data_dir: Path) -> bool:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from fairq.errors import FairqError, SettingsError
+from fairq.errors import FairqError, SettingsError, Unavailable
 from fairq.model.tasks import NewTask
+from fairq.store import embedded as module
 from fairq.store.embedded import embedded_store, is_running, socket_path, store_url
 from fairq.store.opening import check_durability, open_store
 from fairq.store.store import Store
@@ -153,6 +154,21 @@ async def test_the_orphan_of_a_killed_owner_is_shut_down_before_its_data_is_used
         assert not is_alive(orphan)
         assert store_pid(tmp_path) not in (None, orphan)
         assert (await store.queue("q")).ready == 1
+
+
+async def test_a_store_that_hangs_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.5)
+    async with embedded(tmp_path):
+        with trio.fail_after(60):
+            await module.wait_loaded(tmp_path)
+            pid = store_pid(tmp_path)
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(Unavailable, match=r"has not answered for 0 s$"):
+                    await module.wait_loaded(tmp_path)
+            finally:
+                os.kill(pid, signal.SIGCONT)
 
 
 async def test_it_stops_cleanly_when_cancelled_and_when_the_block_fails(tmp_path: Path) -> None:
