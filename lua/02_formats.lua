@@ -24,9 +24,9 @@
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
 --: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 webhook:t1
 --: MARK version:B lease:d
---: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I
---: RUN lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I uncounted_attempts:I
---:   max_attempts:H expires_at:d made:t2 error:rest
+--: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I
+--: RUN lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I
+--:   uncounted_attempts:I max_attempts:H expires_at:d made:t2 error:rest
 --: BUNDLE left:H together:H claim:t1 ids:rest
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 traceback:rest
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d

@@ -127,25 +127,27 @@ function leases.finish(call, id, lease, until_ms, is_worked)
   return t
 end
 
--- The lease goes on for another lease_ms.
+-- The lease goes on for another lease_ms, or for as long as it began with, if that was longer: its worker knows of no
+-- change, and comes again when a third of that is over.
 function leases.extend(call, id)
   local known, run = state_of(call), leases.run_of(call, id)
-  if run.is_extended == 0 then
-    leave(call, run, 0)
-    run.is_extended = 1
+  local lasts = math.max(run.lasts, call.queue.lease_ms)
+  if run.is_extended == 0 or lasts > run.lasts then
+    if run.is_extended == 0 then leave(call, run, 0) end
+    run.is_extended, run.lasts = 1, lasts
     leases.set_run(call, id, run)
   end
-  table.insert(known.extended, call.now + call.queue.lease_ms)
+  table.insert(known.extended, call.now + lasts)
   table.insert(known.extended, id)
 end
 
--- The lease goes on, and another connection has it from now on; returns how often that was.
+-- The lease goes on, and another connection has it from now on; returns how often that was, and for how long it lasts.
 function leases.take(call, id)
   leases.extend(call, id)
   local run = leases.run_of(call, id)
   run.taken = run.taken % MAX_TAKEN + 1
   leases.set_run(call, id, run)
-  return run.taken
+  return run.taken .. ' ' .. run.lasts
 end
 
 -- Nothing is leased under the bundle's deadline any more, whatever its record says.

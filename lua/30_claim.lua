@@ -179,8 +179,8 @@ function verbs.claim(keys, args)
     bytes = 0, is_kept = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
   claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, taken = 0, began_at = call.at,
-    bytes = 0, tag = '', attempt = 0, uncounted_attempts = 0, max_attempts = 0, expires_at = 0, made = '',
-    error = ''}
+    lasts = q.lease_ms, bytes = 0, tag = '', attempt = 0, uncounted_attempts = 0, max_attempts = 0, expires_at = 0,
+    made = '', error = ''}
   local has_changed = slots ~= q.slots
   if has_changed then limits.set_slots(call, slots) end
   local rounds = fill(call, claim, limit)

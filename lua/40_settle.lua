@@ -10,7 +10,7 @@
 --   release  back at the head of its tenant's list                                  does not
 --   ack_linked   as ack_with_result, and tasks are enqueued (39_links.lua)               counts
 --   reap     as release, or dead as `lease_lost` when it was the last               counts
---   extend   (the lease goes on for another lease_ms)                               -
+--   extend   (the lease goes on)                                                    -
 --   take     as extend, by another connection than before                           -
 --
 -- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease

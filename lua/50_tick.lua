@@ -100,7 +100,9 @@ end
 local function reap(call, limit)
   local lost = lost_leases(call, limit)
   for i = #lost, 1, -1 do  -- the oldest ends up at the head
-    settlements.settle(call, 'reap', lost[i][1], nil, lost[i][2] - call.queue.lease_ms)
+    local id, deadline = lost[i][1], lost[i][2]
+    local lease = leases.lease_of(call, id)
+    settlements.settle(call, 'reap', id, nil, deadline - (lease and lease.lasts or 0))
   end
   return #lost
 end

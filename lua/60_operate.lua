@@ -146,7 +146,7 @@ function verbs.replay(keys, args)
     if attempts > 0 then
       leases.set_run(call, id, {
         lease = 0, state = leases.REAPED, features = header.features, is_extended = 0, taken = 0, began_at = 0,
-        bytes = bytes, tag = t.tag, attempt = attempts, uncounted_attempts = attempts,
+        lasts = 0, bytes = bytes, tag = t.tag, attempt = attempts, uncounted_attempts = attempts,
         max_attempts = header.max_attempts,
         expires_at = header.expires_at > call.now and header.expires_at or 0, made = '', error = '',
       })

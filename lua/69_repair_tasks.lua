@@ -147,7 +147,7 @@ local function count_task(call, id, fact, wanted)
   elseif fact.place == 'leased' then
     sums.starts = sums.starts + math.max(run.began_at, q.epoch_at)
     redis.call('HSET', part(call, 'leased'), id, leases.field(run.lease))
-    if run.is_extended == 1 then want(wanted, 'extended', 'leases', id, call.now + q.lease_ms) end
+    if run.is_extended == 1 then want(wanted, 'extended', 'leases', id, call.now + run.lasts) end
   elseif header.expires_at > 0 then
     want(wanted, 'expiring', 'expiring', id, header.expires_at)
   end
@@ -223,7 +223,7 @@ function jobs.leased(call, job)
     call.bundles[lease] = bundle
     redis.call('HDEL', part(call, 'leased'), id)
     if run.is_extended == 0 then
-      redis.call('ZADD', key(call, 'leases'), 'NX', text(call.now + call.queue.lease_ms), flat[i + 1])
+      redis.call('ZADD', key(call, 'leases'), 'NX', text(call.now + run.lasts), flat[i + 1])
     end
   end
   note(call, 'leases', #flat / 2)

@@ -58,6 +58,7 @@ class Run:
     is_extended: bool = False
     taken: int = 0
     began_at: float = 0
+    lasts: float = 0  # ms
     worker: str = ""
     error: str = ""
 

@@ -644,7 +644,7 @@ class Model(Scheduling):
             self.bury(p.id, "expired", now)
             return []
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
-        run.is_extended, run.taken = False, 0
+        run.is_extended, run.taken, run.lasts = False, 0, self.settings["lease_ms"]
         self.claimed_bytes += task.size if task.size > self.large else 0
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
@@ -754,10 +754,11 @@ class Model(Scheduling):
         if taken not in (None, run.taken):
             return "stale"
         if action in ("extend", "take"):
-            self.leases[id], run.is_extended = now + self.settings["lease_ms"], True
+            run.lasts = max(run.lasts, self.settings["lease_ms"])
+            self.leases[id], run.is_extended = now + run.lasts, True
             run.taken += action == "take"
             outcome = "cancelled" if run.state == "stopping" else "ok"
-            return outcome + (f" {run.taken}" if action == "take" else "")
+            return outcome + (f" {run.taken} {run.lasts}" if action == "take" else "")
         if action in ("ack", "ack_with_result"):
             self.end_lease(id, run, "settled", now, True).done += 1
             if self.records[id].result_ttl:
@@ -1010,7 +1011,7 @@ class Model(Scheduling):
         promoted, expired = self.promote(now, part), self.expire(now, ends)
         lost = [id for at, _, ids in self.deadlines() if at <= now for id in ids][:ends]
         for id in reversed(lost):
-            until = self.leases[id] - self.settings["lease_ms"]
+            until = self.leases[id] - self.runs[id].lasts
             self.settle_one("reap", id, self.runs[id].lease, None, "", "", now, iter(()), until)
         trimmed = self.trim_dead(now, ends)
         self.unpark(first_by_score(self.parked, part, now))

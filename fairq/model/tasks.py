@@ -259,6 +259,14 @@ def check_links(links: Sequence[Link]) -> None:
         raise BadRequest("a link belongs to no batch: use enqueue", field="batch")
 
 
+class Taken(NamedTuple):
+    """What became of a lease that another connection takes over: how often it was, and how long it lasts from now."""
+
+    outcome: str
+    times: int
+    lasts_ms: int
+
+
 class Settlement(NamedTuple):
     """What becomes of one lease, which has this number.
 

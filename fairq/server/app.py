@@ -58,7 +58,7 @@ _ANSWER_S = 1.0  # after the grace, for answers that are still due
 
 
 class Brought(NamedTuple):
-    """A lease that a worker brings to another connection, taken over `taken` times, and extended by `lease_s`."""
+    """A lease that a worker brings to another connection, taken over `taken` times, for `lease_s` (0: unknown)."""
 
     place: Place
     lease: int

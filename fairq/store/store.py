@@ -22,7 +22,18 @@ from fairq.model.limits import Limits, OpeningHours
 from fairq.model.purges import WaitingFilter, WaitingPage
 from fairq.model.queues import SHARES, QueueSettings, QueueState, Repair, Tick
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
-from fairq.model.tasks import Action, Fate, Lease, NewTask, Outcome, Settlement, StoredLink, TaskState, WaitingTask
+from fairq.model.tasks import (
+    Action,
+    Fate,
+    Lease,
+    NewTask,
+    Outcome,
+    Settlement,
+    StoredLink,
+    Taken,
+    TaskState,
+    WaitingTask,
+)
 from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import Webhook, webhook_id
@@ -323,11 +334,11 @@ class Store:
         while noted < len(made):
             noted += len(await self._call("note_made", queue, *(word for each in made[noted:] for word in each)))
 
-    async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Extend leases (id, number) that move to another connection; returns outcomes, and times taken over."""
+    async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[Taken]:
+        """Extend leases (id, number) that move to another connection."""
         outcomes = await self.settle(queue, [Settlement("take", id, lease) for id, lease in leases])
-        told = (outcome.partition(" ") for outcome in outcomes)
-        return [(outcome, int(taken or 0)) for outcome, _, taken in told]
+        told = ([*outcome.split(" "), "0", "0"] for outcome in outcomes)
+        return [Taken(outcome, int(taken), int(lasts_ms)) for outcome, taken, lasts_ms, *_ in told]
 
     async def hand_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
         """End leases (id, number, times taken over) of an ended connection, except those taken over since."""

@@ -305,11 +305,11 @@ def test_a_connection_that_lost_a_lease_to_another_does_not_give_it_back(queue: 
     queue.enqueue("t", "a")
     (lease,) = queue.claim(1)
     number = lease.lease
-    assert queue.settle(("take", "a", number)) == ["ok 1"]
+    assert queue.settle(("take", "a", number)) == [f"ok 1 {LEASE_MS}"]
     for action in ("release", "reap", "extend", "ack"):
         assert queue.settle((action, "a", f"{number}/0")) == ["stale"]
     assert queue.settle(("extend", "a", number), ("extend", "a", f"{number}/1")) == ["ok", "ok"]
-    assert queue.settle(("take", "a", f"{number}/0"), ("take", "a", f"{number}/1")) == ["stale", "ok 2"]
+    assert queue.settle(("take", "a", f"{number}/0"), ("take", "a", f"{number}/1")) == ["stale", f"ok 2 {LEASE_MS}"]
     assert queue.settle(("reap", "a", f"{number}/1"), ("reap", "a", f"{number}/2")) == ["stale", "ok"]
     (lease,) = queue.claim(1)
     assert queue.settle(("release", "a", f"{lease.lease}/0")) == ["ok"]  # the next lease begins anew
@@ -319,14 +319,48 @@ def test_the_count_of_how_often_a_lease_was_taken_goes_round(queue: Queue) -> No
     queue.enqueue("t", "a")
     (lease,) = queue.claim(1)
     outcomes = queue.settle(*[("take", "a", lease.lease)] * 256)
-    assert [outcomes[0], *outcomes[253:]] == ["ok 1", "ok 254", "ok 255", "ok 1"]
+    assert [outcomes[0], *outcomes[253:]] == [f"ok {times} {LEASE_MS}" for times in (1, 254, 255, 1)]
 
 
 def test_a_cancelled_lease_that_is_taken_over_is_known_as_such(queue: Queue) -> None:
     queue.enqueue("t", "a")
     (lease,) = queue.claim(1)
     queue.call("cancel", "a")
-    assert queue.settle(("take", "a", lease.lease)) == ["cancelled 1"]
+    assert queue.settle(("take", "a", lease.lease)) == [f"cancelled 1 {LEASE_MS}"]
+
+
+def test_a_lease_is_renewed_for_no_less_than_it_began_with(queue: Queue) -> None:
+    queue.configure(lease_ms=30_000)
+    queue.enqueue("t", "a", "b", "c")
+    first, other = queue.claim(2)
+    queue.configure(lease_ms=1000)
+    (short,) = queue.claim()
+    for _ in range(4):  # each comes when a third of what its worker was told is over
+        queue.advance(10_000)
+        assert queue.end("extend", first) == "ok"
+    queue.tick()
+    assert queue.queue_state()["leased"] == 1
+    assert queue.end("extend", other) == "stale", "its 30 s are over"
+    assert queue.end("extend", short) == "stale"
+    queue.configure(lease_ms=60_000)
+    assert queue.settle(("take", first.id, first.lease)) == ["ok 1 60000"]
+    queue.configure(lease_ms=1000)
+    queue.advance(59_999)
+    assert queue.tick().reaped == 0
+    queue.advance(1)
+    assert queue.tick().reaped == 1
+
+
+def test_a_lost_lease_is_charged_up_to_its_last_renewal_whatever_was_changed(queue: Queue) -> None:
+    queue.configure(lease_ms=30_000)
+    queue.enqueue("t", "a", "b")
+    renewed, _ = queue.claim(2)
+    queue.advance(5_000)
+    assert queue.end("extend", renewed) == "ok"
+    queue.configure(lease_ms=100)
+    queue.advance(60_000)
+    assert queue.tick().reaped == 2
+    assert queue.tenant("t").delivered == 5_000 + 1
 
 
 @pytest.mark.parametrize("fence", ["", "x", "1/", "/0", "1/x", "1.5/0", "-1/0", "1/0/0"])

@@ -378,7 +378,7 @@ MUTANTS = [
         "standing = limits.is_within_guarantee(call, t) and ELIGIBLE or COMPETES",
         "standing = COMPETES",
     ),
-    Mutant("a dead worker's time is charged", "lost[i][2] - call.queue.lease_ms", "call.now"),
+    Mutant("a dead worker's time is charged", "deadline - (lease and lease.lasts or 0)", "call.now"),
     Mutant("a lease given back teaches", "  if not is_worked then return end\n", ""),
     Mutant("a change of share charges what ran before it", "math.max(began_at, q.epoch_at)", "began_at"),
     Mutant("a hole in the slots", "moved.slot = t.slot", "moved.slot = last"),
@@ -850,7 +850,7 @@ MUTANTS = [
         "or number and lease.lease ~= number or",
         "or number and lease.lease < number or",
     ),
-    Mutant("an extended lease stays in its bundle", "    leave(call, run, 0)\n", ""),
+    Mutant("an extended lease stays in its bundle", "    if run.is_extended == 0 then leave(call, run, 0) end\n", ""),
     Mutant(
         "an extended lease leaves its bundle twice",
         "  if lease.is_extended == 0 then bundle.together",
@@ -861,10 +861,22 @@ MUTANTS = [
         "lease.lease == number and lease.is_extended == 0 and",
         "lease.lease == number and",
     ),
-    Mutant("an extension is not noted in the run", "    run.is_extended = 1\n", ""),
+    Mutant(
+        "an extension is not noted in the run",
+        "run.is_extended, run.lasts = 1, lasts",
+        "run.lasts = lasts",
+    ),
+    Mutant("a renewal is shorter than the lease", "math.max(run.lasts, call.queue.lease_ms)", "call.queue.lease_ms"),
+    Mutant(
+        "a lease keeps its first time",
+        "local lasts = math.max(run.lasts, call.queue.lease_ms)",
+        "local lasts = run.lasts",
+    ),
+    Mutant("a longer renewal is forgotten", "run.is_extended, run.lasts = 1, lasts", "run.is_extended = 1"),
+    Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
     Mutant(
         "an extension is over at once",
-        "  table.insert(known.extended, call.now + call.queue.lease_ms)",
+        "  table.insert(known.extended, call.now + lasts)",
         "  table.insert(known.extended, call.now)",
     ),
     Mutant(
@@ -1257,6 +1269,8 @@ IN_IDLE_QUEUES = [
 ]
 # Found only after thousands of steps.
 LATE = {
+    "a lease keeps its first time",
+    "a longer renewal is forgotten",
     "a result is told of the next task of its id",
     "waiting tasks are put off beyond the limit",
     "a window that was dropped comes back when its start moves",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import trio
 
 from fairq.errors import FairqError, NotFound, OutcomeUnknown, TooMany, Unavailable
-from fairq.model.queues import QueueState
+from fairq.model.tasks import Taken
 from fairq.server.run import Served
 from fairq.store.store import Store
 from tests.store.waiting import wait_until
@@ -116,15 +117,15 @@ async def test_what_trying_again_would_not_mend_is_refused(server_store: str, mo
 
 
 def fail_queue(monkeypatch: pytest.MonkeyPatch, error: FairqError) -> None:
-    """Have the state of the queue p not be read."""
-    read = Store.queue
+    """Have leases of the queue p not be taken over."""
+    take = Store.take
 
-    async def fail(self: Store, queue: str) -> QueueState:
+    async def fail(self: Store, queue: str, leases: Sequence[tuple[str, int]]) -> list[Taken]:
         if queue == "p":
             raise error
-        return await read(self, queue)
+        return await take(self, queue, leases)
 
-    monkeypatch.setattr(Store, "queue", fail)
+    monkeypatch.setattr(Store, "take", fail)
 
 
 async def test_a_lease_that_was_taken_over_once_is_given_back_though_it_was_not_taken_again(server_store: str) -> None:

@@ -53,7 +53,7 @@ def test_a_lease_that_was_not_renewed_in_its_time_leaves_its_place() -> None:
     assert account.held == {("q", "b"): 70}
     assert account.free == 2
     assert account.over_at == 115 + OVER_S
-    account.hold({("q", "d"): 71}, 112.0, 1.0)  # brought along
+    account.bring(("other", "d"), 71, 1, 112.0, 1.0)
     assert account.over_at == 113 + OVER_S
     account.expire(120.0)
     assert account.held == {}
@@ -97,9 +97,21 @@ def test_a_brought_lease_that_was_renewed_ends_by_time_too() -> None:
     assert account.held
     account.expire(16 + OVER_S)
     assert not account.held
-    account.lease("q", leases("b"), 20.0, 100.0)  # the lease time was changed meanwhile
-    account.hold({("q", "b"): 70}, 110.0)
+
+
+def test_a_lease_lasts_as_long_as_its_worker_was_told_whatever_is_changed() -> None:
+    account = WorkerAccount(3)
+    account.lease("q", leases("a"), 20.0, 100.0)
+    account.lease("q", leases("b"), 2.0, 100.0)  # lease_ms was lowered
+    account.hold({("q", "a"): 70, ("q", "b"): 71}, 110.0)
+    account.expire(112.1 + OVER_S)
+    assert account.held == {("q", "a"): 70}
     account.expire(129.9 + OVER_S)
     assert account.held
     account.expire(131 + OVER_S)
     assert not account.held
+    account.lease("q", leases("c"), 2.0, 200.0)
+    account.lease("q", leases("d"), 20.0, 200.0)  # it was raised
+    account.hold({("q", "c"): 72}, 201.0)
+    account.expire(219.0 + OVER_S)
+    assert account.held == {("q", "c"): 72, ("q", "d"): 70}

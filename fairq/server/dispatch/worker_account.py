@@ -41,7 +41,8 @@ class WorkerAccount:
     is_freed: bool = field(default=False, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
     _over: dict[Place, float] = field(factory=dict, init=False)  # when each lease of `held` expires
-    _lease_s: dict[str, float] = field(factory=dict, init=False)  # the lease time of each queue
+    _lease_s: dict[Place, float] = field(factory=dict, init=False)  # how long each lease of `held` lasts
+    _queue_s: dict[str, float] = field(factory=dict, init=False)  # how long leases of each queue last now
 
     def set_credit(self, credit: int) -> None:
         """Change how many leases the worker may hold."""
@@ -75,7 +76,7 @@ class WorkerAccount:
 
     def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float = _NEVER) -> None:
         """Add leases that are about to be pushed to the worker."""
-        self._lease_s[queue] = lease_s
+        self._queue_s[queue] = lease_s
         over_at = now + lease_s + OVER_S
         self.over_at = min(self.over_at, over_at)
         for each in leases:
@@ -83,22 +84,24 @@ class WorkerAccount:
             if place in self.held:  # an earlier lease of the task, which is lost
                 self.drop(place)
             self.held[place], self.owners[place], self._over[place] = each.lease, self.owner, over_at
+            self._lease_s[place] = lease_s
         if self.slots is not None:
             self.slots.began(queue, [each.id for each in leases])
 
     def bring(self, place: Place, lease: int, taken: int, now: float, lease_s: float) -> None:
-        """Add a lease from another connection, which was taken over `taken` times."""
-        self._lease_s.setdefault(place[0], lease_s)
-        self.hold({place: lease}, now, lease_s)
+        """Add a lease from another connection, which was taken over `taken` times; it lasts `lease_s` (0: unknown)."""
+        self._lease_s[place] = lease_s
+        self.hold({place: lease}, now)
         self.taken[place] = taken
 
-    def hold(self, leases: Mapping[Place, int], now: float, lease_s: float | None = None) -> None:
-        """Add leases, or restart the time of those already held."""
+    def hold(self, leases: Mapping[Place, int], now: float) -> None:
+        """Add leases, or restart the time of those already held; of these none gets shorter."""
         self.unordered.update(leases.keys() - self.held.keys())
         self.held.update(leases)
         self.owners.update(dict.fromkeys(leases, self.owner))
         for place in leases:
-            self._over[place] = now + (lease_s or self._lease_s.get(place[0], _NEVER)) + OVER_S
+            lease_s = max(self._lease_s.get(place, 0.0), self._queue_s.get(place[0], 0.0)) or _NEVER
+            self._over[place] = now + lease_s + OVER_S
             self.over_at = min(self.over_at, self._over[place])
 
     def has(self, place: Place, lease: int) -> bool:
@@ -124,6 +127,7 @@ class WorkerAccount:
         del self.held[place]
         self.unordered.discard(place)
         self._over.pop(place, None)
+        self._lease_s.pop(place, None)
         if self.taken:
             self.taken.pop(place, None)
         if self.owners.get(place) is self.owner:

@@ -15,14 +15,12 @@ from functools import partial
 import structlog
 
 from fairq.errors import RETRYABLE, FairqError
-from fairq.model.queues import SETTING_RANGES
+from fairq.model.tasks import Taken
 from fairq.scopes import run_all
 from fairq.server.app import App, Brought
 from fairq.wire.frames import HeldLease
 
 log = structlog.get_logger("fairq.server")
-
-_LONGEST_S = SETTING_RANGES["lease_ms"][1] / 1000
 
 
 async def take_over(app: App, leases: Sequence[HeldLease]) -> tuple[list[str], list[Brought]]:
@@ -33,26 +31,29 @@ async def take_over(app: App, leases: Sequence[HeldLease]) -> tuple[list[str], l
     outcomes, brought = ["gone"] * len(leases), list[Brought]()
 
     async def take(queue: str, at: Sequence[int]) -> None:
-        some, lease_s = [leases[i] for i in at], _LONGEST_S  # its account may have a lost lease for as long as this
+        some = [leases[i] for i in at]
         try:
-            lease_s = (await app.store.queue(queue)).settings.lease_ms / 1000
             told = await app.store.take(queue, [(each.id, each.lease) for each in some])
         except FairqError as error:
             if error.code not in RETRYABLE:
                 raise
             log.warning("leases are not taken over", queue=queue, count=len(at), error=error.message)
             told = _kept(app, some)
-        for i, (outcome, taken) in zip(at, told, strict=True):
-            outcomes[i] = outcome
-            if outcome in ("ok", "cancelled"):
-                brought.append(Brought((queue, leases[i].id), leases[i].lease, taken, lease_s))
+        for i, taken in zip(at, told, strict=True):
+            outcomes[i] = taken.outcome
+            if taken.outcome in ("ok", "cancelled"):
+                place = queue, leases[i].id
+                brought.append(Brought(place, leases[i].lease, taken.times, taken.lasts_ms / 1000))
 
     await run_all(*(partial(take, queue, at) for queue, at in by_queue.items()))
     return outcomes, brought
 
 
-def _kept(app: App, leases: Sequence[HeldLease]) -> list[tuple[str, int]]:
-    """Return what is known here of one queue's leases, as `Store.take` does: of each task the last one is kept."""
+def _kept(app: App, leases: Sequence[HeldLease]) -> list[Taken]:
+    """Return what is known here of one queue's leases, as `Store.take` does: of each task the last one is kept.
+
+    How long they last is not known (0).
+    """
     last: dict[str, int] = {}
     for each in leases:
         last[each.id] = max(each.lease, last.get(each.id, 0))
@@ -60,5 +61,6 @@ def _kept(app: App, leases: Sequence[HeldLease]) -> list[tuple[str, int]]:
     for each in leases:
         number, taken = app.known_lease((each.queue, each.id))
         is_kept = each.lease == last[each.id] >= number  # the store's numbers grow
-        told.append(("ok", taken if each.lease == number else 0) if is_kept else ("stale", 0))
+        times = taken if each.lease == number else 0
+        told.append(Taken("ok", times, 0) if is_kept else Taken("stale", 0, 0))
     return told
