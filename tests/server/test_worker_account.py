@@ -88,6 +88,20 @@ def test_a_lease_that_is_pushed_again_for_the_same_task_counts_once() -> None:
     assert account.slots._accounts["q"].starts == 0
 
 
+def test_leases_that_come_back_or_are_brought_use_the_slots_of_their_queue() -> None:
+    account = WorkerAccount(4, slots=Slots({"q": 1.0, "other": 1.0}, lambda _: True, lambda: 0.0))
+    assert account.slots is not None
+    account.lease("q", leases("a"), 10.0, 0.0)
+    account.drop(("q", "a"))
+    account.hold({("q", "a"): 70}, 0.0)  # its settlement failed
+    account.bring(("q", "b"), 70, 1, 0.0, 10.0)
+    account.hold({("q", "b"): 70}, 0.0)  # renewed
+    assert account.slots._accounts["q"].running == 2
+    assert (account.free_for("q"), account.free_for("other")) == (0, 2)
+    account.drop_all()
+    assert account.slots._accounts["q"].running == 0
+
+
 def test_a_brought_lease_that_was_renewed_ends_by_time_too() -> None:
     account = WorkerAccount(3)
     account.bring(("q", "a"), 70, 1, 0.0, 10.0)

@@ -96,7 +96,11 @@ class WorkerAccount:
 
     def hold(self, leases: Mapping[Place, int], now: float) -> None:
         """Add leases, or restart the time of those already held; of these none gets shorter."""
-        self.unordered.update(leases.keys() - self.held.keys())
+        added = leases.keys() - self.held.keys()
+        self.unordered.update(added)
+        if self.slots is not None:
+            for queue, id in added:
+                self.slots.began(queue, [id])
         self.held.update(leases)
         self.owners.update(dict.fromkeys(leases, self.owner))
         for place in leases:

@@ -47,13 +47,13 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
         raise Draining("this connection is draining; connect again")
     if connection.session.state is not State.OPEN:
         raise BadRequest("this connection is already attached", field="type")
+    if weights:
+        connection.account.slots = Slots(weights, app.may_have_work, trio.current_time)
     app.move_leases(brought, connection)
     connection.name, connection.queues = request.worker, queues
     connection.order, connection.number = order, number
     connection.session.state, connection.account.prefetch = State.ATTACHED, request.prefetch
     connection.account.set_credit(request.credit)
-    if weights:
-        connection.account.slots = Slots(weights, app.may_have_work, trio.current_time)
     app.attach(connection)
     return {"leases": outcomes}
 
