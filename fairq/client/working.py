@@ -86,6 +86,7 @@ class Working:
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
     rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     is_stopping: bool = field(default=False, init=False)
+    has_rested: bool = field(default=False, init=False)  # no task has come since it was asked whether there are any
 
     @classmethod
     def of(cls, app: Worker) -> Working:
@@ -191,6 +192,7 @@ class Working:
             self.rest = self.runtime.make_event()
             self._on_change()
             await self.rest.wait()
+            self.has_rested = True
             try:
                 call = session.request("idle", {}, self.runtime.current_time() + _ASK_S)
                 is_empty = (await self.driver.wait(call))["is_idle"]
@@ -200,7 +202,7 @@ class Working:
                 if session.fatal:  # `run` raises it
                     return
                 raise
-            if is_empty and not session.holding:
+            if is_empty and self.has_rested and not session.holding:  # a task that came may be there once more
                 self.stop()
 
     async def _stay_connected(self, scope: anyio.CancelScope) -> None:
@@ -254,6 +256,7 @@ class Working:
         if self.is_stopping:
             self._give_back(push)
             return
+        self.has_rested = False
         self.run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
         now, wall_s, session = self.runtime.current_time(), time.time(), self.driver.session
         for task in push.tasks:

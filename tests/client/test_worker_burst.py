@@ -180,6 +180,35 @@ async def test_each_task_has_a_line_in_the_log_if_asked_for(served: Served, ada:
             assert line["log_level"] == ("warning" if line["outcome"] == "dead" else "info")
 
 
+async def test_a_burst_asks_again_if_a_task_came_and_ended_before_the_answer(
+    served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_empty, asked, done = Dispatcher.is_empty, 0, list[str]()
+
+    async def late(self: Dispatcher) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            assert await is_empty(self)
+            await ada.enqueue("emails", "first")
+            await wait_until(lambda: app.counts["done"] == 1)
+            return True
+        if asked == 2:
+            await ada.enqueue("emails", "second")
+        return await is_empty(self)
+
+    monkeypatch.setattr(Dispatcher, "is_empty", late)
+    app = worker_of(served)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        done.append(task.payload)
+
+    with trio.fail_after(30):
+        await app.run(burst=True)
+    assert done == ["first", "second"]
+
+
 async def test_a_burst_outlasts_a_store_that_is_away_for_a_moment(
     served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
