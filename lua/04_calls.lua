@@ -49,14 +49,37 @@ function calls.clock_ms(call, given)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- For how long a queue goes without a change at most while leases run: they are renewed in the time that they last.
+function calls.longest_step(q)
+  return math.max(q.lease_ms, CLOCK_BACK_MS)
+end
+
+-- How much of the time since the last change is nobody's service: what goes beyond the longest step, and beyond the
+-- last deadline (leases given while lease_ms was longer last longer). The clock has jumped ahead then, or the machine
+-- or the service stood still.
+local function jump_to(call, time)
+  local q = call.queue
+  local jump = time - q.now - calls.longest_step(q)
+  if jump <= 0 or q.leased == 0 then return 0 end
+  for _, name in ipairs({'leases', 'extended'}) do
+    local last = redis.call('ZRANGE', key(call, name), 0, 0, 'REV', 'WITHSCORES')[2]
+    jump = math.min(jump, time - (tonumber(last) or q.now))
+  end
+  return jump
+end
+
 -- Sets the time of the call: the store's, but no earlier than the queue's last change, so that nothing happens twice.
 -- Where the store's clock was far ahead and is set right, that would halt the queue for as long; so the queue's time
 -- goes back too. Accounts do not see it: they count from the origin, which goes back as far. The next ticks bring the
 -- deadlines of leases nearer, and look anew for each tenant's first delayed task and link.
+--
+-- Where the clock has jumped ahead, the origin moves along too, or those whose leases run would pay for it.
 local function set_time(call, time)
   local q = call.queue
   local back = q.now - time
   if back > CLOCK_BACK_MS then q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2 end
+  local jump = jump_to(call, time)
+  if jump > 0 then q.now, q.origin = q.now + jump, q.origin + jump end
   call.now = math.max(time, q.now)
 end
 
@@ -94,6 +117,7 @@ function calls.open_any(keys, args)
   local call = {
     prefix = keys[1], random_values = args[2], next_random = 1, queue = calls.load_queue(keys[1]),
     now = 0, at = 0, sure = 0, mean = 0,
+    load = 0, most_load = PAGE_BYTES,                -- bytes of what few tasks have beside them (see is_full)
     accounts = {}, books = {}, touched = {}, is_touched = {}, named = false,  -- tenants (08_accounts.lua)
     limits = false, parked = false, kept = false, unpark_at = false, tokens = 0,  -- what bounds them (09_limits.lua)
     slots = false, woken = false, wake = false,      -- the fair pick's (10_seats.lua, 29_picks.lua)
@@ -106,6 +130,7 @@ function calls.open_any(keys, args)
     taken = false, marks = false, tombstones = 0,         -- entries of lists (28_takes.lua)
     lines = false,                                   -- whose turn it is inside tenants (21_turns.lua)
     fired_bytes = 0,                                 -- payloads of schedules (65_schedules.lua)
+    lowered = false,                                 -- what lost leases did to the level (12_charges.lua)
     is_changed = false,                              -- whether a tick changed what no tenant's account shows
     repair = false,                                  -- the repair that this call goes on with (68_repair.lua)
     messages = false,                                -- to be published when all is written
@@ -140,6 +165,12 @@ function calls.open_made(keys, args)
   local call = calls.open(keys, args)
   if call.queue.stage == UNMADE then refuse('unmade', 'queue') end
   return call
+end
+
+-- Whether the call has read so many bytes of batches (each may have long callbacks) and of links' payloads that it
+-- leaves the rest to the next one. It may read one more.
+function calls.is_full(call)
+  return call.load >= call.most_load
 end
 
 -- The table of that name in the call, made when it is first asked for.

@@ -9,9 +9,9 @@
 --    sum of their weights; with `share = count` each dispatch to one that competes moves it by 1 / W. What a tenant is
 --    entitled to is booked by it. The *level*, at which tenants begin, moves along, and is never below the virtual time
 --    of a tenant with a slot that is served: without that, tenants that come and go hold the clock back while they
---    wait, and those that come to stay begin far behind the others. Running leases count while they run, so a tenant
---    cannot take more than its share by having tasks that are longer than anybody expects; estimates only guide the
---    choice.
+--    wait, and those that come to stay begin far behind the others. It goes back by what lost leases did not take
+--    (12_charges.lua). Running leases count while they run, so a tenant cannot take more than its share by having tasks
+--    that are longer than anybody expects; estimates only guide the choice.
 -- 2. The eligible tenant with the lowest virtual time is served, running leases counted as at least what is expected
 --    of them. Up to FEW tenants are all looked at. Of more, FIRST are drawn by rate, weight / what the tenant's tasks
 --    take: a lottery's error grows with the square root of the dispatches, the best of several draws keeps it constant.

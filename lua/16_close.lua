@@ -5,6 +5,7 @@ do
 -- has said that it claims at once. Should that claim be lost, they find out by their ticks.
 function calls.close(call)
   local q = call.queue
+  charges.bound_level(call)
   seats.seat_all(call)
   seats.write(call)
   limits.write_parked(call)

@@ -24,6 +24,7 @@ local function batch(call, id)
   if known[id] == nil then
     local packed = redis.call('HGET', key(call, 'batches'), id)
     known[id] = packed and BATCH.unpack(packed)
+    call.load = call.load + #(packed or '')
   end
   return known[id] or nil
 end
@@ -41,6 +42,17 @@ function batches.of_task(call, id)
   local b = asked.batch ~= '' and batch(call, asked.batch)
   if not b or b.state == COMPLETE then return nil end
   return b.created_at == asked.opened_at and b or nil  -- else it is a later one of that name
+end
+
+-- Of tasks that are to be moved, so many of the first as their batches allow: see `calls.is_full`.
+function batches.cut(call, ids)
+  if call.queue.tasks_with_options == 0 then return ids end
+  task_options.read(call, ids)
+  for i, id in ipairs(ids) do
+    if calls.is_full(call) then return {unpack(ids, 1, i - 1)} end
+    batches.of_task(call, id)
+  end
+  return ids
 end
 
 local function members_key(call, id)

@@ -173,9 +173,11 @@ function arrivals.admit(call, new, id, payload, terms)
   return 'ok'
 end
 
--- Whether a call has stored so much, since tasks are copied, that the rest is for another call.
+-- Whether a call has stored so much, since tasks are copied, or read so much of batches that the rest is for another
+-- call.
 function arrivals.is_full(call, new)
-  return call.queue.fan_outs > 0 and (new.places >= TASKS_PER_CALL or new.bytes >= PAGE_BYTES)
+  return calls.is_full(call)
+    or call.queue.fan_outs > 0 and (new.places >= TASKS_PER_CALL or new.bytes >= PAGE_BYTES)
 end
 
 -- Whether the tenant is new, and the queue has as many as it may have.

@@ -21,8 +21,8 @@ local function take_tags(call, wanted)
   return tags
 end
 
--- The tenants at the head of the wake list; those that have left it (see rule 3) are dropped. Also tells whether there
--- were any.
+-- The tenants at the head of the wake list; those that have left it (rule 3 of 10_seats.lua) are dropped. Also tells
+-- whether the list had any entry.
 local function next_woken(call, wanted)
   local tags, woken = take_tags(call, wanted), {}
   accounts.read(call, tags)
@@ -53,8 +53,9 @@ function picks.write_woken(call)
   write('RPUSH', list, wake.again)
 end
 
--- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless one who is behind wins the toss. When
--- none but kept slots are left (11_reserve.lua), that is one that has nothing running, and the level stays.
+-- The next tenant to serve, or nil: the first of the wake list, unless a drawn tenant that is behind the level wins
+-- the toss (rule 3 of 10_seats.lua). When only kept slots are left (11_reserve.lua), a tenant that has nothing running
+-- takes the place of the drawn one, and the level stays.
 local function pick(call, round)
   local q, woken, best = call.queue, round.woken[round.next_woken], nil
   local is_full = q.reserve > 0 and reserve.is_full(call)
@@ -88,7 +89,8 @@ local function dispatch(call, round, t)
 end
 
 -- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], and its
--- charge moved the clock by moves[i]. `is_kept`: there is none, since those that wait may have no more slots.
+-- charge moved the clock by moves[i]. `is_kept`: nothing was picked, since the free slots are kept for tenants that
+-- have nothing running.
 function picks.round(call, wanted)
   local q, woken, has_popped = call.queue, next_woken(call, wanted)
   local round = draws.begin(call, wanted)

@@ -45,6 +45,20 @@ local function add_lease(call, claim, id, record, past)
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, last_attempt_of(run), record
 end
 
+-- Whether the call has read so much of batches that a task is left to the next one; else reads that of the task.
+local function is_full_for(call, id, features)
+  if calls.is_full(call) then return true end
+  if features % 2 == HAS_OPTIONS then batches.of_task(call, id) end
+  return false
+end
+
+-- Reads what the tasks of these records ask for.
+local function read_asked(call, ids, found)
+  local features = {}
+  for i, record in ipairs(found) do features[i] = records.is_task(record) and record:byte(2) or 0 end
+  task_options.read_of(call, ids, features)
+end
+
 -- Sorts the round's tasks: those whose window has closed, those that are leased, those that go back since the reply is
 -- full. An entry without a task, or of one that is leased already, is left over from a call that failed half way: it
 -- goes.
@@ -52,18 +66,21 @@ local function lease_round(call, round, claim)
   if round.count == 0 then return end
   local ids, tenants, run = round.ids, round.tenants, claim.run
   local found, runs = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  local some_ask = call.queue.tasks_with_options > 0
+  if some_ask then read_asked(call, ids, found) end
   for i = 1, round.count do
     local id, t, record, past = ids[i], tenants[i], found[i], runs[i] and RUN.unpack(runs[i])
     if not records.is_task(record) or past and is_left_over(call, id, past) then
       picks.unpick(call, round, i, 0)
     else
       run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record)
+      local is_full = some_ask and is_full_for(call, id, run.features)
       local is_late = run.expires_at > 0 and run.expires_at <= call.sure
-      if is_late and #claim.late < LATE_PER_CALL then
+      if is_late and not is_full and #claim.late < LATE_PER_CALL then
         picks.unpick(call, round, i, 0)
         claim.expiring[#claim.expiring + 1] = id
         claim.late[#claim.late + 1] = {t = t, id = id, run = past}
-      elseif is_late or claim.bytes >= PAGE_BYTES then
+      elseif is_late or claim.bytes >= PAGE_BYTES or is_full then
         picks.unpick(call, round, i, 1)
         claim.returned[#claim.returned + 1] = {t = t, id = id}
       else
@@ -142,7 +159,8 @@ local function fill(call, claim, limit)
   local q, rounds = call.queue, 0
   call.wake = {taken = 0, unserved = {}, again = {}}
   while q.blocked == 0 and #claim.ids < limit and q.servable > 0 and rounds < ROUNDS and #claim.late < LATE_PER_CALL
-      and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES and not claim.is_kept do
+      and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES and not claim.is_kept
+      and not calls.is_full(call) do
     if rounds > 0 then seats.seat_all(call) end
     local round = picks.round(call, limit - #claim.ids)
     picks.take(call, round)

@@ -174,6 +174,7 @@ function links.revive(call, name, death, record)
   local link, whole = links.find(call, name), records.whole(call, name, record)
   local _, position = HEADER.unpack(whole)
   records.drop(call, name, header)
+  call.load = call.load + #whole
   if not link then return accounts.add_bytes(call, t, -bytes) end
   link.payload, link.attempts, link.written_at = whole:sub(position), 0, call.now
   links.put(call, name, link, call.now)

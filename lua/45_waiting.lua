@@ -4,13 +4,14 @@ local waiting = {}  -- what other sections call
 do
 
 -- Calls visit(id, record, run) for the tasks that are neither done nor dead; out: what it returns per id, "gone" for
--- others.
-local function visit_alive(call, ids, visit)
+-- others. Where it may stop, it leaves the last ids to the next call if those are too much for one.
+local function visit_alive(call, ids, may_stop, visit)
   local outcomes, found = {}, records.of(call, ids)
   local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
   leases.read_runs(call, ids)
   task_options.read(call, ids)
   for i, id in ipairs(ids) do
+    if may_stop and calls.is_full(call) then break end
     local is_alive = records.is_task(found[i]) and not deaths[i]
     outcomes[i] = is_alive and visit(id, found[i], leases.run_of(call, id)) or 'gone'
   end
@@ -18,7 +19,7 @@ local function visit_alive(call, ids, visit)
 end
 
 function waiting.each_alive(call, ids, visit)
-  local outcomes = visit_alive(call, ids, visit)
+  local outcomes = visit_alive(call, ids, true, visit)
   settlements.close(call)
   return outcomes
 end
@@ -53,10 +54,12 @@ function waiting.cancel_members(call, limit)
     for i = 1, #popped, 2 do ids[#ids + 1] = popped[i] end
     if #ids < left then redis.call('ZREM', key(call, 'cancelling'), id) end
     if #ids > 0 then
-      visit_alive(call, ids, function(task, record, run) return waiting.cancel_one(call, task, record, run) end)
+      visit_alive(call, ids, false, function(task, record, run)
+        return waiting.cancel_one(call, task, record, run)
+      end)
     end
     left = left - #ids
-    if left == 0 then break end
+    if left == 0 or calls.is_full(call) then break end
   end
 end
 
@@ -64,7 +67,7 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then ids (at most 64, each once)
 --   out   per id "ok" (it will not run) | "running" (its worker is told to stop; what it acks all the same is done)
---         | "gone" (done, dead, cancelled or unknown)
+--         | "gone" (done, dead, cancelled or unknown); fewer where long callbacks of many batches fill the call
 --   flags allow-oom
 function verbs.cancel(keys, args)
   local call = calls.open(keys, args)
@@ -99,7 +102,7 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
 --   out   per id "ok" | "running" | "expired" (it would start after its end) | "quota_exceeded" (its tenant has as many
---         delayed tasks as it may have) | "gone"; only those that are "ok" have changed
+--         delayed tasks as it may have) | "gone"; only those that are "ok" have changed. Fewer: as of cancel
 --   flags allow-oom
 function verbs.reschedule(keys, args)
   local call, delay, start_at = calls.open(keys, args), tonumber(args[3]), tonumber(args[4])

@@ -166,16 +166,14 @@ end
 -- cancel_waiting(keys, argv): tasks that wait are forgotten; others are left alone.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then ids (at most 64, each once)
---   out   how many were cancelled
+--   out   per id "ok" (it will not run) | "running" | "gone"; fewer: as of cancel
 --   flags allow-oom
 function verbs.cancel_waiting(keys, args)
-  local call, count = calls.open(keys, args), 0
-  waiting.each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
+  local call = calls.open(keys, args)
+  return waiting.each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
     if run and leases.is_leased(run.state) then return 'running' end
-    count = count + 1
     return waiting.cancel_one(call, id, record, run)
   end)
-  return count
 end
 
 end

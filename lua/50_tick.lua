@@ -16,9 +16,10 @@ local function promote(call, limit)
   if #tenants == 0 then return 0 end
   local budget, moved = math.max(1, math.floor(limit / #tenants)), 0
   for _, name in ipairs(tenants) do
-    if moved >= limit then break end
+    if moved >= limit or calls.is_full(call) then break end
     local delayed, t = key(call, 'delayed:' .. name), accounts.touch_named(call, name)
     local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)
+    ids = batches.cut(call, ids)
     if #ids > 0 then
       redis.call('ZREM', delayed, unpack(ids))
       places.count_delayed(call, t, -#ids)
@@ -38,6 +39,7 @@ end
 -- Buries waiting tasks whose window has closed.
 local function expire(call, limit)
   local ids = redis.call('ZRANGE', key(call, 'expiring'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
+  ids = batches.cut(call, ids)
   if #ids == 0 then return 0 end
   redis.call('ZREM', key(call, 'expiring'), unpack(ids))
   local found = records.of(call, ids)
@@ -91,18 +93,19 @@ local function lost_leases(call, limit)
     if one[2] ~= other[2] then return one[2] < other[2] end
     return one[3] < other[3]
   end)
-  for i = 1, math.min(limit, #found) do lost[i] = found[i] end
-  return lost
+  for i = 1, math.min(limit, #found) do lost[i] = found[i][1] end
+  return {unpack(found, 1, #batches.cut(call, lost))}
 end
 
 -- Takes back leases whose deadline has passed. They are charged up to their last renewal, since when no worker has
--- worked on them.
+-- worked on them; not if the clock may have jumped ahead since then (see `set_time`), or they would be free.
 local function reap(call, limit)
   local lost = lost_leases(call, limit)
   for i = #lost, 1, -1 do  -- the oldest ends up at the head
     local id, deadline = lost[i][1], lost[i][2]
     local lease = leases.lease_of(call, id)
-    settlements.settle(call, 'reap', id, nil, deadline - (lease and lease.lasts or 0))
+    local end_ms = math.max(deadline, call.now - calls.longest_step(call.queue))
+    settlements.settle(call, 'reap', id, nil, end_ms - (lease and lease.lasts or 0))
   end
   return #lost
 end
@@ -138,7 +141,11 @@ local function trim_batches(call, limit)
   local last = call.sure - BATCH_KEEP_MS
   local ids = redis.call('ZRANGE', key(call, 'completed'), '-inf', last, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return end
-  for _, id in ipairs(ids) do
+  for i, id in ipairs(ids) do
+    if calls.is_full(call) then
+      ids = {unpack(ids, 1, i - 1)}
+      break
+    end
     local b = batches.find(call, id)
     local t = accounts.touch_named(call, b.tenant)
     accounts.add_bytes(call, t, -batches.bytes_of(b))
@@ -206,6 +213,12 @@ local function next_due(call)
   return earliest == math.huge and -1 or math.max(earliest, call.now)
 end
 
+-- Does a job, which may read as much as each of the others.
+local function job(call, work, limit)
+  call.load = 0
+  return work(call, limit)
+end
+
 -- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, what is
 -- remembered of ended tasks and kept for long enough; cancel what is left of cancelled batches; let in tenants
 -- that have tokens again.
@@ -223,16 +236,17 @@ function verbs.tick(keys, args)
   calls.confirm(call, args[4])
   local due = count_due(call)
   local part, ends = math.ceil(math.min(limit, MOVES_PER_TICK) / due), math.ceil(math.min(limit, ENDS_PER_TICK) / due)
+  call.most_load = PAGE_BYTES / due
   task_options.trim(call, part)
-  local promoted = promote(call, part)
-  local expired, reaped, trimmed = expire(call, ends), reap(call, ends), trim_dead(call, ends)
+  local promoted, expired = job(call, promote, part), job(call, expire, ends)
+  local reaped, trimmed = job(call, reap, ends), trim_dead(call, ends)
   limits.unpark(call, part)
   links.watch(call, limits.sweep(call, math.max(LEAST_SEATS, SEATS * part)))
   pull_in_leases(call, part)
   leases.write(call)  -- what follows reads runs again
-  waiting.cancel_members(call, math.min(ends, CHANGES_PER_CALL))
+  job(call, waiting.cancel_members, math.min(ends, CHANGES_PER_CALL))
   batches.finish(call)
-  trim_batches(call, part)
+  job(call, trim_batches, part)
   leases.write(call)
   records.trim_marks(call, MARKS * part)
   if #call.touched > 0 or call.messages or call.is_changed then calls.close(call) end

@@ -89,7 +89,7 @@ end
 --   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, expired (of the dead),
 --         copies (of the total; -1: unknown), created_at_ms, completed_at_ms (or 0)}; or {} if it does not exist
 function verbs.batches(keys, args)
-  local call, out = {prefix = keys[1]}, {}
+  local call, out = {prefix = keys[1], load = 0}, {}
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local b = batches.find(call, id)
     out[i] = b and row_of(b) or {}

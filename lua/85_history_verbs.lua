@@ -160,8 +160,9 @@ function verbs.add_history(keys, args)
   local known = redis.call('HGET', state, 'server ' .. args[3])
   if known and tonumber(known:match('^%S+')) == number then return {'again', call.queue.leased} end
   local last, told = last_time(call)
-  local is_blurred, new, new_in = rows[''] ~= nil, totals_of(call.queue, last.call + 1, last.blurred), {lost = lost}
+  local new, new_in = totals_of(call.queue, last.call + 1, last.blurred), {lost = lost}
   add_service(call, rows, last, told)
+  local is_blurred = rows[''] ~= nil
   for _, field in ipairs(TOTALLED) do new_in[field] = math.max(0, new[field] - last[field]) end
   for i, step in ipairs(history.STEPS) do
     local is_folded = history.add(call, step, new_in, rows)

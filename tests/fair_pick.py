@@ -119,6 +119,8 @@ class FairPick(Limiting):
 
     few, pool = FEW, POOL
     call_origin: float  # of the call that is under way
+    lowered_from: float | None  # the level, until lost leases took from it in this call
+    lowered_by: list[Tenant]
 
     def __init__(self) -> None:
         super().__init__()
@@ -366,13 +368,21 @@ class FairPick(Limiting):
             t.base += took / t.weight
         t.delivered += took
         unseen = took - (self.at - start)
-        if unseen > 0 and t.in_weight_sum and not is_gift:
-            self.clock += unseen / self.weight_sum
+        if t.in_weight_sum and not is_gift:
+            if unseen < 0:
+                self.lowered_from = self.level if self.lowered_from is None else self.lowered_from
+                self.lowered_by.append(t)
+            self.clock += max(unseen, 0) / self.weight_sum
             self.level += unseen / self.weight_sum
         if is_worked:
             t.estimate = towards(t.estimate, took, 8)
             self.estimate = towards(self.estimate, took, 64)
             self.estimate_sq = towards(self.estimate_sq, took * took, 64)
+
+    def bound_level(self) -> None:
+        """Leave the level no lower than the first of those whose leases were lost."""
+        if self.lowered_from is not None:
+            self.level = max(self.level, min(self.lowered_from, *map(self.vtime_of, self.lowered_by)))
 
     def aim(self, round: Round, random_values: Iterator[float]) -> None:
         """Throw probes, and see who is in the cursor's way."""

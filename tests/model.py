@@ -172,11 +172,13 @@ class Model(Scheduling):
     def open(self, now: float) -> float:
         """Begin a call: time never goes back."""
         self.touched, self.woken, self.readied, self.freed = [], [], False, False
+        self.lowered_from, self.lowered_by = None, []
         back = self.now - now
         self.goes_back = back > CLOCK_BACK_MS
-        last = now if self.goes_back else self.now
+        jump = max(0, now - self.now - self.longest_step(self.now)) if self.leases else 0
+        last = now if self.goes_back else self.now + jump
         self.call_now = max(now, last)
-        self.call_origin = (self.origin or self.call_now) - (back if self.goes_back else 0)
+        self.call_origin = (self.origin or self.call_now) - (back if self.goes_back else 0) + jump
         self.clock, self.level = self.stored_clock, self.stored_level
         if not self.share and self.weight_sum > 0:
             moved = (self.call_now - last) * self.running / self.weight_sum
@@ -185,8 +187,13 @@ class Model(Scheduling):
         self.mean = self.estimate_sq / self.estimate if self.estimate > 0 else 0
         return self.call_now
 
+    def longest_step(self, since: float) -> float:
+        """Tell for how long nothing may happen while leases run."""
+        return max(self.settings["lease_ms"], CLOCK_BACK_MS, *(at - since for at in self.leases.values()))
+
     def close(self, now: float, *, notify: bool = True) -> None:
         """End a call that changes something; `is_covered`: the caller claims what it has made ready."""
+        self.bound_level()
         self.seat_all()
         self.write_idle()
         has_room = self.freed and self.reserve > 0 and self.servable > 0 and not self.is_full()
@@ -1011,7 +1018,8 @@ class Model(Scheduling):
         promoted, expired = self.promote(now, part), self.expire(now, ends)
         lost = [id for at, _, ids in self.deadlines() if at <= now for id in ids][:ends]
         for id in reversed(lost):
-            until = self.leases[id] - self.runs[id].lasts
+            step = max(self.settings["lease_ms"], CLOCK_BACK_MS)
+            until = max(self.leases[id], now - step) - self.runs[id].lasts
             self.settle_one("reap", id, self.runs[id].lease, None, "", "", now, iter(()), until)
         trimmed = self.trim_dead(now, ends)
         self.unpark(first_by_score(self.parked, part, now))

@@ -131,7 +131,8 @@ def _persistence(info: Mapping[str, str], config: Mapping[str, str] | None) -> l
         if config.get("appendfsync") == "no":
             told = "appendfsync is no: a power cut loses what the system had not written yet, perhaps half a minute"
         found.append(Finding("warning", "persistence", told, "CONFIG SET appendfsync always, if that matters"))
-    return found or [Finding("ok", "persistence", "what is acknowledged is kept")]
+    hidden = "the append-only file is on; the store does not tell when it is synced"
+    return found or [Finding("ok", "persistence", hidden if config is None else "what is acknowledged is kept")]
 
 
 def _memory(info: Mapping[str, str], config: Mapping[str, str] | None) -> list[Finding]:

@@ -440,7 +440,8 @@ class Queue:
 
     def cancel_waiting(self, *ids: str) -> int:
         """Cancel those of these tasks that wait, as many at once as one call takes."""
-        return sum(self.call("cancel_waiting", *ids[n : n + CHANGES]) for n in range(0, len(ids), CHANGES))
+        parts = (ids[n : n + CHANGES] for n in range(0, len(ids), CHANGES))
+        return sum(words(self.call("cancel_waiting", *part)).count("ok") for part in parts)
 
     def purge(self, tenant: str = "ada", **which: Any) -> int:
         """Cancel a tenant's waiting tasks that match, page by page."""

@@ -70,12 +70,12 @@ class HistoryModel:
         new = Counter({name: int(state[told]) for name, told in TOTALS.items()})
         growth = new - self.totals + Counter(lost=lost)
         added = {name: Counted(row.sums.copy(), defaultdict(float), row.waits.copy()) for name, row in rows.items()}
-        is_blurred = OTHERS in added
         self.calls += 1
         for name in self._looked_at(added) & tenants.keys():
             self._grow(added, name, tenants[name])
         whole = {what: sum(getattr(share, what) for share in tenants.values()) for what in SERVICE}
         self._tell(added, OTHERS, {what: whole[what] - self.told[what] for what in SERVICE})
+        is_blurred = OTHERS in added
         self.totals, self.known = new, set(tenants)
         for step, intervals in self.intervals.items():
             interval = intervals.setdefault(self.queue.now // 1000 // step, Interval())

@@ -157,6 +157,15 @@ def test_the_rings_hold_the_sums_of_all_that_was_added(
     redis_client.delete(*redis_client.scan_iter(queue.key("*")))
 
 
+def test_what_only_the_others_row_tells_is_not_told_again(queue: Queue) -> None:
+    queue.configure(share=1)
+    named: dict[str, tuple[Any, ...]] = {"t18": (1, 1, 0, {})}
+    steps: list[tuple[Any, ...]] = [("enqueue", "t0", 1), ("enqueue", "t18", 1), ("add", named, "s1")]
+    steps += [("work", 1, "ack"), ("advance", 900_000, None), ("add", {}, "s1")]  # no tenant is looked at
+    steps += [("add", {"t0": (0, 1, 0, {}), "t18": (0, 1, 0, {})}, "s1")]
+    run(queue, steps)
+
+
 def test_the_sums_are_right_with_more_tenants_than_rows(queue: Queue) -> None:
     random = Random(7)
     steps: list[tuple[Any, ...]] = []
@@ -361,6 +370,10 @@ MUTANTS = {
     "the others' service is told again when they are named": ("old.call >= last.blurred", "true"),
     "the others' service is not told": ("  tell(rows, '', growth_of(told, all), told)\n", ""),
     "the others are told what rows have told": ("told[field] + growth[field]", "told[field]"),
+    "what only the others have been told is told to all": (
+        "local is_blurred = rows[''] ~= nil",
+        "local is_blurred = false",
+    ),
     "tenants are never known again": ("if is_blurred then new.blurred", "if true then new.blurred"),
     "what runs is no service of the queue": ("q.delivered = q.delivered + passed * q.leased", ""),
     "what a lease did not take is service of the queue": ("  q.delivered = q.delivered + unseen\n", ""),

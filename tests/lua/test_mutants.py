@@ -84,8 +84,8 @@ MUTANTS = [
     Mutant("a twin in one call is settled twice", "  leases.set_run(call, id, nil)\n  records.mark", "  records.mark"),
     Mutant(
         "a purge cancels running tasks",
-        "    if run and leases.is_leased(run.state) then return 'running' end\n    count = count + 1",
-        "    count = count + 1",
+        "    if run and leases.is_leased(run.state) then return 'running' end\n    return waiting.cancel_one",
+        "    return waiting.cancel_one",
     ),
     Mutant(
         "a purge passes over pending tasks", "  if d.pending > 0 then\n    stages[2]", "  if false then\n    stages[2]"
@@ -360,6 +360,14 @@ MUTANTS = [
         "local behind = call.queue.level - accounts",
         "local behind = call.queue.clock - accounts",
     ),
+    Mutant(
+        "lost leases leave the level where they moved it",
+        "true, q.level - by",
+        "true, q.level",
+    ),
+    Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
+    Mutant("a jump of the clock is service", "  if jump <= 0 or q.leased == 0 then return 0 end\n", "  jump = 0\n"),
+    Mutant("a jump of the clock is never service", "return math.max(q.lease_ms, CLOCK_BACK_MS)\n", "return 1000\n"),
     Mutant("a short task does not move the clock", "if unseen > 0 and moves_clock then", "if false then"),
     Mutant("running leases do not count", "return t.base + age_of(call, t) / t.weight", "return t.base"),
     Mutant(
@@ -378,7 +386,7 @@ MUTANTS = [
         "standing = limits.is_within_guarantee(call, t) and ELIGIBLE or COMPETES",
         "standing = COMPETES",
     ),
-    Mutant("a dead worker's time is charged", "deadline - (lease and lease.lasts or 0)", "call.now"),
+    Mutant("a dead worker's time is charged", "end_ms - (lease and lease.lasts or 0)", "call.now"),
     Mutant("a lease given back teaches", "  if not is_worked then return end\n", ""),
     Mutant("a change of share charges what ran before it", "math.max(began_at, q.epoch_at)", "began_at"),
     Mutant("a hole in the slots", "moved.slot = t.slot", "moved.slot = last"),
@@ -1003,7 +1011,7 @@ MUTANTS = [
         "  local kind = is_large and 'large_header' or 'header'\n",
         "  local kind = 'header'\n",
     ),
-    Mutant("a reply is never full", "elseif is_late or claim.bytes >= PAGE_BYTES then", "elseif is_late then"),
+    Mutant("a reply is never full", "is_late or claim.bytes >= PAGE_BYTES or is_full", "is_late or is_full"),
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
     Mutant(
         "what a reply has no room for is lost", "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n", ""
@@ -1269,6 +1277,7 @@ IN_IDLE_QUEUES = [
 ]
 # Found only after thousands of steps.
 LATE = {
+    "a renewal is shorter than the lease",
     "a lease keeps its first time",
     "a longer renewal is forgotten",
     "a result is told of the next task of its id",

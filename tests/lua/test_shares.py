@@ -7,13 +7,14 @@ tenant that waits gets no less than its share, less three of the longest leases 
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 import redis
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from .calls import Queue
+from .calls import LEASE_MS, Queue
 from .fleet import Fleet, Length, about
 
 
@@ -212,3 +213,84 @@ def test_no_tenant_can_push_others_below_their_share(redis_client: redis.Redis) 
 @pytest.mark.timeout(1200)
 def test_no_tenant_can_push_others_below_their_share_in_many_games(redis_client: redis.Redis) -> None:
     games(redis_client, 400)
+
+
+@pytest.mark.parametrize(("times", "ms"), [(20, LEASE_MS), (1, 3_600_000)], ids=["workers die", "the clock jumps"])
+def test_who_comes_after_leases_were_lost_gets_its_share(queue: Queue, times: int, ms: int) -> None:
+    for name in ("ada", "bob"):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(200)), max_attempts=0)
+    for _ in range(times):
+        assert len(queue.claim(4)) == 4
+        queue.advance(ms)
+        assert queue.tick().reaped == 4
+    queue.enqueue("cyd", *(f"cyd{n}" for n in range(100)))
+    served = Counter[str]()
+    for _ in range(30):
+        taken = queue.claim(4)
+        queue.advance(1000)
+        queue.settle(*(("ack", lease.id, lease.lease) for lease in taken))
+        served.update(lease.id[:3] for lease in taken)
+    assert served["cyd"] == pytest.approx(40, abs=3)
+
+
+def test_lost_leases_leave_the_level_no_lower_than_their_tenants(queue: Queue) -> None:
+    for name in ("ada", "bob"):
+        queue.enqueue(name, *(f"{name}-old{n}" for n in range(40)))
+    while taken := queue.claim(8):
+        queue.advance(60_000)
+        queue.settle(*(("ack", lease.id, lease.lease) for lease in taken))
+    queue.enqueue("ada", *(f"ada{n}" for n in range(400)), max_attempts=0)
+    assert len(queue.claim(400)) == 400, "none of hers is left: they do not move the level"
+    queue.advance(LEASE_MS)
+    while queue.tick().reaped:
+        pass
+    for name in ("bob", "cyd"):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(200)))
+    served = Counter[str]()
+    for _ in range(30):
+        taken = queue.claim(4)
+        queue.advance(1000)
+        queue.settle(*(("ack", lease.id, lease.lease) for lease in taken))
+        served.update(lease.id[:3] for lease in taken)
+    assert min(served[name] for name in ("ada", "bob", "cyd")) >= 37
+
+
+def test_leases_that_last_longer_than_new_ones_are_no_jump_of_the_clock(queue: Queue) -> None:
+    queue.configure(lease_ms=3_600_000)
+    queue.enqueue("ada", "a1", "a2")
+    extended, other = queue.claim(2)
+    queue.settle(("extend", extended.id, extended.lease))
+    queue.configure(lease_ms=LEASE_MS)
+    for _ in range(6):
+        queue.advance(1_200_000)
+        queue.settle(*(("extend", lease.id, lease.lease) for lease in (extended, other)))
+    assert queue.tenant("ada").delivered == 2 * 6 * 1_200_000
+
+
+def test_who_loses_leases_to_a_jump_of_the_clock_pays_for_what_ran(queue: Queue) -> None:
+    queue.enqueue("ada", "a1", "a2", max_attempts=0)
+    taken = queue.claim(2)
+    for _ in range(720):
+        queue.advance(10_000)
+        queue.settle(*(("extend", lease.id, lease.lease) for lease in taken))
+    queue.advance(7_200_000)
+    assert queue.tick().reaped == 2
+    assert queue.tenant("ada").delivered == pytest.approx(2 * 7_200_000, abs=2 * LEASE_MS)
+
+
+def test_a_clock_that_jumps_ahead_charges_nobody_for_it(queue: Queue) -> None:
+    names = [f"t{n}" for n in range(8)]
+    for name in names:
+        queue.enqueue(name, *(f"{name}-{n}" for n in range(100)))
+    taken = queue.claim(4)
+    queue.advance(3_600_000)
+    assert set(queue.settle(*(("extend", lease.id, lease.lease) for lease in taken))) == {"ok"}, "they work on"
+    queue.enqueue("new", *(f"new-{n}" for n in range(100)))
+    served = Counter[str]()
+    for _ in range(120):
+        queue.advance(1000)
+        queue.settle(*(("ack", lease.id, lease.lease) for lease in taken))
+        taken = queue.claim(4)
+        served.update(lease.id.partition("-")[0] for lease in taken)
+    assert min(served[name] for name in [*names, "new"]) > 480 / 9 - 45, "a minute, or a lease, is not noticed"
+    assert served["new"] == pytest.approx(480 / 9, abs=3)
