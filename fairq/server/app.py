@@ -53,6 +53,7 @@ _FORGET_S = 30.0  # between checks for queues without workers and waiting reques
 QUEUES = "queues"  # the kind of question: queue, ... -> those that workers take tasks of
 WAITS = "waits"  # queue and tenant -> what each of its last starts had waited for
 PRODUCERS_CALLS = 500  # of the store at once, for all producers
+IDLE_TICKS = 100  # at once, for all workers that ask whether their queues are empty
 LATER_MS = 250  # until the servers look that were not notified first
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
 
@@ -97,6 +98,7 @@ class App:
     producers_calls: trio.CapacityLimiter = field(
         factory=lambda: trio.CapacityLimiter(PRODUCERS_CALLS), init=False
     )  # of the store, each for one tenant
+    idle_ticks: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(IDLE_TICKS), init=False)
     reports: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(4), init=False)  # that ask all servers
     is_draining: bool = field(default=False, init=False)
     _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues

@@ -230,7 +230,7 @@ async def _serve_alone(settings: Settings, serving: trio.Event, stop: trio.Event
         if served.http:
             await served.http.listener.stop()
         await served.app.drain(settings.grace)
-        for operators in filter(None, (served.admin, served.metrics)):  # they told meanwhile that it is not ready
+        for operators in filter(None, (served.admin, served.metrics)):  # during the drain they answer `not ready`
             await operators.listener.stop()
 
 

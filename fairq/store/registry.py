@@ -53,21 +53,29 @@ class Registry:
     call: Callable[..., Awaitable[Any]]
     quota: int | None = None
     known: set[str] = field(factory=set, init=False)
-    _making: trio.Lock = field(factory=trio.Lock, init=False)
+    _making: dict[str, trio.Lock] = field(factory=dict, init=False)  # of the queues that are being made
 
     async def make(self, queue: str, maker: str, *, is_unmade: bool = False) -> None:
         """Make a queue unless it exists; `is_unmade`: the store says that it does not. Raises: QuotaExceeded."""
-        async with self._making:  # calls go on in the order in which they came
-            if queue in self.known:
-                return
-            is_new = not await self.connection.call("HEXISTS", keys.QUEUES, queue)  # works on a full store
-            if is_new or is_unmade:
-                await self._add(queue, maker, self.quota if maker else None, is_unmade=is_unmade)
-                await self.call(keys.queue_prefix(queue), "make_queue")
-                await self._add(queue, maker, None)  # it may have been deleted in between
-            if len(self.known) >= MAX_KNOWN:
-                self.known.clear()
-            self.known.add(queue)
+        lock = self._making.setdefault(queue, trio.Lock())
+        try:
+            async with lock:  # a queue's calls go on in the order in which they came; other queues do not wait for it
+                await self._make(queue, maker, is_unmade=is_unmade)
+        finally:
+            if not lock.locked():  # by a call that waited, either
+                self._making.pop(queue, None)
+
+    async def _make(self, queue: str, maker: str, *, is_unmade: bool) -> None:
+        if queue in self.known:
+            return
+        is_new = not await self.connection.call("HEXISTS", keys.QUEUES, queue)  # works on a full store
+        if is_new or is_unmade:
+            await self._add(queue, maker, self.quota if maker else None, is_unmade=is_unmade)
+            await self.call(keys.queue_prefix(queue), "make_queue")
+            await self._add(queue, maker, None)  # it may have been deleted in between
+        if len(self.known) >= MAX_KNOWN:
+            self.known.clear()
+        self.known.add(queue)
 
     async def _add(self, queue: str, maker: str, quota: int | None, *, is_unmade: bool = False) -> None:
         """Add a queue to the registry, unless it is there. Raises: QuotaExceeded.

@@ -203,11 +203,15 @@ class Store:
     async def _call_in_parts(
         self, verb: str, queue: str, ids: Sequence[str], *first: str | int, size: int = CHANGES
     ) -> list[Any]:
-        """Call a verb for `size` ids at a time, to bound each call; join the replies."""
+        """Call a verb for `size` ids at a time, to bound each call; join the replies.
+
+        A call answers for the first of its ids, or all; the others are for the next call.
+        """
         replies: list[Any] = []
-        for start in range(0, max(len(ids), 1), size):
-            replies += await self._call(verb, queue, *first, *ids[start : start + size])
-        return replies
+        while True:
+            replies += await self._call(verb, queue, *first, *ids[len(replies) : len(replies) + size])
+            if len(replies) >= len(ids):
+                return replies
 
     async def _put(
         self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "", at_once: Sequence[str] = ()
@@ -244,7 +248,8 @@ class Store:
 
         Outcomes: `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the dedupe key; `expired`: its
         expiry has already passed. On return as durable as the store's `appendfsync` makes it. Atomic, except where
-        copies for webhooks fill several calls: if a later one is refused, what the first ones stored stays.
+        copies for webhooks, or many batches with long callbacks, fill several calls: if a later one is refused, what
+        the first ones stored stays.
         """
         outcomes: list[str] = []
         at_once = () if notify == "all" else (notify,)
@@ -370,8 +375,8 @@ class Store:
         """Cancel those of up to CHANGES tasks that wait, and leave the others alone; returns how many these were."""
         if self.counts is not None:
             self.counts.of(queue)
-        count: int = await self._call("cancel_waiting", queue, *ids)
-        return count
+        outcomes: list[bytes] = await self._call_in_parts("cancel_waiting", queue, ids)
+        return outcomes.count(b"ok")
 
     async def reschedule(
         self, queue: str, ids: Sequence[str], *, delay_ms: int = 0, start_at_ms: int = 0

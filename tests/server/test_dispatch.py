@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import trio
 
+from fairq.errors import Unavailable
 from fairq.model.queues import Tick
 from fairq.model.tasks import Outcome, Settlement
-from fairq.server.app import App
+from fairq.server.app import IDLE_TICKS, App
 from fairq.server.dispatch.dispatcher import MAX_PACE_S, Dispatcher
 from fairq.server.run import Served
+from fairq.server.timers.ticker import TICKS_AT_ONCE
 from fairq.store import keys
 from fairq.store.store import Claim, Store
 from tests.store.waiting import wait_until
@@ -316,6 +318,31 @@ async def test_a_queue_with_a_worker_is_listed_before_its_first_task(served: Ser
             assert (await operator.ask("queues"))["queues"] == []
 
 
+async def test_workers_that_ask_for_many_queues_fill_no_line_to_the_store(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, under_way, tick = 0, 0, Store.tick
+
+    async def counted(self: Store, queue: str) -> Tick:
+        nonlocal most, under_way
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await tick(self, queue)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(Store, "tick", counted)
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker:
+            await worker.attach(*(f"q{number}" for number in range(100)), credit=500)
+            for ref in range(101, 106):
+                await worker.send("idle", ref=ref)
+            answers = [await worker.receive() for _ in range(5)]
+            assert {frame["type"] for frame in answers} == {"reply"}
+    assert 100 <= most <= IDLE_TICKS + TICKS_AT_ONCE
+
+
 async def test_two_queues_together_never_exceed_one_workers_credit(served: Served) -> None:
     with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
@@ -485,6 +512,70 @@ async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
             assert await brings.attach("q", credit=1, leases=[lease]) == ["ok"]
             await worker.ask("credit", credit=0)
             assert (await brings.pushed())[0]["attempt"] == 3
+
+
+@pytest.mark.parametrize("action", ["ack", "release"])
+async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
+    served: Served, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the extension comes when the lease has ended, or the task has come again under another."""
+    settle, may_tell = Store.settle, trio.Event()
+
+    async def late(self: Store, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
+        outcomes = await settle(self, queue, settlements)
+        if settlements[0].action == "extend":
+            await may_tell.wait()
+        return outcomes
+
+    with trio.fail_after(20):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await ada.enqueue("q", ["a"])
+            await worker.attach("q", credit=1)
+            (task,) = await worker.pushed()
+            lease = {"id": task["full_id"], "lease": task["lease"]}
+            monkeypatch.setattr(Store, "settle", late)
+            await worker.send("extend", ref=901, queue="q", leases=[lease])
+            assert await worker.settle("q", action, task) == ["ok"]
+            if action == "ack":
+                await ada.enqueue("q", ["b"])
+                may_tell.set()
+            (task,) = await worker.pushed()
+            may_tell.set()
+            await worker.ask("credit", credit=1)  # the answer has come by then
+            lease = {"id": task["full_id"], "lease": task["lease"]}
+            assert await worker.ask("extend", queue="q", leases=[lease]) == {"outcomes": ["ok"]}
+            assert await worker.settle("q", "ack", task) == ["ok"]
+            await worker.quiet()
+            (row,) = served.app.worker_registry.named("w", 1, None)[0]
+            assert row[3] == 0, "it holds nothing"
+
+
+async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_lease(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a settlement takes several calls, of which a later one fails."""
+    settle, may_fail = Store.settle, trio.Event()
+
+    async def half(self: Store, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
+        outcomes = await settle(self, queue, settlements)
+        if settlements[0].action == "release" and not may_fail.is_set():
+            await may_fail.wait()
+            raise Unavailable("the store is away")
+        return outcomes
+
+    with trio.fail_after(20):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await ada.enqueue("q", ["a"])
+            await worker.attach("q", credit=1)
+            (task,) = await worker.pushed()
+            monkeypatch.setattr(Store, "settle", half)
+            old = {"id": task["full_id"], "lease": task["lease"]}
+            await worker.send("settle", ref=901, queue="q", settlements=[{"action": "release", **old}])
+            (again,) = await worker.pushed()
+            may_fail.set()
+            assert (await worker.receive())["code"] == "unavailable"
+            new = {"id": again["full_id"], "lease": again["lease"]}
+            assert await worker.ask("extend", queue="q", leases=[new]) == {"outcomes": ["ok"]}
 
 
 async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(served: Served) -> None:

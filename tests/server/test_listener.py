@@ -292,6 +292,23 @@ async def test_a_client_that_never_reads_is_closed_and_its_tasks_go_elsewhere(
             assert [connection.name for connection in served.app.connections if connection.queues] == ["w"]
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /v1/queues/q/tasks?ids=a HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"POST /v1/queues/q/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 13\r\n\r\n" + b'{"payload":1}',
+    ],
+    ids=["get", "post"],
+)
+async def test_a_request_of_the_http_api_reads_that_its_port_is_another(served: Served, request_: bytes) -> None:
+    async with socket(served) as stream:
+        await stream.send_all(request_)
+        head, _, body = (await read_all(stream)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"content-length: %d" % len(body) in head.lower()
+        assert body.startswith(b"this port is for websockets; the HTTP API has one of its own")
+
+
 async def test_tls_serves_wss_and_shrugs_off_plain_text(
     server_store: str, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,6 +286,36 @@ async def test_whatever_is_put_in_while_servers_remove_queues_is_in_one_that_is_
                 assert redis_client.hgetall(keys.REGISTRY + ":makers") == {b"ada": b"1"}
 
 
+async def test_a_queue_that_is_slow_to_make_holds_up_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when its node of a cluster does not answer, or a tenant names thousands; its own calls keep their order."""
+    answers, is_asked, call, ended = trio.Event(), trio.Event(), store.registry.call, list[str]()
+
+    async def slowly(prefix: str, verb: str, *args: Any) -> Any:
+        if (prefix, verb) == (keys.queue_prefix("slow"), "make_queue"):
+            is_asked.set()
+            await answers.wait()
+        return await call(prefix, verb, *args)
+
+    async def make(name: str, queue: str) -> None:
+        await put(store, name, queue=queue)
+        ended.append(name)
+
+    monkeypatch.setattr(store.registry, "call", slowly)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(make, "first", "slow")
+            await is_asked.wait()
+            with trio.move_on_after(0) as cancelled:
+                await make("cancelled", "slow")
+            nursery.start_soon(make, "second", "slow")
+            await make("other", "quick")
+            assert (ended, cancelled.cancelled_caught) == (["other"], True)
+            answers.set()
+    assert sorted(ended[1:]) == ["first", "second"]
+    assert [lease.id for lease in (await store.claim("slow", "c", 9)).leases] == ["first", "second"]
+    assert not store.registry._making
+
+
 async def test_what_is_known_of_queues_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.store.registry.MAX_KNOWN", 3)
     for number in range(7):

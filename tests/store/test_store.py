@@ -220,6 +220,18 @@ async def test_dead_letters_are_listed_replayed_and_purged(store: Store) -> None
     assert [lease.id for lease in (await store.claim(Q, "w", 2)).leases] == ["a"]
 
 
+async def test_tasks_of_many_batches_with_long_callbacks_take_several_calls(store: Store) -> None:
+    ids, long = [f"a{n}" for n in range(20)], b"c" * 65_535
+    for id in ids:
+        assert await store.open_batch(Q, "ada", f"batch-{id}", 0, [long] * 3)
+    tasks = [NewTask(id, b"1", batch=f"batch-{id}") for id in ids]
+    assert await store.enqueue(Q, "ada", tasks) == ["ok"] * 20
+    assert await store.enqueue(Q, "ada", tasks) == ["duplicate"] * 20
+    assert await store.reschedule(Q, ids, delay_ms=60_000) == ["ok"] * 20
+    assert await store.cancel_waiting(Q, ids[:10]) == 10
+    assert await store.cancel(Q, ids) == ["gone"] * 10 + ["ok"] * 10
+
+
 async def test_tasks_nobody_knows_are_unknown(store: Store) -> None:
     assert await state(store, "nobody") == TaskState("nobody", "unknown")
 

@@ -71,6 +71,7 @@ class Dispatcher:
     _is_waiting: bool = field(default=False, init=False)  # for work or credit
     _is_first: bool = field(default=False, init=False)  # before the other servers
     _covered: int = field(default=0, init=False)  # tasks that the next claim must take
+    _promised: int = field(default=0, init=False)  # those of them that no other server is notified of
     _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _emptied: trio.Event = field(factory=trio.Event, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
@@ -94,9 +95,10 @@ class Dispatcher:
         self.notify()
         self._covered += tasks
         self._expected = None if expected is None else expected + tasks
-        if not self._is_waiting or trio.current_time() < self._next_claim_at:
+        if not self._is_waiting or trio.current_time() < self._next_claim_at or not self.has_room:
             return False
-        return self.has_room
+        self._promised += tasks
+        return True
 
     @property
     def has_room(self) -> bool:
@@ -249,14 +251,23 @@ class Dispatcher:
         while not self.is_stopping and not self._is_in_doubt:
             self._wake = trio.Event()
             free = 0 if self._is_empty else self.capacity.free(CLAIM_TASKS)
-            if not free:
+            if free < self._promised:  # the room has gone since, to another queue or with its worker
+                await self._break_promise()
+            elif not free:
                 await self._wake.wait()
             elif free < min(self.capacity.offered / 2, CLAIM_TASKS) and trio.current_time() < self._next_claim_at:
                 with trio.move_on_at(self._next_claim_at):
                     await self._wake.wait()
             else:
+                self._promised = 0
                 break
         self._is_waiting, self._covered = False, 0
+        if self._promised:
+            await self._break_promise()
+
+    async def _break_promise(self) -> None:
+        self._promised = 0
+        await self.pass_on()
 
     async def _claim(self, wanted: int) -> Claim:
         """Claim under a new name, or again under the last one if the outcome is unknown."""

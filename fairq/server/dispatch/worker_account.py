@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from attrs import define, field
@@ -40,6 +41,7 @@ class WorkerAccount:
     reported: set[Place] = field(factory=set, init=False)  # leases whose progress was reported
     is_freed: bool = field(default=False, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
+    _renewing: dict[Place, int] = field(factory=dict, init=False)  # leases being renewed, unless they have ended since
     _over: dict[Place, float] = field(factory=dict, init=False)  # when each lease of `held` expires
     _lease_s: dict[Place, float] = field(factory=dict, init=False)  # how long each lease of `held` lasts
     _queue_s: dict[str, float] = field(factory=dict, init=False)  # how long leases of each queue last now
@@ -108,6 +110,22 @@ class WorkerAccount:
             self._over[place] = now + lease_s + OVER_S
             self.over_at = min(self.over_at, self._over[place])
 
+    @contextmanager
+    def renewing(self, leases: Mapping[Place, int]) -> Iterator[None]:
+        """Remember leases whose renewal is under way while the context lasts."""
+        self._renewing |= leases
+        try:
+            yield
+        finally:
+            for place, lease in leases.items():
+                if self._renewing.get(place) == lease:
+                    del self._renewing[place]
+
+    def renewed(self, place: Place, lease: int, now: float) -> None:
+        """Restart the time of a renewed lease, also if it has expired here meanwhile, but not if it has ended."""
+        if self.has(place, lease) or self._renewing.get(place) == lease:
+            self.hold({place: lease}, now)
+
     def has(self, place: Place, lease: int) -> bool:
         """Whether a lease is on the account."""
         return self.held.get(place) == lease
@@ -127,7 +145,11 @@ class WorkerAccount:
         return set(pushed[self.most_begun :])
 
     def drop(self, place: Place) -> None:
-        """Remove a lease from the account."""
+        """Remove a lease from the account: it has ended, or another account has it."""
+        self._renewing.pop(place, None)
+        self._remove(place)
+
+    def _remove(self, place: Place) -> None:
         del self.held[place]
         self.unordered.discard(place)
         self._over.pop(place, None)
@@ -152,7 +174,7 @@ class WorkerAccount:
         if now < self.over_at:
             return
         for place in [place for place, at in self._over.items() if at <= now]:
-            self.drop(place)
+            self._remove(place)  # an answer that comes late may still renew it
             self.reported.discard(place)
             self.is_freed = True
         self.over_at = max(min(self._over.values(), default=_NEVER), now + OVER_S / 4)  # drop several at once

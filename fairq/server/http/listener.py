@@ -37,6 +37,12 @@ from fairq.transport import HANDSHAKE_S, Stream
 
 log = structlog.get_logger("fairq.server")
 
+WRONG_PORT = (
+    b"this port is for HTTP; clients and workers connect to the port of the server's ws:// URL (by default 7700)"
+)
+_LENGTH = b"%d" % len(WRONG_PORT)
+_TEXT = [(b"content-type", b"text/plain"), (b"content-length", _LENGTH), (b"connection", b"close")]
+
 
 def _config() -> Config:
     """Return hypercorn's settings; it logs nothing: headers hold tokens, and errors are logged here."""
@@ -170,7 +176,8 @@ class Visit:
         self.has_request = True
         try:
             if scope["type"] != "http":
-                await send({"type": "websocket.close", "code": 1008})
+                await send({"type": "websocket.http.response.start", "status": 403, "headers": _TEXT})
+                await send({"type": "websocket.http.response.body", "body": WRONG_PORT})
             elif not scope["http_version"].startswith("1"):
                 await answer_of(Problem("wrong_version", "this listener speaks HTTP/1.1"))(scope, receive, send)
                 self.scope.cancel()

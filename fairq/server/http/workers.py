@@ -22,7 +22,7 @@ from fairq.model.tasks import Lease
 from fairq.server.app import App
 from fairq.server.dispatch.dispatcher import give_back
 from fairq.server.dispatch.tracing import Pushes
-from fairq.server.http.bounds import CALLER_S, CLAIM_BYTES, MAX_WORKERS, RETRY_MS
+from fairq.server.http.bounds import CALLER_S, CLAIM_BYTES, MAX_DRAINED, MAX_TOKEN_WORKERS, MAX_WORKERS, RETRY_MS
 from fairq.server.http.connections import HttpConnection, make_connection
 from fairq.server.net.auth import Identity
 from fairq.wire import messages as wire
@@ -161,7 +161,7 @@ class Workers:
     def _remember(self, identity: Identity | None, name: str) -> None:
         """Remember that a name is drained; of too many the one that asked longest ago is forgotten."""
         self._drained.pop((identity, name), None)
-        while len(self._drained) >= MAX_WORKERS:
+        while len(self._drained) >= MAX_DRAINED:
             del self._drained[next(iter(self._drained))]
         self._drained[identity, name] = trio.current_time() + CALLER_S
 
@@ -188,8 +188,7 @@ class Workers:
             if known.attached.is_set():
                 return known
             await known.attached.wait()  # by a request at the same time
-        if len(self._known) >= MAX_WORKERS:
-            raise TooMany(f"at most {MAX_WORKERS} workers may be known over HTTP at this server", retry_in_ms=RETRY_MS)
+        self._check_room(caller.identity)
         if refusal := why_not(wire.Attach(0, name, [queue], 0), caller.session.role, terms.State.OPEN):
             raise refusal
         caller.identity.check_queue(queue)
@@ -207,6 +206,15 @@ class Workers:
             finally:
                 worker.attached.set()
         return worker
+
+    def _check_room(self, identity: Identity) -> None:
+        """Check that one more worker of a token may be remembered. Raises: TooMany."""
+        if len(self._known) >= MAX_WORKERS:
+            raise TooMany(f"at most {MAX_WORKERS} workers may be known over HTTP at this server", retry_in_ms=RETRY_MS)
+        token = identity.role, identity.token_id  # an identity changes when its token's record does
+        if sum((each.role, each.token_id) == token for each, _, _ in self._known) >= MAX_TOKEN_WORKERS:
+            message = f"at most {MAX_TOKEN_WORKERS} workers of one token may be known over HTTP at this server"
+            raise TooMany(message, retry_in_ms=RETRY_MS)
 
     async def _keep(
         self, key: tuple[Identity, str, str], worker: HttpWorker, *, task_status: trio.TaskStatus[None]

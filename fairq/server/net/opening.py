@@ -12,6 +12,9 @@ from fairq.transport import Stream
 from fairq.turns import Gate
 
 _END = b"\r\n\r\n"
+_NO_BODY = b"content-length: 0" + _END  # of the library's answer to what is no request for a websocket
+_REASON = b"this port is for websockets; the HTTP API has one of its own (http_port; 7701 with --dev)\n"
+_NO_WEBSOCKET = b"content-type: text/plain\r\ncontent-length: %d" % len(_REASON) + _END + _REASON
 
 
 class Opening(trio.abc.Stream):
@@ -44,8 +47,9 @@ class Opening(trio.abc.Stream):
         return data[: len(data) - len(self.rest)]
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send some of the answer."""
-        await self._stream.send_all(data)
+        """Send the answer; where the library gives no reason, since it is no request for a websocket, say so."""
+        head, empty, _ = bytes(data).partition(_NO_BODY)
+        await self._stream.send_all(head + _NO_WEBSOCKET if empty else data)
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until there is room for more."""

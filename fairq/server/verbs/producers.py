@@ -54,10 +54,12 @@ async def store_for_tenants(
         del by_tenant[tenant]
     refusals: dict[str, FairqError] = {}
 
-    async def store(tenant: str, numbers: Sequence[int], notify: str) -> None:
+    async def store(tenant: str, numbers: Sequence[int]) -> None:
         some = [tasks[n] for n in numbers]
         try:
             async with app.producers_calls:  # else a few producers' requests fill everybody's line to the store
+                # Of several tenants the calls are sent together: a claim might come before the last of them.
+                notify = covered(app, queue, some) if is_alone else "all"
                 own = await app.store.enqueue(queue, tenant, some, notify=notify, maker=maker)
         except FairqError as error:
             refusals[tenant] = error
@@ -65,13 +67,10 @@ async def store_for_tenants(
         for n, outcome in zip(numbers, own, strict=True):
             outcomes[n] = outcome
 
-    if len(by_tenant) == 1:
-        ((tenant, numbers),) = by_tenant.items()
-        await store(tenant, numbers, covered(app, queue, [tasks[n] for n in numbers]))
-    else:  # the calls are sent together; a claim might come before the last of them, so the store tells of them
-        async with trio.open_nursery() as nursery:
-            for tenant, numbers in by_tenant.items():
-                nursery.start_soon(store, tenant, numbers, "all")
+    is_alone = len(by_tenant) == 1
+    async with trio.open_nursery() as nursery:
+        for tenant, numbers in by_tenant.items():
+            nursery.start_soon(store, tenant, numbers)
     _check_decided(refusals, len(by_tenant))
     for tenant in busy:
         message = f"at most {MAX_TENANT_REQUESTS_HERE} requests of one tenant may be under way"

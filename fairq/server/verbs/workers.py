@@ -87,7 +87,9 @@ def _is_its_own(app: App, connection: Connection, queue: str, settlement: Settle
 async def _settle(app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]) -> Body:
     _check_attached(connection, queue)
     asked = [each for each in settlements if _is_its_own(app, connection, queue, each)]
-    outcomes = iter(await _settle_own(app, connection, queue, asked) if asked else ())
+    extended = {(queue, s.id): s.lease for s in asked if s.action == "extend"} if connection.keeps_leases else {}
+    with connection.account.renewing(extended):
+        outcomes = iter(await _settle_own(app, connection, queue, asked) if asked else ())
     if len(asked) == len(settlements):
         return {"outcomes": list(outcomes)}
     own = set(map(id, asked))
@@ -108,8 +110,9 @@ async def _settle_own(
     try:
         outcomes = await app.store.settle(queue, settlements)
     except BaseException:  # also if the connection ends meanwhile: then they are given back
-        connection.account.hold(ended, trio.current_time())
-        connection.account.taken |= taken
+        held = connection.account.held  # some may have ended, and their tasks come again
+        connection.account.hold({place: ended[place] for place in ended if place not in held}, trio.current_time())
+        connection.account.taken |= {place: taken[place] for place in taken if held[place] == ended[place]}
         raise
     now = trio.current_time()
     if told := connection.account.reported.intersection(ended):
@@ -124,11 +127,8 @@ async def _settle_own(
                 app.forget_lease(place, settlement.lease)
         elif outcome in ("gone", "stale"):
             app.drop_lease(connection, place, settlement.lease)
-        elif connection.keeps_leases and app.holder(place, settlement.lease) in (
-            None,
-            connection,
-        ):  # it may have expired on the account meanwhile
-            connection.account.hold({place: settlement.lease}, now)
+        else:
+            connection.account.renewed(place, settlement.lease, now)
     return outcomes
 
 
@@ -193,7 +193,8 @@ async def idle(app: App, connection: Connection, request: wire.Idle) -> Body:
     empty: list[bool] = []
 
     async def look_into(queue: str) -> None:
-        await app.store.tick(queue)
+        async with app.idle_ticks:  # else one worker of 100 queues fills everybody's line to the store
+            await app.store.tick(queue)
         empty.append(await app.dispatchers[queue].is_empty())
 
     await run_all(*(partial(look_into, queue) for queue in connection.queues))

@@ -419,12 +419,33 @@ async def test_a_drained_name_is_forgotten_after_a_while(served: Served, monkeyp
             patch.setattr(workers, "CALLER_S", 0)
             await operator.ask("drain_worker", worker="saw")
             assert await claim(worker, wait=0, worker="saw") == []
-        monkeypatch.setattr(workers, "MAX_WORKERS", 2)  # the one that asked longest ago makes room
+        monkeypatch.setattr(workers, "MAX_DRAINED", 2)  # the one that asked longest ago makes room
         for name in "ab":
             await operator.ask("drain_worker", worker=name)
         for name in "ab":
             check_problem(await worker.post(CLAIMS, json={"worker": name}), 503, "draining")
         assert await claim(worker, wait=0, worker="mill") == []
+
+
+async def test_a_token_of_many_workers_leaves_room_for_those_of_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "MAX_WORKERS", 3)
+    monkeypatch.setattr(workers, "MAX_TOKEN_WORKERS", 2, raising=False)
+    id, token = make_token(Role.WORKER)
+    async with raw(served, OPERATOR) as operator, api(served) as ada, api(served, WORKER) as crowd:
+        await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))
+        for name in "ab":
+            assert await claim(crowd, wait=0, worker=name) == []
+        assert await claim(crowd, wait=0, worker="a") == []  # one that is known needs no more room
+        full = check_problem(await crowd.post(CLAIMS, json={"worker": "c"}), 429, "too_many")
+        assert "at most 2 workers of one token" in full["detail"]
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+        async with api(served, token) as other:
+            (task,) = await claim(other, wait=0)
+            assert await settle(other, task, "ack") == "ok"
+            full = check_problem(await other.post(CLAIMS, json={"worker": "d"}), 429, "too_many")
+            assert "at most 3 workers may" in full["detail"]
 
 
 async def test_a_token_of_one_queue_claims_of_no_other(server_store: str) -> None:

@@ -13,13 +13,19 @@ import httpx
 import pytest
 import trio
 
+import fairq
 from fairq.errors import SettingsError
+from fairq.server.http.listener import WRONG_PORT
 from tests.cli.harness import environment
 from tests.server.harness import running
 
-from .harness import DEADLINE_S, api, base_of, check, plain, serving
+from .harness import DEADLINE_S, api, base_of, check, plain, read_all, serving
 
 ADA = {"Authorization": "Bearer dev-tenant:ada"}
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 
 
 async def test_it_is_behind_tls_as_the_websockets_are(server_store: str, certificate: tuple[str, str]) -> None:
@@ -41,6 +47,21 @@ async def test_a_port_that_is_taken_is_named(server_store: str) -> None:
             async with running(server_store, http_port=served.http.port):
                 pass
         assert caught.value.field == "http_port"
+
+
+@pytest.mark.parametrize("listener", ["http", "admin"])
+async def test_a_client_at_its_port_reads_that_it_is_not_that_of_websockets(server_store: str, listener: str) -> None:
+    with trio.fail_after(30):
+        async with serving(server_store, admin_port=0) as served:
+            port = getattr(served, listener).port
+            async with fairq.open_client(f"ws://127.0.0.1:{port}", token="dev-tenant:ada") as ada:
+                with pytest.raises(fairq.Forbidden, match=r"this port is for HTTP; .*ws://"):
+                    await ada.enqueue("emails", 1)
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(UPGRADE)
+                answer = await read_all(stream)  # the server closes it
+                assert answer.startswith(b"HTTP/1.1 403 ")
+                assert answer.endswith(WRONG_PORT)
 
 
 async def test_it_is_off_unless_asked_for(server_store: str) -> None:
