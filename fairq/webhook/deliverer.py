@@ -26,6 +26,7 @@ from fairq.model.webhooks import original_id
 from fairq.webhook.addresses import AddressRefused
 from fairq.webhook.answers import Answer, Verdict, judge
 from fairq.webhook.hosts import HostLimits
+from fairq.webhook.network import place_of
 from fairq.webhook.signature import Signer
 from fairq.webhook.urls import HostRefused, Url, UrlTemplate
 from fairq.wire.terms import MAX_CREDIT
@@ -146,9 +147,10 @@ class Deliverer:
 
     async def _ask(self, task: Task, url: Url, signer: Signer | None) -> Answer:
         body = orjson.dumps(task.payload)
-        target = httpcore2.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target)
+        target = httpcore2.URL(scheme=url.scheme, host=place_of(url), port=url.port, target=url.target)
         headers = list(headers_of(task, url, body, signer, self.clock()).items())
-        async with self.pool.stream("POST", target, headers=headers, content=body) as response:
+        tls = {"sni_hostname": url.host}  # TLS is for the host alone
+        async with self.pool.stream("POST", target, headers=headers, content=body, extensions=tls) as response:
             answer = Answer(response.status, response.headers)
             if not answer.is_delivered:
                 return answer

@@ -2,6 +2,10 @@
 
 The HTTP client requests a connection by the host's name and gets one to a checked address. The name is never resolved
 again, so a changing DNS answer (DNS rebinding) has no effect. TLS verifies the host's name.
+
+A connection is kept for requests to the same URL only. The client takes what a receiver sends behind an answer for the
+next answer on that connection: it must not decide what becomes of a task that is posted to another URL of the host. To
+look for such bytes is not enough: those in a TLS record of their own show neither in the client nor at the socket.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import trio
 from attrs import define, field
 
 from fairq.webhook.addresses import AddressRules
+from fairq.webhook.urls import Url
 
 ATTEMPT_S = 5.0  # for one of several addresses, before the next is tried
 
@@ -24,6 +29,11 @@ async def ask_system(host: str, port: int) -> list[str]:
     """Resolve a host by the system's resolver; returns addresses, the preferred one first. Raises: OSError."""
     rows = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
     return list(dict.fromkeys(str(row[4][0]) for row in rows))
+
+
+def place_of(url: Url) -> str:
+    """Return what the HTTP client takes for the host: it keeps connections by scheme, this and port."""
+    return url.host + url.target  # a target begins with the slash that no host has
 
 
 @define(eq=False)
@@ -42,7 +52,8 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect to a host. Raises: AddressRefused if any of its addresses is refused; ConnectError."""
+        """Connect to the host of a place. Raises: AddressRefused if any of its addresses is refused; ConnectError."""
+        host = host.partition("/")[0]
         try:
             found = await self.resolve(host, port)
         except (OSError, UnicodeError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,53 @@ async def test_a_name_for_this_machine_is_refused_and_allowed(host: str, resolve
             async with open_deliverer(find, Delivery(), CheckedNetwork(LOOPBACK)) as deliverer:
                 await deliverer.deliver(task())
     assert len(inside.requests) == 1
+
+
+class Twice(Receiver):
+    """Sends a second answer behind the first, for the next request on the connection; that one refuses its task."""
+
+    async def handle(self, stream: trio.abc.Stream) -> None:
+        """Serve one connection."""
+        self.connections += 1
+        answers = [b"HTTP/1.1 %d OK\r\ncontent-length: 0\r\n\r\n" % status for status in (200, 410)]
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            got = b""
+            while more := await stream.receive_some():
+                got += more
+                if got.endswith(b"\r\n\r\nnull"):
+                    await stream.send_all(b"".join(answers))
+
+
+@pytest.mark.parametrize("host", [NAME, "127.0.0.1"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_what_comes_behind_an_answer_decides_no_task_of_another_url(
+    scheme: str, host: str, tmp_path: Path, resolve_with: Callable[..., Resolver]
+) -> None:
+    resolve_with("127.0.0.1")
+    receiver = Twice()
+    cert, key = make_certificate(tmp_path, f"DNS:{NAME},IP:127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    trusted = ssl.create_default_context(cafile=cert)
+    with trio.fail_after(30):
+        async with listening(receiver, context if scheme == "https" else None) as port:
+            find = to(f"{scheme}://{host}:{port}/{{tenant}}?key=1")
+            async with open_deliverer(find, Delivery(), CheckedNetwork(LOOPBACK), trusted) as deliverer:
+                for tenant in ("ada", "bob", "cy"):
+                    assert await deliverer.deliver(task(tenant=tenant)) is None
+    assert receiver.connections == 3
+
+
+async def test_a_connection_is_kept_for_the_same_url(resolve_with: Callable[..., Resolver]) -> None:
+    resolver, receiver = resolve_with("127.0.0.1"), Receiver()
+    with trio.fail_after(30):
+        async with listening(receiver) as port:
+            find = to(f"http://{NAME}:{port}/{{tenant}}")
+            async with open_deliverer(find, Delivery(), CheckedNetwork(LOOPBACK)) as deliverer:
+                for tenant in ("ada", "bob", "ada", "bob"):
+                    await deliverer.deliver(task(tenant=tenant))
+    assert (receiver.connections, len(receiver.requests)) == (2, 4)
+    assert resolver.asked == [NAME.encode()] * 2
 
 
 @define(eq=False)
