@@ -61,7 +61,10 @@ class Target:
 
     def unreachable(self, error: Exception) -> Unavailable:
         """Return the error that a failed attempt to connect means."""
-        return Unavailable(f"{self.url} cannot be reached: {error or type(error).__name__}")
+        said = str(error) or type(error).__name__
+        if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+            said = "the server answered without TLS; is its URL ws://?"
+        return Unavailable(f"{self.url} cannot be reached: {said}")
 
 
 def check_token(token: str) -> str:

@@ -5,11 +5,14 @@ The worker runs them for the service, `fairq.testing` runs them in memory; both 
 
 from __future__ import annotations
 
-from asyncio import CancelledError
+from asyncio import CancelledError, Future
 from collections.abc import Callable
 from functools import partial
 from math import inf
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
+
+from anyio import get_cancelled_exc_class
 
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import links_of
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 log = Log("fairq.worker")
 
 Report = Callable[[str, PushedTask, float, str], None]
+
+_HAS_NOT_RUN = (CoroutineType, GeneratorType, AsyncGeneratorType, Future)
 
 
 def settlement_of(task: PushedTask, error: BaseException | None, result: bytes = b"") -> Settlement:
@@ -94,11 +99,20 @@ def encode_result(task: Task, value: Any) -> bytes:
         raise Reject(error.message) from None
 
 
+def _is_failure(error: BaseException) -> bool:
+    """Tell whether an error is the handler's own. The panics of libraries in Rust are too, and are no Exceptions.
+
+    Of a group that holds more than Exceptions, each is looked at by itself.
+    """
+    others = BaseExceptionGroup | KeyboardInterrupt | GeneratorExit | get_cancelled_exc_class()
+    return isinstance(error, Exception) or not isinstance(error, others)
+
+
 def _failed(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
     """Part what a handler raised into its failure, and what is not its own: that it was cancelled, or ctrl-C."""
     if isinstance(error, BaseExceptionGroup):
-        return error.split((Exception, SystemExit))
-    return error, None
+        return error.split(_is_failure)
+    return (error, None) if _is_failure(error) else (None, error)
 
 
 async def perform(
@@ -110,7 +124,7 @@ async def perform(
     enqueue: Enqueue,
     run_timeout_s: float = inf,
 ) -> tuple[Settlement, BaseException | None]:
-    """Run a handler; returns what becomes of its task, and what it raised: also `sys.exit` is a failure.
+    """Run a handler; returns what becomes of its task, and what it raised: also `sys.exit` and a panic are failures.
 
     Cancelled: it did not end, whatever else it may have raised meanwhile.
 
@@ -130,6 +144,10 @@ async def perform(
         if isinstance(pushed.payload, Unreadable):
             raise Reject(f"the payload is not JSON: {pushed.payload.error}")
         value = await handler.run(task, threads, run_timeout_s)
+        if isinstance(value, _HAS_NOT_RUN):  # a plain decorator around `async def`, for instance
+            if isinstance(value, CoroutineType):
+                value.close()
+            raise TypeError(f"{handler.title} returned a {type(value).__name__}, which nothing runs")
         if task.wants_result:
             result = encode_result(task, value)
     except (Retry, Postpone, Reject) as verdict:
@@ -142,10 +160,11 @@ async def perform(
             raise
         error = failure  # of another task, for which the handler waited
         failed(exc_info=failure)
-    except (Exception, SystemExit, BaseExceptionGroup) as failure:
+    except BaseException as failure:
         error, rest = _failed(failure)
-        if error is not None:
-            failed(exc_info=error)
+        if error is None:
+            raise
+        failed(exc_info=error)
         if rest is not None:
             raise rest from None
     settlement, found = settlement_of(pushed, error, result), links.close()

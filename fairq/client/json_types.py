@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableSequence, Sequence
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NotRequired, Required, TypedDict, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from cattrs import BaseConverter, IterableValidationError, IterableValidationNote, transform_error
@@ -25,13 +25,34 @@ class _Converter(OrjsonConverter):
         return _only(dict, "an object", super().gen_structure_attrs_fromdict(cl))
 
     def gen_structure_typeddict(self, cl: Any) -> Any:
-        return _only(dict, "an object", super().gen_structure_typeddict(cl))
+        return _only(dict, "an object", super().gen_structure_typeddict(_with_its_keys(cl)))
 
     def gen_structure_mapping(self, cl: Any) -> Any:
         return _only(dict, "an object", super().gen_structure_mapping(cl))
 
     def gen_structure_hetero_tuple(self, cl: Any) -> Any:
         return _only(list, "a list", super().gen_structure_hetero_tuple(cl))
+
+
+def _with_its_keys(cl: Any) -> Any:
+    """Return a TypedDict that knows which keys it requires.
+
+    Where annotations are strings (`from __future__ import annotations`), Python takes none for NotRequired or Required.
+    """
+    if not isinstance(cl, type):
+        return cl
+    hints, kinds = get_type_hints(cl, include_extras=True), (Required, NotRequired)
+    marks = {name: get_origin(hint) for name, hint in hints.items()}
+    required = {name for name, mark in marks.items() if _is_required(cl, name, mark)}
+    if required == cl.__required_keys__:  # type: ignore[attr-defined]
+        return cl
+    inner = {name: get_args(hint)[0] if marks[name] in kinds else hint for name, hint in hints.items()}
+    fields = {name: Required[hint] if name in required else NotRequired[hint] for name, hint in inner.items()}
+    return TypedDict(cl.__name__, fields)  # type: ignore[operator]
+
+
+def _is_required(cl: Any, name: str, mark: Any) -> bool:
+    return mark is Required or (mark is not NotRequired and name in cl.__required_keys__)
 
 
 def _only(shape: type, name: str, hook: Hook) -> Hook:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,12 @@ class NoHandler(Exception):
     """No handler of the queue is for tasks of this name. The attempt has failed; another worker may have one."""
 
 
+def check_function(function: Any) -> None:
+    """Check that a handler runs when it is called. Raises: BadRequest."""
+    if not callable(function) or isgeneratorfunction(function) or isasyncgenfunction(function):
+        raise BadRequest(f"a handler must be a function without `yield`, not {function!r:.80}", field="function")
+
+
 @frozen(eq=False)
 class Handler:
     """What does tasks of one kind: `async def` runs in the event loop, `def` in a thread."""
@@ -40,7 +46,8 @@ class Handler:
 
     @is_async.default
     def _is_async(self) -> bool:
-        return iscoroutinefunction(self.function)
+        function: Any = self.function
+        return iscoroutinefunction(function) or iscoroutinefunction(function.__call__)
 
     @property
     def title(self) -> str:

@@ -40,7 +40,7 @@ class Registration:
         A handler that has run for `timeout` seconds, or the queue's `run_timeout_ms`, has failed: `async def` is
         cancelled; the thread of a `def` goes on, and keeps its slot until the function returns.
         """
-        from fairq.client.kinds import Handler, Kinds
+        from fairq.client.kinds import Handler, Kinds, check_function
         from fairq.client.timeouts import check_timeout
         from fairq.client.typed import payload_type_of
 
@@ -49,6 +49,7 @@ class Registration:
         timeout_s = check_timeout(timeout)
 
         def register(function: F) -> F:
+            check_function(function)
             kinds = self.handlers.get(queue) or Kinds(queue)
             payload_type = payload_type_of(function, Task)
             kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks.around), weight)

@@ -116,14 +116,25 @@ def is_cancelled() -> bool:
 
 @asynccontextmanager
 async def background(service: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run a service until the block is left."""
-    with ungrouped():
-        async with anyio.create_task_group() as group:
-            group.start_soon(service)
-            try:
-                yield
-            finally:
-                group.cancel_scope.cancel()
+    """Run a service until the block is left; under asyncio that may be in another task, as of a test's fixtures."""
+    if current_runtime().name == "trio":
+        with ungrouped():
+            async with anyio.create_task_group() as group:
+                group.start_soon(service)
+                try:
+                    yield
+                finally:
+                    group.cancel_scope.cancel()
+        return
+    task = asyncio.create_task(service())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()):
+            raise error
 
 
 def _trio_runtime() -> Runtime:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from attrs import field, frozen
@@ -13,6 +13,7 @@ from fairq.client.later import options as later_options
 from fairq.client.later import tasks
 from fairq.client.links import Links
 from fairq.client.shown_as import shown_as
+from fairq.model.texts import moment_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -47,7 +48,7 @@ class Reject(Exception):
 
 
 def _moment(ms: int | None) -> datetime | None:
-    return None if not ms else datetime.fromtimestamp(ms / 1000, UTC)
+    return None if not ms else moment_of(ms)
 
 
 @frozen
@@ -116,7 +117,7 @@ class Task(Generic[P]):
     @property
     def enqueued_at(self) -> datetime:
         """When the service took the task over."""
-        return datetime.fromtimestamp(self.enqueued_at_ms / 1000, UTC)
+        return moment_of(self.enqueued_at_ms)
 
     @property
     def start_at(self) -> datetime | None:

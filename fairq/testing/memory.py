@@ -93,7 +93,8 @@ class MemoryQueue:
         for task in tasks:
             if task.batch and not self._outcome_of_known(now, task.id):
                 self._check_batch(now, tenant, task.batch)
-        return [self.enqueue(now, tenant, task) for task in tasks]
+        keys = set[str]()
+        return [self.enqueue(now, tenant, task, keys) for task in tasks]
 
     def _check_batch(self, now: int, tenant: str, name: str) -> None:
         batch = self.batches.get(full_id(tenant, name))
@@ -110,8 +111,12 @@ class MemoryQueue:
             return f"replaced {replaced[1]}"
         return ""
 
-    def enqueue(self, now: int, tenant: str, task: NewTask) -> str:
-        """Store a task, whose id is a full one, and whose batch is open."""
+    def enqueue(self, now: int, tenant: str, task: NewTask, keys: set[str] | None = None) -> str:
+        """Store a task, whose id is a full one, and whose batch is open.
+
+        `keys`: dedupe keys that tasks of the same call have taken, whose content later ones of it do not replace.
+        """
+        keys = set() if keys is None else keys
         start_at = now + task.delay_ms if task.delay_ms else task.start_at_ms
         expires_at = now + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
         if task.expires_after_start_ms:
@@ -121,7 +126,7 @@ class MemoryQueue:
         if 0 < expires_at <= max(start_at, now):
             return "expired"
         first = self._holder(now, tenant, task.dedupe_key) if task.dedupe_key else None
-        if first and not (task.replace and self.records[first].state in _WAITING):
+        if first and not (task.replace and task.dedupe_key not in keys and self._may_take(tenant, task.dedupe_key)):
             return f"duplicate {first}"
         attempts = self.settings.max_attempts if task.max_attempts is None else task.max_attempts
         record = Record(task, tenant, attempts, now, start_at, expires_at)
@@ -137,6 +142,7 @@ class MemoryQueue:
         if task.dedupe_key:
             held_until = now + task.dedupe_period_ms if task.dedupe_period_ms else 0
             self._holders[tenant, task.dedupe_key] = held_until, record
+            keys.add(task.dedupe_key)
         self._wait(record, start_at if start_at > now else 0)
         self._follow(now, record.batch)
         return f"replaced {first}" if first else "ok"
@@ -173,6 +179,11 @@ class MemoryQueue:
             return None
         until, record = self._holders[tenant, dedupe_key]
         return record.id if (until > now if until else record.state not in _ENDED) else None
+
+    def _may_take(self, tenant: str, dedupe_key: str) -> bool:
+        """Tell whether the task that took a key still waits; its id may be another one's by now."""
+        _, record = self._holders[tenant, dedupe_key]
+        return record.state in _WAITING and self.records.get(record.id) is record
 
     def _wait(self, record: Record, start_at: int) -> None:
         """Have a task wait: for a worker, or for its start."""

@@ -36,6 +36,7 @@ MAX_APART = 32
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
 _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
+SWEEP_CALLS = 100  # and as many as wait: after so many new calls what done ones have left is dropped
 TASK_BYTES = 256  # of a task in a frame, around its payload
 _HELD_BYTES = 256  # of the lease from which a task is enqueued
 _Place = type[Exchange] | Key | None  # what a frame under way counts as; None: as one apart
@@ -239,7 +240,7 @@ class ClientSession(Session):
     waits: Waits = field(init=False)
     under_way: Counter[_Place] = field(factory=Counter, init=False)  # how many frames are under way
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
-    _calls_to_sweep: int = field(default=1_000, init=False)
+    _calls_to_sweep: int = field(default=SWEEP_CALLS, init=False)  # how many more, until what is done is dropped
     _number: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False)
     _failures: int = field(default=0, init=False)
     _opened_at: float = field(default=0.0, init=False)
@@ -306,7 +307,8 @@ class ClientSession(Session):
     def request(self, kind: str, body: Mapping[str, Any], deadline: float) -> Call:
         """Send a request; the call's result is the reply's body."""
         call = self._remember(Call(deadline))
-        self.requests.append(_RequestExchange(self, kind, body, call, self._number()))
+        if not call.is_done:
+            self.requests.append(_RequestExchange(self, kind, body, call, self._number()))
         return call
 
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
@@ -324,8 +326,9 @@ class ClientSession(Session):
         self, kind: str, queue: str, tasks: Sequence[NewTask], deadline: float, lease: HeldLease | None = None
     ) -> Call:
         call = self._remember(Call(deadline, result=[None] * len(tasks), missing=len(tasks)))
-        chunk = _Chunk(call, tasks, 0, len(tasks), lease=lease)
-        self.chunks[kind, queue].setdefault(chunk.tenant, deque()).append(chunk)
+        if not call.is_done:
+            chunk = _Chunk(call, tasks, 0, len(tasks), lease=lease)
+            self.chunks[kind, queue].setdefault(chunk.tenant, deque()).append(chunk)
         return call
 
     def wait_task(self, queue: str, id: str, deadline: float) -> Call:
@@ -341,14 +344,30 @@ class ClientSession(Session):
             self.chunks[kind, queue].setdefault(chunk.tenant, deque()).appendleft(chunk)
 
     def _remember(self, call: Call) -> Call:
-        if len(self._calls) >= self._calls_to_sweep:
-            self._calls = [each for each in self._calls if not each[2].is_done]
-            heapq.heapify(self._calls)
-            self._calls_to_sweep = max(1_000, 2 * len(self._calls))
+        self._calls_to_sweep -= 1
+        if self._calls_to_sweep <= 0:
+            self._sweep()
+            self._calls_to_sweep = SWEEP_CALLS + len(self._calls)
         if self.fatal:
             call.finish(error=self.fatal)
         heapq.heappush(self._calls, (call.deadline, self._number(), call))
         return call
+
+    def _sweep(self) -> None:
+        """Drop done calls and what they would have sent: while no server can be reached, nothing else does."""
+        self._calls = [each for each in self._calls if not each[2].is_done]
+        heapq.heapify(self._calls)
+        self._later = [each for each in self._later if not each[2].call.is_done]
+        heapq.heapify(self._later)
+        self.requests = deque(each for each in self.requests if not each.call.is_done)
+        for key, lines in list(self.chunks.items()):
+            for tenant, line in list(lines.items()):
+                lines[tenant] = deque(chunk for chunk in line if not chunk.call.is_done)
+                if not lines[tenant]:
+                    del lines[tenant]
+            if not lines:
+                del self.chunks[key]
+        self.waits.sweep()
 
     def receive(self, message: Message, now: float) -> Any | None:
         """Process one message; returns a frame for the driver (Push, Stop, Dismiss), or None. Raises: BadFrame."""

@@ -143,6 +143,16 @@ class Waits:
         if not wait.is_done:
             self._lines[wait.queue, wait.is_last].setdefault(owner_of(wait.id), deque()).append(wait)
 
+    def sweep(self) -> None:
+        """Drop the waits that are done, or wait for their last look elsewhere."""
+        for key, lines in list(self._lines.items()):
+            for tenant, line in list(lines.items()):
+                lines[tenant] = deque(wait for wait in line if not wait.is_done and wait.is_last == key[1])
+                if not lines[tenant]:
+                    del lines[tenant]
+            if not lines:
+                del self._lines[key]
+
     @property
     def has_outgoing(self) -> bool:
         """Whether waits wait for a request."""

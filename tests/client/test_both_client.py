@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -15,15 +15,17 @@ import pytest
 import trio
 
 import fairq
+import fairq.sync
 from fairq.client import dial
 from fairq.errors import (
     Closed,
     SettingsError,
+    Unavailable,
 )
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
 from tests.cli.harness import environment
-from tests.server.harness import OPERATOR, tenant
+from tests.server.harness import OPERATOR, tenant, url_of
 
 from .runtimes import RUNTIMES, Service, on_both, wait_until
 
@@ -205,6 +207,22 @@ def test_an_open_client_ends_with_its_cancelled_task(service: Service) -> None:
     asyncio.run(main())
 
 
+def test_a_client_may_be_closed_in_another_task_of_asyncio(service: Service) -> None:
+    async def main() -> None:
+        opened = service.client()
+        client = await asyncio.create_task(finish_step(opened.__aenter__()))
+        await client.enqueue("emails", 1)
+        await asyncio.create_task(finish_step(opened.__aexit__(None, None, None)))
+        with pytest.raises(Closed):
+            await client.enqueue("emails", 2)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    async def finish_step(step: Awaitable[Any]) -> Any:
+        return await step
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("run", [asyncio.run, trio.run], ids=["asyncio", "trio"])
 def test_ctrl_c_closes_the_client(service: Service, run: Callable[[Any], None]) -> None:
     async def main(*_: Any) -> None:
@@ -305,3 +323,20 @@ def test_a_program_on_asyncio_imports_no_trio(service: Service) -> None:
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout.splitlines()[-1] == "1 False"
+
+
+@on_both
+async def test_a_wss_url_of_a_server_without_tls_is_told_as_that(service: Service) -> None:
+    assert service.served is not None
+    url = url_of(service.served).replace("ws:", "wss:")
+    async with fairq.open_client(url, token=tenant("ada")) as ada:
+        with pytest.raises(Unavailable, match="the server answered without TLS"):
+            await ada.enqueue("emails", 1, timeout=0.5)
+    with pytest.raises(Unavailable, match="the server answered without TLS"):
+        await anyio.to_thread.run_sync(lambda: enqueue_in_thread(url))
+
+
+def enqueue_in_thread(url: str) -> None:
+    """Enqueue without an event loop."""
+    with fairq.sync.open_client(url, token=tenant("ada")) as ada:
+        ada.enqueue("emails", 1, timeout=0.5)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import re
 import signal
 import threading
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -12,7 +15,7 @@ import pytest
 import trio
 
 import fairq
-from fairq.errors import Forbidden
+from fairq.errors import BadRequest, Forbidden
 from tests.server.harness import WORKER, tenant
 
 from .runtimes import Service, on_both, wait_state, wait_until, working
@@ -48,6 +51,10 @@ async def test_async_handlers_run_in_the_loop_and_plain_ones_in_threads(service:
     assert threading.current_thread() not in threads
 
 
+class Panic(BaseException):
+    """As what a library in Rust raises (PyO3's PanicException): no Exception."""
+
+
 @on_both
 async def test_what_a_handler_raises_decides(service: Service) -> None:
     app, calls = service.worker(), list[str]()
@@ -66,11 +73,15 @@ async def test_what_a_handler_raises_decides(service: Service) -> None:
                 raise fairq.Reject("never")
             case "exit":
                 raise SystemExit(1)
+            case "panic":
+                raise Panic("index out of bounds")
+            case "panics":
+                raise BaseExceptionGroup("several panics", [Panic("one"), ExceptionGroup("and", [ValueError("two")])])
             case "group":
                 raise ExceptionGroup("several", [ValueError("one"), ValueError("two")])
         raise ValueError("broken")
 
-    payloads = ["retry", "postpone", "reject", "exit", "group", "error"]
+    payloads = ["retry", "postpone", "reject", "exit", "panic", "panics", "group", "error"]
     async with service.client() as client, working(app):
         tasks = await client.enqueue_many("emails", payloads, max_attempts=1)
         once = dict(zip(payloads, tasks, strict=True))
@@ -79,9 +90,66 @@ async def test_what_a_handler_raises_decides(service: Service) -> None:
         states = {name: await wait_state(task, "dead") for name, task in once.items() if name in ("reject", "exit")}
         assert (states["reject"].reason, states["reject"].error) == ("rejected", "never")
         assert "SystemExit" in states["exit"].error
+        assert (await wait_state(once["panic"], "dead")).error == "Panic: index out of bounds"
+        assert "several panics" in (await wait_state(once["panics"], "dead")).error
         assert "several" in (await wait_state(once["group"], "dead")).error
         assert (await wait_state(once["error"], "dead")).error == "ValueError: broken"
         await wait_state(once["postpone"], "done")
+
+
+def plain(function: Any) -> Any:
+    """Decorate as for plain functions: what `async def` returns is passed on, and awaited by nothing."""
+
+    @functools.wraps(function)
+    def call(task: fairq.Task) -> Any:
+        return function(task)
+
+    return call
+
+
+@on_both
+async def test_what_a_handler_returns_and_nothing_runs_is_a_failed_attempt(service: Service) -> None:
+    app, ran = service.worker(), list[str]()
+
+    async def send(task: fairq.Task) -> None:
+        ran.append(task.queue)
+
+    async def forgets_to_await(task: fairq.Task) -> Any:
+        return send(task)
+
+    class Sender:
+        async def __call__(self, task: fairq.Task) -> None:
+            await send(task)
+
+    def steps(task: fairq.Task) -> Any:
+        ran.append(task.queue)
+        yield
+
+    app.task("decorated")(plain(send))
+    app.task("steps")(plain(steps))
+    app.task("forgetful")(forgets_to_await)
+    app.task("object")(Sender())
+    async with service.client() as client, working(app):
+        await wait_state(await client.enqueue("object", 1), "done")
+        for queue in ("decorated", "forgetful", "steps"):
+            dead = await wait_state(await client.enqueue(queue, 1, max_attempts=1), "dead")
+            assert re.search(
+                r"returned a (coroutine|generator), which nothing runs|Trio expected a sync function", dead.error
+            )
+    assert ran == ["object"]
+
+
+async def yields(task: fairq.Task) -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [yields, lambda task: (yield), "send", None])
+def test_what_does_not_run_when_it_is_called_is_no_handler(function: Any) -> None:
+    app = fairq.Worker()
+    with pytest.raises(BadRequest, match="without `yield`, not ") as caught:
+        app.task("emails")(function)
+    assert caught.value.field == "function"
+    assert app.handlers == {}
 
 
 @on_both

@@ -16,10 +16,17 @@ from fairq.client.typed import MAX_VALUES, Misfit, PayloadType, has_more_values,
 from fairq.errors import BadRequest
 
 from .runtimes import Service, on_both, wait_state, working
-from .typed_app import Address, Linked, Move, Node, Point, Welcome, make_app
+from .typed_app import Address, Jump, Linked, Move, Node, Point, Welcome, make_app
 
 if TYPE_CHECKING:
     from .typed_app import Address as Unknown
+
+
+def test_keys_that_a_typed_dictionary_does_not_require_may_be_missing() -> None:
+    assert PayloadType(Move).make({"by": 1}) == {"by": 1}
+    assert PayloadType(Jump).make({"by": 1, "height": 2}) == {"by": 1, "height": 2}
+    assert "payload.height" in misfit({"by": 1, "spin": 1}, Jump)
+    assert "payload.by" in misfit({"height": 1}, Jump)
 
 
 def misfit(payload: Any, kind: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from datetime import datetime
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, Required, TypedDict
 from uuid import UUID
 
 from attrs import field, frozen, validators
@@ -44,6 +44,13 @@ class Move(TypedDict):
 
     by: int
     points: NotRequired[list[Point]]
+
+
+class Jump(Move, total=False):
+    """A typed dictionary with keys of each kind."""
+
+    height: Required[int]
+    spin: float
 
 
 @frozen

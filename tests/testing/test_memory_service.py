@@ -423,6 +423,24 @@ async def test_a_dedupe_key_is_held_until_the_end_or_for_a_window(service: Memor
     assert not (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate
 
 
+async def test_a_task_takes_no_content_with_a_key_that_its_id_held_once(service: MemoryService) -> None:
+    await service.enqueue("emails", ways("ok"), id="a", dedupe_key="k", dedupe_period=600)
+    await service.advance(180)  # it is done, and its id forgotten
+    other = await service.enqueue("emails", ways("reject"), id="a", delay=60)
+    new = await service.enqueue("emails", ways("ok"), dedupe_key="k", replace=True)
+    assert (new.id, new.is_duplicate, new.is_replaced) == ("a", True, False)
+    await service.drain()
+    assert other.reason == "rejected"
+
+
+async def test_of_one_call_the_first_of_a_key_replaces(service: MemoryService) -> None:
+    waiting = await service.enqueue("emails", ways("ok"), dedupe_key="k")
+    several = await service.enqueue_many("emails", [ways("reject"), ways("ok")], dedupe_key="k", replace=True)
+    assert [(task.id == waiting.id, task.is_replaced) for task in several] == [(True, True), (True, False)]
+    await service.drain()
+    assert waiting.reason == "rejected"
+
+
 async def test_results_come_back_as_from_the_service() -> None:
     app = fairq.Worker()
 

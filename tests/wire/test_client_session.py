@@ -374,6 +374,35 @@ def test_done_calls_do_not_pile_up(end: End) -> None:
     assert len(end.session._calls) <= 2_000
 
 
+def call_much(end: End) -> int:
+    """Make 30,000 calls of all kinds whose time runs out; returns how much is kept of them."""
+    session = end.session
+    for _ in range(20):
+        for number in range(500):
+            end.enqueue(f"t-{number}", timeout=1)
+            session.request("tasks", {"queue": "emails"}, end.now + 1)
+            session.wait_task("emails", f"t-{number}", end.now + 1)
+        end.pass_time(60)
+    lines = [
+        line for each in (session.chunks, session.waits._lines) for lines in each.values() for line in lines.values()
+    ]
+    return len(session._calls) + len(session.requests) + sum(map(len, lines))
+
+
+def test_what_calls_given_up_would_have_sent_does_not_pile_up_while_no_server_is_there(end: End) -> None:
+    end.disconnect()
+    end.enqueue("patient", timeout=1e6)
+    end.session.request("queues", {}, 1e6)
+    assert call_much(end) <= 6_000
+    request, enqueue = end.connect().sent()
+    assert (request["type"], ids(enqueue)) == ("queues", ["patient"])
+
+
+def test_calls_after_the_end_leave_nothing(end: End) -> None:
+    end.session.close()
+    assert call_much(end) <= 1_000
+
+
 def test_a_draining_server_gets_no_new_tasks_and_the_next_connection_is_made_at_once(end: End) -> None:
     end.hear({"type": "drain"})
     call = end.enqueue("a")
