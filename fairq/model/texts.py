@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999: no datetime is later, and tasks may start later
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
@@ -17,6 +18,11 @@ def say_span(ms: int) -> str:
     return " ".join(parts[:2])
 
 
+def moment_of(at_ms: float) -> datetime:
+    """Return a time in ms as UTC; the end of the year 9999 for later ones, which tenants may choose."""
+    return datetime.fromtimestamp(min(at_ms, _LAST_MS) / 1000, UTC)
+
+
 def say_moment(at_ms: int) -> str:
     """Write a time in ms as UTC; empty for 0."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds") if at_ms else ""
+    return moment_of(at_ms).isoformat(" ", "seconds") if at_ms else ""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
-from fairq.model.texts import say_span
+from fairq.model.texts import moment_of, say_span
 from fairq.model.waiting import Cause, Why
 
 
@@ -63,5 +62,4 @@ def _say_cause(cause: Cause, why: Why) -> str:
 
 def _moment(at_ms: int, now_ms: int) -> str:
     """Write a future time, and how far off it is."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return f"{at.isoformat(' ', 'seconds').removesuffix('+00:00')} UTC (in {say_span(at_ms - now_ms)})"
+    return f"{moment_of(at_ms).isoformat(' ', 'seconds').removesuffix('+00:00')} UTC (in {say_span(at_ms - now_ms)})"

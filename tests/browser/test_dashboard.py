@@ -16,9 +16,11 @@ import fairq.sync
 from .conftest import SIZES, Service, Watcher, open_tab
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.deep  # they need Chromium, and the extra `browser`
+
+NO_ANSWER = re.compile("has not answered|no answer")  # of the store
 
 
 def fill(service: Service, *tenants: str, tasks: int = 8_000) -> None:
@@ -155,11 +157,40 @@ def test_a_store_that_stops_is_told_on_the_page(page: Page, service: Service, wa
     watcher.expects_trouble = True
     os.kill(store, signal.SIGSTOP)
     try:
-        page.locator("#trouble", has_text="has not answered").or_(page.get_by_text("Not ready:")).first.wait_for()
+        page.locator("#trouble", has_text=NO_ANSWER).or_(page.get_by_text("Not ready:")).first.wait_for()
     finally:
         os.kill(store, signal.SIGCONT)
     page.locator("#trouble").wait_for(state="hidden")
     page.get_by_text("store round trip").wait_for()
+
+
+def test_a_page_whose_stream_cannot_begin_says_so_and_keeps_asking(
+    page: Page, service: Service, watcher: Watcher
+) -> None:
+    watcher.expects_trouble = True
+    service.act("acme", lambda client: client.enqueue("mail", "row"))
+    store, asked = _store_pid(service), list[str]()
+
+    def stop_first(route: Route) -> None:
+        if not asked:
+            os.kill(store, signal.SIGSTOP)
+        asked.append(route.request.url)
+        route.continue_()
+
+    page.route("**/live/**", stop_first)
+    page.goto("/queues")
+    try:
+        page.locator("#trouble", has_text=NO_ANSWER).wait_for()
+        page.locator("#live", has_text="mail").wait_for()  # the page stays
+    finally:
+        os.kill(store, signal.SIGCONT)
+    page.locator("#trouble").wait_for(state="hidden")
+    page.unroute("**/live/**")
+    page.route("**/live/**", lambda route: route.abort())
+    page.goto("/system")
+    page.locator("#trouble", has_text="does not answer").wait_for()
+    page.unroute("**/live/**")
+    page.locator("#trouble").wait_for(state="hidden")
 
 
 def _store_pid(service: Service) -> int:
@@ -173,6 +204,35 @@ def _store_pid(service: Service) -> int:
         if b"valkey" in words[0] and (place.is_relative_to(told) or any(told.encode() in word for word in words)):
             return int(command.parent.name)
     raise AssertionError("the embedded store is not there")
+
+
+def test_a_change_that_gets_no_answer_says_so(page: Page, service: Service, watcher: Watcher) -> None:
+    watcher.expects_trouble = True
+    service.act("acme", lambda client: client.enqueue("mail", "row"))
+    page.goto("/queues/mail")
+    pause = page.get_by_role("button", name="Pause")
+    pause.click()
+    page.locator("dialog .primary").wait_for()
+    page.route("**/do/**", lambda route: route.abort())
+    for _ in range(2):
+        page.locator("dialog .primary").click()
+        page.get_by_text("The server did not answer. It may have been done").wait_for()
+    assert page.locator("dialog .unanswered").count() == 1
+    page.get_by_role("button", name="Back").click()
+    pause.click()
+    page.locator("#notes").get_by_text("The server does not answer.").wait_for()
+
+
+def test_a_double_click_changes_once(page: Page, service: Service) -> None:
+    page.goto("/tokens")
+    page.get_by_role("button", name="New token").click()
+    page.locator("dialog [name=tenant]").fill("acme")
+    page.locator("dialog .primary").dblclick()
+    page.locator("#notes").get_by_text("Keep this token").first.wait_for()
+    page.get_by_role("link", name="System").click()  # asked for after all that was sent
+    page.get_by_text("store round trip").wait_for()
+    page.goto("/tokens")
+    assert page.locator("tbody tr").count() == 1
 
 
 def test_hidden_tabs_ask_nothing(page: Page, service: Service) -> None:

@@ -6,6 +6,8 @@ from typing import get_args
 
 import pytest
 
+from fairq.model.checks import MAX_TIME_MS
+from fairq.model.texts import say_moment
 from fairq.model.waiting import Cause, Why
 from fairq.model.why_text import say_why
 from tests.server.harness import tenant
@@ -20,6 +22,12 @@ def test_every_cause_is_said_in_words(cause: Cause, state: str) -> None:
     assert text.startswith(f"ada/t is {state}, and waits:\n- ")
     assert text.endswith("It may start 1970-01-01 00:00:35 UTC (in 35 s), if nothing changes.")
     assert "_" not in text
+
+
+def test_a_start_after_the_last_year_is_said() -> None:
+    lines = list(say_why(Why("ada/t", "delayed", 0, ["start"], MAX_TIME_MS, MAX_TIME_MS, 7)))
+    assert lines[1].startswith("- its start time has not come until 9999-12-31 23:59:59 UTC")
+    assert say_moment(MAX_TIME_MS) == "9999-12-31 23:59:59+00:00"
 
 
 def test_of_groups_it_is_said_that_they_take_turns() -> None:

@@ -26,7 +26,8 @@ from fairq.wire.terms import Role
 WORK_S = 4.0
 _MAX_FIELDS = 1_000
 _DAY_MS = 86_400_000
-_PAGE = 500  # dead letters at a time
+_PAGE, _MAX_COUNTED = 500, 10_000  # dead letters at a time, and of a filter for its dialog
+LOOK_S = 2.0  # for which dead letters are looked for
 
 ROLES = [each.value for each in Role]
 FILTERS = ("tenant", "reason", "error")  # of dead letters
@@ -239,6 +240,26 @@ def letters_of(queue: str, which: Mapping[str, str | None], many: int, cursor: s
     return wire.Dead(0, queue, which["tenant"], which["reason"], which["error"], cursor=cursor, count=many, brief=True)
 
 
+async def find_letters(
+    view: View, queue: str, which: Mapping[str, str | None], many: int, cursor: str | None = None
+) -> dict[str, Any]:
+    """Return dead letters that match, up to `many` or as many as LOOK_S finds: one page looks at few of a long list."""
+    found, until = list[Any](), trio.current_time() + LOOK_S
+    while True:
+        page = await view.ask(letters_of(queue, which, min(_PAGE, many - len(found)), cursor))
+        found, cursor = [*found, *page["dead"]], page["cursor"]
+        if not cursor or len(found) >= many or trio.current_time() > until:
+            return {"dead": found, "cursor": cursor, "left": page["left"] if cursor else 0}
+
+
+async def _say_many(view: View, which: Mapping[str, str | None]) -> str:
+    """Return how many dead letters match: what is left of a page is only to be looked at, if it is of a filter."""
+    is_filtered = which["reason"] or which["error"]
+    page = await find_letters(view, view.queue, which, _MAX_COUNTED if is_filtered else 1)
+    many = len(page["dead"]) + (0 if is_filtered else page["left"])
+    return f"at least {count(many)}" if is_filtered and page["cursor"] else count(many)
+
+
 def _of_letters(frame: Any, name: str, button: str, done: str, danger: bool) -> Action:
     """Make the action on dead letters: the chosen ones, or all that match the page's filter."""
 
@@ -248,17 +269,16 @@ def _of_letters(frame: Any, name: str, button: str, done: str, danger: bool) -> 
         if ids:
             many = f"{count(len(ids))} chosen dead letter{'s' * (len(ids) != 1)}"
             return told(f"{button} {many} of queue {view.queue}.", queue=view.queue, ids="\n".join(ids))
-        body = await view.ask(letters_of(view.queue, which, 1))
-        many = len(body["dead"]) + body["left"]
+        many = await _say_many(view, which)
         said = ", ".join(f"{each} {value!r}" for each, value in which.items() if value) or "all of them"
-        return told(f"{button} {count(many)} dead letters of queue {view.queue}: {said}.", queue=view.queue, **which)
+        return told(f"{button} {many} dead letters of queue {view.queue}: {said}.", queue=view.queue, **which)
 
     async def handle(view: View, form: Form) -> str:
         queue, ids = one(form, "queue"), one(form, "ids").splitlines()
         if ids:
             outcomes = (await view.ask(frame(0, queue, ids[:_PAGE])))["outcomes"]
             return f"{count(outcomes.count('ok'))} of {count(len(ids))} dead letters {done}"
-        which = {name: one(form, name) or None for name in FILTERS}
+        which = {name: form.get(name, [""])[0] or None for name in FILTERS}  # as it was counted: with its spaces
         changed, left, until = 0, 1, trio.current_time() + WORK_S
         cursor: str | None = None
         while left and trio.current_time() < until:

@@ -19,11 +19,12 @@ from fairq.model.waiting import WaitCause, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.why_text import say_why
 from fairq.model.workers import HeldTask, WorkerState
-from fairq.server.dashboard.actions import FILTERS, letters_of
+from fairq.server.dashboard.actions import FILTERS, find_letters
 from fairq.server.dashboard.shares import choose_queue, fairness
 from fairq.server.dashboard.simulation import simulation
 from fairq.server.dashboard.system import audit, system, tokens
 from fairq.server.dashboard.view import Context, Page, View, rows_of
+from fairq.server.dashboard.writing import sought
 from fairq.store.overview import due
 from fairq.wire import messages as wire
 
@@ -77,7 +78,7 @@ async def tenants(view: View) -> Context:
 
 async def tenant(view: View) -> Context:
     """One tenant in one queue: its share, limits, waiting times, next tasks, last dead letters."""
-    name = view.params["tenant"]
+    name = view.params.get("tenant") or view.query.get("tenant", "")
     rows = (await view.ask(wire.Tenants(0, view.queue, name)))["tenants"]
     if not rows:
         raise NotFound(f"queue {view.queue} has no tenant {name!r:.80}", field="tenant")
@@ -98,7 +99,7 @@ async def tenant(view: View) -> Context:
 
 async def task(view: View) -> Context:
     """One task: where it is, why it waits, what its attempts came to."""
-    id = view.params["id"]
+    id = view.params.get("id") or view.query.get("id", "")
     state = rows_of(TaskState, (await view.ask(wire.Tasks(0, view.queue, [id])))["tasks"])[0]
     if state.state == "unknown":
         raise NotFound(f"queue {view.queue} has no task {id!r:.80}: it may have ended a while ago", field="id")
@@ -175,12 +176,13 @@ async def dead(view: View) -> Context:
     row, queues = await choose_queue(view)
     which = {each: view.query.get(each) or None for each in FILTERS}
     page: dict[str, Any] = {"dead": [], "cursor": None, "left": 0}
+    cursor = view.query.get("cursor") or None
     if row:
-        cursor = view.query.get("cursor") or None
-        page = await view.ask(letters_of(row["queue"], which, MAX_BATCH, cursor))
+        page = await find_letters(view, row["queue"], which, MAX_BATCH, cursor)
     rows = rows_of(DeadLetter, page["dead"])
     groups = Counter((each.tenant, each.reason, each.error) for each in rows)
-    many = len(rows) + page["left"]
+    is_known = not cursor and not (page["cursor"] and (which["reason"] or which["error"]))
+    many = len(rows) + page["left"] if is_known else None
     shown = {"rows": rows, "many": many, "cursor": page["cursor"], "left": page["left"]}
     return {"row": row, "queues": queues, "which": which, "groups": groups.most_common(12), **shown}
 
@@ -192,7 +194,7 @@ async def search(view: View) -> Context:
     found: Context = {"task": None, "tenants": [], "dead": []}
     if row and text:
         queue = row["queue"]
-        with trio.move_on_after(2):
+        with trio.move_on_after(5):
             if "/" in text:
                 try:
                     state = rows_of(TaskState, (await view.ask(wire.Tasks(0, queue, [text])))["tasks"])[0]
@@ -200,8 +202,8 @@ async def search(view: View) -> Context:
                 except FairqError:
                     pass  # no task can be called so
             found["tenants"], _ = await view.site.finder.find(queue, text[:128], 50)
-            dead = (await view.ask(wire.Dead(0, queue, error=text, count=50, brief=True)))["dead"]
-            found["dead"] = rows_of(DeadLetter, dead)
+            which = {"tenant": None, "reason": None, "error": sought(text)}
+            found["dead"] = rows_of(DeadLetter, (await find_letters(view, queue, which, 50))["dead"])
     return {"row": row, "queues": queues, "text": text, **found}
 
 
@@ -212,6 +214,8 @@ PAGES: Sequence[Page] = (
     Page("/tenants", "tenants.html", "Tenants", tenants),
     Page("/queues/{queue}/tenants/{tenant}", "tenant.html", "Tenants", tenant),
     Page("/queues/{queue}/tasks/{id:path}", "task.html", "Tenants", task),
+    Page("/queues/{queue}/tenant", "tenant.html", "Tenants", tenant),  # with names that a path cannot have: . and ..
+    Page("/queues/{queue}/task", "task.html", "Tenants", task),
     Page("/delayed", "delayed.html", "Delayed", delayed),
     Page("/schedules", "schedules.html", "Schedules", schedules),
     Page("/batches", "batches.html", "Batches", batches),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
+from fairq.errors import StoreRefused
 from fairq.model.audit import Change
 from fairq.server.dashboard.view import Context, View, rows_of
 from fairq.tokens import TokenRow
@@ -17,7 +19,9 @@ _INFO = ("server", "memory", "persistence", "clients", "stats")
 async def _info(view: View) -> dict[str, Any]:
     """Return what the store says of itself; of a cluster, its first node. `ahead_ms`: of this server's clock."""
     node = view.app.store.connection.nodes()[0]
-    (_, fsync) = await node.call("CONFIG", "GET", "appendfsync")
+    fsync = b""
+    with suppress(StoreRefused):  # a managed store hides its settings
+        (_, fsync) = await node.call("CONFIG", "GET", "appendfsync")
     began = time.time()
     seconds, micros = await node.call("TIME")
     middle = (began + time.time()) / 2

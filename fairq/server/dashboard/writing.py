@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +11,8 @@ from urllib.parse import urlencode
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fairq.model.texts import say_span
+from fairq.model.dead_letters import MAX_SEARCH_CHARS
+from fairq.model.texts import moment_of, say_span
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -59,7 +59,7 @@ def size(value: float) -> str:
 
 def moment(ms: int) -> str:
     """Write a time in UTC."""
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if ms else "–"
+    return f"{moment_of(ms):%Y-%m-%d %H:%M:%S} UTC" if ms else "–"
 
 
 def as_json(value: Any, indent: bool = False) -> str:
@@ -74,6 +74,11 @@ def briefly(value: Any) -> str:
     if isinstance(value, float):
         return number(value)
     return "" if value is None else value if isinstance(value, str) else as_json(value)
+
+
+def sought(error: str) -> str:
+    """Return what finds dead letters of an error: as much of its first line as a filter may have."""
+    return next(iter(error.strip().splitlines()), "")[:MAX_SEARCH_CHARS]
 
 
 def query(**values: Any) -> str:
@@ -96,7 +101,7 @@ def make_environment(*, is_dev: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for each in (count, span, part, number, typed, size, moment, as_json, briefly):
+    for each in (count, span, part, number, typed, size, moment, as_json, briefly, sought):
         environment.filters[each.__name__] = each
     environment.globals.update(query=query, version_of=version_of, is_dev=is_dev)
     return environment

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from fairq.server.admin import metrics
 from fairq.server.run import Served
 from fairq.server.settings import Settings
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant
+from tests.stores import PASSWORD, LocalServer
 
 from .test_health import TOKEN, asked, values
 
@@ -89,6 +91,16 @@ async def test_refusals_are_counted_by_code(server_store: str) -> None:
             page = values((await client.get("/metrics")).text)
             assert page[("fairq_refusals_total", "bad_request")] == 2
             assert page[("fairq_refusals_total", "not_found")] == 1
+
+
+async def test_a_store_at_a_socket_is_named_by_its_path(
+    start_store: Callable[..., LocalServer], tmp_path: Path
+) -> None:
+    socket = tmp_path / "s"
+    start_store({"unixsocket": str(socket), "unixsocketperm": "700"})
+    async with asked(f"unix://fairq:{PASSWORD}@{socket}") as (_, client):
+        page = values((await client.get("/metrics")).text)
+    assert [labels[1:] for labels in page if labels[0] == "fairq_store_durable"] == [(str(socket),)]
 
 
 async def test_the_store_tells_its_memory_and_whether_it_is_safe(server_store: str) -> None:

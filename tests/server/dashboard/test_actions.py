@@ -13,7 +13,7 @@ import trio
 from fairq.server.dashboard import actions as module
 from fairq.server.dashboard.actions import ACTIONS
 from fairq.server.verbs import purges
-from tests.server.harness import raw, tenant
+from tests.server.harness import WORKER, raw, tenant
 
 from .harness import FORM, busy, fields_of, text_of, visited
 
@@ -29,6 +29,36 @@ async def test_a_weight_is_set(server_store: str) -> None:
             for wrong, said in (("0", "must not be 0"), ("x", "must be a number"), ("", "missing"), ("1e9", "10000")):
                 assert said in await site.do("weight", {"weight": wrong}, **ADA), wrong
             assert (await site.store.tenants("q", ["ada"]))[0].weight == 2.5
+
+
+async def test_no_more_dead_letters_are_deleted_than_were_counted(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, worker):
+            await worker.settle("q", "reject", *await worker.pushed(), error="timeout")
+            spaces = {"queue": "q", "error": " "}
+            dialog = text_of((await site.browser.get("/do/purge-dead", params=spaces)).text)
+            assert "Delete 1 dead letters of queue q: error ' '." in dialog
+            assert await site.do("purge-dead", **spaces) == "1 dead letters deleted"
+            assert "timeout" in text_of(await site.read("/dead"))
+
+
+async def test_dead_letters_that_match_are_found_and_counted_behind_many_others(server_store: str) -> None:
+    with trio.fail_after(60):
+        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
+            async with raw(site.served, WORKER) as worker:
+                await worker.attach("q", credit=500)
+                for error, many in (("smtp", 500), ("smtp", 20), ("timeout", 2)):
+                    await ada.enqueue("q", [f"{error}{many}-{n}" for n in range(many)])
+                    assert "ok" in await worker.settle("q", "reject", *await worker.pushed(many), error=error)
+            told = text_of(await site.read("/dead?queue=q&error=time"))
+            assert "Replay all 2 that match" in told
+            assert "ada/timeout2-1" in told
+            assert "ada/timeout2-1" in text_of(await site.read("/search?text=timeo"))
+            assert "Replay all 522 that match" in text_of(await site.read("/dead?queue=q"))
+            dialog = await site.browser.get("/do/replay", params={"queue": "q", "error": "time"})
+            assert "Replay 2 dead letters of queue q" in text_of(dialog.text)
+            for wanted, said in (("time", "2 dead letters deleted"), ("smtp", "520 dead letters deleted")):
+                assert await site.do("purge-dead", queue="q", error=wanted) == said
 
 
 async def test_a_change_is_in_the_audit_and_on_the_chart(server_store: str) -> None:

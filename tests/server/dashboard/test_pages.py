@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 import shlex
+from html import unescape
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 import trio
 
 from fairq.cli.app import commands
+from fairq.model.checks import MAX_TIME_MS
 from fairq.server.dashboard import site as module
 from fairq.server.dashboard.pages import PAGES
+from tests import stores
 from tests.server.harness import raw, tenant
 from tests.store.proxy import open_proxy
 
-from .harness import busy, text_of, visited
+from .harness import Site, busy, text_of, visited
 
 PLAIN = [page.path for page in PAGES if "{" not in page.path]
 
@@ -68,7 +73,7 @@ async def test_a_page_shows_what_there_is(server_store: str, path: str, said: li
         ("/queues/none", 404, "there is no queue 'none'"), ("/?queue=none", 404, "there is no queue 'none'"),
         ("/queues/q/tenants/none", 404, "has no tenant 'none'"), ("/queues/q/tasks/ada/none", 404, "has no task"),
         ("/workers/none", 404, "no worker none is attached"), ("/queues/BAD NAME", 400, "queue"),
-        ("/dead?queue=q&cursor=" + "x" * 300, 400, "invalid cursor"), ("/?queue=" + "q" * 3000, 413, "2048"),
+        ("/dead?queue=q&cursor=" + "x" * 300, 400, "invalid cursor"), ("/?queue=" + "q" * 7000, 413, "6144"),
         ("/batches?queue=q&state=odd", 400, "state must be one of"),
     ],
 )  # fmt: skip
@@ -118,6 +123,83 @@ async def test_commands_on_pages_are_ones_that_work(server_store: str) -> None:
                 assert said in text_of(await site.read(path))
                 words = shlex.split(said.rpartition("fairq ")[2])
                 commands().parse_args(words, exit_on_error=False, print_error=False)
+
+
+async def test_the_command_that_makes_a_schedule_is_one_that_works(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            html = unescape(await site.read("/schedules"))
+            words = shlex.split(html.partition("<pre>fairq ")[2].partition("</pre>")[0])
+            assert words[:3] == ["schedules", "create", "q"]
+            commands().parse_args(words, exit_on_error=False, print_error=False)
+
+
+async def test_a_start_after_the_last_year_breaks_no_page(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
+            await ada.ask("enqueue", queue="q", tasks=[{"id": "far", "payload": 1, "start_at_ms": MAX_TIME_MS}])
+            for path in ("/delayed", "/queues/q/tasks/ada/far", "/queues/q/tenants/ada", "/tenants"):
+                assert "ada" in text_of(await site.read(path))
+            assert "9999-12-31" in text_of(await site.read("/delayed"))
+
+
+async def test_tenants_called_as_a_folder_have_pages(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with visited(server_store) as site:
+            for name in (".", ".."):
+                async with raw(site.served, tenant(name)) as dots:
+                    await dots.enqueue("q", ["t"])
+            tenants = await site.read("/tenants")
+            for name in (".", ".."):
+                html = await _follow(site, tenants, name)
+                assert f"Tenant {name} in queue q" in text_of(html)
+                assert f"Task {name}/t in queue q" in text_of(await _follow(site, html, f"{name}/t"))
+
+
+async def _follow(site: Site, html: str, text: str) -> str:
+    """Read the page that a link of this text leads to, in a browser too."""
+    found = re.search(rf'href="([^"]*)">{re.escape(text)}<', html)
+    assert found
+    path, _, query = unescape(found[1]).partition("?")
+    assert not {".", ".."}.intersection(path.split("/"))
+    page = await site.read(f"{path}?{query}")
+    assert f'hx-sse:connect="/live{path}?' in page
+    return page
+
+
+@pytest.mark.parametrize("error", ["\u2603" * 2000, "smtp said no\r\nand more", " \n  no", "x" * 101])
+async def test_a_group_of_dead_letters_is_one_click_away_whatever_its_error_says(server_store: str, error: str) -> None:
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, worker), raw(site.served, tenant("bob")) as bob:
+            await worker.settle("q", "ack", *await worker.pushed())
+            for _ in range(2):
+                await worker.settle("q", "ack", *await worker.pushed())
+            await bob.ask("enqueue", queue="q", tasks=[{"id": "odd", "payload": 1, "max_attempts": 1}])
+            await worker.settle("q", "nack", *await worker.pushed(), error=error)
+            for path in ("/dead", "/queues/q/tenants/bob"):  # 500 letters of 2,048 characters would bury all else
+                assert max(map(len, re.findall(r'class="error">([^<]*)<', await site.read(path)))) <= 300, path
+            links = re.findall(r'class="error"><a href="([^"]*)"', await site.read("/dead"))
+            pages = [await site.read(unescape(each)) for each in links]
+            assert [text_of(each).count("bob/odd") for each in pages].count(1) == 1
+            assert "bob/odd" in await site.read(f"/search?{urlencode({'text': error.strip()[:150]})}")
+            query = urlsplit(unescape(next(link for link, page in zip(links, pages, strict=True) if "bob/odd" in page)))
+            told = await site.do("purge-dead", **dict(parse_qsl(query.query)))
+            assert told == "1 dead letters deleted"
+
+
+async def test_the_system_page_does_without_what_a_store_does_not_tell(tmp_path: Path) -> None:
+    server = stores.LocalServer("redis" if stores.binary("redis") else "valkey", tmp_path / "store")
+    server.start()
+    try:
+        with trio.fail_after(30):
+            async with visited(server.url) as site:
+                with stores.connect(stores.of_owner(server.url)) as owner:
+                    owner.execute_command("ACL", "SETUSER", "fairq", "-config|get")
+                told = text_of(await site.read("/system"))
+                assert re.search(r"Version (Redis|Valkey) \d+\.", told)
+                assert "Syncs it to disk the store does not tell" in told
+    finally:
+        server.stop()
 
 
 async def test_what_is_paused_says_so_at_its_tenant(server_store: str) -> None:

@@ -9,9 +9,10 @@ from urllib.parse import urlencode
 import pytest
 import trio
 
+from fairq.model.checks import MAX_TENANT_CHARS
 from fairq.model.simulation.comparison import Comparison
 from fairq.model.simulation.observed import Observed
-from fairq.model.simulation.setup import Proposal
+from fairq.model.simulation.setup import MAX_TENANTS, Proposal
 from fairq.scopes import run_all
 from fairq.server.dashboard import simulation as module
 from fairq.server.dashboard.simulation_process import compare_apart
@@ -49,6 +50,17 @@ async def test_a_proposal_is_shown_beside_today(server_store: str) -> None:
             assert 'name="weight:ada" aria-label="Weight of ada" placeholder="1" value="4"' in html
             assert 'name="slots" min="1" max="10000" value="7"' in html
             assert [each.weight for each in await site.store.tenants("q", ["ada"])] == [1.0]
+
+
+async def test_a_form_of_all_its_tenants_may_be_sent_whatever_their_names(server_store: str) -> None:
+    names = [f"{number:02}{'x' * (MAX_TENANT_CHARS - 2)}" for number in range(MAX_TENANTS)]
+    form = {f"{name}:{tenant}": "" for tenant in names for name in ("weight", "max_running")}
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            query = {"queue": "q", "period": "1h", "slots": "", **form}
+            referer = f"{site.browser.base_url}simulate?{urlencode(query)}"  # as of a browser that sends it again
+            answer = await site.browser.get("/simulate", params=query, headers={"Referer": referer})
+            assert answer.status_code == 200, text_of(answer.text)
 
 
 async def test_without_workers_it_asks_for_how_many_slots(server_store: str) -> None:

@@ -4,6 +4,7 @@
   const $ = (what, from = document) => from.querySelector(what);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const NOTE_MS = 6000;
+  const FOLLOW_MS = 3000; // before a stream is asked for again
   const SHORTEST_S = 10; // that the chart shows
 
   // ---- the dialog: whatever is loaded into it opens it; a change that was made closes it, and is told in a note
@@ -21,6 +22,18 @@
   dialog.addEventListener("close", () => $("#dialog-body").replaceChildren());
   document.addEventListener("click", (event) => {
     if (event.target.closest("[data-close]") || event.target === dialog) dialog.close();
+  });
+
+  // ---- a button whose request got no answer says so, in its dialog if that is open
+  document.addEventListener("htmx:error", (event) => {
+    const source = event.detail.ctx?.sourceElement;
+    if (!source || source.id === "live") return; // the stream has its own bar
+    if (!dialog.open) return note("The server does not answer.");
+    const line = $("#dialog-body .unanswered") ?? document.createElement("p");
+    line.className = "alert bad unanswered";
+    line.setAttribute("role", "alert");
+    line.textContent = "The server did not answer. It may have been done: look before you try again.";
+    $("#dialog-body .buttons").before(line);
   });
 
   function note(text) {
@@ -82,7 +95,31 @@
   document.addEventListener("htmx:sse:after:message", (event) => {
     if (event.detail.message.event !== "trouble") say("");
   });
-  document.addEventListener("htmx:sse:error", () => say("The server does not answer; what is shown may be old."));
+  const UNANSWERED = "The server does not answer; what is shown may be old.";
+  document.addEventListener("htmx:sse:error", () => say(UNANSWERED));
+
+  // the extension connects again only where a stream had begun: until one has, ask for it here
+  const live = $("#live");
+  let isFollowed = false;
+  document.addEventListener("htmx:sse:before:connection", () => (isFollowed = true));
+  document.addEventListener("htmx:sse:close", () => (isFollowed = false));
+  document.addEventListener("htmx:finally:request", (event) => {
+    const ctx = event.detail.ctx;
+    if (ctx.sourceElement !== live || isFollowed) return;
+    say(ctx.response?.status >= 400 ? `What is shown may be old: ${reasonIn(ctx.text)}` : UNANSWERED);
+    setTimeout(follow, FOLLOW_MS);
+  });
+  function follow() {
+    if (document.hidden) document.addEventListener("visibilitychange", follow, { once: true });
+    else htmx.ajax("GET", live.getAttribute("hx-sse:connect"), { source: live });
+  }
+  function reasonIn(text) {
+    try {
+      return JSON.parse(text).detail;
+    } catch {
+      return "the server refuses to tell what happens";
+    }
+  }
 
   // ---- the chart: a solid line for what a tenant was given, a dashed one for what it was entitled to
   let chart = null;
