@@ -378,3 +378,18 @@ def test_floors_are_those_of_the_code() -> None:
     assert slots.startswith(
         f"{worker_registry._WRITE_S:g} s; a server that is not heard of for {worker_registry._FORGET_S:g} s"
     )
+
+
+def refusals_at_start() -> list[str]:
+    """What the operators' guide quotes of messages that a server ends with when it cannot start."""
+    text = OPERATIONS.partition("## What a refusal at start means")[2].partition("\n## ")[0]
+    cells = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
+    return [quoted for cell in cells for quoted in re.findall(r"`([^`]+)`", cell)]
+
+
+@pytest.mark.parametrize("quoted", refusals_at_start())
+def test_refusals_at_start_are_those_of_the_code(quoted: str) -> None:
+    said_by_the_store = quoted.startswith("NOAUTH")
+    code = "".join(path.read_text() for path in (ROOT / "fairq").rglob("*.py"))
+    parts = re.split(r"\.\.\.|: |, |setting \w+ |port \d+ on|\b[A-Z]\b|\b[A-Z]{4,}\b", quoted)
+    assert said_by_the_store or max(parts, key=len).strip() in code

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import trio
 from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.options import Json
 from fairq.cli.output import configure_logging, print_json, progress
+from fairq.cli.stopping import run_stoppable
 from fairq.cli.stores import StoreChoice, chosen
 
 Program = Annotated[
@@ -50,7 +50,7 @@ def backup(
             "keys": found.keys, "queues": found.queues, "tasks": found.tasks,
         }  # fmt: skip
 
-    told = trio.run(main)
+    told = run_stoppable(main)
     if as_json:
         print_json(told)
     elif told["verified"]:

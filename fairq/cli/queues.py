@@ -19,6 +19,7 @@ from fairq.cli.purges import DryRun, Yes, purge
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
 from fairq.errors import BadRequest
+from fairq.model.queues import check_settings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -86,8 +87,10 @@ def set_(queue: str, *settings: str, if_version: IfVersion = None, server: Serve
     settings
         share=time|count, reserve (20% or 0.2 of the slots, kept for tenants with nothing running),
         lease_ms, max_attempts (0: no limit), retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep (dead letters),
-        run_timeout_ms (of a handler; 0: none).
+        events_keep (of each tenant), max_tenants, run_timeout_ms (of a handler; 0: none).
     """
+    if not settings:
+        raise BadRequest("give at least one setting, as name=value", field="settings")
     changes: dict[str, Any] = {}
     for setting in settings:
         name, separator, value = setting.partition("=")
@@ -97,6 +100,7 @@ def set_(queue: str, *settings: str, if_version: IfVersion = None, server: Serve
             changes[name] = parse_percent(name, value)
         else:
             changes[name.replace("-", "_")] = int(value) if value.isdecimal() else value
+    check_settings(changes)
     change(server, queue, None, lambda client: client.configure(queue, if_version=if_version, **changes))
     print(f"{queue}: {', '.join(settings)}")
 
@@ -206,8 +210,8 @@ def resume(queue: str, *, server: Server | None = None) -> None:
 
     Example: `fairq queues resume emails`
     """
-    run_with(server or Server(), lambda client: client.resume(queue))
-    print(f"{queue}: resumed")
+    was_paused = change(server, queue, None, lambda client: client.resume(queue))
+    print(f"{queue}: resumed" if was_paused else f"{queue}: it was not paused")
 
 
 @queues.command

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import trio
 from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.backup import Program
 from fairq.cli.options import Json
 from fairq.cli.output import configure_logging, print_json, progress
+from fairq.cli.stopping import run_stoppable
 from fairq.cli.stores import StoreChoice, chosen
 from fairq.errors import SettingsError
 
@@ -48,7 +48,7 @@ def restore(
                     file, url, replace=replace, server=server_program, show=lambda count: show(count, 0)
                 )
 
-    found = trio.run(main)
+    found = run_stoppable(main)
     counts = {"keys": found.keys, "queues": found.queues, "tasks": found.tasks}
     if as_json:
         print_json({**asdict(found.header), **counts, "restored": not check})

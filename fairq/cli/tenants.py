@@ -208,5 +208,5 @@ def resume(queue: str, tenant: str, *, server: Server | None = None) -> None:
 
     Example: `fairq tenants resume emails acme`
     """
-    run_with(server or Server(), lambda client: client.resume(queue, tenant))
-    print(f"{tenant} in {queue}: resumed")
+    was_paused = change(server, queue, tenant, lambda client: client.resume(queue, tenant))
+    print(f"{tenant} in {queue}: resumed" if was_paused else f"{tenant} in {queue}: it was not paused")

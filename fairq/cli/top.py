@@ -25,6 +25,7 @@ EVERY_S = 2.0
 QUEUES, TENANTS, TENANTS_OF_ONE = 8, 5, 10  # in a picture: queues, tenants of each of the first, or of one queue
 _DETAILED = 3  # queues whose tenants are shown
 _RATE_S, _SHARE_S = 60, 300  # periods of rates, and of shares and waiting times
+_QUIET = "no tenant has done anything in the last five minutes; what is newer than ten seconds may not be counted yet"
 Once = Annotated[bool, Parameter(negative=(), help="Print one picture and end, as where the output is no terminal.")]
 
 _OF_QUEUE = {
@@ -46,7 +47,8 @@ _FIRST_TO_GO = (  # in a narrow terminal
 def top(*, queue: str | None = None, once: Once = False, json: Json = False, server: Server | None = None) -> None:
     """Show queues and their top tenants: rates, waiting times, and the share delivered beside the share entitled.
 
-    Rates are those of the last minute, shares and waiting times those of the last five, at all servers.
+    Rates are those of the last minute, shares and waiting times those of the last five, at all servers; these add to
+    them every ten seconds.
 
     Example: `fairq top --queue emails`
 
@@ -77,7 +79,7 @@ class Page:
         width = make_console().width
         empty = "there are no queues yet; the first enqueue makes one"
         queues = draw_table("queues", _OF_QUEUE, found["queues"], width, empty)
-        tenants = draw_table("tenants", _OF_TENANT, found["tenants"], width, "no tenant has done anything lately")
+        tenants = draw_table("tenants", _OF_TENANT, found["tenants"], width, _QUIET)
         more = found["more"] and f"{found['more']:,} more queues: --queue shows one"
         return Group(queues, *([more] if more else []), "", tenants)
 

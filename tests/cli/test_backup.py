@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +26,7 @@ from fairq.store.opening import open_store
 from tests import clusters, stores
 from tests.server.harness import running, tenant
 
-from .harness import Commands, Finished, ServerThread
+from .harness import EXIT_SECONDS, Commands, Finished, ServerThread, started
 
 Start = Callable[..., stores.LocalServer]
 Fairq = Callable[..., Finished]
@@ -88,6 +90,32 @@ def filled(source: str, capsys: pytest.CaptureFixture[str]) -> str:
     fill(Commands(thread.url, capsys))
     thread.stop()
     return source
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_backup_that_is_stopped_leaves_nothing(filled: str, tmp_path: Path, number: signal.Signals) -> None:
+    with stores.connect(filled) as client:
+        client.config_set("repl-diskless-sync-delay", 3_600)  # it waits for the snapshot
+    with started("backup", tmp_path / "b.fairq", "--store", filled) as process:
+        clusters.wait_for(lambda: list(tmp_path.glob(".b.fairq-*")) != [], "the file that is being written")
+        process.send_signal(number)
+        assert process.wait(EXIT_SECONDS) == 128 + number
+    assert list(tmp_path.glob("*b.fairq*")) == []
+
+
+def test_a_store_that_loads_a_backup_ends_when_that_is_stopped(filled: str, fairq: Fairq, tmp_path: Path) -> None:
+    file = tmp_path / "b.fairq"
+    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+    program, mark = tmp_path / "program", tmp_path / "runs"
+    program.write_text(f'#!/bin/sh\necho $$ > "{mark}.new"\nmv "{mark}.new" "{mark}"\nexec sleep 3600\n')
+    program.chmod(0o700)
+    with started("restore", file, "--check", "--server-program", program) as process:
+        clusters.wait_for(mark.exists, "the store that loads it")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(EXIT_SECONDS) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
+    assert {path.name for path in tmp_path.glob("*fairq*")} == {"b.fairq"}
 
 
 def test_a_restored_store_is_the_same_key_by_key(filled: str, start_store: Start, fairq: Fairq, tmp_path: Path) -> None:

@@ -207,6 +207,9 @@ def test_tenants_are_listed_weighted_paused_and_resumed(commands: Commands) -> N
     assert "2.5" in ada
     assert "yes" in bob
     assert "resumed" in commands("tenants", "resume", "emails", "bob").out
+    slip = commands("tenants", "resume", "emails", "bobb")
+    assert slip.out == "bobb in emails: it was not paused\n"
+    assert slip.err == "fairq: tenant bobb of emails is new; did you mean bob?\n"
     assert not any(row["is_paused"] for row in commands("tenants", "list", "emails", "--json").json)
 
 
@@ -214,6 +217,19 @@ def test_tenants_are_listed_weighted_paused_and_resumed(commands: Commands) -> N
 def test_a_weight_that_can_be_none_is_refused(commands: Commands, weight: str) -> None:
     commands.enqueue("emails", "1")
     one_line_error(commands("tenants", "set-weight", "emails", "ada", weight), 2, "weight")
+
+
+def test_settings_that_say_nothing_or_too_much_are_refused_by_name(commands: Commands) -> None:
+    for settings, told in (
+        ([], "at least one setting, as name=value"),
+        ([f"lease_ms={10**30}"], "lease_ms must be"),
+        (["lease=1"], "there is no queue setting 'lease'"),
+        (["lease_ms"], "expected name=value"),
+    ):
+        done = commands("queues", "set", "emails", *settings)
+        assert done.code == 2
+        assert told in done.err
+    assert commands("queues", "exists", "emails").code == 1
 
 
 def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
@@ -236,6 +252,9 @@ def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
     assert "paused" in commands("queues", "pause", "emails").out
     assert commands("queues", "list", "--json").json[0]["is_paused"] is True
     assert "resumed" in commands("queues", "resume", "emails").out
+    assert commands("queues", "resume", "emails").out == "emails: it was not paused\n"
+    slip = commands("queues", "resume", "emailz")
+    assert slip.err == "fairq: queue emailz is new; did you mean emails?\n"
 
 
 @pytest.mark.parametrize(

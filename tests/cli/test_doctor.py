@@ -52,6 +52,14 @@ def test_a_sound_store_has_no_problems(start_store: Start, doctor: Doctor) -> No
     ).keys()
 
 
+def test_of_a_store_that_tells_no_settings_nothing_is_promised(start_store: Start, doctor: Doctor) -> None:
+    store = start_store({"appendfsync": "everysec"})
+    with stores.connect(stores.of_owner(store.url)) as owner:
+        owner.execute_command("ACL", "SETUSER", "fairq", "-config|get")
+    told = findings(doctor(store.url), "ok")["persistence"]
+    assert told == "the append-only file is on; the store does not tell when it is synced"
+
+
 @pytest.mark.parametrize(
     ("settings", "level", "subject", "words"),
     [

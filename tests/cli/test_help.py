@@ -7,9 +7,11 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 
 from fairq.cli.app import commands, run
+from fairq.model.queues import QueueSettings
 
 
 def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -47,3 +49,9 @@ def test_help_has_an_example_that_the_command_takes(
     function, bound, _ = commands().parse_args(words, exit_on_error=False, print_error=True)
     assert function.__module__.startswith("fairq.cli.")
     assert bound.args or bound.kwargs or command[-1] in ("list",)
+
+
+def test_the_help_of_settings_names_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["queues", "set", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert [field.name for field in attrs.fields(QueueSettings) if not re.search(rf"\b{field.name}\b", told)] == []

@@ -45,6 +45,12 @@ def test_one_picture_has_queues_and_tenants(commands: Commands, server: ServerTh
     assert any("bob" in line and " 1 " in line for line in lines)
 
 
+def test_a_queue_whose_history_is_empty_says_that_the_newest_may_not_be_counted_yet(commands: Commands) -> None:
+    commands("queues", "set", "emails", "lease_ms=30000")
+    told = " ".join(commands("top", "--once").out.split())
+    assert "what is newer than ten seconds may not be counted yet" in told
+
+
 def test_one_queue_and_json_for_scripts(commands: Commands, server: ServerThread) -> None:
     fill(commands, server)
     found = commands("top", "--queue", "emails", "--json").json
