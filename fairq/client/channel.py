@@ -57,6 +57,8 @@ class Target:
             return Forbidden(str(refused))
         if refused.status:
             return Unavailable(f"{self.url} refused the connection: {refused}")
+        if not self.tls:
+            refused = Refused(0, f"{refused}; if it has a certificate, its URL is wss://")
         return self.unreachable(refused)
 
     def unreachable(self, error: Exception) -> Unavailable:

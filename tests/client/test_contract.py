@@ -223,3 +223,6 @@ async def test_tls_checks_the_certificate_and_carries_long_payloads(
         async with api.open_client(url, token=tenant("ada"), timeout=2) as client:
             with pytest.raises(Unavailable, match="certificate"):
                 await client.enqueue("emails", 1)
+        async with api.open_client(url.replace("wss:", "ws:"), token=tenant("ada"), timeout=1) as client:
+            with pytest.raises(Unavailable, match="if it has a certificate, its URL is wss://"):
+                await client.enqueue("emails", 1)
