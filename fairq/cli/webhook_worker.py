@@ -32,6 +32,7 @@ def webhook_worker(
     max_response: int = 65_536,
     name: str | None = None,
     grace: float = 30.0,
+    burst: Annotated[bool, Parameter(negative=())] = False,
     server: Annotated[str, Parameter(env_var="FAIRQ_URL")] = DEFAULT_URL,
     token: Token = None,
     log_level: str = "info",
@@ -73,6 +74,8 @@ def webhook_worker(
         Name of this worker (default: machine and process); for several queues' webhooks, a part of it.
     grace
         Seconds that running tasks get to finish at a stop; a second signal ends the worker at once.
+    burst
+        Exit when the worker holds no task and its queues have none ready. Delayed tasks and retries are not waited for.
     server
         URL of the server; several are separated by commas.
     log_level
@@ -104,6 +107,6 @@ def webhook_worker(
 
         async def main() -> None:
             async with open_service(asked) if url is None else open_worker(asked, url) as app:
-                await work_until_stopped(app, grace)
+                await work_until_stopped(app, grace, burst)
 
         run_in("trio", main)

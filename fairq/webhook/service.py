@@ -39,14 +39,17 @@ class WebhookService:
     _stopping: trio.Event = field(factory=trio.Event, init=False)
     _working: set[str] = field(factory=set, init=False)  # queues whose worker runs
     _leaving: set[str] = field(factory=set, init=False)  # those of them whose worker takes no more tasks
-    _drained: set[str] = field(factory=set, init=False)  # queues whose worker was drained by an operator
+    _ended: set[str] = field(factory=set, init=False)  # queues whose worker was drained, or has done its burst
 
     async def run(self, *, burst: bool = False, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Work until cancelled, stopped, or all workers were drained. Raises: as `Worker.run`."""
+        """Work until cancelled, stopped, or all workers were drained. Raises: as `Worker.run`.
+
+        burst: each queue only until it has no ready task, or no webhook to post to.
+        """
         async with open_plain_nursery() as nursery:
             task_status.started()
             for queue in self.workers:
-                nursery.start_soon(self._serve, queue)
+                nursery.start_soon(self._serve, queue, burst)
 
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled."""
@@ -58,39 +61,45 @@ class WebhookService:
         self._leaving.add(queue)
         self.workers[queue].stop()
 
-    async def _serve(self, queue: str) -> None:
+    async def _serve(self, queue: str, burst: bool) -> None:
         async with open_plain_nursery() as nursery:
-            while not self._stopping.is_set() and queue not in self._drained:
-                await self._read(queue)
+            while not self._stopping.is_set() and queue not in self._ended:
+                is_read = await self._read(queue)
                 is_active = self.registrations[queue].is_active and not self._stopping.is_set()
                 if is_active and queue not in self._working:
-                    await nursery.start(self._work, queue)
+                    await nursery.start(self._work, queue, burst)
                 elif not is_active and queue in self._working:
                     self._leave(queue)
+                elif burst and is_read and not is_active:
+                    return
                 with trio.move_on_after(READ_S):
                     await self._stopping.wait()
 
-    async def _work(self, queue: str, task_status: trio.TaskStatus[None]) -> None:
-        """Run a queue's worker. Where nobody here has stopped it, an operator has, and it does not come back."""
+    async def _work(self, queue: str, burst: bool, task_status: trio.TaskStatus[None]) -> None:
+        """Run a queue's worker. Where nobody here has stopped it, it does not come back.
+
+        It was drained by an operator then, or its burst is over.
+        """
         self._working.add(queue)
         try:
-            await self.workers[queue].run(task_status=task_status)
+            await self.workers[queue].run(burst=burst, task_status=task_status)
         finally:
             self._working.discard(queue)
         if queue not in self._leaving:
-            self._drained.add(queue)
+            self._ended.add(queue)
         self._leaving.discard(queue)
 
-    async def _read(self, queue: str) -> None:
-        """Read a queue's webhooks; those that were read last go on while the service does not answer."""
+    async def _read(self, queue: str) -> bool:
+        """Read a queue's webhooks; those that were read last go on while the service does not answer (False)."""
         try:
             found = await self.client.ask(operator_verbs.webhooks(queue), timeout=ANSWER_S)
         except FairqError as error:
             if error.code not in RETRYABLE:
                 raise
             log.warning("cannot read the webhooks", queue=queue, error=error.message)
-            return
+            return False
         self.registrations[queue].update(found)
+        return True
 
 
 @frozen

@@ -95,6 +95,26 @@ def test_a_webhook_is_taken_up_changed_paused_and_removed_while_the_worker_runs(
         verify(later.body, later.headers, SECRET)
 
 
+@pytest.mark.parametrize("way", ["registered", "one url"])
+def test_a_burst_posts_what_is_ready_and_ends(commands: Commands, server: ServerThread, way: str) -> None:
+    with receiving(accept) as (receiver, port):
+        url = url_of(port, "in")
+        ids = [commands.enqueue("emails", str(number)) for number in range(3)]
+        later = commands.enqueue("emails", "9", "--delay", "3600")
+        if way == "registered":
+            commands("webhooks", "add", "emails", url)
+            argv = ["emails", "images"]  # which has no webhook
+        else:
+            argv = ["emails", "--url", url]
+        done = fairq(
+            "webhook-worker", *argv, "--burst", "--allow-private", "127.0.0.1", "--server", server.url,
+            env={"FAIRQ_WEBHOOK_SECRET": SECRET, "FAIRQ_TOKEN": "dev-worker"},
+        )  # fmt: skip
+    assert done.code == 0, done.err
+    assert sorted(request.body for request in receiver.requests) == [b"0", b"1", b"2"]
+    assert [state_of(server, id)[0] for id in [*ids, later]] == ["done"] * 3 + ["delayed"]
+
+
 def test_each_of_several_receivers_gets_a_task_and_is_retried_apart(commands: Commands, server: ServerThread) -> None:
     """One accepts, one refuses, one is for another kind of task; and one goes away with a task that is for it."""
 
