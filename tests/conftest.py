@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,10 @@ from fairq.store import library
 from . import clusters, stores
 
 MISSING_REDIS = "redis-server is not installed: --deep needs it as the second store (or choose: --store valkey)"
+
+# Some machines forbid byte code. Then each process that a test starts would compile fairq anew, for a second.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("fairq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("fairq"), derandomize=True, print_blob=True)
