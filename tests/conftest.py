@@ -1,8 +1,8 @@
 """Fixtures that give the suite a real store, and the two tiers of the suite.
 
-The first tier covers every behavior once, on the embedded Valkey. `--deep` adds what takes long: the second store,
-planted bugs, long random walks, kills of real processes, full-size fairness. What a tier leaves out is marked `deep`;
-`--deep -m deep` runs that alone.
+The first tier covers every behavior once, on the embedded Valkey, and needs nothing but README's test command. What
+takes long, or needs other programs, is marked `deep("PART")`; parts.py has the parts. `--deep PART` runs that part
+instead of the first tier.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from hypothesis import HealthCheck, settings
 from fairq.store import library
 
 from . import clusters, stores
-
-MISSING_REDIS = "redis-server is not installed: --deep needs it as the second store (or choose: --store valkey)"
+from .parts import PARTS, missing_packages
 
 # Some machines forbid byte code. Then each process that a test starts would compile fairq anew, for a second.
 sys.dont_write_bytecode = False
@@ -32,55 +31,58 @@ settings.register_profile("fairq", deadline=None, suppress_health_check=[HealthC
 settings.register_profile("ci", settings.get_profile("fairq"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "fairq")
 
+FIRST = "valkey"  # the store of the first tier
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --deep and --store."""
     parser.addoption(
         "--deep",
-        action="store_true",
-        help="add the second store, planted bugs, long random walks, kills of processes and full-size fairness",
+        action="append",
+        default=[],
+        choices=PARTS,
+        help="run this part of the deep tier instead of the first tier; may be repeated",
     )
     parser.addoption(
         "--store",
-        choices=["valkey", "redis", "container", "both"],
-        default=None,
-        help="stores to test on (default: the embedded Valkey; with --deep also redis-server)",
+        choices=["valkey", "redis", "container"],
+        default=FIRST,
+        help=f"the store to test on (default: {FIRST}, which is embedded)",
     )
 
 
-def store_kinds(config: pytest.Config) -> list[str]:
-    """Name the kinds of store that this session runs on."""
-    chosen = config.getoption("--store") or ("both" if config.getoption("--deep") else "valkey")
-    return ["valkey", "redis"] if chosen == "both" else [chosen]
+def parts_of(item: pytest.Item) -> set[str]:
+    """Name the parts of the deep tier that a test belongs to; none: it belongs to the first tier."""
+    parts = {mark.args[0] if mark.args else "" for mark in item.iter_markers("deep")}
+    assert parts <= PARTS.keys(), f"{item.nodeid}: deep(PART) wants one of {', '.join(PARTS)}"
+    return parts
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say which tier and which stores the session runs."""
-    tier = "with --deep" if config.getoption("--deep") else "first tier (--deep adds the rest)"
-    return f"{tier}; stores: {', '.join(store_kinds(config))}"
+    """Say which tier and which store the session runs."""
+    deep = config.getoption("--deep")
+    tier = f"of the deep tier: {', '.join(deep)}" if deep else "first tier"
+    return f"{tier}; store: {config.getoption('--store')}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that needs a store once per kind; on the second kind it belongs to the deep tier."""
+    """Run every test that needs a store on the session's; on redis-server too if the part `redis` is wanted."""
     if "store_kind" in metafunc.fixturenames:
-        kinds = store_kinds(metafunc.config)
-        first, wanted = kinds[0], kinds
+        first = metafunc.config.getoption("--store")
+        kinds = [first, "redis"] if "redis" in metafunc.config.getoption("--deep") else [first]
         if one := metafunc.definition.get_closest_marker("one_store"):
-            wanted = [*one.args, first][:1]
-        params = [pytest.param(kind, marks=() if kind == first else pytest.mark.deep) for kind in wanted]
+            kinds = [*one.args, first][:1]
+        params = [pytest.param(kind, marks=() if kind == first else pytest.mark.deep("redis")) for kind in kinds]
         metafunc.parametrize("store_kind", params, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the deep tier unless it was asked for, and tests of a store that this session does not run on."""
-    kinds, is_deep = store_kinds(config), config.getoption("--deep")
-
-    def runs(item: pytest.Item) -> bool:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        return params.get("store_kind", kinds[0]) in kinds and (is_deep or not item.get_closest_marker("deep"))
-
-    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
-    items[:] = [item for item in items if runs(item)]
+    """Keep the tests of the wanted parts, or those of the first tier."""
+    wanted = set(config.getoption("--deep"))
+    parts = [parts_of(item) for item in items]
+    runs = [own <= wanted and bool(own) == bool(wanted) for own in parts]
+    config.hook.pytest_deselected(items=[item for item, is_kept in zip(items, runs, strict=True) if not is_kept])
+    items[:] = [item for item, is_kept in zip(items, runs, strict=True) if is_kept]
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -89,11 +91,15 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Check that the stores are here, and let tests that interrupt a process do so."""
-    if "redis" in store_kinds(config) and not stores.binary("redis"):
-        raise pytest.UsageError(MISSING_REDIS)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; processes inherit that
+    """Check that what the wanted parts need is here, and let tests signal the processes that they start."""
+    if missing := missing_packages(config.getoption("--deep")):
+        wanted = " ".join(config.getoption("--deep"))
+        raise pytest.UsageError(f"apt-get install {' '.join(missing)} first, or: bash .ci/deep {wanted}")
+    # A process inherits what its parent ignores (SIGINT in a shell's background, SIGHUP under nohup), not handlers.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -106,6 +112,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("seconds per part, summed over the test processes")
     for part, seconds in sorted(took.items(), key=lambda item: -sum(item[1])):
         terminalreporter.write_line(f"{sum(seconds):8.1f}  {part} (longest {max(seconds):.1f})")
+    if not terminalreporter.config.getoption("--deep"):
+        terminalreporter.write_line(
+            f"left out: the deep tier ({', '.join(PARTS)}); to run it: bash .ci/deep [PART ...]"
+        )
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,8 +53,22 @@ def describe_proof(proof: Proof) -> str:
     )
 
 
+def describe_next_steps() -> str:
+    """Write what to try next, with commands that work as they stand in the terminal that ran this one."""
+    command = sys.argv[0]
+    if command.endswith("__main__.py"):
+        command = "python -m fairq"
+    elif shutil.which("fairq"):
+        command = "fairq"
+    return (
+        "Next:\n"
+        f"  {command} serve --dev    starts a server; its dashboard is at http://127.0.0.1:7702\n"
+        f"  {command} docs tutorial  20 minutes: two tenants, a flood, a weight, a dead letter"
+    )
+
+
 def print_summary(console: Console, report: Report) -> None:
-    """Print the contrast, the shares and the proof."""
+    """Print the contrast, the shares, the proof and what to try next."""
     waited = f"{as_duration(report.fifo['quiet_p99_ms'])} behind the flood, {as_duration(report.fair['quiet_p99_ms'])}"
     console.print(
         f"The same {report.files} files, arriving in the same way: first in, first out, the quiet tenants' "
@@ -68,3 +84,4 @@ def print_summary(console: Console, report: Report) -> None:
     console.print(_tenant_table(report))
     style = "bold green" if report.proof.holds else "bold red"
     console.print(f"{describe_proof(report.proof)} {report.seconds:.0f} seconds in all.", style=style, highlight=False)
+    console.print(describe_next_steps(), highlight=False, soft_wrap=True)
