@@ -17,8 +17,8 @@ from fairq.webhook import BadSignature, verify
 from fairq.webhook.signature import write_secret
 from tests.webhook.receiver import Reply, Request, reply
 
-from .harness import Commands, ServerThread, fairq, read_until, started
-from .test_webhook import one_line_error, receiving, state_of, wait_for
+from .harness import Commands, ServerThread, fairq, one_line_error, read_until, started
+from .test_webhook import receiving, state_of, wait_for
 
 SECRET, OTHER = write_secret(b"s" * 32), write_secret(b"o" * 32)
 
@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize(("argv", "word"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_is_one_line_and_code_2(argv: list[str], word: str, commands: Commands) -> None:
-    one_line_error(commands("webhooks", *argv), word)
+    one_line_error(commands("webhooks", *argv), 2, word)
 
 
 def test_what_is_not_there_is_code_1(commands: Commands) -> None:
@@ -208,5 +208,5 @@ def test_what_is_not_there_is_code_1(commands: Commands) -> None:
 
 def test_a_worker_for_webhooks_says_what_is_missing() -> None:
     env = {"FAIRQ_TOKEN": "dev-worker"}
-    one_line_error(fairq("webhook-worker", "emails", "emails", env=env), "emails")
-    one_line_error(fairq("webhook-worker", "emails", "images", "--name", "n" * 60, env=env), "64")
+    one_line_error(fairq("webhook-worker", "emails", "emails", env=env), 2, "emails")
+    one_line_error(fairq("webhook-worker", "emails", "images", "--name", "n" * 60, env=env), 2, "64")
