@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,32 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment for commands: ours without FAIRQ_* variables, and with what is given."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
     return {**ours, **(extra or {})}
+
+
+def one_line_error(done: Finished, code: int, *words: str) -> None:
+    """Check that a command failed as commands must."""
+    assert done.code == code, done
+    assert "Traceback" not in done.err, done
+    assert len(done.err.strip().splitlines()) == 1, done
+    for word in words:
+        assert word in done.err, done
+
+
+def fairq_here(*argv: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Finished:
+    """Run a command in this process, to its end; it logs nothing, and its app's module is `mail`."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, chdir(cwd or "."), redirect_stdout(out), redirect_stderr(err):
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        for module in ("serve", "webhook_worker", "worker"):
+            patch.setattr(f"fairq.cli.{module}.open_log", lambda: nullcontext(sys.stderr))
+            patch.setattr(f"fairq.cli.{module}.configure_logging", lambda *_, **__: None)
+        patch.setattr(sys, "path", sys.path[:])
+        try:
+            code = run([str(word) for word in argv])
+        finally:
+            sys.modules.pop("mail", None)
+    return Finished(code, out.getvalue(), err.getvalue())
 
 
 def fairq(*argv: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Finished:

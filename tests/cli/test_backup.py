@@ -92,14 +92,13 @@ def filled(source: str, capsys: pytest.CaptureFixture[str]) -> str:
     return source
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_backup_that_is_stopped_leaves_nothing(filled: str, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_backup_that_is_stopped_leaves_nothing(filled: str, tmp_path: Path) -> None:
     with stores.connect(filled) as client:
         client.config_set("repl-diskless-sync-delay", 3_600)  # it waits for the snapshot
     with started("backup", tmp_path / "b.fairq", "--store", filled) as process:
         clusters.wait_for(lambda: list(tmp_path.glob(".b.fairq-*")) != [], "the file that is being written")
-        process.send_signal(number)
-        assert process.wait(EXIT_SECONDS) == 128 + number
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(EXIT_SECONDS) == 128 + signal.SIGHUP
     assert list(tmp_path.glob("*b.fairq*")) == []
 
 
@@ -157,38 +156,21 @@ def test_an_embedded_store_that_reads_its_data_is_waited_for(
     assert "the store reads its data" in made.err
 
 
-@pytest.mark.parametrize("way", ["to a cluster", "from a cluster"])
 def test_a_backup_goes_to_a_cluster_and_comes_from_one(
-    way: str, filled: str, cluster: clusters.Cluster, start_store: Start, fairq: Fairq, tmp_path: Path
+    filled: str, cluster: clusters.Cluster, start_store: Start, fairq: Fairq, tmp_path: Path
 ) -> None:
-    file = tmp_path / "b.fairq"
+    file, again, target = tmp_path / "b.fairq", tmp_path / "again.fairq", start_store()
     assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
     told = fairq("restore", file, "--store", cluster.url)
     assert told.code == 0, told.err
-    with stores.connect(filled) as client:
-        there = contents(client)
-    if way == "from a cluster":
-        for node in cluster.nodes:
-            node.client.config_set("repl-diskless-sync-delay", 0)
-        again, target = tmp_path / "again.fairq", start_store()
-        made = fairq("backup", again, "--store", cluster.url, "--json")
-        assert made.code == 0, made.err
-        assert made.json["nodes"] == 3
-        assert fairq("restore", again, "--store", stores.of_owner(target.url)).code == 0
-        with stores.connect(target.url) as copy:
-            assert contents(copy) == there
-    else:
-        with redis.RedisCluster.from_url(cluster.url.split(",")[0]) as copy:
-            assert {key: value for key, (value, _) in contents_of_cluster(copy).items()}.keys() == there.keys()
-
-
-def contents_of_cluster(client: Any) -> dict[bytes, Any]:
-    """Name the keys of a cluster."""
-    return {
-        key: (None, 0)
-        for key in client.scan_iter("fq:*", target_nodes=client.PRIMARIES)
-        if not key.startswith((b"fq:servers", b"fq:workers", b"fq:written"))
-    }
+    for node in cluster.nodes:
+        node.client.config_set("repl-diskless-sync-delay", 0)
+    made = fairq("backup", again, "--store", cluster.url, "--json")
+    assert made.code == 0, made.err
+    assert made.json["nodes"] == 3
+    assert fairq("restore", again, "--store", stores.of_owner(target.url)).code == 0
+    with stores.connect(filled) as client, stores.connect(target.url) as copy:
+        assert contents(copy) == contents(client)
 
 
 def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(
@@ -201,7 +183,7 @@ def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(
 ) -> None:
     ids = fill(commands)
     more = [str(tmp_path / "lines")]
-    (tmp_path / "lines").write_text("".join(f"{n}\n" for n in range(20_000)))
+    (tmp_path / "lines").write_text("".join(f"{n}\n" for n in range(5_000)))
     file, target = tmp_path / "b.fairq", start_store()
     flowing = threading.Thread(
         target=run,

@@ -12,8 +12,7 @@ import pytest
 
 from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread, read_until, started
-from .test_commands import one_line_error
+from .harness import Commands, Finished, ServerThread, one_line_error, read_until, started
 from .test_enqueue_lines import Acker, write
 
 ADA = tenant("ada")

@@ -19,22 +19,13 @@ from fairq.model.texts import say_moment
 from tests import stores
 from tests.server.harness import OPERATOR, WORKER, raw, tenant
 
-from .harness import Commands, Finished, ServerThread, read_until, started
+from .harness import Commands, Finished, ServerThread, one_line_error, read_until, started
 
 
 def lines(done: Finished) -> list[str]:
     """The lines of a table, without its frame."""
     assert done.code == 0, done.err
     return [line for line in done.out.splitlines() if any(c.isalnum() for c in line)]
-
-
-def one_line_error(done: Finished, code: int, *words: str) -> None:
-    """Check that a command failed as commands must."""
-    assert done.code == code, (done.out, done.err)
-    assert len(done.err.strip().splitlines()) == 1, done.err
-    assert "Traceback" not in done.err
-    for word in words:
-        assert word in done.err
 
 
 def test_workers_are_listed_and_drained(commands: Commands) -> None:

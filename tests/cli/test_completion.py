@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from .harness import fairq
+from tests.deploy.tools import program
+
+from .harness import fairq_here
 
 
 def install(shell: str, home: Path) -> Path:
     """Install the completion; returns its script."""
-    told = fairq("--install-completion", "--shell", shell, env={"HOME": str(home), "SHELL": f"/bin/{shell}"})
+    told = fairq_here("--install-completion", "--shell", shell, env={"HOME": str(home), "SHELL": f"/bin/{shell}"})
     assert told.code == 0, told.err
     (script,) = (path for path in home.rglob("*") if path.is_file() and "_fairq" in path.read_text())
     return script
@@ -25,42 +26,45 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install("bash", tmp_path_factory.mktemp("home"))
 
 
-@pytest.mark.parametrize(
-    ("line", "among", "not_among"),
-    [
-        ("fairq do", {"doctor", "docs"}, {"dead"}),
-        ("fairq tenants set-", {"set-weight", "set-limits"}, {"set"}),
-        ("fairq doctor --pr", {"--prune"}, {"--json"}),
-        ("fairq enqueue --de", {"--delay", "--dedupe-key"}, {"--url"}),
-        ("fairq backup x --no-", {"--no-verify"}, {"--store"}),
-        ("fairq nonsense", set(), {"serve"}),
-    ],
-)
-def test_bash_completes_commands_and_options(script: Path, line: str, among: set[str], not_among: set[str]) -> None:
-    words = line.split()
-    program = (
-        f". '{script}'\nCOMP_WORDS=({' '.join(words)})\nCOMP_CWORD={len(words) - 1}\nCOMP_LINE='{line}'\n_fairq\n"
-        'printf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
-    done = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, timeout=30, check=True)
-    found = {word.strip() for word in done.stdout.splitlines()}
-    assert found >= among, done
-    assert not found & not_among, done
+COMPLETED = [
+    ("fairq do", {"doctor", "docs"}, {"dead"}),
+    ("fairq tenants set-", {"set-weight", "set-limits"}, {"set"}),
+    ("fairq doctor --pr", {"--prune"}, {"--json"}),
+    ("fairq enqueue --de", {"--delay", "--dedupe-key"}, {"--url"}),
+    ("fairq backup x --no-", {"--no-verify"}, {"--store"}),
+    ("fairq nonsense", set(), {"serve"}),
+]
+
+
+def test_bash_completes_commands_and_options(script: Path) -> None:
+    for line, among, not_among in COMPLETED:
+        words = line.split()
+        completes = (
+            f". '{script}'\nCOMP_WORDS=({' '.join(words)})\nCOMP_CWORD={len(words) - 1}\nCOMP_LINE='{line}'\n_fairq\n"
+            'printf "%s\\n" "${COMPREPLY[@]}"\n'
+        )
+        done = subprocess.run(
+            ["bash", "--norc", "-c", completes], capture_output=True, text=True, timeout=30, check=True
+        )
+        found = {word.strip() for word in done.stdout.splitlines()}
+        assert found >= among, done
+        assert not found & not_among, done
 
 
 def test_a_new_bash_loads_it(script: Path) -> None:
     home = next(parent for parent in script.parents if (parent / ".bashrc").exists())
-    program = f". '{home}/.bashrc'; complete -p fairq"
-    done = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    loads = f". '{home}/.bashrc'; complete -p fairq"
+    done = subprocess.run(["bash", "--norc", "-c", loads], capture_output=True, text=True, timeout=30, check=False)
     assert "_fairq" in done.stdout, done
 
 
+@pytest.mark.deep("deploy")
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_take_their_script(shell: str, tmp_path: Path) -> None:
-    if shutil.which(shell) is None:
-        pytest.fail(f"{shell} is not installed (Debian: apt install {shell})", pytrace=False)
-    told = fairq("--install-completion", "--shell", shell, env={"HOME": str(tmp_path), "SHELL": f"/bin/{shell}"})
+    told = fairq_here("--install-completion", "--shell", shell, env={"HOME": str(tmp_path), "SHELL": f"/bin/{shell}"})
     assert told.code == 0, told.err
     for script in (path for path in tmp_path.rglob("*") if path.is_file() and path.suffix in ("", ".fish")):
-        done = subprocess.run([shell, "-n", str(script)], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            [program(shell), "-n", str(script)], capture_output=True, text=True, timeout=30, check=False
+        )
         assert done.returncode == 0, done.stderr

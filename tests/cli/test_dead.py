@@ -17,8 +17,8 @@ from fairq.model.checks import full_id
 from fairq.model.tasks import NewTask, Settlement
 from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread, started
-from .test_commands import lines, one_line_error
+from .harness import Commands, Finished, ServerThread, one_line_error, started
+from .test_commands import lines
 
 ADA = tenant("ada")
 

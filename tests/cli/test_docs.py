@@ -8,14 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from fairq.cli.docs import FOLDER, guides
-from tests.cli.harness import Finished, environment, fairq
+from tests.cli.harness import Finished, environment, fairq, fairq_here, one_line_error
 
 
 def test_the_guides_are_listed_each_with_what_it_is_about() -> None:
-    done = fairq("docs")
+    done = fairq_here("docs")
     lines = done.out.splitlines()
     assert done.code == 0
     assert [line.split()[0] for line in lines] == list(guides())
@@ -24,7 +22,7 @@ def test_the_guides_are_listed_each_with_what_it_is_about() -> None:
 
 
 def test_a_guide_goes_into_a_pipe_unchanged() -> None:
-    assert fairq("docs", "tasks") == Finished(0, (FOLDER / "tasks.md").read_text(encoding="utf-8"), "")
+    assert fairq_here("docs", "tasks") == Finished(0, (FOLDER / "tasks.md").read_text(encoding="utf-8"), "")
 
 
 def test_a_guide_is_laid_out_on_a_terminal() -> None:
@@ -47,13 +45,9 @@ def test_a_guide_is_laid_out_on_a_terminal() -> None:
     assert "\x1b[" in text
 
 
-@pytest.mark.parametrize(
-    ("name", "near"), [("tutorail", "did you mean tutorial?"), ("../README", "there are tutorial, ")]
-)
-def test_an_unknown_guide_is_refused_with_near_names(name: str, near: str) -> None:
-    done = fairq("docs", name)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"fairq: there is no guide '{name}'; {near}")
+def test_an_unknown_guide_is_refused_with_near_names() -> None:
+    for name, near in ("tutorail", "did you mean tutorial?"), ("../README", "there are tutorial, "):
+        one_line_error(fairq_here("docs", name), 2, f"fairq: there is no guide '{name}'; {near}")
 
 
 def test_a_browser_gets_the_file(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from fairq.errors import Unavailable
 from fairq.model.tasks import Settlement
 from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread
-from .test_commands import one_line_error
+from .harness import Commands, Finished, ServerThread, one_line_error
 
 ADA = tenant("ada")
 

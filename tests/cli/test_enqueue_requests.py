@@ -20,8 +20,7 @@ from tests import stores
 from tests.server.harness import running, tenant
 from tests.store.proxy import open_proxy
 
-from .harness import Commands, Finished, ServerThread, fairq, read_until, started
-from .test_commands import one_line_error
+from .harness import Commands, Finished, ServerThread, fairq, one_line_error, read_until, started
 from .test_enqueue_lines import Acker, enqueue, forget_marks, interrupted, write
 
 ADA = tenant("ada")

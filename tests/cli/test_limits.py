@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from .harness import Commands, ServerThread
-from .test_commands import lines, one_line_error
+from .harness import Commands, ServerThread, one_line_error
+from .test_commands import lines
 from .test_enqueue_lines import Acker, enqueue, write
 
 

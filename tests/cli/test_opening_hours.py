@@ -8,20 +8,12 @@ import pytest
 
 from tests.server.harness import daily, tenant
 
-from .harness import Commands, Finished
+from .harness import Commands, one_line_error
 
 
 def now_ms() -> int:
     """Tell the time."""
     return int(time.time() * 1000)
-
-
-def one_line_error(done: Finished, code: int, *words: str) -> None:
-    """Check that a command failed as commands must."""
-    assert done.code == code, (done.out, done.err)
-    assert len(done.err.strip().splitlines()) == 1, done.err
-    for word in words:
-        assert word in done.err
 
 
 def test_a_tenants_windows_are_set_shown_and_taken_off(commands: Commands) -> None:

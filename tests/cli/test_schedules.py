@@ -9,7 +9,7 @@ import pytest
 
 from tests.server.harness import OPERATOR, tenant
 
-from .harness import Commands, Finished
+from .harness import Commands, Finished, one_line_error
 
 NIGHTLY = ("create", "reports", "nightly", '{"kind": "sales"}', "--cron", "0 3 * * *", "--zone", "Europe/Copenhagen")
 
@@ -17,14 +17,6 @@ NIGHTLY = ("create", "reports", "nightly", '{"kind": "sales"}', "--cron", "0 3 *
 def schedules(commands: Commands, *argv: str, token: str = "") -> Finished:
     """Run the command as a tenant."""
     return commands("schedules", *argv, token=token or tenant("ada"))
-
-
-def one_line_error(done: Finished, code: int, *words: str) -> None:
-    """Check that a command failed as commands must."""
-    assert done.code == code, (done.out, done.err)
-    assert len(done.err.strip().splitlines()) == 1, done.err
-    for word in words:
-        assert word in done.err
 
 
 def test_a_schedule_is_created_and_its_next_three_fires_are_shown(commands: Commands) -> None:

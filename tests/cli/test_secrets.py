@@ -19,7 +19,7 @@ from tests.cli.test_webhook import receiving
 from tests.server.harness import raw
 from tests.webhook.receiver import Reply, Request, reply
 
-from .harness import Finished, fairq, read_until, started
+from .harness import Finished, fairq, fairq_here, read_until, started
 
 PASSWORD, PAYLOAD = "planted-password-of-the-store", "planted-payload-of-a-task"
 SECRET = write_secret(b"planted-webhook-secret-in-bytes!")
@@ -43,12 +43,13 @@ def done(task):
 class Heard:
     """All that the processes wrote."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Callable[..., Finished]) -> None:
         self.texts: list[str] = []
+        self._run = run
 
     def run(self, *argv: str | Path, code: int, cwd: Path | None = None, **env: str) -> Finished:
         """Run a command to its end; what it printed as its answer is not a log."""
-        done = fairq(*argv, env=env, cwd=cwd)
+        done = self._run(*argv, env=env, cwd=cwd)
         assert done.code == code, (argv, done)
         self.texts.append(done.err)
         return done
@@ -105,11 +106,14 @@ def misuse(url: str, http: str, good: str, bad: str, heard: Heard) -> None:
     heard.run("queues", "list", "--url", url, code=1, FAIRQ_TOKEN=good)
 
 
-@pytest.mark.parametrize("as_json", ["true", pytest.param("false", marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    ("run", "log"),
+    [(fairq_here, "--log-json"), pytest.param(fairq, "--no-log-json", marks=pytest.mark.deep("longest"))],
+)
 def test_no_secret_is_in_any_log_or_error(
-    start_store: Callable[..., stores.LocalServer], tmp_path: Path, as_json: str
+    start_store: Callable[..., stores.LocalServer], tmp_path: Path, run: Callable[..., Finished], log: str
 ) -> None:
-    heard, store = Heard(), start_store()
+    heard, store = Heard(run), start_store()
     client = stores.connect(store.url)
     client.execute_command("ACL", "SETUSER", "fairq", "resetpass", f">{PASSWORD}")
     client.close()
@@ -121,7 +125,7 @@ def test_no_secret_is_in_any_log_or_error(
         make_token(Role.TENANT)[1],
     ]
     ada, worker, unknown = tokens
-    logs = ("--grace", "1", "--log-level", "debug", *(["--log-json"] if as_json == "true" else []))
+    logs = ("--grace", "1", "--log-level", "debug", log)
     serve = ("serve", "--port", "0", "--http-port", "0", "--admin-port", "0", "--unsafe-store", *logs)
 
     async def answer(request: Request) -> Reply:

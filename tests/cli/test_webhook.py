@@ -18,10 +18,11 @@ from fairq.webhook import verify
 from fairq.webhook.signature import read_secret, tenant_secret, write_secret
 from tests.webhook.receiver import Answering, Receiver, Reply, Request, reply
 
-from .harness import Commands, Finished, ServerThread, fairq, read_until, started
+from .harness import Commands, ServerThread, fairq, fairq_here, one_line_error, read_until, started
 
 SECRET, OTHER = write_secret(b"s" * 32), write_secret(b"o" * 32)
 URL = "https://hooks.example/in"
+GIVEN = {"FAIRQ_WEBHOOK_SECRET": SECRET, "FAIRQ_TOKEN": "dev-worker"}
 
 
 @contextmanager
@@ -111,14 +112,14 @@ def test_tasks_are_posted_signed_and_settled_by_their_answers(
 
 
 def test_a_secret_is_printed_once_and_derived_for_tenants(tmp_path: Path) -> None:
-    new = fairq("webhook-secret").out.strip()
+    new = fairq_here("webhook-secret").out.strip()
     assert new.startswith("whsec_")
     assert len(read_secret(new)) == 32
-    assert fairq("webhook-secret").out.strip() != new
+    assert fairq_here("webhook-secret").out.strip() != new
     (tmp_path / "secrets").write_text(f"{new} {OTHER}")
     derived = "".join(write_secret(tenant_secret(read_secret(text), "ada")) + "\n" for text in (new, OTHER))
-    assert fairq("webhook-secret", "ada", "--secret-file", tmp_path / "secrets").out == derived
-    assert fairq("webhook-secret", "ada", env={"FAIRQ_WEBHOOK_SECRET": f"{new} {OTHER}"}).out == derived
+    assert fairq_here("webhook-secret", "ada", "--secret-file", tmp_path / "secrets").out == derived
+    assert fairq_here("webhook-secret", "ada", env={"FAIRQ_WEBHOOK_SECRET": f"{new} {OTHER}"}).out == derived
 
 
 REFUSED: dict[str, tuple[list[str], dict[str, str], str]] = {
@@ -146,32 +147,20 @@ REFUSED: dict[str, tuple[list[str], dict[str, str], str]] = {
 
 @pytest.mark.parametrize(("argv", "env", "word"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_is_one_line_and_code_2(argv: list[str], env: dict[str, str], word: str) -> None:
-    base = {"FAIRQ_WEBHOOK_SECRET": SECRET, "FAIRQ_TOKEN": "dev-worker"}
     options = [] if "--url" in argv else ["--url", URL]
-    done = fairq("webhook-worker", "emails", *options, *argv, env={**base, **env})
-    one_line_error(done, word)
+    done = fairq_here("webhook-worker", "emails", *options, *argv, env={**GIVEN, **env})
+    one_line_error(done, 2, word)
+    assert SECRET not in done.err
+
+
+def test_a_worker_without_queues_is_told_so() -> None:
+    one_line_error(fairq_here("webhook-worker", "--url", URL, env=GIVEN), 2, "queue")
 
 
 def test_a_bad_server_is_told_after_what_would_be_posted() -> None:
-    done = fairq(
-        "webhook-worker", "emails", "--url", f"{URL}?key=hidden", "--server", "http://127.0.0.1:7700",
-        env={"FAIRQ_WEBHOOK_SECRET": SECRET, "FAIRQ_TOKEN": "dev-worker"},
-    )  # fmt: skip
+    argv = ("webhook-worker", "emails", "--url", f"{URL}?key=hidden", "--server", "http://127.0.0.1:7700")
+    done = fairq(*argv, env=GIVEN)
     posting, error = done.err.strip().splitlines()
     assert "posting" in posting
     assert "hidden" not in posting
     assert (done.code, "ws://" in error) == (2, True)
-
-
-def test_a_worker_without_queues_is_told_so() -> None:
-    done = fairq("webhook-worker", "--url", URL, env={"FAIRQ_WEBHOOK_SECRET": SECRET, "FAIRQ_TOKEN": "x"})
-    one_line_error(done, "queue")
-
-
-def one_line_error(done: Finished, word: str) -> None:
-    """Check that a command failed as commands must."""
-    assert done.code == 2, (done.out, done.err)
-    assert "Traceback" not in done.err
-    assert len(done.err.strip().splitlines()) == 1, done.err
-    assert word in done.err
-    assert SECRET not in done.err

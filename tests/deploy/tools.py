@@ -10,7 +10,7 @@ import pytest
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PACKAGES = {"promtool": "prometheus", "prometheus": "prometheus", "nginx": "nginx-light", "caddy": "caddy",
-            "systemd-analyze": "systemd", "curl": "curl"}  # fmt: skip
+            "systemd-analyze": "systemd", "curl": "curl", "zsh": "zsh", "fish": "fish"}  # fmt: skip
 SECONDS = 60.0
 
 
