@@ -31,9 +31,9 @@ def base_of(served: Served, scheme: str = "http") -> str:
 
 @asynccontextmanager
 async def api(served: Served, token: str | None = "dev-tenant:ada", **more: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that sends a token."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    async with httpx.AsyncClient(base_url=base_of(served), headers=headers, timeout=DEADLINE_S, **more) as client:
+    """A client that sends a token; it need not read certificates, which takes 30 ms."""
+    more = {"headers": {"Authorization": f"Bearer {token}"} if token else {}, "verify": False, **more}
+    async with httpx.AsyncClient(base_url=base_of(served), timeout=DEADLINE_S, **more) as client:
         yield client
 
 
