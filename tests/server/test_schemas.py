@@ -78,15 +78,15 @@ def test_every_frame_part_and_body_has_a_definition() -> None:
     assert defs >= {*schemas.GIVEN, *schemas.TOLD, "client", "server"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_good_frames_are_valid(kind: str) -> None:
-    bodies = [GOOD_OF_CODEC[kind]]
-    if kind in GOOD_OF_VERBS:
-        bodies += [good(kind, role) for role in sorted(wire.CLIENT_FRAMES[REQUESTS[kind]][0], key=str)]
-    for body in bodies:
-        sent = {"type": kind, **({"ref": 1} if kind in REQUESTS else {}), **body}
-        assert faults(f"client.{kind}", sent) == []
-        assert faults("client", sent) == []
+def test_good_frames_are_valid() -> None:
+    for kind in KINDS:
+        bodies = [GOOD_OF_CODEC[kind]]
+        if kind in GOOD_OF_VERBS:
+            bodies += [good(kind, role) for role in sorted(wire.CLIENT_FRAMES[REQUESTS[kind]][0], key=str)]
+        for body in bodies:
+            sent = {"type": kind, **({"ref": 1} if kind in REQUESTS else {}), **body}
+            assert faults(f"client.{kind}", sent) == [], sent
+            assert faults("client", sent) == [], sent
 
 
 def is_refused(sent: dict[str, Any]) -> bool:
@@ -106,16 +106,16 @@ def probes(frame: dict[str, Any], names: Iterable[str]) -> Iterator[dict[str, An
     return ({**frame, name: probe} for name in names for probe in PROBES)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_schemas_refuse_every_shape_that_the_codec_refuses(kind: str) -> None:
-    good = {"type": kind, **GOOD_OF_CODEC[kind]}
-    for name in good:
-        left = {field: value for field, value in good.items() if field != name}
-        assert bool(faults(f"client.{kind}", left)) == is_refused(left) or name == "ref", left
-    assert faults(f"client.{kind}", {**good, "unknown": 1})
-    assert faults(f"client.{kind}", {**good, "type": "none"})
-    for sent in probes(good, hints_of(CLIENT_TYPES[kind])):
-        assert faults(f"client.{kind}", sent) or not is_refused(sent), sent
+def test_the_schemas_refuse_every_shape_that_the_codec_refuses() -> None:
+    for kind in KINDS:
+        good = {"type": kind, **GOOD_OF_CODEC[kind]}
+        for name in good:
+            left = {field: value for field, value in good.items() if field != name}
+            assert bool(faults(f"client.{kind}", left)) == is_refused(left) or name == "ref", left
+        assert faults(f"client.{kind}", {**good, "unknown": 1}), kind
+        assert faults(f"client.{kind}", {**good, "type": "none"}), kind
+        for sent in probes(good, hints_of(CLIENT_TYPES[kind])):
+            assert faults(f"client.{kind}", sent) or not is_refused(sent), sent
 
 
 BEYOND = {  # places whose rules a schema cannot state: grammars, bytes, and what there is
@@ -142,14 +142,14 @@ def sent_of(verb: str, body: dict[str, Any]) -> dict[str, Any]:
     return {"type": verb, "ref": 1, **body}
 
 
-@pytest.mark.parametrize("heading", PLAYED)
-def test_frames_of_transcripts_are_valid_but_those_that_are_refused(heading: str) -> None:
-    said = [(line, line.frame) for line in PLAYED[heading] if line.frame is not None]
-    refused = {(line.name, frame["ref"]) for line, frame in said if frame.get("code") == "bad_request"}
-    for line, frame in said:
-        side = "client" if line.side == ">" else "server"
-        is_refused = side == "client" and (line.name, frame.get("ref")) in refused
-        assert bool(faults(f"{side}.{frame['type']}", frame, is_closed=True)) == is_refused, line.text
+def test_frames_of_transcripts_are_valid_but_those_that_are_refused() -> None:
+    for lines in PLAYED.values():
+        said = [(line, line.frame) for line in lines if line.frame is not None]
+        refused = {(line.name, frame["ref"]) for line, frame in said if frame.get("code") == "bad_request"}
+        for line, frame in said:
+            side = "client" if line.side == ">" else "server"
+            is_refused = side == "client" and (line.name, frame.get("ref")) in refused
+            assert bool(faults(f"{side}.{frame['type']}", frame, is_closed=True)) == is_refused, line.text
 
 
 @pytest.fixture
@@ -254,6 +254,7 @@ async def test_frames_with_payloads_beside_them_are_valid(
     assert str(conversations.values()).count("'payload_bytes'") == 5
 
 
+@pytest.mark.deep("guides")
 @pytest.mark.parametrize("runtime", ["trio", "asyncio"])
 async def test_all_frames_of_the_tour_are_valid(
     server_store: str, conversations: dict[ServerSession, Conversation], runtime: str

@@ -39,7 +39,7 @@ class Site:
     async def read(self, path: str, status: int = 200) -> str:
         """The HTML of a page."""
         answer = await self.browser.get(path)
-        assert answer.status_code == status, answer.text
+        assert answer.status_code == status, (path, answer.text)
         return answer.text
 
     async def open(self, action: str, **query: Any) -> dict[str, str]:

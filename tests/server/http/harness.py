@@ -45,10 +45,11 @@ def check(response: httpx.Response, status: int = 200) -> Any:
 
 def check_problem(response: httpx.Response, status: int, code: str, field: str | None = None) -> dict[str, Any]:
     """Return a problem if it is this one."""
-    assert response.status_code == status, (response.status_code, response.text)
-    assert response.headers["content-type"] == "application/problem+json"
+    where = (response.request.url, response.request.content[:200], response.text)
+    assert response.status_code == status, where
+    assert response.headers["content-type"] == "application/problem+json", where
     told: dict[str, Any] = response.json()
-    assert (told["code"], told.get("field"), told["status"]) == (code, field, status), told
+    assert (told["code"], told.get("field"), told["status"]) == (code, field, status), where
     assert told.keys() >= {"type", "title", "detail"}
     return told
 
