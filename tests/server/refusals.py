@@ -404,12 +404,16 @@ def put(body: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
 
 
 def rows_of(rule: Rule) -> list[Row]:
-    """Return the requests of a rule: from each role that may say the verb."""
+    """Return the requests of a rule: all values in the first verb and role, then two of them in each other."""
     field = rule.field or rule.place.rpartition(".")[2]
-    return [
-        Row(verb, role, put(good(verb, role), rule.place, value), rule.code, field)
+    saying = [
+        (verb, role)
         for verb in sorted(rule.verbs)
         for role in sorted(CLIENT_FRAMES[REQUESTS[verb]][0], key=lambda role: role.value)
         if role in rule.roles
-        for value in rule.values
+    ]
+    return [
+        Row(verb, role, put(good(verb, role), rule.place, value), rule.code, field)
+        for number, (verb, role) in enumerate(saying)
+        for value in (rule.values[:2] if number else rule.values)
     ]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import trio
 
-from fairq.model.checks import MAX_BATCH, full_id
+from fairq.model.checks import full_id
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.run import Served
 
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
+from .harness import OPERATOR, WORKER, Raw, raw, tenant
 
 ROW = set(DeadLetter.__annotations__)
 BRIEF = {"id", "tenant", "reason", "attempts", "died_at_ms", "error"}
@@ -79,30 +78,6 @@ async def test_a_tenant_can_touch_no_letters_but_its_own(served: Served) -> None
         assert (await ada.ask("dead", queue="q", cursor=forged))["dead"] == []
         states = (await operator.ask("tasks", queue="q", ids=["ada/a", "ada/same"]))["tasks"]
         assert [state["state"] for state in states] == ["ready", "unknown"]
-
-
-@pytest.mark.parametrize(
-    ("verb", "body", "code", "field"),
-    [
-        ("dead", {"tenant": "bob"}, "forbidden", "tenant"),
-        ("dead", {"tenant": ""}, "forbidden", "tenant"),
-        ("dead", {"reason": "boredom"}, "bad_request", "reason"),
-        ("dead", {"cursor": "x"}, "bad_request", "cursor"),
-        ("dead_letter", {"id": "bob/b"}, "bad_request", "id"),
-        ("dead_letter", {"id": "b"}, "not_found", "id"),
-        ("replay", {"ids": ["bob/b"]}, "bad_request", "ids"),
-        ("replay", {"ids": []}, "bad_request", "ids"),
-        ("purge", {"ids": ["bob/b"]}, "bad_request", "ids"),
-        ("purge", {"ids": ["a"] * (MAX_BATCH + 1)}, "too_large", "ids"),
-    ],
-)
-async def test_what_a_tenant_is_refused(served: Served, verb: str, body: dict[str, Any], code: str, field: str) -> None:
-    await bury(served, "bob", "b")
-    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-        with pytest.raises(Refused) as caught:
-            await ada.ask(verb, queue="q", **body)
-        assert (caught.value.code, caught.value.field) == (code, field)
-        assert await ids_of(operator) == ["bob/b"]
 
 
 async def test_replayed_letters_wait_inside_their_owners_share(served: Served) -> None:

@@ -24,11 +24,12 @@ from fairq.wire import messages as wire
 from fairq.wire.beside import Message
 from fairq.wire.codec import CLIENT_TYPES, decode_client
 from fairq.wire.server_session import ServerSession
+from fairq.wire.terms import Role
 from tests.cli.harness import environment
 from tests.server.harness import WORKER, raw, running, tenant, url_of
 from tests.server.refusals import GOOD as GOOD_OF_VERBS
-from tests.server.refusals import REQUESTS, RULES, Row, Together, good, rows_of
-from tests.server.test_refusals import open_world
+from tests.server.refusals import REQUESTS, RULES, Row, Together, good, put, rows_of
+from tests.server.test_refusals import bounds_of, documented, open_world
 from tests.server.test_transcripts import PLAYED
 from tests.wire import schemas
 from tests.wire.test_codec import GOOD as GOOD_OF_CODEC
@@ -77,15 +78,15 @@ def test_every_frame_part_and_body_has_a_definition() -> None:
     assert defs >= {*schemas.GIVEN, *schemas.TOLD, "client", "server"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_good_frames_are_valid(kind: str) -> None:
-    bodies = [GOOD_OF_CODEC[kind]]
-    if kind in GOOD_OF_VERBS:
-        bodies += [good(kind, role) for role in sorted(wire.CLIENT_FRAMES[REQUESTS[kind]][0], key=str)]
-    for body in bodies:
-        sent = {"type": kind, **({"ref": 1} if kind in REQUESTS else {}), **body}
-        assert faults(f"client.{kind}", sent) == []
-        assert faults("client", sent) == []
+def test_good_frames_are_valid() -> None:
+    for kind in KINDS:
+        bodies = [GOOD_OF_CODEC[kind]]
+        if kind in GOOD_OF_VERBS:
+            bodies += [good(kind, role) for role in sorted(wire.CLIENT_FRAMES[REQUESTS[kind]][0], key=str)]
+        for body in bodies:
+            sent = {"type": kind, **({"ref": 1} if kind in REQUESTS else {}), **body}
+            assert faults(f"client.{kind}", sent) == [], sent
+            assert faults("client", sent) == [], sent
 
 
 def is_refused(sent: dict[str, Any]) -> bool:
@@ -105,26 +106,16 @@ def probes(frame: dict[str, Any], names: Iterable[str]) -> Iterator[dict[str, An
     return ({**frame, name: probe} for name in names for probe in PROBES)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_schemas_refuse_every_shape_that_the_codec_refuses(kind: str) -> None:
-    good = {"type": kind, **GOOD_OF_CODEC[kind]}
-    for name in good:
-        left = {field: value for field, value in good.items() if field != name}
-        assert bool(faults(f"client.{kind}", left)) == is_refused(left) or name == "ref", left
-    assert faults(f"client.{kind}", {**good, "unknown": 1})
-    assert faults(f"client.{kind}", {**good, "type": "none"})
-    for sent in probes(good, hints_of(CLIENT_TYPES[kind])):
-        assert faults(f"client.{kind}", sent) or not is_refused(sent), sent
-
-
-def bounds(frame: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Put the lowest and the highest value of its range into each number in turn; gives the field and the frame."""
-    kind = frame["type"]
-    for name, schema in json.loads(PATH.read_text())["$defs"][f"client.{kind}"]["properties"].items():
-        ranged = schema["anyOf"][0] if "anyOf" in schema else schema
-        for bound in ("minimum", "maximum"):
-            if bound in ranged and name not in BEYOND | {"timeout_ms"}:  # no test waits for a minute
-                yield name, {**frame, name: ranged[bound]}
+def test_the_schemas_refuse_every_shape_that_the_codec_refuses() -> None:
+    for kind in KINDS:
+        good = {"type": kind, **GOOD_OF_CODEC[kind]}
+        for name in good:
+            left = {field: value for field, value in good.items() if field != name}
+            assert bool(faults(f"client.{kind}", left)) == is_refused(left) or name == "ref", left
+        assert faults(f"client.{kind}", {**good, "unknown": 1}), kind
+        assert faults(f"client.{kind}", {**good, "type": "none"}), kind
+        for sent in probes(good, hints_of(CLIENT_TYPES[kind])):
+            assert faults(f"client.{kind}", sent) or not is_refused(sent), sent
 
 
 BEYOND = {  # places whose rules a schema cannot state: grammars, bytes, and what there is
@@ -151,14 +142,14 @@ def sent_of(verb: str, body: dict[str, Any]) -> dict[str, Any]:
     return {"type": verb, "ref": 1, **body}
 
 
-@pytest.mark.parametrize("heading", PLAYED)
-def test_frames_of_transcripts_are_valid_but_those_that_are_refused(heading: str) -> None:
-    said = [(line, line.frame) for line in PLAYED[heading] if line.frame is not None]
-    refused = {(line.name, frame["ref"]) for line, frame in said if frame.get("code") == "bad_request"}
-    for line, frame in said:
-        side = "client" if line.side == ">" else "server"
-        is_refused = side == "client" and (line.name, frame.get("ref")) in refused
-        assert bool(faults(f"{side}.{frame['type']}", frame, is_closed=True)) == is_refused, line.text
+def test_frames_of_transcripts_are_valid_but_those_that_are_refused() -> None:
+    for lines in PLAYED.values():
+        said = [(line, line.frame) for line in lines if line.frame is not None]
+        refused = {(line.name, frame["ref"]) for line, frame in said if frame.get("code") == "bad_request"}
+        for line, frame in said:
+            side = "client" if line.side == ">" else "server"
+            is_refused = side == "client" and (line.name, frame.get("ref")) in refused
+            assert bool(faults(f"{side}.{frame['type']}", frame, is_closed=True)) == is_refused, line.text
 
 
 @pytest.fixture
@@ -204,30 +195,44 @@ def faults_of(conversation: Conversation) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("verb", REQUESTS)
-async def test_a_server_takes_what_is_within_bounds_and_nothing_invalid_and_its_replies_are_valid(
-    served: Served, server_store: str, conversations: dict[ServerSession, Conversation], verb: str
+# Fields that wait, and those that are nothing by themselves.
+NOT_ALONE = {"timeout_ms", "after", "every_ms", "dedupe_period_ms", "tasks.dedupe_period_ms"}
+
+
+def at_bounds(verb: str, role: Role) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Put the lowest and the highest of each whole number of PROTOCOL.md into a good body: the place, and the body."""
+    for place, row in documented(verb):
+        if (bounds := bounds_of(row)) and row["type"] == "whole number" and place not in NOT_ALONE:
+            for bound in map(int, bounds):
+                yield place, put(good(verb, role), place, bound)
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_a_server_takes_what_is_good_and_within_bounds_refuses_nonsense_and_sends_valid_replies(
+    served: Served, server_store: str, conversations: dict[ServerSession, Conversation], role: Role
 ) -> None:
     """A field that the schema does not know, of a frame or a body, is a fault too."""
-    roles = sorted(wire.CLIENT_FRAMES[REQUESTS[verb]][0], key=str)
+    theirs = [verb for verb in GOOD_OF_VERBS if role in wire.CLIENT_FRAMES[REQUESTS[verb]][0]]
     with trio.fail_after(60):
         async with open_world(served, server_store) as world:
-            for role in roles:
+            for verb in theirs:
                 for sent in probes(sent_of(verb, good(verb, role)), hints_of(REQUESTS[verb])):
                     is_unused = verb == "batches" and bool(sent.get("ids"))  # with ids the other fields are not read
-                    if faults(f"client.{verb}", sent) and sent["ref"] == 1 and not is_unused:
+                    if faults(f"client.{verb}", sent) and not is_refused(sent) and not is_unused:
                         del sent["type"]
                         frame = await world.answer(Row(verb, role, sent, "", ""))
                         assert frame["type"] == "error", (sent, frame)
-            for role in roles:
+            for verb in theirs:
                 frame = await world.answer(Row(verb, role, good(verb, role), "", ""))
                 assert frame["type"] == "reply", frame
-            for role in roles:
-                for name, sent in bounds(sent_of(verb, good(verb, role))):
-                    del sent["type"]
-                    frame = await world.answer(Row(verb, role, sent, "", "ref"))
-                    assert frame.get("field") != name, (sent, frame)
-    assert {frame["type"] for each in conversations.values() for _, frame in each} >= {"welcome", "push", verb}
+            for verb in theirs:
+                for place, body in at_bounds(verb, role):
+                    if place not in BEYOND:
+                        assert not faults(f"client.{verb}", sent_of(verb, body)), (place, body)
+                    frame = await world.answer(Row(verb, role, body, "", ""))
+                    is_attached = frame.get("field") == "type"
+                    assert frame.get("code") != "bad_request" or is_attached, (place, frame)
+    assert {frame["type"] for each in conversations.values() for _, frame in each} >= {"welcome", "push", *theirs}
     assert [fault for each in conversations.values() for fault in faults_of(each)] == []
 
 
@@ -249,6 +254,7 @@ async def test_frames_with_payloads_beside_them_are_valid(
     assert str(conversations.values()).count("'payload_bytes'") == 5
 
 
+@pytest.mark.deep("guides")
 @pytest.mark.parametrize("runtime", ["trio", "asyncio"])
 async def test_all_frames_of_the_tour_are_valid(
     server_store: str, conversations: dict[ServerSession, Conversation], runtime: str

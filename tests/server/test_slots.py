@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
+from itertools import product
 
 import pytest
 
@@ -72,18 +73,17 @@ class Mill:
             self.step()
 
 
-@pytest.mark.parametrize("credit", [1, 2, 3, 5, 40])
-@pytest.mark.parametrize("seconds", [(1, 1), (0.1, 2), (2, 0.1)])
-def test_worker_time_goes_by_weight_whatever_the_tasks_take(credit: int, seconds: tuple[float, float]) -> None:
-    mill = Mill({"a": 3, "b": 1}, credit, dict(zip("ab", seconds, strict=True)))
-    mill.run(6_000, a=10**6, b=10**6)
-    assert mill.worked["a"] / mill.worked["b"] == pytest.approx(3, rel=0.1)
+def test_worker_time_goes_by_weight_whatever_the_tasks_take() -> None:
+    for credit, seconds in product((1, 3, 40), ((1, 1), (0.1, 2), (2, 0.1))):
+        mill = Mill({"a": 3, "b": 1}, credit, dict(zip("ab", seconds, strict=True)))
+        mill.run(2_000, a=10**6, b=10**6)
+        assert mill.worked["a"] / mill.worked["b"] == pytest.approx(3, rel=0.1), (credit, seconds)
 
 
 def test_many_queues_share_by_weight() -> None:
     weights = {f"q{n}": n + 1.0 for n in range(10)}
     mill = Mill(weights, 7, dict.fromkeys(weights, 0.5))
-    mill.run(5_000, **dict.fromkeys(weights, 10**6))
+    mill.run(3_000, **dict.fromkeys(weights, 10**6))
     total = sum(mill.worked.values())
     for queue, weight in weights.items():
         assert mill.worked[queue] / total == pytest.approx(weight / 55, rel=0.1)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairq.model.tasks import Lease
@@ -43,6 +43,7 @@ def served() -> WaitTimes:
     return wait_times
 
 
+@settings(max_examples=40)
 @given(TIMES, TIMES, TIMES, SPANS)
 def test_parts_sum_to_the_waiting_time(begin: int, end: int, last: int, spans: list[BlockedInterval]) -> None:
     parts = split(begin, end, last, spans)
@@ -53,6 +54,7 @@ def test_parts_sum_to_the_waiting_time(begin: int, end: int, last: int, spans: l
         assert parts[cause] <= longest
 
 
+@settings(max_examples=20)
 @given(st.lists(st.tuples(TIMES, TIMES, SPANS), min_size=1, max_size=20))
 def test_parts_sum_to_the_waiting_time_of_any_claims(
     claims: list[tuple[int, int, list[BlockedInterval]]],

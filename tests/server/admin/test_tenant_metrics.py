@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from fairq.errors import BadRequest
@@ -74,6 +74,7 @@ def test_waits_are_told_in_the_buckets_they_lie_in() -> None:
     assert [float(edge) for edge in told] == sorted(map(float, told))
 
 
+@settings(max_examples=15)
 @given(some.data())
 def test_rates_of_tallies_add_up_as_traffic_moves(data: some.DataObject) -> None:
     tally, last, enqueued, increases = QueueTally(), dict[str, int](), 0, 0
@@ -112,11 +113,11 @@ def test_of_ever_so_many_queues_those_without_traffic_are_forgotten() -> None:
     assert "busy" not in tallies.queues
 
 
-async def test_ten_thousand_tenants_make_the_page_no_longer(server_store: str) -> None:
+async def test_a_thousand_tenants_make_the_page_no_longer(server_store: str) -> None:
     with trio.fail_after(120):
         async with asked(server_store) as (served, client), raw(served, WORKER) as worker:
             await worker.attach("q", credit=50)
-            for n in range(10_000):
+            for n in range(1_000):
                 await served.app.store.enqueue("q", f"tenant-{n}", [NewTask(f"t{n}", b"1")])
             await served.app.recorder.flush()
             text = (await client.get("/metrics")).text

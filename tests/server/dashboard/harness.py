@@ -39,7 +39,7 @@ class Site:
     async def read(self, path: str, status: int = 200) -> str:
         """The HTML of a page."""
         answer = await self.browser.get(path)
-        assert answer.status_code == status, answer.text
+        assert answer.status_code == status, (path, answer.text)
         return answer.text
 
     async def open(self, action: str, **query: Any) -> dict[str, str]:
@@ -76,7 +76,7 @@ async def visited(store: str, **settings: Any) -> AsyncIterator[Site]:
     async with running(store, **{"admin_port": 0, **settings}) as served:
         assert served.admin is not None
         base = f"http://{served.admin.host}:{served.admin.port}"
-        async with httpx.AsyncClient(base_url=base, timeout=20) as browser:
+        async with httpx.AsyncClient(base_url=base, timeout=20, verify=False) as browser:
             yield Site(served, browser)
 
 

@@ -31,9 +31,9 @@ def base_of(served: Served, scheme: str = "http") -> str:
 
 @asynccontextmanager
 async def api(served: Served, token: str | None = "dev-tenant:ada", **more: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that sends a token."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    async with httpx.AsyncClient(base_url=base_of(served), headers=headers, timeout=DEADLINE_S, **more) as client:
+    """A client that sends a token; it need not read certificates, which takes 30 ms."""
+    more = {"headers": {"Authorization": f"Bearer {token}"} if token else {}, "verify": False, **more}
+    async with httpx.AsyncClient(base_url=base_of(served), timeout=DEADLINE_S, **more) as client:
         yield client
 
 
@@ -45,10 +45,11 @@ def check(response: httpx.Response, status: int = 200) -> Any:
 
 def check_problem(response: httpx.Response, status: int, code: str, field: str | None = None) -> dict[str, Any]:
     """Return a problem if it is this one."""
-    assert response.status_code == status, (response.status_code, response.text)
-    assert response.headers["content-type"] == "application/problem+json"
+    where = (response.request.url, response.request.content[:200], response.text)
+    assert response.status_code == status, where
+    assert response.headers["content-type"] == "application/problem+json", where
     told: dict[str, Any] = response.json()
-    assert (told["code"], told.get("field"), told["status"]) == (code, field, status), told
+    assert (told["code"], told.get("field"), told["status"]) == (code, field, status), where
     assert told.keys() >= {"type", "title", "detail"}
     return told
 

@@ -78,25 +78,24 @@ async def test_all_that_a_worker_may_say_of_a_lease(served: Served) -> None:
         assert check(await ada.get(f"{TASKS}/t"))["state"] == "done"
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"settlements": []}, "settlements"), ({"settlements": None}, "settlements"), ({"queue": "Q"}, "queue"),
-        ({"settlements": [7]}, "each of settlements"), ({"worker": "a b"}, "worker"), ({"worker": 7}, "worker"),
-        ({"colour": 1}, "colour"),
-        ({"settlements": [{"action": "eat", "id": "ada/t", "lease": 1}]}, "action"),
-        ({"settlements": [{"action": "ack", "id": "t", "lease": 1}]}, "id"),
-        ({"settlements": [{"action": "ack", "id": "ada/t", "lease": "1"}]}, "lease"),
-        ({"settlements": [{"action": "ack", "id": "ada/t", "lease": 1, "delay_ms": 1}]}, "delay_ms"),
-        ({"settlements": [{"action": "postpone", "id": "ada/t", "lease": 1}]}, "delay"),
-        ({"settlements": [{"action": "nack", "id": "ada/t", "lease": 1, "delay": -1}]}, "delay"),
-    ],
-    ids=str,
-)  # fmt: skip
-async def test_a_wrong_settlement_is_refused_whole(served: Served, change: dict[str, Any], field: str) -> None:
-    body = {"queue": "q", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}], **change}
+WRONG_SETTLEMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"settlements": []}, "settlements"), ({"settlements": None}, "settlements"), ({"queue": "Q"}, "queue"),
+    ({"settlements": [7]}, "each of settlements"), ({"worker": "a b"}, "worker"), ({"worker": 7}, "worker"),
+    ({"colour": 1}, "colour"),
+    ({"settlements": [{"action": "eat", "id": "ada/t", "lease": 1}]}, "action"),
+    ({"settlements": [{"action": "ack", "id": "t", "lease": 1}]}, "id"),
+    ({"settlements": [{"action": "ack", "id": "ada/t", "lease": "1"}]}, "lease"),
+    ({"settlements": [{"action": "ack", "id": "ada/t", "lease": 1, "delay_ms": 1}]}, "delay_ms"),
+    ({"settlements": [{"action": "postpone", "id": "ada/t", "lease": 1}]}, "delay"),
+    ({"settlements": [{"action": "nack", "id": "ada/t", "lease": 1, "delay": -1}]}, "delay"),
+]  # fmt: skip
+
+
+async def test_a_wrong_settlement_is_refused_whole(served: Served) -> None:
     async with api(served, WORKER) as worker:
-        check_problem(await worker.post("/v1/leases", json=body), 400, "bad_request", field)
+        for change, field in WRONG_SETTLEMENTS:
+            body = {"queue": "q", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}], **change}
+            check_problem(await worker.post("/v1/leases", json=body), 400, "bad_request", field)
 
 
 async def test_a_traceback_is_kept_with_the_dead_letter(served: Served) -> None:
@@ -146,33 +145,30 @@ async def claimed_by_http(ada: httpx.AsyncClient, worker: httpx.AsyncClient, oth
     return task
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "field"),
-    [
-        ({"links": 7}, "bad_request", "links"), ({"links": [7]}, "bad_request", "each of links"),
-        ({"links": [{**LINK, "queue": "Q"}]}, "bad_request", "queue"),
-        ({"links": [{"payload": 1}]}, "bad_request", "queue"),
-        ({"links": [{"queue": "next"}]}, "bad_request", "payload"),
-        ({"links": [{**LINK, "id": "a/b"}]}, "bad_request", "id"),
-        ({"links": [{**LINK, "tenant": "bob"}]}, "bad_request", "tenant"),
-        ({"links": [{**LINK, "batch": "b"}]}, "bad_request", "batch"),
-        ({"links": [{**LINK, "delay_ms": 1}]}, "bad_request", "delay_ms"),
-        ({"links": [LINK, LINK]}, "bad_request", "id"),
-        ({"links": [{**LINK, "queue": "q", "id": "t"}]}, "bad_request", "links"),
-        ({"links": [{**LINK, "id": f"l-{n}"} for n in range(17)]}, "too_large", "links"),
-        ({"links": [{**LINK, "payload": "x" * (1 << 20)}]}, "too_large", "payload"),
-        ({"links": [LINK], "action": "release"}, "bad_request", "links"),
-    ],
-    ids=lambda value: str(value)[:60],
-)  # fmt: skip
-async def test_a_wrong_link_is_refused_and_settles_nothing(
-    served: Served, change: dict[str, Any], code: str, field: str
-) -> None:
+WRONG_LINKS: list[tuple[dict[str, Any], str, str]] = [
+    ({"links": 7}, "bad_request", "links"), ({"links": [7]}, "bad_request", "each of links"),
+    ({"links": [{**LINK, "queue": "Q"}]}, "bad_request", "queue"),
+    ({"links": [{"payload": 1}]}, "bad_request", "queue"),
+    ({"links": [{"queue": "next"}]}, "bad_request", "payload"),
+    ({"links": [{**LINK, "id": "a/b"}]}, "bad_request", "id"),
+    ({"links": [{**LINK, "tenant": "bob"}]}, "bad_request", "tenant"),
+    ({"links": [{**LINK, "batch": "b"}]}, "bad_request", "batch"),
+    ({"links": [{**LINK, "delay_ms": 1}]}, "bad_request", "delay_ms"),
+    ({"links": [LINK, LINK]}, "bad_request", "id"),
+    ({"links": [{**LINK, "queue": "q", "id": "t"}]}, "bad_request", "links"),
+    ({"links": [{**LINK, "id": f"l-{n}"} for n in range(17)]}, "too_large", "links"),
+    ({"links": [{**LINK, "payload": "x" * (1 << 20)}]}, "too_large", "payload"),
+    ({"links": [LINK], "action": "release"}, "bad_request", "links"),
+]  # fmt: skip
+
+
+async def test_a_wrong_link_is_refused_and_settles_nothing(served: Served) -> None:
     async with api(served) as ada, api(served, WORKER) as worker:
         task = await claimed(ada, worker)
-        ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], **change}]
-        answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
-        check_problem(answer, 413 if code == "too_large" else 400, code, field)
+        for change, code, field in WRONG_LINKS:
+            ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], **change}]
+            answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
+            check_problem(answer, 413 if code == "too_large" else 400, code, field)
         assert await settle(worker, task, "ack", links=[]) == "ok"
 
 
@@ -232,27 +228,25 @@ async def test_nothing_is_enqueued_from_a_lease_that_is_not_ones_own(served: Ser
         check_problem(await ada.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "type")
 
 
-@pytest.mark.parametrize(
-    ("change", "status", "code", "field"),
-    [
-        ({"tasks": []}, 400, "bad_request", "tasks"), ({"tasks": [1]}, 400, "bad_request", "each of tasks"),
-        ({"tasks": [{"id": "a"}]}, 400, "bad_request", "payload"), ({"queue": "Q"}, 400, "bad_request", "queue"),
-        ({"tasks": [{"payload": 1, "tenant": "bob"}]}, 403, "forbidden", "tenant"),
-        ({"tasks": [{"payload": n} for n in range(501)]}, 413, "too_large", "tasks"),
-        ({"lease": None}, 400, "bad_request", "lease"), ({"lease": 7}, 400, "bad_request", "lease"),
-        ({"lease": {"queue": "Q", "id": "ada/t", "lease": 1}}, 400, "bad_request", "lease"),
-        ({"lease": {"queue": "q", "id": "t", "lease": 1}}, 400, "bad_request", "id"),
-        ({"worker": 7}, 400, "bad_request", "worker"), ({"tenant": "ada"}, 400, "bad_request", "tenant"),
-        ({"ref": 1}, 400, "bad_request", "ref"),
-    ],
-    ids=lambda value: str(value)[:60],
-)  # fmt: skip
-async def test_what_cannot_be_enqueued_from_a_lease_is_refused(
-    served: Served, change: dict[str, Any], status: int, code: str, field: str
-) -> None:
+WRONGLY_DERIVED: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"tasks": []}, 400, "bad_request", "tasks"), ({"tasks": [1]}, 400, "bad_request", "each of tasks"),
+    ({"tasks": [{"id": "a"}]}, 400, "bad_request", "payload"), ({"queue": "Q"}, 400, "bad_request", "queue"),
+    ({"tasks": [{"payload": 1, "tenant": "bob"}]}, 403, "forbidden", "tenant"),
+    ({"tasks": [{"payload": n} for n in range(501)]}, 413, "too_large", "tasks"),
+    ({"lease": None}, 400, "bad_request", "lease"), ({"lease": 7}, 400, "bad_request", "lease"),
+    ({"lease": {"queue": "Q", "id": "ada/t", "lease": 1}}, 400, "bad_request", "lease"),
+    ({"lease": {"queue": "q", "id": "t", "lease": 1}}, 400, "bad_request", "id"),
+    ({"worker": 7}, 400, "bad_request", "worker"), ({"tenant": "ada"}, 400, "bad_request", "tenant"),
+    ({"ref": 1}, 400, "bad_request", "ref"),
+]  # fmt: skip
+
+
+async def test_what_cannot_be_enqueued_from_a_lease_is_refused(served: Served) -> None:
     async with api(served) as ada, api(served, WORKER) as worker:
-        body = {**derive(await claimed(ada, worker), "a"), **change}
-        check_problem(await worker.post(DERIVED, json=body), status, code, field)
+        whole = derive(await claimed(ada, worker), "a")
+        for change, status, code, field in WRONGLY_DERIVED:
+            body = {**whole, **change}
+            check_problem(await worker.post(DERIVED, json=body), status, code, field)
 
 
 async def test_a_worker_of_some_queues_links_and_enqueues_to_those_only(served: Served) -> None:
@@ -268,15 +262,16 @@ async def test_a_worker_of_some_queues_links_and_enqueues_to_those_only(served: 
             assert await settle(worker, task, "ack", links=[{**LINK, "queue": "q"}]) == "ok"
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [({"count": 0}, "count"), ({"count": 101}, "count"), ({"wait": 61}, "wait"), ({"worker": ""}, "worker"),
-     ({"count": "1"}, "count"), ({"ref": 1}, "ref"), ({"queue": "other"}, "queue")],
-    ids=str,
-)  # fmt: skip
-async def test_a_wrong_claim_is_refused(served: Served, body: dict[str, Any], field: str) -> None:
+WRONG_CLAIMS: list[tuple[dict[str, Any], str]] = [
+    ({"count": 0}, "count"), ({"count": 101}, "count"), ({"wait": 61}, "wait"), ({"worker": ""}, "worker"),
+    ({"count": "1"}, "count"), ({"ref": 1}, "ref"), ({"queue": "other"}, "queue"),
+]  # fmt: skip
+
+
+async def test_a_wrong_claim_is_refused(served: Served) -> None:
     async with api(served, WORKER) as worker:
-        check_problem(await worker.post(CLAIMS, json=body), 400, "bad_request", field)
+        for body, field in WRONG_CLAIMS:
+            check_problem(await worker.post(CLAIMS, json=body), 400, "bad_request", field)
 
 
 async def test_a_claim_tells_how_long_handlers_may_run(served: Served) -> None:
