@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -107,21 +108,16 @@ def test_a_lowered_limit_for_all_acts_on_those_who_wait(queue: Queue) -> None:
     assert queue.queue_state()["leased"] == 10
 
 
-@pytest.mark.parametrize("whose", ["ada", ""])
 @pytest.mark.parametrize(
-    ("rate", "burst", "within_ms", "starts"),
-    [
-        (10, 1, 1000, 11), (10, 5, 1000, 15), (100, 0, 2000, 300), (2.5, 1, 4000, 11), (0.5, 1, 8000, 5),
-        (1000, 7, 500, 507),
-    ],
-)  # fmt: skip
+    ("whose", "rate", "burst", "within_ms", "starts"),
+    [("ada", 10, 5, 1000, 15), ("ada", 100, 0, 1000, 200), ("", 0.5, 1, 8000, 5), ("", 1000, 7, 200, 207)],
+)
 def test_a_tenant_starts_as_many_tasks_as_its_rate_and_burst_allow(
     queue: Queue, whose: str, rate: float, burst: int, within_ms: int, starts: int
 ) -> None:
     queue.enqueue("ada", *(f"a{n}" for n in range(400)))
-    queue.enqueue("ada", *(f"b{n}" for n in range(400)))
     queue.set_limits(whose, rate=rate, burst=burst)
-    started = run(queue, within_ms + 1, step=1 if within_ms <= 1000 else 10)
+    started = run(queue, within_ms + 1, step=1 if within_ms < 1000 else 10)
     assert abs(len(started) - starts) <= max(1, rate // 50), "what comes in 20 ms comes together"
     for first, last in zip(started, started[burst or int(rate) :], strict=False):
         assert last - first >= 1000 / rate - 20 - 10, "never more at once than the burst"
@@ -227,15 +223,15 @@ def test_a_tenant_has_its_guarantee_or_its_share_whichever_is_more(
     queue.set_limits("ada", guaranteed=guaranteed)
     names = ("ada", "bob", "cyd")
     for name in names:
-        queue.enqueue(name, *(f"{name}{n}" for n in range(400)))
-    running, held = queue.claim(9), dict.fromkeys(names, 0)
-    for n in range(400):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(200)))
+    running, held = queue.claim(9), Counter[str]()
+    for n in range(200):
         queue.advance(1)
         queue.end("ack", running.pop(0))
         running += queue.claim(1)
-        for name in names:
-            held[name] += leased(queue, name) * (n >= 100)
-    means = {name: slots / 300 for name, slots in held.items()}
+        if n >= 50:
+            held.update(lease.id[:3] for lease in running)
+    means = {name: slots / 150 for name, slots in held.items()}
     assert least <= means["ada"] <= most, means
     assert abs(means["bob"] - means["cyd"]) < 0.5, means
 

@@ -221,7 +221,7 @@ def test_it_may_be_broken_off_anywhere_and_begun_again(queue: Queue) -> None:
 
 
 def test_a_slice_deletes_a_bounded_number_of_keys(queue: Queue) -> None:
-    for name in range(40):
+    for name in range(20):
         for priority in range(0, 100, 2):
             queue.enqueue(f"t-{name}", f"{name}-{priority}", priority=priority)
     queue.call("block_queue", 1, 1)

@@ -60,26 +60,23 @@ def finish(queue: Queue, lease: Leased) -> None:
 ENDS = [reject_and_purge, lose_and_purge, exhaust_and_trim, cancel_and_reap, cancel_and_release, finish]
 
 
-@pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
-def test_a_lease_does_not_fit_another_task_of_its_id(
-    queue: Queue, end: Callable[[Queue, Leased], None], action: str
-) -> None:
+def test_a_lease_does_not_fit_another_task_of_its_id(queue: Queue, end: Callable[[Queue, Leased], None]) -> None:
     queue.enqueue("ada", "a", max_attempts=1)
     (old,) = queue.claim()
     end(queue, old)
     assert queue.enqueue("ada", "a") == ["ok"]
     before = snapshot(queue)
-    assert queue.end(action, old) == "gone"
+    assert {queue.end(action, old) for action in ACTIONS} == {"gone"}
     assert snapshot(queue) == before
     (new,) = queue.claim()
     assert (new.id, new.attempt) == (old.id, old.attempt)
     before = snapshot(queue)
-    assert queue.end(action, old) == "stale"
+    assert {queue.end(action, old) for action in ACTIONS} == {"stale"}
     assert snapshot(queue) == before
     assert queue.state("a") == "leased"
     assert queue.end("ack", new) == "ok"
-    assert queue.end(action, old) == "stale"
+    assert {queue.end(action, old) for action in ACTIONS} == {"stale"}
 
 
 def test_tasks_of_one_claim_share_a_number_and_no_other_claim_has_it(queue: Queue) -> None:
