@@ -58,9 +58,10 @@ def test_who_has_nothing_running_does_not_wait_for_long_tasks(fleet: Fleet, coun
     fleet.queue.configure(share=share)
     fleet.queue.tick()
     flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
-    quiet = quiet_ones(fleet, count, 30_000, 165_000)
+    seconds = 135 // count
+    quiet = quiet_ones(fleet, count, 30_000, 30_000 + 1000 * seconds)
     fleet.run(30_000)
-    assert fleet.share(flooder, 135) == pytest.approx(8, abs=0.02)
+    assert fleet.share(flooder, seconds) == pytest.approx(8, abs=0.02)
     assert waits_of(quiet) <= (200, 500)
 
 
@@ -97,18 +98,19 @@ def test_weights_hold(fleet: Fleet, heavy: float, others: int, due: float, share
     for n in range(others):
         fleet.tenant(f"t{n}", about(500), endless=True)
     fleet.run(15_000)
-    assert fleet.share(sender, 40) == pytest.approx(due, rel=0.04)
+    assert fleet.share(sender, 30) == pytest.approx(due, rel=0.04)
 
 
 def test_a_tenant_that_was_given_slots_does_not_pay_for_them(fleet: Fleet) -> None:
     """What the light ones get ahead of the level is not charged: beside another one they have their due at once."""
     fleet.tenant("heavy", about(500), weight=90, endless=True)
     lights = [fleet.tenant(f"t{n}", about(500), endless=True) for n in range(10)]
-    fleet.run(30_000)
-    newcomer = fleet.tenant("newcomer", about(500), weight=90, endless=True, at=30_000)
-    before = [each.held(30_000) for each in lights]
+    fleet.run(20_000)
+    newcomer = fleet.tenant("newcomer", about(500), weight=90, endless=True, at=20_000)
+    before = [each.held(20_000) for each in lights]
     assert fleet.share(newcomer, 30) == pytest.approx(4, rel=0.1)
-    assert all(each.held(60_000) - since >= 0.05 * 30_000 for each, since in zip(lights, before, strict=True))
+    got = [each.held(50_000) - since for each, since in zip(lights, before, strict=True)]
+    assert min(got) >= 30_000 * 10 / 190 - 550, "no more than a task behind"
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5, 6])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .calls import START, Queue, options, refused, snapshot, unpack, writes
+from .calls import START, Queue, options, refused, snapshot, unpack
 
 
 def test_a_new_task_is_ok_and_ready(queue: Queue) -> None:
@@ -117,12 +117,6 @@ def test_max_attempts_is_the_queues_unless_the_task_says_otherwise(queue: Queue)
     assert [lease.max_attempts for lease in queue.claim(2)] == [3, 9]
 
 
-def test_a_batch_holds_one_to_500_tasks(queue: Queue) -> None:
-    assert queue.enqueue("ada", *(f"t{n}" for n in range(500))) == ["ok"] * 500
-    refused(queue, "bad_request tasks", "enqueue", "ada")
-    refused(queue, "bad_request tasks", "enqueue", "ada", *[part for n in range(501) for part in (n, "", "")])
-
-
 def test_time_and_random_values_are_the_callers_only_behind_the_test_gate(queue: Queue) -> None:
     queue.client.delete(queue.key("test"))
     refused(queue, "forbidden now", "enqueue", "ada", "a", "", "")
@@ -140,13 +134,6 @@ def test_without_a_given_time_the_store_tells_it_and_it_never_goes_back(queue: Q
     queue.enqueue("ada", "b", delay=1)
     assert queue.queue_state()["now"] == told
     assert queue.tasks("b")[0].at == queue.queue_state()["now"] + 1
-
-
-def test_a_batch_of_duplicates_writes_nothing(queue: Queue) -> None:
-    queue.enqueue("ada", "a", "b")
-    before = writes(queue)
-    assert queue.enqueue("ada", "a", "b") == ["duplicate"] * 2
-    assert writes(queue) == before
 
 
 @pytest.mark.parametrize("tenant", ["org_2AbC", "a", "Ada.Lovelace@example.com", "+45-1.2_3", "x" * 128])

@@ -208,7 +208,7 @@ def test_tenants_without_groups_pay_nothing(queue: Queue) -> None:
     )  # bob was new
 
 
-@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.deep("longest"))])
+@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.deep("longest"))])
 def test_a_claim_reads_no_more_of_many_groups_than_it_needs(queue: Queue, count: int) -> None:
     pipeline = queue.client.pipeline(transaction=False)
     for start in range(0, count, 100):

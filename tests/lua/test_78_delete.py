@@ -202,6 +202,8 @@ def test_a_blocked_queue_answers_no_other_verb(queue: Queue) -> None:
         "reschedule": (0, 0, "a"), "purge": ("dead",), "close_batch": ("capped",), "cancel_batch": ("capped",),
         "unschedule": ("ada", "nightly"), "pause_schedule": ("ada", "nightly"), "make_queue": (),
         "resume_schedule": ("ada", "nightly", revision, 1), "fire": ("ada/nightly", revision, 1),
+        "drop_tenant": ("ada",), "forget_tenants": ("0", 10, 0, ""), "waiting_tasks": ("ada", "", 0, ""),
+        "cancel_waiting": ("a",), "forget_queue": (0, 0, "", 1),
     }  # fmt: skip
     for verb, args in others.items():
         refused(queue, "deleting queue", verb, *args)

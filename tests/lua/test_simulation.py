@@ -110,7 +110,7 @@ def check(client: redis.Redis, scenario: Scenario, seed: int, seconds: int = SEC
 
 
 def test_a_prediction_is_near_to_what_then_happens(redis_client: redis.Redis) -> None:
-    check(redis_client, SCENARIOS["fewer slots, too few for all"], 1, seconds=120)
+    check(redis_client, SCENARIOS["fewer slots, too few for all"], 1, seconds=90)
 
 
 @pytest.mark.deep("fairness")

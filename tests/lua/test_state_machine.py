@@ -20,7 +20,7 @@ def run(client: redis.Redis, examples: int, steps: int) -> None:
 
 
 def test_the_store_does_what_the_model_does(redis_client: redis.Redis) -> None:
-    run(redis_client, 20, 40)
+    run(redis_client, 16, 40)
 
 
 @pytest.mark.deep("longest")
