@@ -94,7 +94,7 @@ def test_claims_of_one_ms_have_different_numbers_that_rise(queue: Queue, now: in
     assert numbers[0] == max(1, (now - SINCE) * 32)
 
 
-@pytest.mark.parametrize("back", [1, 1000, 60_001, 86_400_000])
+@pytest.mark.parametrize("back", [1, 86_400_000])
 def test_numbers_rise_though_the_clock_goes_back(queue: Queue, back: int) -> None:
     queue.now = SINCE + 10**11
     queue.enqueue("ada", *"abc")
@@ -104,15 +104,6 @@ def test_numbers_rise_though_the_clock_goes_back(queue: Queue, back: int) -> Non
     queue.advance(back)
     (third,) = queue.claim()
     assert (second.lease, third.lease) == (first.lease + 1, first.lease + 2)
-
-
-def test_a_clock_that_was_far_ahead_leaves_numbers_that_rise(queue: Queue) -> None:
-    queue.now = SINCE + 10**11
-    queue.enqueue("ada", *"abc")
-    queue.advance(10**10)
-    (ahead,) = queue.claim()
-    queue.advance(-(10**10))
-    assert [queue.claim()[0].lease for _ in range(2)] == [ahead.lease + 1, ahead.lease + 2]
 
 
 def test_a_number_that_a_failover_has_lost_is_not_given_again(queue: Queue) -> None:
