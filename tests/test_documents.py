@@ -12,7 +12,6 @@ from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import attrs
-import pytest
 
 from fairq import errors, tokens
 from fairq.model.audit import Change
@@ -157,53 +156,48 @@ def fields_in_document(rows: list[dict[str, str]]) -> dict[str, Row]:
     return found
 
 
-@pytest.mark.parametrize("frame", wire.CLIENT_FRAMES, ids=lambda frame: frame.type)
-def test_every_client_frame_is_described_field_by_field(frame: type[Any]) -> None:
-    text = section(f"`{frame.type}` (client)")
-    described = fields_in_document(table_after(text, "")) if "\n| field" in text else {}
-    assert described == fields_in_code(frame)
-    assert "\n| field" in text or "No fields" in text
+def described(frame: type[Any], side: str) -> dict[str, Row]:
+    """Read the table of a frame's fields."""
+    text = section(f"`{frame.type}` ({side})")
+    return fields_in_document(table_after(text, "")) if "\n| field" in text else {}
 
 
-@pytest.mark.parametrize("frame", frames.SERVER_FRAMES, ids=lambda frame: frame.type)
-def test_every_server_frame_is_described_field_by_field(frame: type[Any]) -> None:
-    text = section(f"`{frame.type}` (server)")
-    described = fields_in_document(table_after(text, "")) if "\n| field" in text else {}
-    assert {name: row[:2] for name, row in described.items()} == {
-        name: row[:2] for name, row in fields_in_code(frame).items()
-    }
+def test_every_client_frame_is_described_field_by_field() -> None:
+    for frame in wire.CLIENT_FRAMES:
+        assert described(frame, "client") == fields_in_code(frame), frame.type
+
+
+def test_every_server_frame_is_described_field_by_field() -> None:
+    for frame in frames.SERVER_FRAMES:
+        in_document = {name: row[:2] for name, row in described(frame, "server").items()}
+        assert in_document == {name: row[:2] for name, row in fields_in_code(frame).items()}, frame.type
 
 
 def test_there_are_no_sections_of_frames_that_do_not_exist() -> None:
-    described = set(re.findall(r"^### `(\w+)` \((client|server)\)$", PROTOCOL, re.M))
-    assert described == {(frame.type, "client") for frame in wire.CLIENT_FRAMES} | {
+    sections = set(re.findall(r"^### `(\w+)` \((client|server)\)$", PROTOCOL, re.M))
+    assert sections == {(frame.type, "client") for frame in wire.CLIENT_FRAMES} | {
         (frame.type, "server") for frame in frames.SERVER_FRAMES
     }
 
 
-@pytest.mark.parametrize("words", INPUTS)
-def test_every_part_of_a_client_frame_is_described_field_by_field(words: str) -> None:
-    described = fields_in_document(table_after(PROTOCOL, f"Each *{words}*"))
-    in_code = fields_in_code(INPUTS[words])
-    if words == "task":  # decoded as JSON text
-        in_code["payload"] = Row("any", True, REQUIRED)
-        in_code["tenant"] = Row("text", False, None)
-    if words == "settlement":
-        in_code["result"] = Row("any", False, None)
-        in_code["links"] = in_code["links"]._replace(default=[])
-        assert f"at most {MAX_LINKS}, with payloads of at most {MAX_LINKS_BYTES >> 20} MiB together" in PROTOCOL
-    assert described == in_code
+def test_every_part_of_a_client_frame_is_described_field_by_field() -> None:
+    in_code = {words: fields_in_code(cls) for words, cls in INPUTS.items()}
+    in_code["task"] |= {"payload": Row("any", True, REQUIRED), "tenant": Row("text", False, None)}  # as JSON text
+    links = in_code["settlement"]["links"]._replace(default=[])
+    in_code["settlement"] |= {"result": Row("any", False, None), "links": links}
+    for words, fields in in_code.items():
+        assert fields_in_document(table_after(PROTOCOL, f"Each *{words}*")) == fields, words
+    assert f"at most {MAX_LINKS}, with payloads of at most {MAX_LINKS_BYTES >> 20} MiB together" in PROTOCOL
 
 
-@pytest.mark.parametrize("words", OUTPUTS)
-def test_every_part_of_an_answer_is_described_field_by_field(words: str) -> None:
-    described = {name: row.type for name, row in fields_in_document(table_after(PROTOCOL, f"*{words}*")).items()}
-    in_code = {name: row.type for name, row in fields_in_code(OUTPUTS[words]).items()}
-    if words == "queue state":  # verbs.queues adds it
-        in_code |= dict.fromkeys(("workers", "slots", "kept", "idle"), "whole number") | {
-            "takers": "text", "version": "text",
-        }  # fmt: skip
-    assert described == in_code
+def test_every_part_of_an_answer_is_described_field_by_field() -> None:
+    for words, cls in OUTPUTS.items():
+        in_document = fields_in_document(table_after(PROTOCOL, f"*{words}*"))
+        in_code = {name: row.type for name, row in fields_in_code(cls).items()}
+        if words == "queue state":  # verbs.queues adds it
+            in_code |= dict.fromkeys(("workers", "slots", "kept", "idle"), "whole number")
+            in_code |= {"takers": "text", "version": "text"}
+        assert {name: row.type for name, row in in_document.items()} == in_code, words
 
 
 def test_queue_settings_are_described_with_their_ranges_and_defaults() -> None:
@@ -333,22 +327,6 @@ def test_the_test_token_has_the_form_check_and_hash_that_are_told() -> None:
     assert tokens.token_id(token[:-1] + "0") is None
 
 
-def test_the_glossary_is_in_order_and_has_the_words_that_are_used() -> None:
-    text, glossary = PROTOCOL.split("## 15. Glossary\n\n")
-    told = dict(re.findall(r"^- \*\*(.+?)\*\*: (.*)$", glossary, re.M))
-    assert len(told) == len(glossary.splitlines())
-    assert list(told) == sorted(told)
-    keys = (ROOT / "lua" / "KEYS.md").read_text(encoding="utf-8")
-    for term, meaning in told.items():
-        assert re.search(rf"\b{term.split()[0].removesuffix('e')}", text + OPERATIONS + keys, re.I), term
-        assert meaning.endswith("."), term
-        assert ". " not in meaning, f"{term}: one sentence"
-    wanted = (
-        "task attempt lease settle tenant weight share entitled delivered credit slot batch link outbox promote tick"
-    )
-    assert told.keys() >= {*wanted.split(), "dead letter", "brought lease"}
-
-
 def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
     rows = table_after((ROOT / "fairq" / "docs" / "lineage.md").read_text(), "| row |")
     counts = {"S1": 7, "S2": 5, "S3": 9, "S4": 9, "S5": 7}
@@ -387,9 +365,16 @@ def refusals_at_start() -> list[str]:
     return [quoted for cell in cells for quoted in re.findall(r"`([^`]+)`", cell)]
 
 
-@pytest.mark.parametrize("quoted", refusals_at_start())
-def test_refusals_at_start_are_those_of_the_code(quoted: str) -> None:
-    said_by_the_store = quoted.startswith("NOAUTH")
+def test_refusals_at_start_are_those_of_the_code() -> None:
     code = "".join(path.read_text() for path in (ROOT / "fairq").rglob("*.py"))
-    parts = re.split(r"\.\.\.|: |, |setting \w+ |port \d+ on|\b[A-Z]\b|\b[A-Z]{4,}\b", quoted)
-    assert said_by_the_store or max(parts, key=len).strip() in code
+    for quoted in refusals_at_start():
+        said_by_the_store = quoted.startswith("NOAUTH")
+        parts = re.split(r"\.\.\.|: |, |setting \w+ |port \d+ on|\b[A-Z]\b|\b[A-Z]{4,}\b", quoted)
+        assert said_by_the_store or max(parts, key=len).strip() in code, quoted
+
+
+def test_what_the_page_for_contributors_names_is_there() -> None:
+    page = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
+    paths = set(re.findall(r"`((?:fairq|lua|tests|loadtest|deploy|\.ci)/[\w./-]*)`", page))
+    assert paths
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []

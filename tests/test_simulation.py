@@ -54,7 +54,7 @@ def queues(draw: Any) -> tuple[Setup, list[Demand], Pattern]:
     return setup, demands, Pattern(batches, draw(st.booleans()))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(queues())
 def test_shares_sum_to_one_and_no_task_is_lost_or_made(drawn: tuple[Setup, list[Demand], Pattern]) -> None:
     setup, demands, pattern = drawn
@@ -81,7 +81,7 @@ def arrivals_of(each: Demand, pattern: Pattern) -> list[float]:
     return list(arrival_times(each, STEP_MS, pattern, 1.0, Random(f"0 {each.tenant}")))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(queues())
 def test_limits_on_running_tasks_hold_at_all_times(drawn: tuple[Setup, list[Demand], Pattern]) -> None:
     setup, demands, pattern = drawn
@@ -140,8 +140,9 @@ def test_a_guarantee_and_a_reserve_let_a_quiet_tenant_start_at_once() -> None:
     assert p99(reserve=25) < 1_000
 
 
-def test_one_simulation_is_bounded() -> None:
-    demands = [demand("one", [100_000] * 3, 1.0)]
+def test_one_simulation_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MAX_STARTS", 5_000)
+    demands = [demand("one", [10_000] * 3, 1.0)]
     played = play(Setup(1_000, {"one": Terms()}), demands, STEP_MS, Pattern())
     assert played.outcomes["one"].started == run.MAX_STARTS
     assert 0 < played.over_ms < 3 * STEP_MS
@@ -301,11 +302,11 @@ REFUSED: list[tuple[Proposal, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("proposal", "field"), REFUSED, ids=[field for _, field in REFUSED])
-def test_invalid_proposals_are_refused_by_field(proposal: Proposal, field: str) -> None:
-    with pytest.raises(BadRequest) as refused:
-        check_proposal(proposal)
-    assert refused.value.field == field
+def test_invalid_proposals_are_refused_by_field() -> None:
+    for proposal, field in REFUSED:
+        with pytest.raises(BadRequest) as refused:
+            check_proposal(proposal)
+        assert refused.value.field == field, proposal
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:

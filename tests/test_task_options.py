@@ -58,52 +58,44 @@ def test_a_schedules_options_are_those_of_its_tasks() -> None:
     }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_is_checked_by_its_name(name: str) -> None:
-    refused: tuple[Any, ...] = (*((None,) if OPTIONS[name] is not None else ()), -1, [], "\n", 1e300)
-    for wrong in refused:
-        with pytest.raises(BadRequest) as caught:
-            task(**{name: wrong}).check()
-        assert caught.value.field == name
+def test_every_option_is_checked_by_its_name() -> None:
+    for name, usual in OPTIONS.items():
+        for wrong in (*((None,) if usual is not None else ()), -1, [], "\n", 1e300):
+            with pytest.raises(BadRequest) as caught:
+                task(**{name: wrong}).check()
+            assert caught.value.field == name
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_special_options_take_more_places(name: str) -> None:
-    special = task(**{name: GIVEN[name]})
-    assert special.places == (SPECIAL_PLACES if name in SPECIAL_OPTIONS else 1)
+def test_special_options_take_more_places() -> None:
+    for name, given in GIVEN.items():
+        assert task(**{name: given}).places == (SPECIAL_PLACES if name in SPECIAL_OPTIONS else 1), name
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "trace"])
-def test_every_option_reaches_the_store(name: str) -> None:
-    packed = pack_for_store(task(**{name: GIVEN[name]}))
-    values, end = library.formats()["OPTIONS"].unpack(packed)
-    expected = {
-        **{name: value for name, value in OPTIONS.items() if name != "trace"},
-        "max_attempts": -1,
-        name: GIVEN[name],
-    }
-    assert values == {each.removesuffix("_ms"): value for each, value in expected.items()}
-    assert end == len(packed)
+def test_every_option_reaches_the_store() -> None:
+    usual = {name: value for name, value in OPTIONS.items() if name != "trace"} | {"max_attempts": -1}
+    for name in usual:
+        packed = pack_for_store(task(**{name: GIVEN[name]}))
+        values, end = library.formats()["OPTIONS"].unpack(packed)
+        expected = usual | {name: GIVEN[name]}
+        assert values == {each.removesuffix("_ms"): value for each, value in expected.items()}
+        assert end == len(packed)
     assert pack_for_store(task()) == b""
 
 
-@pytest.mark.parametrize("name", ["", "welcome", "n" * 128])
-def test_a_trace_stands_behind_the_name(name: str) -> None:
-    packed = pack_for_store(task(name=name, trace=TRACE, priority=3))
-    values, _ = library.formats()["OPTIONS"].unpack(packed)
-    assert values["name"] == f"{name}\x1f{TRACE}"
-    assert unpack_task("a", b"1", packed) == task(name=name, trace=TRACE, priority=3)
+def test_a_trace_stands_behind_the_name() -> None:
+    for name in ("", "welcome", "n" * 128):
+        packed = pack_for_store(task(name=name, trace=TRACE, priority=3))
+        values, _ = library.formats()["OPTIONS"].unpack(packed)
+        assert values["name"] == f"{name}\x1f{TRACE}"
+        assert unpack_task("a", b"1", packed) == task(name=name, trace=TRACE, priority=3)
 
 
-@pytest.mark.parametrize(
-    "trace",
-    [
-        "x", "00", TRACE + "-0", TRACE.upper().replace("1", "A"), TRACE + "\n",
-        "ff" + TRACE[2:], TRACE.replace("1", "0", 32), TRACE.replace("2", "0"),
-        "\x1f" + TRACE[1:], TRACE.encode(),
-    ],
-)  # fmt: skip
-def test_what_is_no_traceparent_is_refused(trace: Any) -> None:
-    with pytest.raises(BadRequest) as caught:
-        task(trace=trace).check()
-    assert caught.value.field == "trace"
+def test_what_is_no_traceparent_is_refused() -> None:
+    wrong: tuple[Any, ...] = (
+        "x", "00", TRACE + "-0", TRACE.upper().replace("1", "A"), TRACE + "\n", "ff" + TRACE[2:],
+        TRACE.replace("1", "0", 32), TRACE.replace("2", "0"), "\x1f" + TRACE[1:], TRACE.encode(),
+    )  # fmt: skip
+    for trace in wrong:
+        with pytest.raises(BadRequest) as caught:
+            task(trace=trace).check()
+        assert caught.value.field == "trace", trace

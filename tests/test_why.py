@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from attrs import evolve, fields
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairq.model.waiting import CLOSED, PAUSED, RATE_LIMITED, Cause, Facts, Waiting, explain
@@ -34,6 +34,7 @@ TASKS = st.builds(
 SLOTS = st.sampled_from([0, 0.5, 1, 7, 1000])
 
 
+@settings(max_examples=40)
 @given(TASKS, SLOTS)
 def test_causes_stand_in_their_order_and_a_start_is_no_earlier_than_the_clocks_allow(
     task: Waiting, slots: float
@@ -48,6 +49,7 @@ def test_causes_stand_in_their_order_and_a_start_is_no_earlier_than_the_clocks_a
         assert found.starts_at_ms >= max(NOW, found.until_ms)
 
 
+@settings(max_examples=40)
 @given(TASKS, SLOTS, st.integers(1, 100))
 def test_who_has_more_before_it_starts_no_earlier(task: Waiting, slots: float, more: int) -> None:
     assert task.facts is not None
@@ -56,12 +58,14 @@ def test_who_has_more_before_it_starts_no_earlier(task: Waiting, slots: float, m
     assert far is None or (near is not None and near <= far)
 
 
+@settings(max_examples=40)
 @given(TASKS, st.sampled_from([0.5, 1, 7]), st.floats(1, 100))
 def test_more_workers_start_it_no_later(task: Waiting, slots: float, times: float) -> None:
     few, many = explain("t", task, slots).starts_at_ms, explain("t", task, slots * times).starts_at_ms
     assert few is None or (many is not None and many <= few)
 
 
+@settings(max_examples=40)
 @given(TASKS, SLOTS)
 def test_each_cause_is_named_and_none_that_has_ended_remains(task: Waiting, slots: float) -> None:
     assert task.facts is not None

@@ -531,6 +531,40 @@ class Queue:
         self.call("configure", *(part for pair in values.items() for part in pair))
 
 
+class Listener:
+    """A second connection that subscribes to the queue's channel."""
+
+    def __init__(self, queue: Queue) -> None:
+        options = queue.client.connection_pool.connection_kwargs
+        self._client = redis.Redis(host=options["host"], port=options["port"], socket_timeout=60.0)
+        self._pubsub = self._client.pubsub()
+        self._channel = queue.key("ready")
+
+    def __enter__(self) -> Listener:
+        """Subscribe, and wait until the store says so."""
+        self._pubsub.ssubscribe(self._channel)
+        assert self._next()["type"] == "ssubscribe"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        self._pubsub.close()
+        self._client.close()
+
+    def heard(self) -> list[bytes]:
+        """Return the notifications since the last call; a marker of our own says when all have come."""
+        self._client.spublish(self._channel, "marker")
+        found: list[bytes] = []
+        while (message := self._next()["data"]) != b"marker":
+            found.append(message)
+        return found
+
+    def _next(self) -> dict[str, Any]:
+        message: dict[str, Any] | None = self._pubsub.get_sharded_message(timeout=60.0)
+        assert message, "the store says nothing"
+        return message
+
+
 def refused(queue: Queue, code: str, verb: str, *args: object, random_values: bytes = NO_RANDOM_VALUES) -> None:
     """Assert that a call is refused with `FAIRQ <code>` and changes no key."""
     before = snapshot(queue)
@@ -541,7 +575,11 @@ def refused(queue: Queue, code: str, verb: str, *args: object, random_values: by
 
 def snapshot(queue: Queue) -> dict[bytes, bytes | None]:
     """Dump every key of the queue, to compare before and after."""
-    return {key: queue.client.dump(key) for key in queue.client.scan_iter(match="*", count=1000)}
+    keys = list(queue.client.scan_iter(match="*", count=1000))
+    pipeline = queue.client.pipeline(transaction=False)
+    for key in keys:
+        pipeline.dump(key)
+    return dict(zip(keys, pipeline.execute(), strict=True))
 
 
 def writes(queue: Queue) -> int:

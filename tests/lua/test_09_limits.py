@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 import redis
 
-from .calls import LEASE_MS, Queue, writes
+from .calls import LEASE_MS, Listener, Queue, writes
 
 UNSET = dict.fromkeys(
     ("max_running", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead", "max_share"), -1.0
@@ -45,14 +46,6 @@ def test_no_more_tasks_run_than_the_limit_allows(queue: Queue, whose: str) -> No
         assert len(running) == leased(queue, "ada") == 3, n
 
 
-def test_slots_that_limited_tenants_leave_go_to_the_others(queue: Queue) -> None:
-    queue.set_limits("ada", max_running=2)
-    queue.enqueue("ada", *(f"a{n}" for n in range(50)))
-    queue.enqueue("bob", *(f"b{n}" for n in range(50)))
-    assert len(queue.claim(30)) == 30
-    assert (leased(queue, "ada"), leased(queue, "bob")) == (2, 28)
-
-
 def test_a_tenant_may_have_more_or_less_than_all_others(queue: Queue) -> None:
     queue.set_limits("", max_running=2)
     queue.set_limits("ada", max_running=0)
@@ -71,9 +64,7 @@ def test_every_end_of_a_limit_brings_the_tenant_back_and_tells_the_hungry(queue:
     queue.set_limits("ada", max_running=1)
     queue.enqueue("ada", "a", "b")
     lease = queue.claim(5)[0]
-    with queue.client.pubsub() as listener:
-        listener.ssubscribe(queue.key("ready"))
-        assert listener.get_sharded_message(timeout=5)
+    with Listener(queue) as listener:
         if how in ("raised", "default"):
             queue.set_limits("ada", max_running=2 if how == "raised" else -1)
         elif how == "reap":
@@ -81,9 +72,7 @@ def test_every_end_of_a_limit_brings_the_tenant_back_and_tells_the_hungry(queue:
             queue.tick()
         else:
             queue.end(how, lease, 0 if how == "nack" else "")
-        message = listener.get_sharded_message(timeout=5)
-        assert message
-        assert message["data"] == b"1"
+        assert listener.heard() == [b"1"]
     assert len(queue.claim(5)) == 1
 
 
@@ -107,21 +96,16 @@ def test_a_lowered_limit_for_all_acts_on_those_who_wait(queue: Queue) -> None:
     assert queue.queue_state()["leased"] == 10
 
 
-@pytest.mark.parametrize("whose", ["ada", ""])
 @pytest.mark.parametrize(
-    ("rate", "burst", "within_ms", "starts"),
-    [
-        (10, 1, 1000, 11), (10, 5, 1000, 15), (100, 0, 2000, 300), (2.5, 1, 4000, 11), (0.5, 1, 8000, 5),
-        (1000, 7, 500, 507),
-    ],
-)  # fmt: skip
+    ("whose", "rate", "burst", "within_ms", "starts"),
+    [("ada", 10, 5, 1000, 15), ("ada", 100, 0, 1000, 200), ("", 0.5, 1, 4000, 3), ("", 1000, 7, 200, 207)],
+)
 def test_a_tenant_starts_as_many_tasks_as_its_rate_and_burst_allow(
     queue: Queue, whose: str, rate: float, burst: int, within_ms: int, starts: int
 ) -> None:
     queue.enqueue("ada", *(f"a{n}" for n in range(400)))
-    queue.enqueue("ada", *(f"b{n}" for n in range(400)))
     queue.set_limits(whose, rate=rate, burst=burst)
-    started = run(queue, within_ms + 1, step=1 if within_ms <= 1000 else 10)
+    started = run(queue, within_ms + 1, step=1 if within_ms < 1000 else 10)
     assert abs(len(started) - starts) <= max(1, rate // 50), "what comes in 20 ms comes together"
     for first, last in zip(started, started[burst or int(rate) :], strict=False):
         assert last - first >= 1000 / rate - 20 - 10, "never more at once than the burst"
@@ -153,14 +137,10 @@ def test_a_hungry_server_is_told_when_tokens_come(queue: Queue) -> None:
     queue.set_limits("ada", rate=10, burst=1)
     queue.enqueue("ada", "a", "b")
     queue.claim(5)
-    with queue.client.pubsub() as listener:
-        listener.ssubscribe(queue.key("ready"))
-        assert listener.get_sharded_message(timeout=5)
+    with Listener(queue) as listener:
         queue.advance(100)
         queue.tick()
-        message = listener.get_sharded_message(timeout=5)
-        assert message
-        assert message["data"] == b"1"
+        assert listener.heard() == [b"1"]
 
 
 @pytest.mark.parametrize("how", ["expired", "tombstone"])
@@ -227,23 +207,17 @@ def test_a_tenant_has_its_guarantee_or_its_share_whichever_is_more(
     queue.set_limits("ada", guaranteed=guaranteed)
     names = ("ada", "bob", "cyd")
     for name in names:
-        queue.enqueue(name, *(f"{name}{n}" for n in range(400)))
-    running, held = queue.claim(9), dict.fromkeys(names, 0)
-    for n in range(400):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(200)))
+    running, held = queue.claim(9), Counter[str]()
+    for n in range(200):
         queue.advance(1)
         queue.end("ack", running.pop(0))
         running += queue.claim(1)
-        for name in names:
-            held[name] += leased(queue, name) * (n >= 100)
-    means = {name: slots / 300 for name, slots in held.items()}
+        if n >= 50:
+            held.update(lease.id[:3] for lease in running)
+    means = {name: slots / 150 for name, slots in held.items()}
     assert least <= means["ada"] <= most, means
     assert abs(means["bob"] - means["cyd"]) < 0.5, means
-
-
-def test_one_claim_fills_a_guarantee(queue: Queue) -> None:
-    queue.set_limits("ada", guaranteed=40)
-    queue.enqueue("ada", *(f"a{n}" for n in range(100)))
-    assert len(queue.claim(50)) == 50
 
 
 @pytest.mark.parametrize(
@@ -325,12 +299,12 @@ def test_what_comes_back_counts_again_and_is_never_refused(queue: Queue) -> None
         queue.enqueue("ada", "c")
 
 
-@pytest.mark.parametrize(("leases", "rate", "expected"), [(0, 0, 1000), (0, 0.01, 60_000), (0, 0.2, 5000)])
-def test_the_refusal_says_when_to_come_again(queue: Queue, leases: int, rate: float, expected: int) -> None:
-    queue.set_limits("ada", queued=2, rate=rate)
+def test_the_refusal_says_when_to_come_again(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b")
-    with pytest.raises(redis.ResponseError, match=f"quota_exceeded queued {expected}( |$)"):
-        queue.enqueue("ada", "c")
+    for rate, expected in ((0, 1000), (0.01, 60_000), (0.2, 5000)):
+        queue.set_limits("ada", queued=2, rate=rate)
+        with pytest.raises(redis.ResponseError, match=f"quota_exceeded queued {expected}( |$)"):
+            queue.enqueue("ada", "c")
 
 
 def test_delayed_tasks_are_refused_until_the_first_of_them_starts(queue: Queue) -> None:
@@ -403,19 +377,19 @@ def test_limited_tenants_lose_their_slots_when_the_limit_for_all_is_lowered(queu
 @pytest.mark.parametrize("max_running", [0, 2])
 def test_a_wider_limit_for_all_lets_everybody_in_with_the_next_ticks(queue: Queue, max_running: int) -> None:
     queue.set_limits("", max_running=1)
-    names = [f"t{n}" for n in range(1200)]
+    names = [f"t{n}" for n in range(700)]
     for name in names:
         queue.enqueue(name, f"{name}/0", f"{name}/1")
     for _ in range(3):
         queue.claim(500)
-    assert (queue.queue_state()["leased"], queue.claim(10)) == (1200, [])
+    assert (queue.queue_state()["leased"], queue.claim(10)) == (700, [])
     queue.set_limits("", max_running=max_running)
     ticks = 0
     while queue.tick().next_due == queue.now:
         ticks += 1
         assert ticks < 100
     assert ticks >= 2, "a page of tenants each"
-    assert queue.queue_state()["servable"] == 1200
+    assert queue.queue_state()["servable"] == 700
     assert {lease.id for _ in range(3) for lease in queue.claim(500)} == {f"{name}/1" for name in names}
     assert not queue.client.exists(queue.key("sweep"))
 

@@ -53,24 +53,24 @@ def running_by_slots(fleet: Fleet, flooder: Sender, *sizes: int) -> list[tuple[i
     return counts
 
 
-@pytest.mark.parametrize("share", [0, 1])
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize(("count", "share"), [(1, 0), (5, 1)])
 def test_who_has_nothing_running_does_not_wait_for_long_tasks(fleet: Fleet, count: int, share: int) -> None:
     fleet.queue.configure(share=share)
     fleet.queue.tick()
     flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
-    quiet = quiet_ones(fleet, count, 30_000, 330_000)
+    seconds = 135 // count
+    quiet = quiet_ones(fleet, count, 30_000, 30_000 + 1000 * seconds)
     fleet.run(30_000)
-    assert fleet.share(flooder, 300) == pytest.approx(8, abs=0.02)
+    assert fleet.share(flooder, seconds) == pytest.approx(8, abs=0.02)
     assert waits_of(quiet) <= (200, 500)
 
 
 def test_without_a_reserve_it_does(queue: Queue) -> None:
     fleet = Fleet(queue, 10)
     flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
-    quiet = quiet_ones(fleet, 1, 30_000, 330_000)
+    quiet = quiet_ones(fleet, 1, 30_000, 165_000)
     fleet.run(30_000)
-    assert fleet.share(flooder, 300) > 9.8
+    assert fleet.share(flooder, 135) > 9.8
     fleet.run(10 * MINUTE)
     assert waits_of(quiet)[0] > 10_000
     assert not queue.client.exists(queue.key("idle"))
@@ -82,44 +82,44 @@ def test_many_with_long_tasks_do_not_get_kept_slots_for_good(fleet: Fleet) -> No
     fleet.run(20_000)
     for n in range(1, 5):
         fleet.tenant(f"flooder{n}", about(MINUTE), endless=True, at=20_000)
-    quiet = quiet_ones(fleet, 1, MINUTE, 11 * MINUTE)
-    fleet.run(15 * MINUTE)
+    quiet = quiet_ones(fleet, 1, MINUTE, 4 * MINUTE)
+    fleet.run(8 * MINUTE)
     assert first.held(fleet.now) > 0
     p99, _ = waits_of(quiet)
     assert p99 <= 300
 
 
-@pytest.mark.parametrize("share", [0, 1])
-@pytest.mark.parametrize(("heavy", "others", "due"), [(10, 12, 10 * 10 / 22), (90, 10, 8)])
-def test_weights_hold(fleet: Fleet, share: int, heavy: float, others: int, due: float) -> None:
+@pytest.mark.parametrize(("heavy", "others", "due", "share"), [(10, 12, 10 * 10 / 22, 1), (90, 10, 8, 0)])
+def test_weights_hold(fleet: Fleet, heavy: float, others: int, due: float, share: int) -> None:
     """Loans are repaid, or given: else each that waits would get one slot. All that the heavy one can get is 8."""
     fleet.queue.configure(share=share)
     fleet.queue.tick()
-    sender = fleet.tenant("heavy", about(100), weight=heavy, endless=True)
+    sender = fleet.tenant("heavy", about(500), weight=heavy, endless=True)
     for n in range(others):
-        fleet.tenant(f"t{n}", about(100), endless=True)
-    fleet.run(3000)
+        fleet.tenant(f"t{n}", about(500), endless=True)
+    fleet.run(15_000)
     assert fleet.share(sender, 30) == pytest.approx(due, rel=0.04)
 
 
 def test_a_tenant_that_was_given_slots_does_not_pay_for_them(fleet: Fleet) -> None:
     """What the light ones get ahead of the level is not charged: beside another one they have their due at once."""
-    fleet.tenant("heavy", about(100), weight=90, endless=True)
-    lights = [fleet.tenant(f"t{n}", about(100), endless=True) for n in range(10)]
-    fleet.run(30_000)
-    newcomer = fleet.tenant("newcomer", about(100), weight=90, endless=True, at=30_000)
-    before = [each.held(30_000) for each in lights]
-    assert fleet.share(newcomer, 20) == pytest.approx(4, rel=0.1)
-    assert all(each.held(50_000) - since >= 0.05 * 20_000 for each, since in zip(lights, before, strict=True))
+    fleet.tenant("heavy", about(500), weight=90, endless=True)
+    lights = [fleet.tenant(f"t{n}", about(500), endless=True) for n in range(10)]
+    fleet.run(20_000)
+    newcomer = fleet.tenant("newcomer", about(500), weight=90, endless=True, at=20_000)
+    before = [each.held(20_000) for each in lights]
+    assert fleet.share(newcomer, 30) == pytest.approx(4, rel=0.1)
+    got = [each.held(50_000) - since for each, since in zip(lights, before, strict=True)]
+    assert min(got) >= 30_000 * 10 / 190 - 550, "no more than a task behind"
 
 
-@pytest.mark.parametrize("slots", range(1, 11))
+@pytest.mark.parametrize("slots", [1, 2, 5, 6])
 def test_kept_slots_are_rounded_up_but_never_the_last_one(queue: Queue, slots: int) -> None:
     fleet = Fleet(queue, slots)
     fleet.keep(20)
     flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
     fleet.run(0)
-    assert slots - len(flooder.running) == [0, 1, 1, 1, 1, 2, 2, 2, 2, 2][slots - 1]
+    assert slots - len(flooder.running) == {1: 0, 2: 1, 5: 1, 6: 2}[slots]
     quiet = fleet.tenant("quiet", about(100), 1)
     fleet.run(0)
     assert len(quiet.running) == (slots > 1)
@@ -133,12 +133,12 @@ def test_the_reserve_follows_the_workers(fleet: Fleet) -> None:
 def test_a_guarantee_goes_before_the_reserve(fleet: Fleet) -> None:
     flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
     fleet.run(30_000)
-    guaranteed = fleet.tenant("guaranteed", about(1000), endless=True, at=30_000, guaranteed=2)
+    guaranteed = fleet.tenant("guaranteed", about(3000), endless=True, at=30_000, guaranteed=2)
     assert fleet.share(guaranteed, 10) == pytest.approx(2, abs=0.02)
     assert len(flooder.running) == 8
     fleet.run(3 * MINUTE)  # by now what it has is among the eight
-    quiet = quiet_ones(fleet, 1, 3 * MINUTE, 8 * MINUTE)
-    fleet.run(9 * MINUTE)
+    quiet = quiet_ones(fleet, 1, 3 * MINUTE, 5 * MINUTE + 30_000)
+    fleet.run(6 * MINUTE)
     assert waits_of(quiet)[0] <= 200
     assert fleet.queue.queue_state()["leased"] <= 9
 
@@ -306,14 +306,24 @@ def test_why_tells_of_kept_slots(queue: Queue) -> None:
     assert told() == (10, 2)
 
 
-@pytest.mark.timeout(600)
-def test_the_store_does_what_the_model_does_in_full_queues(redis_client: redis.Redis) -> None:
+def walk_full(redis_client: redis.Redis, seeds: int, steps: int) -> None:
+    """Walk through queues that are always full, beside the model, half of the time with the library that draws."""
     load_variant(redis_client, "draws", *SMALL_VARIANT)
     machines = [
         type("StoreMachine", (QueueMachine,), {"client": redis_client, "version": version, **chosen})
         for version, chosen in ((library.version(), {}), ("draws", SMALL))
     ]
-    for seed in range(12):
+    for seed in range(seeds):
         walk = FullWalk(machines[seed % 2](), seed)
-        for _ in range(200):
+        for _ in range(steps):
             walk.step()
+
+
+def test_the_store_does_what_the_model_does_in_full_queues(redis_client: redis.Redis) -> None:
+    walk_full(redis_client, 2, 150)
+
+
+@pytest.mark.deep("longest")
+@pytest.mark.timeout(600)
+def test_the_store_does_what_the_model_does_in_queues_that_are_full_for_long(redis_client: redis.Redis) -> None:
+    walk_full(redis_client, 12, 200)

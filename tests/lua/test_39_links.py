@@ -197,23 +197,6 @@ def test_links_taken_by_a_server_that_died_do_not_wait_for_a_time_that_went_back
     assert (queue.tick().links, len(queue.take_links())) == (1, 2)
 
 
-def test_turns_that_find_nothing_due_lead_to_the_next_and_a_call_takes_few(queue: Queue) -> None:
-    """Queues of before this version have turns that come too early."""
-    tenants = [f"t-{n:04}" for n in range(1001)]
-    for tenant in tenants:
-        queue.link(leased(queue, f"of-{tenant}", tenant), packed_link("l", "next"))
-    queue.advance(1)
-    for _ in range(11):
-        queue.take_links(hold=60_000)
-    queue.advance(100)
-    queue.close_link(name_of("l", tenant=tenants[-1]), "later", 0)
-    queue.client.zadd(queue.key("outbox_due"), dict.fromkeys(tenants, queue.now - 10))
-    found = [queue.take_links() for _ in range(4)]
-    assert [len(links) for links in found] == [0, 0, 1, 0], "five pages each"
-    assert queue.tick().links == 0
-    Keyspace(queue).check()
-
-
 @pytest.mark.parametrize("what", ["new", "taken", "mixed"])
 def test_links_do_not_wait_for_a_time_that_went_back(queue: Queue, what: str) -> None:
     queue.enqueue("ada", *(f"a-{n}" for n in range(30)))
@@ -321,6 +304,7 @@ def test_nothing_is_left_of_one_that_is_deleted(queue: Queue, how: str) -> None:
     Keyspace(queue).check()
 
 
+@pytest.mark.deep("longest")
 def test_a_tenant_with_too_many_links_has_the_next_as_dead_letters(queue: Queue) -> None:
     queue.enqueue("ada", *(f"a-{n}" for n in range(500)))
     queue.enqueue("bob", "b")
@@ -409,6 +393,7 @@ def test_a_run_remembers_what_its_handlers_enqueued(queue: Queue) -> None:
     Keyspace(queue).check()
 
 
+@pytest.mark.deep("longest")
 def test_a_call_leaves_tasks_that_remember_much_to_the_next(queue: Queue) -> None:
     ids = [f"t-{n:03}" for n in range(200)]
     queue.enqueue("ada", *ids)
@@ -556,9 +541,9 @@ def test_repair_mends_the_outbox(queue: Queue, broken: str) -> None:
 
 
 def test_a_walk_agrees_with_the_model(redis_client: redis.Redis) -> None:
-    walk_links(redis_client, 6)
+    walk_links(redis_client, 1, 100)
 
 
-@pytest.mark.deep
+@pytest.mark.deep("longest")
 def test_long_walks_agree_with_the_model(redis_client: redis.Redis) -> None:
     walk_links(redis_client, 60, 300)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .calls import LEASE_MS, START, Queue, snapshot, unpack
+from .calls import LEASE_MS, START, Listener, Queue, snapshot, unpack
 
 
 def test_a_waiting_task_that_is_cancelled_never_runs(queue: Queue) -> None:
@@ -56,13 +56,9 @@ def test_a_cancelled_task_whose_worker_dies_is_not_run_again(queue: Queue) -> No
 def test_the_servers_are_told_to_stop_a_running_task(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b")
     queue.claim()
-    with queue.client.pubsub() as listener:
-        listener.ssubscribe(queue.key("ready"))
-        assert listener.get_sharded_message(timeout=5)
+    with Listener(queue) as listener:
         queue.cancel("b", "a")
-        message = listener.get_sharded_message(timeout=5)
-        assert message
-        assert message["data"] == b"stop a"
+        assert listener.heard() == [b"stop a"]
 
 
 def test_a_delayed_task_is_moved_earlier_later_and_to_now(queue: Queue) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from .calls import START, Queue, packed_template, refused, words, writes
+from .calls import START, Queue, packed_template, refused, writes
 from .keyspace import Keyspace
 
 DAY = 86_400_000
@@ -157,18 +155,3 @@ def test_a_look_is_at_a_page_of_the_accounts(queue: Queue) -> None:
     forget(queue, 0)
     queue.claim()  # a claim drops their entries of the wake list
     assert forget(queue, 0) >= 500
-
-
-@pytest.mark.parametrize("args", [("x", 10, 0), ("0", 0, 0), ("0", 201, 0), ("0", 10, -1)])
-def test_what_is_wrong_is_refused(queue: Queue, args: tuple[object, ...]) -> None:
-    queue.enqueue("ada", "a")
-    refused(queue, "bad_request", "forget_tenants", *args, "")
-
-
-def test_an_old_server_is_told_that_a_queue_is_being_deleted(queue: Queue) -> None:
-    queue.enqueue("ada", "a")
-    words(queue.call("block_queue", 1, 1)[:1])
-    refused(queue, "deleting", "drop_tenant", "ada")
-    refused(queue, "deleting", "forget_tenants", "0", 10, 0, "")
-    refused(queue, "deleting", "waiting_tasks", "ada", "", 0, "")
-    refused(queue, "deleting", "cancel_waiting", "a")

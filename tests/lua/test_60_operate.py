@@ -27,17 +27,6 @@ def test_set_weight_returns_the_weight_before(queue: Queue) -> None:
     assert queue.tenant("ada").weight == 2500
 
 
-@pytest.mark.parametrize("weight", [0, -1, 10_000_001, 1.5, "nan", "inf", "", "heavy"])
-def test_a_weight_out_of_range_is_refused(queue: Queue, weight: object) -> None:
-    refused(queue, "bad_request weight", "set_weight", "ada", weight)
-
-
-@pytest.mark.parametrize("verb", ["set_weight", "pause", "resume"])
-def test_a_tenant_whose_name_could_bend_a_key_is_refused(queue: Queue, verb: str) -> None:
-    refused(queue, "bad_request tenant", verb, "a:b", 1000)
-    refused(queue, "bad_request tenant", "set_weight", "", 1000)
-
-
 @pytest.mark.parametrize("tenant", ["", "ada"])
 def test_pause_and_resume_say_how_it_was_before(queue: Queue, tenant: str) -> None:
     queue.enqueue("ada", "a")
@@ -67,22 +56,13 @@ def test_a_lost_lease_of_a_paused_tenant_comes_back_and_waits(queue: Queue) -> N
     assert queue.claim()[0].id == "a"
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_takes_its_range_and_no_more(queue: Queue, name: str) -> None:
-    lowest, highest = SETTINGS[name]
-    for value in (lowest, highest):
-        queue.configure(**{name: value})
-        assert queue.queue_state()[name] == value
-    for wrong in (lowest - 1, highest + 1, lowest + 0.5, "nan", "", "much"):
-        refused(queue, f"bad_request {name}", "configure", name, wrong)
-
-
-def test_settings_change_all_or_none(queue: Queue) -> None:
-    refused(queue, "bad_request nonsense", "configure", "lease_ms", 5000, "nonsense", 1)
-    refused(queue, "bad_request now", "configure", "now", 5000)
-    refused(queue, "bad_request lease_ms", "configure", "lease_ms")
-    queue.configure(lease_ms=5000, max_attempts=2)
-    assert (queue.queue_state()["lease_ms"], queue.queue_state()["max_attempts"]) == (5000, 2)
+def test_a_setting_takes_its_range_and_no_more(queue: Queue) -> None:
+    for name, (lowest, highest) in SETTINGS.items():
+        for value in (lowest, highest):
+            queue.configure(**{name: value})
+            assert queue.queue_state()[name] == value, name
+        for wrong in (lowest - 1, highest + 1, lowest + 0.5, "nan", "", "much"):
+            refused(queue, f"bad_request {name}", "configure", name, wrong)
 
 
 def test_a_new_lease_time_holds_for_the_next_lease(queue: Queue) -> None:
@@ -143,9 +123,3 @@ def test_purge_and_replay_twice_have_one_effect(queue: Queue) -> None:
     before = {key: value for key, value in snapshot(queue).items() if not key.endswith(b":queue")}
     assert queue.call("replay", "a", "b") == queue.call("purge", "a", "b") == [b"gone", b"gone"]
     assert {key: value for key, value in snapshot(queue).items() if not key.endswith(b":queue")} == before
-
-
-@pytest.mark.parametrize("verb", ["replay", "purge"])
-def test_no_ids_and_too_many_ids_are_refused(queue: Queue, verb: str) -> None:
-    refused(queue, "bad_request ids", verb)
-    refused(queue, "bad_request ids", verb, *range(501))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .calls import LEASE_MS, START, Queue, options, refused
+from .calls import LEASE_MS, START, Listener, Queue
 
 DAY_MS = 86_400_000
 
@@ -224,21 +224,6 @@ def test_opening_adding_and_closing_again_change_nothing(queue: Queue) -> None:
     assert queue.batch("b")[:4] == ("closed", "ada", 3, 1)  # type: ignore[index]
 
 
-def test_what_is_refused(queue: Queue) -> None:
-    queue.open_batch("b")
-    queue.call("close_batch", "b")
-    refused(queue, "batch_closed batch", "enqueue", "ada", "x", options(batch="b"), b"{}")
-    refused(queue, "not_found batch", "enqueue", "bob", "x", options(batch="b"), b"{}")
-    refused(queue, "not_found batch", "enqueue", "ada", "x", options(batch="none"), b"{}")
-    for max_running in (-1, 1.5, "x", 1_000_001):
-        refused(queue, "bad_request max_running", "open_batch", "ada", "c", max_running, "", "", "")
-    refused(queue, "bad_request tenant", "open_batch", "a:b", "c", 0, "", "", "")
-    refused(queue, "too_large payload", "open_batch", "ada", "c", 0, "", "x" * 65_536, "")
-    refused(queue, "not_found batch", "close_batch", "none")
-    refused(queue, "not_found batch", "cancel_batch", "none")
-    assert queue.batch("none") is None
-
-
 def test_a_batch_is_forgotten_a_day_after_it_was_complete(queue: Queue) -> None:
     queue.open_batch("b")
     queue.call("close_batch", "b")
@@ -267,15 +252,10 @@ def test_a_result_is_kept_as_long_as_was_asked(queue: Queue) -> None:
 def test_who_waits_for_a_result_is_told_of_the_end(queue: Queue, how: str, told: int) -> None:
     queue.enqueue("ada", "a", result=1000)
     queue.enqueue("ada", "plain")
-    with queue.client.pubsub() as listener:
-        listener.ssubscribe(queue.key("ready"))
-        assert listener.get_sharded_message(timeout=5)
+    with Listener(queue) as listener:
         for lease in queue.claim(5):
             queue.end(how, lease)
-        queue.client.spublish(queue.key("ready"), "marker")
-        heard = []
-        while (message := listener.get_sharded_message(timeout=5)) and message["data"] != b"marker":
-            heard.append(message["data"])
+        heard = listener.heard()
     assert heard.count(b"end a") == told
     assert b"end plain" not in heard
 

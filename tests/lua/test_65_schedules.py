@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-import redis
 
 from .calls import LEASE_MS, START, Queue, refused, snapshot, unpack, words, writes
 from .calls import packed_template as template
@@ -330,32 +329,6 @@ def test_a_hundred_fire_in_one_call_and_no_more(queue: Queue) -> None:
     refused(queue, "bad_request fires", "fire", *fires)
     assert words(queue.call("fire", *fires[:300])) == ["ok"] * 100
     assert queue.tick().fires == 1
-
-
-def test_a_bad_fire_among_good_ones_refuses_all(queue: Queue) -> None:
-    schedule(queue)
-    queue.advance(HOUR)
-    refused(queue, "bad_request next_at", "fire", "ada/nightly", revision_of(queue), queue.now + 1, "ada/x", b"", "?")
-
-
-def test_on_a_full_store_a_due_schedule_stays_due(queue: Queue) -> None:
-    schedule(queue, misfire=ONCE)
-    queue.advance(HOUR)
-    revision = revision_of(queue)
-    queue.client.config_set("maxmemory", 1)
-    try:
-        for verb, *args in (
-            ("fire", "ada/nightly", revision, queue.now + HOUR),
-            ("schedule", "ada", "more", queue.now, SKIP, TIMING, template()),
-        ):
-            with pytest.raises(redis.OutOfMemoryError):
-                queue.call(verb, *args)
-        assert queue.tick().fires == 1
-        assert queue.call("pause_schedule", "ada", "nightly") == 0
-        assert queue.call("resume_schedule", "ada", "nightly", revision_of(queue), queue.now) == b"ok"
-        assert queue.call("unschedule", "ada", "nightly") == b"ok"
-    finally:
-        queue.client.config_set("maxmemory", 0)
 
 
 def test_fires_count_into_the_fair_share_like_any_task(queue: Queue) -> None:

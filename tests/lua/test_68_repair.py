@@ -47,12 +47,12 @@ def walked(client: redis.Redis, seed: int, steps: int = 60) -> Queue:
     return machine.queue
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_a_sound_queue_stays_as_it_is(redis_client: redis.Redis, seed: int) -> None:
-    queue = walked(redis_client, seed)
-    before = kept(queue)
-    assert repair(queue) == {}
-    assert kept(queue) == before
+def test_a_sound_queue_stays_as_it_is(redis_client: redis.Redis) -> None:
+    for seed in range(2):
+        queue = walked(redis_client, seed)
+        before = kept(queue)
+        assert repair(queue) == {}, seed
+        assert kept(queue) == before, seed
 
 
 def places(keys: Keyspace) -> dict[str, str]:
@@ -104,8 +104,6 @@ MADE_ANEW = {
     "ready", "wake", "class", "tombstone", "priorities", "due", "leases", "bundles", "expiring", "deaths",
     "dead_counts", "turns", "accounts", "tenants", "extended", "done", "members",
 }  # fmt: skip
-WALKS = range(10)
-BROKEN = 10  # things broken, one after the other, on a queue of each walk
 
 
 def check_mended(queue: Queue, before: Keyspace, broken: str) -> None:
@@ -138,13 +136,12 @@ def break_and_mend(client: redis.Redis, seed: int) -> None:
         raise AssertionError(f"seed {seed}, broken: {breaker.done}") from error
 
 
-@pytest.mark.parametrize("walk", WALKS)
-def test_a_queue_with_something_broken_is_sound_again(redis_client: redis.Redis, walk: int) -> None:
-    for seed in range(walk * BROKEN, (walk + 1) * BROKEN):
+def test_a_queue_with_something_broken_is_sound_again(redis_client: redis.Redis) -> None:
+    for seed in range(12):
         break_and_mend(redis_client, seed)
 
 
-@pytest.mark.deep
+@pytest.mark.deep("longest")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("walk", range(10))
 def test_many_queues_with_something_broken_are_sound_again(redis_client: redis.Redis, walk: int) -> None:
@@ -158,7 +155,7 @@ def small_slices(client: redis.Redis) -> Queue:
     return Queue(client, version="slices")
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_repair_that_is_left_is_gone_on_with(redis_client: redis.Redis, seed: int) -> None:
     queue = walked(redis_client, 5000 + seed)
     slices, before, breaker = small_slices(redis_client), Keyspace(queue), Breaker(queue, seed)
@@ -254,7 +251,7 @@ def test_leases_that_could_not_be_extended_meanwhile_get_a_whole_lease_from_the_
 
 
 def test_no_call_looks_at_more_than_a_slice(queue: Queue) -> None:
-    for start in range(0, 6000, 500):
+    for start in range(0, 2000, 500):
         queue.enqueue("ada", *(f"t{n:04}" for n in range(start, start + 500)), expires_in=10**6)
     for n in range(100):
         queue.enqueue(f"tenant-{n}", f"one-{n}", delay=5)
@@ -268,7 +265,7 @@ def test_no_call_looks_at_more_than_a_slice(queue: Queue) -> None:
         outcome, number, *_ = queue.call("repair", number)
         most, calls = max(most, commands_run(queue) - work), calls + 1
         assert int(queue.client.info("commandstats")["cmdstat_fcall"]["calls"]) == before + 1
-    assert calls > 6000 / 400
+    assert calls > 2000 / 400
     assert most < 2500, "commands in one call"
     Keyspace(queue).check()
     assert queue.peek("ada", 3) == ["t0500", "t0501", "t0502"]

@@ -108,14 +108,14 @@ def test_queues_share_nothing(queue: Queue) -> None:
     assert len(other.claim(5)) == len(queue.claim(5)) == 1
 
 
-@pytest.mark.parametrize("path", SECTIONS, ids=lambda path: path.name)
-def test_a_section_has_no_state_at_its_top_level(path: Path) -> None:
+def test_sections_have_no_state_at_their_top_level() -> None:
     """A top-level local may be a constant or a function; none is assigned to later, and no name is global."""
-    text = re.sub(r"--[^\n]*", "", path.read_text())
-    for line in re.findall(r"^\w[^\n]*", text, re.MULTILINE):
-        assert TOP_LEVEL.match(line), f"not a constant, a function or a registration: {line}"
-    changed = re.findall(r"^\s*[A-Z][A-Z_]+[\w.\[\]']* = .*", text, re.MULTILINE)
-    assert changed == [], "a constant is changed"
+    for path in SECTIONS:
+        text = re.sub(r"--[^\n]*", "", path.read_text())
+        for line in re.findall(r"^\w[^\n]*", text, re.MULTILINE):
+            assert TOP_LEVEL.match(line), f"{path.name}: not a constant, a function or a registration: {line}"
+        changed = re.findall(r"^\s*[A-Z][A-Z_]+[\w.\[\]']* = .*", text, re.MULTILINE)
+        assert changed == [], f"{path.name}: a constant is changed"
 
 
 def test_every_verb_says_what_it_takes_and_gives() -> None:
@@ -128,13 +128,13 @@ def test_every_verb_says_what_it_takes_and_gives() -> None:
             assert re.search(rf"^--   {word} ", header[0], re.MULTILINE), f"{verb} does not say its {word}"
 
 
-@pytest.mark.parametrize("path", SECTIONS, ids=lambda path: path.name)
-def test_a_section_and_its_functions_stay_small(path: Path) -> None:
-    text = path.read_text()
-    assert text.count("\n") <= 260
-    for function in re.findall(r"^(?:local )?function .*?^end", text, re.MULTILINE | re.DOTALL):
-        assert function.count("\n") <= 40, function.splitlines()[0]
-    assert max(map(len, text.splitlines())) <= 120
+def test_sections_and_their_functions_stay_small() -> None:
+    for path in SECTIONS:
+        text = path.read_text()
+        assert text.count("\n") <= 260, path.name
+        for function in re.findall(r"^(?:local )?function .*?^end", text, re.MULTILINE | re.DOTALL):
+            assert function.count("\n") <= 40, f"{path.name}: {function.splitlines()[0]}"
+        assert max(map(len, text.splitlines())) <= 120, path.name
 
 
 def test_all_that_sections_keep_in_a_call_is_listed_where_it_opens() -> None:

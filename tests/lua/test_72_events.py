@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from .calls import LEASE_MS, START, Queue, Told, options, refused, writes
+from .calls import LEASE_MS, START, Listener, Queue, Told, writes
 
 
 def test_each_end_and_each_failed_attempt_is_told_in_order(queue: Queue) -> None:
@@ -181,19 +179,12 @@ def test_a_long_error_is_cut(queue: Queue) -> None:
 
 
 def test_new_events_are_announced_once_a_call_for_each_tenant(queue: Queue) -> None:
-    with queue.client.pubsub() as heard:
-        heard.ssubscribe(queue.key("ready"))
+    with Listener(queue) as listener:
         queue.enqueue("ada", "a", "b", events=1)
         queue.enqueue("bob", "c", events=1)
         queue.enqueue("cyd", "plain")
         queue.settle(*(("ack", lease.id, 1) for lease in queue.claim(9)))
-        messages = []
-        while (message := heard.get_sharded_message(timeout=1)) is not None:
-            if message["type"] == "smessage":
-                messages.append(message["data"])
-            if len(messages) == 2:
-                break
-        assert sorted(messages) == [b"event ada", b"event bob"]
+        assert sorted(listener.heard()) == [b"event ada", b"event bob"]
 
 
 def test_a_full_store_still_tells(queue: Queue) -> None:
@@ -205,26 +196,3 @@ def test_a_full_store_still_tells(queue: Queue) -> None:
         assert queue.events().short == [("done", "a")]
     finally:
         queue.client.config_set("maxmemory", 0)
-
-
-@pytest.mark.parametrize(
-    ("args", "field"),
-    [
-        (("a b", 0, 1), "tenant"),
-        (("", 0, 1), "tenant"),
-        (("ada", -1, 1), "after"),
-        (("ada", "1.5", 1), "after"),
-        (("ada", "x", 1), "after"),
-        (("ada", 2**53, 1), "after"),
-        (("ada", 0, 0), "count"),
-        (("ada", 0, 501), "count"),
-        (("ada", 0, ""), "count"),
-    ],
-)
-def test_what_is_refused(queue: Queue, args: tuple[object, ...], field: str) -> None:
-    queue.enqueue("ada", "a", events=1)
-    refused(queue, f"bad_request {field}", "events", *args)
-
-
-def test_options_without_the_flag_are_too_short(queue: Queue) -> None:
-    refused(queue, "bad_request options", "enqueue", "ada", "a", options(events=1)[:-1], b"1")

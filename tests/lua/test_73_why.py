@@ -196,12 +196,11 @@ class Mill:
 
 # limits of ada's, weight of ada's, tasks before hers; beside bob and cyd, whose backlog never ends
 STARTS = [
-    ({}, 1000, 60),
-    ({}, 3000, 200),
+    ({}, 3000, 60),
     ({}, 1000, 3),
-    ({"max_running": 1}, 1000, 20),
-    ({"rate": 5, "burst": 1}, 1000, 30),
-    ({"guaranteed": 6}, 1000, 100),
+    ({"max_running": 1}, 1000, 10),
+    ({"rate": 5, "burst": 1}, 1000, 10),
+    ({"guaranteed": 6}, 1000, 40),
 ]
 
 
@@ -214,8 +213,8 @@ def test_a_start_comes_within_half_and_twice_the_time_that_was_told(
     if limits:
         queue.set_limits("ada", **limits)
     for name in ("ada", "bob", "cyd"):
-        queue.enqueue(name, *(f"{name}{n}" for n in range(500)))
-    mill.run(lambda: len(mill.started) >= 200)
+        queue.enqueue(name, *(f"{name}{n}" for n in range(300)))
+    mill.run(lambda: len(mill.started) >= 100)
     before = sum(id.startswith("ada") for id in mill.started)
     id = f"ada{before + ahead}"
     found = why(queue, id, slots=8)

@@ -18,7 +18,7 @@ from fairq.store import library
 
 from .calls import HEAD, START, Queue, random_values
 
-TENANTS = 1000
+TENANTS = 300
 MAX_LAG, MEAN_LAG = 8, 1
 
 
@@ -87,41 +87,40 @@ def fcall(pipeline: redis.client.Pipeline, queue: Queue, verb: str, *args: objec
     pipeline.fcall(library.function_name(verb), 1, queue.prefix, START, rolled, *args)
 
 
-@pytest.fixture
-def fair_weights() -> list[int]:
-    """A thousand weights, 1 to 10."""
+def weights(count: int) -> list[int]:
+    """Draw so many weights, 1 to 10."""
     source = random.Random(7)
-    return [source.randint(1, 10) for _ in range(TENANTS)]
+    return [source.randint(1, 10) for _ in range(count)]
 
 
-def test_lag_stays_within_bounds_in_batches(queue: Queue, fair_weights: list[int]) -> None:
-    backlog = Backlog(queue, fair_weights, 20)
-    backlog.serve(20_000, batch=100)
+def test_lag_stays_within_bounds_in_batches(queue: Queue) -> None:
+    backlog = Backlog(queue, weights(TENANTS), 20)
+    backlog.serve(6_000, batch=100)
     backlog.assert_fair()
 
 
-def test_lag_stays_within_bounds_one_by_one(queue: Queue, fair_weights: list[int]) -> None:
-    backlog = Backlog(queue, fair_weights, 10)
-    backlog.serve(3_000, batch=1)
+def test_lag_stays_within_bounds_one_by_one(queue: Queue) -> None:
+    backlog = Backlog(queue, weights(TENANTS), 10)
+    backlog.serve(1_000, batch=1)
     backlog.assert_fair()
 
 
-@pytest.mark.deep
+@pytest.mark.deep("fairness")
 @pytest.mark.timeout(600)
-def test_lag_does_not_grow(queue: Queue, fair_weights: list[int]) -> None:
-    backlog = Backlog(queue, fair_weights, 40)
+def test_lag_of_a_thousand_does_not_grow(queue: Queue) -> None:
+    backlog = Backlog(queue, weights(1000), 40)
     for _ in range(5):
         backlog.serve(20_000, batch=100)
         backlog.assert_fair()
 
 
 def test_a_quiet_tenant_is_among_the_next_dispatches(queue: Queue) -> None:
-    """A tenant that asks for less than its share waits for nobody: one task per round of the thousand others."""
+    """A tenant that asks for less than its share waits for nobody: one task per round of the others."""
     backlog = Backlog(queue, [1] * TENANTS, 6)
     for turn in range(4):
-        backlog.serve(1100, batch=100)
+        backlog.serve(400, batch=100)
         queue.enqueue("quiet", f"quiet-{turn}")
-        assert f"quiet-{turn}" in [lease.id for _ in range(3) for lease in queue.claim(1)]
+        assert f"quiet-{turn}" in [lease.id for _ in range(8) for lease in queue.claim(1)]
 
 
 def test_a_new_weight_acts_on_the_backlog_at_once(queue: Queue) -> None:
@@ -136,9 +135,10 @@ def test_a_new_weight_acts_on_the_backlog_at_once(queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("one", "nine", "tasks"),
     [
-        pytest.param(34_000, 1_000, 10_000, id="one-long"),
-        pytest.param(1_000, 34_000, 3_000, id="one-short"),
-        pytest.param(1_000, 34_000, 10_000, id="one-short-for-long", marks=pytest.mark.deep),
+        pytest.param(34_000, 1_000, 3_000, id="one-long"),
+        pytest.param(1_000, 34_000, 1_000, id="one-short"),
+        pytest.param(34_000, 1_000, 10_000, id="one-long-for-long", marks=pytest.mark.deep("fairness")),
+        pytest.param(1_000, 34_000, 10_000, id="one-short-for-long", marks=pytest.mark.deep("fairness")),
     ],
 )
 def test_worker_seconds_follow_the_weights_whatever_the_tasks_take(
@@ -147,8 +147,9 @@ def test_worker_seconds_follow_the_weights_whatever_the_tasks_take(
     """Ten equal tenants on ten slots, one of them with tasks 34 times as long, or as short: each gets a tenth."""
     workers = Workers(queue, {f"t{n}": nine if n else one for n in range(10)}, slots=10)
     workers.finish(tasks)
+    allowed = 0.002 if tasks >= 10_000 else 0.005
     for name, share in workers.shares().items():
-        assert abs(share - 0.1) <= 0.1 * 0.02, f"{name} got {share:.4f} of the worker-seconds"
+        assert abs(share - 0.1) <= allowed, f"{name} got {share:.4f} of the worker-seconds"
 
 
 class Workers:

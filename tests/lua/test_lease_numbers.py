@@ -60,26 +60,23 @@ def finish(queue: Queue, lease: Leased) -> None:
 ENDS = [reject_and_purge, lose_and_purge, exhaust_and_trim, cancel_and_reap, cancel_and_release, finish]
 
 
-@pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
-def test_a_lease_does_not_fit_another_task_of_its_id(
-    queue: Queue, end: Callable[[Queue, Leased], None], action: str
-) -> None:
+def test_a_lease_does_not_fit_another_task_of_its_id(queue: Queue, end: Callable[[Queue, Leased], None]) -> None:
     queue.enqueue("ada", "a", max_attempts=1)
     (old,) = queue.claim()
     end(queue, old)
     assert queue.enqueue("ada", "a") == ["ok"]
     before = snapshot(queue)
-    assert queue.end(action, old) == "gone"
+    assert {queue.end(action, old) for action in ACTIONS} == {"gone"}
     assert snapshot(queue) == before
     (new,) = queue.claim()
     assert (new.id, new.attempt) == (old.id, old.attempt)
     before = snapshot(queue)
-    assert queue.end(action, old) == "stale"
+    assert {queue.end(action, old) for action in ACTIONS} == {"stale"}
     assert snapshot(queue) == before
     assert queue.state("a") == "leased"
     assert queue.end("ack", new) == "ok"
-    assert queue.end(action, old) == "stale"
+    assert {queue.end(action, old) for action in ACTIONS} == {"stale"}
 
 
 def test_tasks_of_one_claim_share_a_number_and_no_other_claim_has_it(queue: Queue) -> None:
@@ -97,7 +94,7 @@ def test_claims_of_one_ms_have_different_numbers_that_rise(queue: Queue, now: in
     assert numbers[0] == max(1, (now - SINCE) * 32)
 
 
-@pytest.mark.parametrize("back", [1, 1000, 60_001, 86_400_000])
+@pytest.mark.parametrize("back", [1, 86_400_000])
 def test_numbers_rise_though_the_clock_goes_back(queue: Queue, back: int) -> None:
     queue.now = SINCE + 10**11
     queue.enqueue("ada", *"abc")
@@ -107,15 +104,6 @@ def test_numbers_rise_though_the_clock_goes_back(queue: Queue, back: int) -> Non
     queue.advance(back)
     (third,) = queue.claim()
     assert (second.lease, third.lease) == (first.lease + 1, first.lease + 2)
-
-
-def test_a_clock_that_was_far_ahead_leaves_numbers_that_rise(queue: Queue) -> None:
-    queue.now = SINCE + 10**11
-    queue.enqueue("ada", *"abc")
-    queue.advance(10**10)
-    (ahead,) = queue.claim()
-    queue.advance(-(10**10))
-    assert [queue.claim()[0].lease for _ in range(2)] == [ahead.lease + 1, ahead.lease + 2]
 
 
 def test_a_number_that_a_failover_has_lost_is_not_given_again(queue: Queue) -> None:

@@ -7,10 +7,11 @@ import struct
 from typing import Any
 
 import pytest
+import redis
 
 from fairq.store import library
 
-from .calls import START, VERBS, Queue, options, packed_link, packed_template, refused
+from .calls import START, VERBS, Queue, options, packed_link, packed_template, snapshot
 
 TOO_MANY = [f"id-{n}" for n in range(501)]
 NAMES = ("", "a b", "a:b", "a{b}", "a\n", "a/b", "\u00e4", "a" * 129)
@@ -104,11 +105,12 @@ REFUSED: dict[str, Rows] = {
         "bad_request witness": [(1, witness) for witness in WITNESSES],
     },
     "cancel": IDS_ONCE,
-    "cancel_waiting": IDS_ONCE,
+    "cancel_waiting": {"bad_request ids": [*IDS_ONCE["bad_request ids"], tuple(TOO_MANY[:65])]},
     "waiting_tasks": {
         "bad_request tenant": [(name, "", 0, "") for name in NAMES],
         "bad_request cursor": [
-            ("ada", cursor, 0, "") for cursor in ("x", "1 0 0 0", "-1 0 0 0 ", "1.5 0 0 0 ", f"1 0 0 {'9' * 23} ")
+            ("ada", cursor, 0, "")
+            for cursor in ("x", "1 0 0 0", "-1 0 0 0 ", "1.5 0 0 0 ", "1 102 z 0 ", f"1 0 0 {'9' * 23} ")
         ],
         "bad_request older_than_ms": [("ada", "", ms, "") for ms in TIMES],
     },
@@ -357,9 +359,12 @@ def test_what_is_refused_is_named_and_changes_nothing(filled: Queue, verb: str) 
     if verb == "add_webhook":
         for n, id in enumerate(HOOKS[:64]):
             filled.call("add_webhook", id, "https://a/", "copied", int(n < 15), "")
+    before = snapshot(filled)
     for refusal, rows in REFUSED[verb].items():
         for args in rows:
-            refused(filled, refusal, verb, *args)
+            with pytest.raises(redis.ResponseError, match=f"^FAIRQ {refusal}( |$)"):
+                filled.call(verb, *args)
+    assert snapshot(filled) == before
 
 
 def test_every_function_is_in_the_table() -> None:

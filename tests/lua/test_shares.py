@@ -31,7 +31,7 @@ def fleet(queue: Queue) -> Fleet:
 
 
 def test_short_tasks_first_do_not_buy_long_ones_a_larger_share(fleet: Fleet) -> None:
-    honest(fleet, 10)
+    honest(fleet, 10, 500)
     gamer = fleet.tenant("gamer", lambda n, r: r.uniform(1, 3) if n < 100 else 5000, 100, at=3000)
     fleet.run(8000)
     assert gamer.started == 100
@@ -41,22 +41,22 @@ def test_short_tasks_first_do_not_buy_long_ones_a_larger_share(fleet: Fleet) -> 
 
 @pytest.mark.parametrize("ends", ["nack", "release"])
 def test_leases_handed_back_at_once_do_not_buy_a_larger_share(fleet: Fleet, ends: str) -> None:
-    honest(fleet, 10)
+    honest(fleet, 10, 500)
     gamer = fleet.tenant("gamer", lambda *_: 1, 100, at=1000, ends=ends)
-    fleet.run(3000)
-    assert gamer.started > 500
+    fleet.run(1500)
+    assert gamer.started > 50
     gamer.length, gamer.ends = about(5000), "ack"
-    assert fleet.share(gamer, 30) == pytest.approx(10 / 11, rel=0.2)
+    assert fleet.share(gamer, 20) == pytest.approx(10 / 11, rel=0.2)
 
 
 def test_a_newcomer_whose_tasks_are_long_gets_its_share(fleet: Fleet) -> None:
-    honest(fleet, 10)
+    honest(fleet, 10, 500)
     newcomer = fleet.tenant("newcomer", about(5000), 200, at=3000)
     fleet.run(3000)
     assert fleet.share(newcomer, 30) == pytest.approx(10 / 11, rel=0.1)
 
 
-@pytest.mark.deep
+@pytest.mark.deep("fairness")
 def test_a_tenant_whose_tasks_were_long_and_are_short_now_does_not_starve(fleet: Fleet) -> None:
     honest(fleet, 50)
     tenant = fleet.tenant("tenant", lambda n, r: 6000 if n < 10 else 100.0, 10)
@@ -67,39 +67,39 @@ def test_a_tenant_whose_tasks_were_long_and_are_short_now_does_not_starve(fleet:
 
 
 def test_who_joins_beside_a_limited_tenant_gets_no_more_than_the_other(fleet: Fleet) -> None:
-    fleet.tenant("capped", about(100), endless=True, max_running=1)
-    other = fleet.tenant("other", about(100), endless=True)
-    fleet.run(60_000)
-    fleet.tenant("newcomer", about(100), endless=True, at=60_000)
-    assert fleet.share(other, 20) == pytest.approx(4.5, rel=0.02)
+    fleet.tenant("capped", about(1000), endless=True, max_running=1)
+    other = fleet.tenant("other", about(1000), endless=True)
+    fleet.run(30_000)
+    fleet.tenant("newcomer", about(1000), endless=True, at=30_000)
+    assert fleet.share(other, 60) == pytest.approx(4.5, rel=0.04)
 
 
 @pytest.mark.parametrize("share", [0, 1])
 def test_who_joins_beside_a_guarantee_gets_as_much_as_the_others(fleet: Fleet, share: int) -> None:
     fleet.queue.configure(share=share)
-    fleet.tenant("guaranteed", about(100), endless=True, guaranteed=5)
-    honest(fleet, 9)
-    fleet.run(40_000)
-    newcomer = fleet.tenant("newcomer", about(100), endless=True, at=40_000)
-    assert fleet.share(newcomer, 20) == pytest.approx(0.5, rel=0.1)
+    fleet.tenant("guaranteed", about(1000), endless=True, guaranteed=5)
+    honest(fleet, 9, 1000)
+    fleet.run(20_000)
+    newcomer = fleet.tenant("newcomer", about(1000), endless=True, at=20_000)
+    assert fleet.share(newcomer, 60) == pytest.approx(0.5, rel=0.15)
 
 
-@pytest.mark.parametrize("others", [3, 30])
+@pytest.mark.parametrize("others", [3, pytest.param(30, marks=pytest.mark.deep("fairness"))])
 def test_who_joins_where_quiet_tenants_come_and_go_gets_no_more_than_the_others(queue: Queue, others: int) -> None:
     fleet = Fleet(queue, 10)
     honest(fleet, others)
     source = random.Random(3)
     for n in range(4):
         quiet, at = fleet.tenant(f"quiet{n}", about(20)), 0.0
-        while (at := at + source.expovariate(1 / 100)) < 30_000:
+        while (at := at + source.expovariate(1 / 100)) < 10_000:
             fleet.arrive(round(at), quiet, 1)
-    fleet.run(20_000)
-    newcomer = fleet.tenant("newcomer", about(100), endless=True, at=20_000)
+    fleet.run(5_000)
+    newcomer = fleet.tenant("newcomer", about(100), endless=True, at=5_000)
     other = fleet.senders["t0"]
-    before = other.held(20_000)
-    share = fleet.share(newcomer, 8)
+    before = other.held(5_000)
+    share = fleet.share(newcomer, 4)
     lease_s = 0.11
-    assert abs(share * 8 - (other.held(28_000) - before) / 1000) <= 3 * lease_s
+    assert abs(share * 4 - (other.held(9_000) - before) / 1000) <= 3 * lease_s
 
 
 def test_tasks_of_no_time_take_no_more_than_their_share_of_the_dispatches(queue: Queue) -> None:
@@ -134,7 +134,7 @@ def spread(ms: float) -> Length:
     return lambda _, source: ms * source.uniform(0.5, 1.5)
 
 
-@pytest.mark.deep
+@pytest.mark.deep("fairness")
 @pytest.mark.one_store
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
@@ -149,7 +149,7 @@ def test_thirty_tenants_with_lengths_of_all_kinds_are_within_five_per_cent_after
     assert largest_error(fleet, [1.5 * ms for ms in lengths]) <= 0.05
 
 
-@pytest.mark.deep
+@pytest.mark.deep("fairness")
 @pytest.mark.timeout(600)
 def test_one_of_weight_ten_among_twenty_gets_its_share(queue: Queue) -> None:
     fleet, lengths = Fleet(queue, 20), [200, 5, 50, 500] * 5 + [200]
@@ -191,24 +191,24 @@ def play(client: redis.Redis, others: int, ms: int, weight: float, moves: list[t
     assert fleet.worst_lag <= 3 * longest, f"{fleet.worst_lag:.0f} ms behind, leases of {longest:.0f}"
 
 
-def games(client: redis.Redis, count: int) -> None:
-    """Play so many games."""
+def games(client: redis.Redis, count: int, *, are_fixed: bool = False) -> None:
+    """Play so many games, always the same ones if they are fixed."""
     contest = given(
         others=st.sampled_from([2, 9, 20]),
         ms=st.sampled_from([50, 200]),
         weight=st.sampled_from([0.5, 1, 4]),
         moves=MOVES,
     )
-    settings(max_examples=count, phases=[Phase.reuse, Phase.generate])(
+    settings(max_examples=count, phases=[Phase.generate], derandomize=are_fixed, database=None)(
         contest(lambda others, ms, weight, moves: play(client, others, ms, weight, moves))
     )()
 
 
 def test_no_tenant_can_push_others_below_their_share(redis_client: redis.Redis) -> None:
-    games(redis_client, 20)
+    games(redis_client, 5, are_fixed=True)
 
 
-@pytest.mark.deep
+@pytest.mark.deep("fairness")
 @pytest.mark.one_store
 @pytest.mark.timeout(1200)
 def test_no_tenant_can_push_others_below_their_share_in_many_games(redis_client: redis.Redis) -> None:

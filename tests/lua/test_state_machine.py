@@ -19,12 +19,11 @@ def run(client: redis.Redis, examples: int, steps: int) -> None:
         run_state_machine_as_test(machine, settings=settings(max_examples=examples // 2, stateful_step_count=steps))
 
 
-@pytest.mark.timeout(600)
 def test_the_store_does_what_the_model_does(redis_client: redis.Redis) -> None:
-    run(redis_client, 60, 40)
+    run(redis_client, 16, 40)
 
 
-@pytest.mark.deep
+@pytest.mark.deep("longest")
 @pytest.mark.timeout(900)
 def test_the_store_does_what_the_model_does_in_long_histories(redis_client: redis.Redis) -> None:
     run(redis_client, 150, 100)
