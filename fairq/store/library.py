@@ -34,7 +34,13 @@ class Field(NamedTuple):
     @property
     def code(self) -> str:
         """Return its struct format; of a text, that of its length."""
-        return re.sub(r"c(\d+)", r"\1s", _TEXTS.get(self.type, self.type).removesuffix("c0"))
+        return _code(self.type)
+
+
+@cache
+def _code(type: str) -> str:
+    """Turn a type of lua/02_formats.lua into a struct format; that of a text is its length's."""
+    return re.sub(r"c(\d+)", r"\1s", _TEXTS.get(type, type).removesuffix("c0"))
 
 
 class Format(NamedTuple):
