@@ -34,13 +34,7 @@ class Field(NamedTuple):
     @property
     def code(self) -> str:
         """Return its struct format; of a text, that of its length."""
-        return _code(self.type)
-
-
-@cache
-def _code(type: str) -> str:
-    """Turn a type of lua/02_formats.lua into a struct format; that of a text is its length's."""
-    return re.sub(r"c(\d+)", r"\1s", _TEXTS.get(type, type).removesuffix("c0"))
+        return re.sub(r"c(\d+)", r"\1s", _TEXTS.get(self.type, self.type).removesuffix("c0"))
 
 
 class Format(NamedTuple):
@@ -85,8 +79,9 @@ class Format(NamedTuple):
             if field.type == "rest":
                 values[field.name], at = packed[at:], len(packed)
                 break
-            (number,) = struct.unpack_from("<" + field.code, packed, at)
-            at += struct.calcsize("<" + field.code)
+            fixed = _struct(field.type)
+            (number,) = fixed.unpack_from(packed, at)
+            at += fixed.size
             if field.type in _TEXTS:
                 text = packed[at : at + number]
                 values[field.name], at = text if field.name in _BYTES else text.decode(), at + number
@@ -113,6 +108,11 @@ class Format(NamedTuple):
                 "end",
             ]
         )
+
+
+@cache
+def _struct(type: str) -> struct.Struct:
+    return struct.Struct("<" + Field("", type).code)
 
 
 def formats() -> dict[str, Format]:
