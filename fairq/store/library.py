@@ -79,8 +79,9 @@ class Format(NamedTuple):
             if field.type == "rest":
                 values[field.name], at = packed[at:], len(packed)
                 break
-            (number,) = struct.unpack_from("<" + field.code, packed, at)
-            at += struct.calcsize("<" + field.code)
+            fixed = _struct(field.type)
+            (number,) = fixed.unpack_from(packed, at)
+            at += fixed.size
             if field.type in _TEXTS:
                 text = packed[at : at + number]
                 values[field.name], at = text if field.name in _BYTES else text.decode(), at + number
@@ -107,6 +108,11 @@ class Format(NamedTuple):
                 "end",
             ]
         )
+
+
+@cache
+def _struct(type: str) -> struct.Struct:
+    return struct.Struct("<" + Field("", type).code)
 
 
 def formats() -> dict[str, Format]:

@@ -37,7 +37,7 @@ class FullWalk(Walk):
             case 4:
                 self.operate(choose(NAMES))
         if self.random.random() < 0.25:
-            m.all_say_the_same()
+            self.compare()
 
     def back(self) -> int:
         """Choose a lease among those that run, counted from the last one given; any if none does."""

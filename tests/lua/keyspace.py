@@ -26,13 +26,13 @@ GIFT, UNDELIVERED = 2, 5
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
 DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
 HAS_OPTIONS, IS_LARGE = 1, 4
+QUEUE_SIZE = FORMATS["QUEUE"].size
 
 
 def unpack_queue(packed: bytes | None) -> Any:
     """Read a queue's record; of one that never was, zeros."""
-    size = FORMATS["QUEUE"].size
-    q = unpack("QUEUE", packed or bytes(size))
-    q.classes = {c: n for c, n in struct.iter_unpack("<bI", (packed or b"")[size:]) if n}
+    q = unpack("QUEUE", packed or bytes(QUEUE_SIZE))
+    q.classes = {c: n for c, n in struct.iter_unpack("<bI", (packed or b"")[QUEUE_SIZE:]) if n}
     return q
 
 
@@ -53,11 +53,6 @@ class Seat:
 def is_task(record: bytes) -> bool:
     """Whether a record is one of a task, and no mark of one that has ended."""
     return record[0] == 1
-
-
-def tenant_of(record: bytes) -> str:
-    """Read whose a record is."""
-    return str(unpack("HEADER", record).tenant)
 
 
 class Keyspace:
@@ -345,7 +340,7 @@ class Keyspace:
         assert sum(map(len, self.buried.values())) == len(died)
         for tenant, deaths in self.buried.items():
             assert deaths == {id: died[id] for id in deaths}
-            assert all(tenant_of(self.records[id]) == tenant for id in deaths)
+            assert all(self.headers[id].tenant == tenant for id in deaths)
         assert self.dead_counts == {tenant: len(deaths) for tenant, deaths in self.buried.items() if deaths}
 
     def check_seats(self) -> None:
