@@ -165,7 +165,7 @@ async def test_what_comes_behind_an_answer_decides_no_task_of_another_url(
 ) -> None:
     resolve_with("127.0.0.1")
     receiver = Twice()
-    cert, key = make_certificate(tmp_path, f"DNS:{NAME},IP:127.0.0.1")
+    cert, key = make_certificate(tmp_path, NAME, "127.0.0.1")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     trusted = ssl.create_default_context(cafile=cert)
@@ -212,7 +212,7 @@ class Tls:
 @asynccontextmanager
 async def tls_receiver(directory: Path, receiver: Receiver) -> AsyncIterator[Tls]:
     """A receiver whose certificate is for NAME."""
-    cert, key = make_certificate(directory, f"DNS:{NAME}")
+    cert, key = make_certificate(directory, NAME)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     asked_for: list[str | None] = []
