@@ -39,7 +39,7 @@ def pythons() -> dict[str, str]:
     return found
 
 
-@pytest.mark.deep
+@pytest.mark.deep("deploy")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_the_built_source_and_wheel_install_and_run(tmp_path: Path, version: str) -> None:
@@ -90,7 +90,7 @@ def test_a_system_without_an_embedded_store_has_all_else_and_is_told_what_to_do(
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.deep
+@pytest.mark.deep("deploy")
 @pytest.mark.timeout(600)
 def test_the_demonstration_runs_from_an_installed_wheel(tmp_path: Path) -> None:
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
