@@ -21,6 +21,7 @@ from fairq.store.opening import open_store
 from fairq.store.store import Store
 from tests.server.clock import StoreClock
 
+from .cases import case
 from .proxy import open_proxy
 
 Q = "emails"
@@ -299,9 +300,8 @@ async def test_a_full_store_still_obeys_operators_through_a_new_server(
         redis_client.config_set("maxmemory", 0)
 
 
-@pytest.mark.parametrize(
-    ("call", "field"),
-    [
+async def test_what_the_library_refuses_names_the_field(store: Store) -> None:
+    for call, field in [
         (lambda store: store.enqueue(Q, "a b", [NewTask("a", b"1")]), "tenant"),
         (lambda store: store.enqueue(Q, "ada", []), "tasks"),
         (lambda store: store.claim(Q, "w", 0), "limit"),
@@ -313,12 +313,11 @@ async def test_a_full_store_still_obeys_operators_through_a_new_server(
         (lambda store: store.dead(Q, count=MAX_BATCH + 1), "count"),
         (lambda store: store.dead(Q, cursor="x"), "cursor"),
         (lambda store: store.replay(Q, []), "ids"),
-    ],
-)
-async def test_what_the_library_refuses_names_the_field(store: Store, call: object, field: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        await call(store)  # type: ignore[operator]
-    assert caught.value.field == field
+    ]:
+        with case(call, field):
+            with pytest.raises(BadRequest) as caught:
+                await call(store)  # type: ignore[operator]
+            assert caught.value.field == field
 
 
 async def test_an_error_of_the_store_itself_is_told_as_such(store: Store, redis_client: redis.Redis) -> None:

@@ -13,9 +13,10 @@ import trio.testing
 
 import fairq
 import fairq.testing
-from fairq.errors import BadRequest, FairqError, Forbidden, NoResult, NotYet, TaskFailed, TooLarge, TooOld
+from fairq.errors import BadRequest, Forbidden, NoResult, NotYet, TaskFailed, TooLarge, TooOld
 from fairq.testing import MemoryService
 from fairq.testing.running import MAX_RUNS
+from tests.store.cases import case
 
 from .apps import make_app
 
@@ -321,9 +322,8 @@ async def test_a_handler_that_exits_has_failed() -> None:
         assert (await task.state()).state == "dead"
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "field"),
-    [
+async def test_mistakes_are_told_as_the_client_tells_them(service: MemoryService) -> None:
+    for call, error, field in [
         ({"queue": "Emails"}, BadRequest, "queue"),
         ({"payload": {1}}, BadRequest, "payload"),
         ({"payload": "x" * (1 << 20)}, TooLarge, "payload"),
@@ -331,31 +331,26 @@ async def test_a_handler_that_exits_has_failed() -> None:
         ({"delay": -1}, BadRequest, "delay"),
         ({"expires_at": 1.0}, BadRequest, "expires_at"),
         ({"max_attempts": -1}, BadRequest, "max_attempts"),
-    ],
-)
-async def test_mistakes_are_told_as_the_client_tells_them(
-    service: MemoryService, call: dict[str, Any], error: type[FairqError], field: str
-) -> None:
-    call = {"queue": "emails", "payload": 1, **call}
-    with pytest.raises(error) as caught:
-        await service.enqueue(call.pop("queue"), call.pop("payload"), **call)
-    assert caught.value.field == field
+    ]:
+        with case(call, error, field):
+            call = {"queue": "emails", "payload": 1, **call}
+            with pytest.raises(error) as caught:
+                await service.enqueue(call.pop("queue"), call.pop("payload"), **call)
+            assert caught.value.field == field
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
+async def test_mistakes_in_the_test_are_told_at_its_start() -> None:
+    for arguments, field in [
         ({"tenant": "a/b"}, "tenant"),
         ({"settings": {"Emails": {"max_attempts": 1}}}, "queue"),
         ({"settings": {"emails": {"max_attempts": -1}}}, "max_attempts"),
         ({"settings": {"emails": {"speed": 1}}}, "speed"),
-    ],
-)
-async def test_mistakes_in_the_test_are_told_at_its_start(arguments: dict[str, Any], field: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        async with fairq.testing.run(make_app(), **arguments):
-            pass
-    assert caught.value.field == field
+    ]:
+        with case(arguments, field):
+            with pytest.raises(BadRequest) as caught:
+                async with fairq.testing.run(make_app(), **arguments):
+                    pass
+            assert caught.value.field == field
 
 
 async def test_a_worker_that_could_not_run_is_refused() -> None:
@@ -364,11 +359,12 @@ async def test_a_worker_that_could_not_run_is_refused() -> None:
             pass
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
-async def test_time_goes_forward_only(service: MemoryService, seconds: float) -> None:
-    with pytest.raises(BadRequest) as caught:
-        await service.advance(seconds)
-    assert caught.value.field == "seconds"
+async def test_time_goes_forward_only(service: MemoryService) -> None:
+    for seconds in [-1, float("nan"), float("inf")]:
+        with case(seconds):
+            with pytest.raises(BadRequest) as caught:
+                await service.advance(seconds)
+            assert caught.value.field == "seconds"
 
 
 async def test_what_a_tenant_may_not_ask_is_refused(service: MemoryService) -> None:
