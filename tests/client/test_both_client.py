@@ -54,10 +54,10 @@ async def test_calls_of_one_turn_share_frames(service: Service, frames: Noted) -
             ids.add((await client.enqueue("emails", number)).id)
 
         async with anyio.create_task_group() as group:
-            for number in range(1_000):
+            for number in range(300):
                 group.start_soon(enqueue, number)
-        assert len(ids) == 1_000
-        assert frames.count("enqueue") <= 50
+        assert len(ids) == 300
+        assert frames.count("enqueue") <= 20
         frames.clear()
         async with anyio.create_task_group() as group:  # it is connected now: one turn, one frame
             for number in range(100):

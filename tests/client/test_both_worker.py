@@ -167,9 +167,9 @@ async def test_more_tasks_than_places_all_run(service: Service) -> None:
         done.add(task.payload)
 
     async with service.client() as client:
-        await client.enqueue_many("emails", range(1_000))
+        await client.enqueue_many("emails", range(150))
         await app.run(burst=True)
-    assert len(done) == 1_000
+    assert len(done) == 150
     assert 1 < most <= 4
 
 

@@ -227,7 +227,7 @@ async def test_a_flood_of_one_tenant_delays_no_call_of_another(shop: fairq.Clien
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(call, "flood", 20_000)
+            nursery.start_soon(call, "flood", 8_000)
             await shop.enqueue("emails", 1, tenant="first")  # in a frame of theirs, or behind some
             nursery.start_soon(call, "quiet", 1)
     assert ended == ["quiet", "flood"]

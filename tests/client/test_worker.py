@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,9 +10,9 @@ import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest, Forbidden, SettingsError, Unauthorized
+from fairq.errors import BadRequest, SettingsError, Unauthorized
 from fairq.server.run import Served
-from tests.server.harness import Raw, tenant, url_of
+from tests.server.harness import Raw, url_of
 from tests.store.waiting import wait_until
 
 from .harness import wait_state, worker_of, working
@@ -54,48 +53,6 @@ async def test_a_task_without_a_window_has_none(served: Served, ada: fairq.Clien
         async with working(app):
             await wait_state(task, "done")
     assert seen == [(None, None)]
-
-
-async def test_plain_handlers_run_in_threads_side_by_side(served: Served, ada: fairq.Client) -> None:
-    app, threads = worker_of(served, concurrency=3), set()
-    together = threading.Barrier(3, timeout=30)
-
-    @app.task("emails")
-    def send(task: fairq.Task) -> None:
-        threads.add(threading.get_ident())
-        together.wait()
-
-    with trio.fail_after(30):
-        tasks = await ada.enqueue_many("emails", [1, 2, 3])
-        async with working(app):
-            for task in tasks:
-                await wait_state(task, "done")
-    assert len(threads) == 3
-    assert threading.get_ident() not in threads
-
-
-async def test_never_more_run_at_once_than_the_concurrency(served: Served, ada: fairq.Client) -> None:
-    app = worker_of(served, concurrency=4)
-    running, most, done = 0, 0, 0
-    finish = trio.Event()
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        nonlocal running, most, done
-        running += 1
-        most = max(most, running)
-        await finish.wait()
-        await trio.lowlevel.checkpoint()
-        running, done = running - 1, done + 1
-
-    with trio.fail_after(30):
-        await ada.enqueue_many("emails", range(100))
-        async with working(app):
-            await wait_until(lambda: running == 4)
-            assert (await served.app.store.queue("emails")).leased == 4
-            finish.set()
-            await wait_until(lambda: done == 100)
-    assert most == 4
 
 
 @pytest.mark.usefixtures("no_polls")
@@ -207,13 +164,6 @@ async def test_a_worker_that_is_not_let_in_says_why(served: Served, token: str, 
     app = fairq.Worker(url_of(served), token)
     app.task("emails")(print)
     with trio.fail_after(30), pytest.raises(error):
-        await app.run()
-
-
-async def test_a_worker_with_a_tenants_token_says_why(served: Served) -> None:
-    app = fairq.Worker(url_of(served), tenant("ada"))
-    app.task("emails")(print)
-    with trio.fail_after(30), pytest.raises(Forbidden):
         await app.run()
 
 

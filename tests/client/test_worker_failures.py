@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from fairq.store.store import Store
 from tests.server.harness import OPERATOR, raw, tenant, url_of
-from tests.store.waiting import wait_until
 
 from .harness import wait_state, worker_of, working
 
@@ -110,33 +108,3 @@ async def test_a_settlement_that_is_refused_ends_alone(served: Served, monkeypat
                     await wait_state(task, "done")
             assert (await tasks[2].state()).state == "leased"
             await wait_state(await ada.enqueue("emails", "more"), "done")
-
-
-async def test_a_thread_that_nobody_waits_for_keeps_its_place(served: Served) -> None:
-    app, begun, goes_on, ran = worker_of(served, 1), trio.Event(), threading.Event(), []
-
-    @app.task("emails")
-    def send(task: fairq.Task) -> None:
-        ran.append(task.payload)
-        if task.payload == "long":
-            trio.from_thread.run_sync(begun.set)
-            goes_on.wait(30)
-
-    try:
-        with trio.fail_after(30):
-            async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
-                await ada.enqueue("emails", "long", id="long")
-                await begun.wait()
-                assert await ada.cancel("emails", ["long"]) == ["running"]
-                await wait_until(
-                    lambda: (
-                        [connection.account.credit for connection in served.app.connections if connection.queues] == [0]
-                    )
-                )
-                after = await ada.enqueue("emails", "next")
-                assert (await after.state()).state == "ready"
-                goes_on.set()
-                await wait_state(after, "done")
-    finally:
-        goes_on.set()
-    assert ran == ["long", "next"]

@@ -25,7 +25,7 @@ STATUSES = {
 
 
 def test_the_status_decides() -> None:
-    for outcome, status in [(outcome, each) for outcome in STATUSES for each in STATUSES[outcome]]:
+    for outcome, status in [(name, each) for name, statuses in STATUSES.items() for each in statuses]:
         with case(outcome, status):
             verdict = judge(Answer(status), "hooks.example", NOW)
             assert (verdict.outcome, verdict.status, verdict.delay) == (outcome, status, None)

@@ -427,7 +427,7 @@ def test_a_warning_of_the_server_is_kept() -> None:
 def test_reconnecting_waits_longer_each_time_with_full_jitter() -> None:
     for jitter in [0.0, 0.5, 0.999]:
         with case(jitter):
-            end, waits = End(jitter=lambda: jitter), []
+            end, waits = End(jitter=lambda jitter=jitter: jitter), []  # type: ignore[misc]
             for _ in range(10):
                 end.disconnect()
                 waits.append(end.session.reconnect_at - end.now)
