@@ -30,6 +30,7 @@ from fairq.wire.client_session import ClientSession
 from tests import stores
 from tests.server.clock import StoreClock
 from tests.server.harness import WORKER, raw, running, tenant, url_of
+from tests.store.cases import case
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
@@ -126,9 +127,8 @@ async def test_an_expiry_may_count_from_the_start(
             assert (task["id"], task["expires_at_ms"] - began) == (moved.id, 63_000)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "field"),
-    [
+async def test_a_mistake_is_told_before_anything_is_sent() -> None:
+    cases: list[tuple[dict[str, Any], type[FairqError], str]] = [
         ({"queue": "Emails"}, BadRequest, "queue"),
         ({"payload": {1, 2}}, BadRequest, "payload"),
         ({"payload": "x" * (16 << 20)}, TooLarge, "payload"),
@@ -151,16 +151,14 @@ async def test_an_expiry_may_count_from_the_start(
         ({"max_attempts": -1}, BadRequest, "max_attempts"),
         ({"max_attempts": 1001}, BadRequest, "max_attempts"),
         ({"max_attempts": 1.5}, BadRequest, "max_attempts"),
-    ],
-)
-async def test_a_mistake_is_told_before_anything_is_sent(
-    options: dict[str, Any], error: type[FairqError], field: str
-) -> None:
-    call = {"queue": "emails", "payload": 1, **options}
-    async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
-        with pytest.raises(error) as caught:
-            await client.enqueue(call.pop("queue"), call.pop("payload"), **call)
-    assert caught.value.field == field
+    ]
+    for options, error, field in cases:
+        with case(options, error, field):
+            call = {"queue": "emails", "payload": 1, **options}
+            async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
+                with pytest.raises(error) as caught:
+                    await client.enqueue(call.pop("queue"), call.pop("payload"), **call)
+            assert caught.value.field == field
 
 
 async def test_ids_and_payloads_must_be_as_many() -> None:
@@ -259,20 +257,22 @@ async def test_calls_that_share_a_frame_fail_each_for_its_own_fault(
     assert len(results) == 30
 
 
-@pytest.mark.parametrize("token", ["wrong", "dev-tenant:NOT/A/NAME"])
-async def test_a_wrong_token_is_told_by_its_own_error(served: Served, token: str) -> None:
-    with trio.fail_after(30), pytest.raises((Unauthorized, Closed)) as caught:
-        async with fairq.open_client(url_of(served), token=token) as client:
-            await client.enqueue("emails", 1)
-    assert caught.type is Unauthorized
+async def test_a_wrong_token_is_told_by_its_own_error(served: Served) -> None:
+    for token in ["wrong", "dev-tenant:NOT/A/NAME"]:
+        with case(token):
+            with trio.fail_after(30), pytest.raises((Unauthorized, Closed)) as caught:
+                async with fairq.open_client(url_of(served), token=token) as client:
+                    await client.enqueue("emails", 1)
+            assert caught.type is Unauthorized
 
 
-@pytest.mark.parametrize("token", ["", " ", "two words", "tökén", "line\nbreak"])
-def test_a_token_that_can_be_none_is_refused_at_once(token: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        Driver.to("ws://127.0.0.1:7700", token, ClientSession())
-    assert caught.value.field == "token"
-    assert token.strip() == "" or token not in caught.value.message
+def test_a_token_that_can_be_none_is_refused_at_once() -> None:
+    for token in ["", " ", "two words", "tökén", "line\nbreak"]:
+        with case(token):
+            with pytest.raises(SettingsError) as caught:
+                Driver.to("ws://127.0.0.1:7700", token, ClientSession())
+            assert caught.value.field == "token"
+            assert token.strip() == "" or token not in caught.value.message
 
 
 async def test_white_space_around_a_token_is_stripped(served: Served) -> None:
@@ -281,12 +281,14 @@ async def test_white_space_around_a_token_is_stripped(served: Served) -> None:
             await client.enqueue("emails", 1)
 
 
-@pytest.mark.parametrize("url", ["", "http://x", "ws://", "ws://x:port", "127.0.0.1:7700", []])
-async def test_a_url_that_is_none_is_refused_at_once(url: Any) -> None:
-    with pytest.raises(SettingsError) as caught:
-        async with fairq.open_client(url, token="x"):
-            pass
-    assert caught.value.field == "url"
+async def test_a_url_that_is_none_is_refused_at_once() -> None:
+    cases: list[Any] = ["", "http://x", "ws://", "ws://x:port", "127.0.0.1:7700", []]
+    for url in cases:
+        with case(url):
+            with pytest.raises(SettingsError) as caught:
+                async with fairq.open_client(url, token="x"):
+                    pass
+            assert caught.value.field == "url"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
 from tests.server.harness import OPERATOR, PRODUCER, tenant, url_of
+from tests.store.cases import case
 
 
 @pytest.fixture
@@ -141,20 +142,19 @@ async def test_calls_that_share_a_frame_are_refused_for_themselves(served: Serve
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
+async def test_a_tenant_must_be_named(shop: fairq.Client) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "tenant"),
         ({"tenant": "a/b"}, "tenant"),
         ({"tenant": ""}, "tenant"),
         ({"tenant": ["a"]}, "tenant"),
         ({"tenant": ["a", None]}, "tenant"),
-    ],
-)
-async def test_a_tenant_must_be_named(shop: fairq.Client, arguments: dict[str, Any], field: str) -> None:
-    with trio.fail_after(30), pytest.raises(BadRequest) as caught:
-        await shop.enqueue_many("emails", [1, 2], **arguments)
-    assert caught.value.field == field
+    ]
+    for arguments, field in cases:
+        with case(arguments, field):
+            with trio.fail_after(30), pytest.raises(BadRequest) as caught:
+                await shop.enqueue_many("emails", [1, 2], **arguments)
+            assert caught.value.field == field
 
 
 async def test_a_tenants_client_names_no_tenant(served: Served, ada: fairq.Client) -> None:

@@ -30,6 +30,7 @@ from fairq.server.verbs.table import VERBS
 from fairq.server.verbs.waits import wait_tasks
 from fairq.wire import messages as wire
 from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
+from tests.store.cases import case
 from tests.store.proxy import Proxy, open_proxy
 from tests.store.waiting import wait_until
 
@@ -80,13 +81,14 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-async def test_what_a_handler_returns_is_the_result(served: Served, ada: fairq.Client, value: Any) -> None:
-    with trio.fail_after(30):
-        async with working(echo(served)):
-            task = await ada.enqueue("emails", value, result_ttl=60)
-            assert await task.result(timeout=30) == value
-            assert await task.result(timeout=0) == value  # it can be read again
+async def test_what_a_handler_returns_is_the_result(served: Served, ada: fairq.Client) -> None:
+    for name, value in VALUES.items():
+        with case(name):
+            with trio.fail_after(30):
+                async with working(echo(served)):
+                    task = await ada.enqueue("emails", value, result_ttl=60)
+                    assert await task.result(timeout=30) == value
+                    assert await task.result(timeout=0) == value  # it can be read again
 
 
 async def test_a_plain_handler_and_one_that_returns_nothing(served: Served, ada: fairq.Client) -> None:
@@ -220,14 +222,15 @@ async def test_a_timeout_that_is_not_a_number_is_refused_and_the_client_goes_on(
 
 
 @pytest.mark.usefixtures("no_polls")
-@pytest.mark.parametrize("timeout", [0, 0.05])
-async def test_not_yet(ada: fairq.Client, timeout: float) -> None:
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", 1, result_ttl=60)
-        began = trio.current_time()
-        with pytest.raises(NotYet):
-            await task.result(timeout=timeout)
-        assert trio.current_time() - began >= timeout
+async def test_not_yet(ada: fairq.Client) -> None:
+    for timeout in [0, 0.05]:
+        with case(timeout):
+            with trio.fail_after(30):
+                task = await ada.enqueue("emails", 1, result_ttl=60)
+                began = trio.current_time()
+                with pytest.raises(NotYet):
+                    await task.result(timeout=timeout)
+                assert trio.current_time() - began >= timeout
 
 
 @pytest.mark.parametrize(
@@ -371,11 +374,13 @@ async def test_a_tenant_waits_for_its_own_tasks_only(served: Served, ada: fairq.
                     await fairq.EnqueuedTask(task.id, "emails", client=bob).result(timeout=30)
 
 
-@pytest.mark.parametrize("ttl", [-1, float("nan"), 1e12, "60"])
-async def test_a_bad_result_ttl_is_refused(ada: fairq.Client, ttl: Any) -> None:
-    with trio.fail_after(30), pytest.raises(BadRequest) as caught:
-        await ada.enqueue("emails", 1, result_ttl=ttl)
-    assert caught.value.field == "result_ttl"
+async def test_a_bad_result_ttl_is_refused(ada: fairq.Client) -> None:
+    cases: list[Any] = [-1, float("nan"), 1e12, "60"]
+    for ttl in cases:
+        with case(ttl):
+            with trio.fail_after(30), pytest.raises(BadRequest) as caught:
+                await ada.enqueue("emails", 1, result_ttl=ttl)
+            assert caught.value.field == "result_ttl"
 
 
 @pytest.mark.parametrize("error", [TooMany("too many requests wait"), Draining("the server is stopping")])

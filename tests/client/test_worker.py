@@ -13,6 +13,7 @@ import fairq
 from fairq.errors import BadRequest, SettingsError, Unauthorized
 from fairq.server.run import Served
 from tests.server.harness import Raw, url_of
+from tests.store.cases import case
 from tests.store.waiting import wait_until
 
 from .harness import wait_state, worker_of, working
@@ -159,12 +160,14 @@ async def test_several_queues_have_each_its_handler(served: Served, ada: fairq.C
     assert seen == [("emails", "emails", "e"), ("images", "images", "i")]
 
 
-@pytest.mark.parametrize(("token", "error"), [("wrong", Unauthorized), ("", SettingsError)])
-async def test_a_worker_that_is_not_let_in_says_why(served: Served, token: str, error: type[Exception]) -> None:
-    app = fairq.Worker(url_of(served), token)
-    app.task("emails")(print)
-    with trio.fail_after(30), pytest.raises(error):
-        await app.run()
+async def test_a_worker_that_is_not_let_in_says_why(served: Served) -> None:
+    cases: list[tuple[str, type[Exception]]] = [("wrong", Unauthorized), ("", SettingsError)]
+    for token, error in cases:
+        with case(token, error):
+            app = fairq.Worker(url_of(served), token)
+            app.task("emails")(print)
+            with trio.fail_after(30), pytest.raises(error):
+                await app.run()
 
 
 async def test_a_worker_whose_token_is_revoked_ends(served: Served, operator: Raw) -> None:
@@ -188,20 +191,19 @@ async def operator_revokes(served: Served, operator: Raw, id: str) -> None:
     await operator.ask("revoke_token", id=id)
 
 
-@pytest.mark.parametrize(
-    ("make", "field"),
-    [
+def test_mistakes_in_the_program_are_told_where_they_are_made() -> None:
+    cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: fairq.Worker(token="x").task("Emails"), "queue"),
         (lambda: fairq.Retry(delay=-1), "delay"),
         (lambda: fairq.Postpone(delay=-1), "delay"),
         (lambda: fairq.Postpone(delay=float("nan")), "delay"),
         (lambda: fairq.Retry(delay=1e12), "delay"),
-    ],
-)
-def test_mistakes_in_the_program_are_told_where_they_are_made(make: Callable[[], Any], field: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        make()
-    assert caught.value.field == field
+    ]
+    for make, field in cases:
+        with case(make, field):
+            with pytest.raises(BadRequest) as caught:
+                make()
+            assert caught.value.field == field
 
 
 def test_a_queue_has_one_handler() -> None:
@@ -211,14 +213,15 @@ def test_a_queue_has_one_handler() -> None:
         app.task("emails")(print)
 
 
-@pytest.mark.parametrize(("concurrency", "handlers", "field"), [(5, 0, "queues"), (0, 1, "concurrency")])
-async def test_a_worker_that_could_do_nothing_does_not_run(concurrency: int, handlers: int, field: str) -> None:
-    app = fairq.Worker(token="x", concurrency=concurrency)
-    if handlers:
-        app.task("emails")(print)
-    with trio.fail_after(30), pytest.raises(BadRequest) as caught:
-        await app.run()
-    assert caught.value.field == field
+async def test_a_worker_that_could_do_nothing_does_not_run() -> None:
+    for concurrency, handlers, field in [(5, 0, "queues"), (0, 1, "concurrency")]:
+        with case(concurrency, handlers, field):
+            app = fairq.Worker(token="x", concurrency=concurrency)
+            if handlers:
+                app.task("emails")(print)
+            with trio.fail_after(30), pytest.raises(BadRequest) as caught:
+                await app.run()
+            assert caught.value.field == field
 
 
 def test_a_worker_does_not_show_its_token() -> None:

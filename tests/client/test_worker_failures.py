@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ from fairq.errors import BadRequest
 from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from fairq.store.store import Store
-from tests.server.harness import OPERATOR, raw, tenant, url_of
+from tests.server.harness import Raw, tenant, url_of
+from tests.store.cases import case
 
 from .harness import wait_state, worker_of, working
 
@@ -22,37 +24,33 @@ class Exiting(BaseException):
     """What libraries raise that want to get past `except Exception`; in Rust: where they panic."""
 
 
-@pytest.mark.parametrize("error", [SystemExit, Exiting])
-@pytest.mark.parametrize("kind", ["async", "thread", "nursery"])
-async def test_a_handler_that_exits_has_failed(served: Served, kind: str, error: type[BaseException]) -> None:
-    app, ran = worker_of(served), []
+async def test_a_handler_that_exits_has_failed(served: Served, operator: Raw) -> None:
+    app, ran = worker_of(served), Counter[str]()
 
-    async def leave() -> None:
-        raise error("no more")
+    async def leave(task: fairq.Task) -> None:
+        ran[task.queue] += 1
+        raise {"exit": SystemExit, "exiting": Exiting}[task.payload]("no more")
 
-    async def in_a_nursery(task: fairq.Task) -> None:
-        ran.append(task.attempt)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(leave)
-
-    async def by_itself(task: fairq.Task) -> None:
-        ran.append(task.attempt)
-        raise error("no more")
-
+    @app.task("thread")
     def in_a_thread(task: fairq.Task) -> None:
-        ran.append(task.attempt)
-        raise error("no more")
+        trio.run(leave, task)
 
-    app.task("emails")({"async": by_itself, "thread": in_a_thread, "nursery": in_a_nursery}[kind])
+    @app.task("nursery")
+    async def in_a_nursery(task: fairq.Task) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave, task)
+
+    app.task("async")(leave)
     with trio.fail_after(30):
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            await operator.ask("configure", queue="emails", settings={"retry_base_ms": 1, "retry_cap_ms": 1})
-            async with working(app):
-                await wait_state(await ada.enqueue("emails", 1, max_attempts=2), "dead")
-            (letter,) = [each async for each in ada.dead_letters("emails").walk()]
-    assert ran == [1, 2]
-    assert (letter.attempts, letter.reason) == (2, "exhausted")
-    assert "Exit" in letter.error or "Group" in letter.error
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+            for queue in ("async", "thread", "nursery"):
+                await operator.ask("configure", queue=queue, settings={"retry_base_ms": 1, "retry_cap_ms": 1})
+                for payload in ("exit", "exiting"):
+                    with case(queue, payload):
+                        state = await wait_state(await ada.enqueue(queue, payload, max_attempts=2), "dead")
+                        assert (state.attempt, state.reason) == (2, "exhausted")
+                        assert "Exit" in state.error or "Group" in state.error
+    assert ran == {"async": 4, "thread": 4, "nursery": 4}
 
 
 async def test_a_handler_that_raises_while_it_is_cancelled_ends_alone(served: Served) -> None:

@@ -64,7 +64,7 @@ async def test_a_lost_lease_cancels_its_handler_and_settles_nothing(
     served: Served, ada: fairq.Client, operator: Raw, kind: str
 ) -> None:
     """The connection stops carrying replies; the lease runs out here as it does in the store."""
-    await operator.ask("configure", queue="emails", settings={"lease_ms": 300})
+    await operator.ask("configure", queue="emails", settings={"lease_ms": 1000})
     began, cancelled, leave = trio.Event(), trio.Event(), threading.Event()
     token = trio.lowlevel.current_trio_token()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -301,7 +302,7 @@ async def test_a_full_store_still_obeys_operators_through_a_new_server(
 
 
 async def test_what_the_library_refuses_names_the_field(store: Store) -> None:
-    for call, field in [
+    cases: list[tuple[Callable[[Store], Awaitable[object]], str]] = [
         (lambda store: store.enqueue(Q, "a b", [NewTask("a", b"1")]), "tenant"),
         (lambda store: store.enqueue(Q, "ada", []), "tasks"),
         (lambda store: store.claim(Q, "w", 0), "limit"),
@@ -313,10 +314,11 @@ async def test_what_the_library_refuses_names_the_field(store: Store) -> None:
         (lambda store: store.dead(Q, count=MAX_BATCH + 1), "count"),
         (lambda store: store.dead(Q, cursor="x"), "cursor"),
         (lambda store: store.replay(Q, []), "ids"),
-    ]:
+    ]
+    for call, field in cases:
         with case(call, field):
             with pytest.raises(BadRequest) as caught:
-                await call(store)  # type: ignore[operator]
+                await call(store)
             assert caught.value.field == field
 
 

@@ -323,7 +323,7 @@ async def test_a_handler_that_exits_has_failed() -> None:
 
 
 async def test_mistakes_are_told_as_the_client_tells_them(service: MemoryService) -> None:
-    for call, error, field in [
+    cases: list[tuple[dict[str, Any], type[BadRequest] | type[TooLarge], str]] = [
         ({"queue": "Emails"}, BadRequest, "queue"),
         ({"payload": {1}}, BadRequest, "payload"),
         ({"payload": "x" * (1 << 20)}, TooLarge, "payload"),
@@ -331,7 +331,8 @@ async def test_mistakes_are_told_as_the_client_tells_them(service: MemoryService
         ({"delay": -1}, BadRequest, "delay"),
         ({"expires_at": 1.0}, BadRequest, "expires_at"),
         ({"max_attempts": -1}, BadRequest, "max_attempts"),
-    ]:
+    ]
+    for call, error, field in cases:
         with case(call, error, field):
             call = {"queue": "emails", "payload": 1, **call}
             with pytest.raises(error) as caught:
@@ -340,12 +341,13 @@ async def test_mistakes_are_told_as_the_client_tells_them(service: MemoryService
 
 
 async def test_mistakes_in_the_test_are_told_at_its_start() -> None:
-    for arguments, field in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"tenant": "a/b"}, "tenant"),
         ({"settings": {"Emails": {"max_attempts": 1}}}, "queue"),
         ({"settings": {"emails": {"max_attempts": -1}}}, "max_attempts"),
         ({"settings": {"emails": {"speed": 1}}}, "speed"),
-    ]:
+    ]
+    for arguments, field in cases:
         with case(arguments, field):
             with pytest.raises(BadRequest) as caught:
                 async with fairq.testing.run(make_app(), **arguments):

@@ -72,7 +72,8 @@ async def test_a_task_is_posted_with_all_that_is_known_of_it(autojump_clock: Moc
 
 
 async def test_the_body_is_the_payload_as_json(autojump_clock: MockClock) -> None:
-    for payload in [None, 0, "", "text", [], {}, [None, {"a": {"b": []}}], {"n": 2**63}, "\x00\u2028"]:
+    payloads: list[Any] = [None, 0, "", "text", [], {}, [None, {"a": {"b": []}}], {"n": 2**63}, "\x00\u2028"]
+    for payload in payloads:
         with case(payload):
             async with bench(Receiver()) as bench_:
                 await bench_.deliver(payload)
@@ -345,7 +346,7 @@ async def test_a_tenant_whose_host_is_not_allowed_is_rejected(autojump_clock: Mo
 
 
 def test_limits_that_cannot_be_kept_are_refused() -> None:
-    for settings, error, field in [
+    cases: list[tuple[dict[str, Any], type[Any], str]] = [
         ({"timeout": 0}, SettingsError, "timeout"),
         ({"timeout": -1}, SettingsError, "timeout"),
         ({"timeout": float("nan")}, SettingsError, "timeout"),
@@ -353,7 +354,8 @@ def test_limits_that_cannot_be_kept_are_refused() -> None:
         ({"per_host": 0}, BadRequest, "per_host"),
         ({"max_response": -1}, BadRequest, "max_response"),
         ({"max_response": (1 << 18) + 1}, BadRequest, "max_response"),
-    ]:
+    ]
+    for settings, error, field in cases:
         with case(settings, error, field):
             with pytest.raises(error) as caught:
                 Delivery(**settings).check()

@@ -99,7 +99,9 @@ def test_long_calls_are_split_by_count_and_joined_again() -> None:
 
 
 def test_tasks_that_ask_for_what_few_ask_for_take_three_places() -> None:
-    for options in [{"priority": 1}, {"dedupe_key": "k"}, {"result_ttl_ms": 1}, {"events": True}, {"batch": "b"}]:
+    asked: dict[str, Any] = {"priority": 1, "dedupe_key": "k", "result_ttl_ms": 1, "events": True, "batch": "b"}
+    for name, value in asked.items():
+        options = {name: value}
         with case(options):
             end = End().connect(max_batch=7)
             end.enqueue(*"abc", **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -310,7 +311,7 @@ def test_what_breaks_a_rule_is_refused_with_its_code_and_field() -> None:
             assert len(error.message) <= 400
 
 
-BAD_VALUES = {
+BAD_VALUES: dict[str, tuple[Callable[[], object], str]] = {
     "empty name": (lambda: check_name("", "queue"), "queue"),
     "capital": (lambda: check_name("Emails", "queue"), "queue"),
     "leading dash": (lambda: check_name("-a", "queue"), "queue"),
