@@ -62,14 +62,6 @@ async def test_many_tasks_go_in_frames_of_five_hundred_and_keep_their_order(serv
             assert [pushed[task.id] for task in tasks] == payloads
 
 
-async def test_large_payloads_are_spread_over_frames(served: Served) -> None:
-    with trio.fail_after(30):
-        async with opened(served) as client:
-            tasks = await client.enqueue_many("emails", ["x" * 900_000] * 7)
-            assert len(tasks) == 7
-            assert (await served.app.store.queue("emails")).ready == 7
-
-
 async def test_the_same_id_again_is_one_task(served: Served) -> None:
     with trio.fail_after(30):
         async with opened(served) as client:

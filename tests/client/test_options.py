@@ -73,7 +73,7 @@ def test_a_span_that_is_none_is_refused() -> None:
             assert caught.value.field == "delay"
 
 
-TAKERS = [
+TAKERS: list[Any] = [
     fairq.Client.enqueue, fairq.Client.enqueue_many, fairq.Batch.add, fairq.Batch.add_many, fairq.Task.enqueue,
     fairq.Task.then, fairq.sync.Client.enqueue, fairq.sync.Batch.add,
 ]  # fmt: skip

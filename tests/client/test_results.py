@@ -91,19 +91,6 @@ async def test_what_a_handler_returns_is_the_result(served: Served, ada: fairq.C
                     assert await task.result(timeout=0) == value  # it can be read again
 
 
-async def test_a_plain_handler_and_one_that_returns_nothing(served: Served, ada: fairq.Client) -> None:
-    app = worker_of(served)
-
-    @app.task("emails")
-    def send(task: fairq.Task) -> Any:
-        return {"twice": task.payload * 2} if task.payload else None
-
-    with trio.fail_after(30):
-        async with working(app):
-            tasks = await ada.enqueue_many("emails", [21, 0], result_ttl=60)
-            assert [await task.result(timeout=30) for task in tasks] == [{"twice": 42}, None]
-
-
 @pytest.mark.usefixtures("no_polls")
 async def test_a_result_is_there_as_soon_as_the_task_is_done(served: Served, ada: fairq.Client) -> None:
     with trio.fail_after(30):
@@ -130,20 +117,6 @@ async def test_a_failed_task_says_why_it_has_no_result(served: Served, ada: fair
                 await rejected.result(timeout=30)
             with pytest.raises(TaskFailed, match="dead: exhausted: ValueError: out of ink"):
                 await exhausted.result(timeout=30)
-
-
-async def test_a_task_that_fails_and_then_succeeds_has_a_result(served: Served, ada: fairq.Client) -> None:
-    app = worker_of(served)
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> int:
-        if task.attempt < 3:
-            raise fairq.Retry("later", delay=0.05)
-        return task.attempt
-
-    with trio.fail_after(30):
-        async with working(app):
-            assert await (await ada.enqueue("emails", 1, result_ttl=60)).result(timeout=30) == 3
 
 
 @pytest.mark.parametrize("is_running", [False, True])

@@ -42,20 +42,6 @@ async def test_a_handler_gets_the_whole_task(served: Served, ada: fairq.Client) 
     assert (got.expires_at - got.enqueued_at).total_seconds() == pytest.approx(60)
 
 
-async def test_a_task_without_a_window_has_none(served: Served, ada: fairq.Client) -> None:
-    app, seen = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        seen.append((task.start_at, task.expires_at))
-
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", None)
-        async with working(app):
-            await wait_state(task, "done")
-    assert seen == [(None, None)]
-
-
 @pytest.mark.usefixtures("no_polls")
 async def test_a_retry_waits_for_its_delay(served: Served, ada: fairq.Client) -> None:
     app, times = worker_of(served), []
@@ -73,19 +59,6 @@ async def test_a_retry_waits_for_its_delay(served: Served, ada: fairq.Client) ->
     assert times[1] - times[0] > 0.19
 
 
-async def test_while_a_retry_waits_its_reason_is_told(served: Served, ada: fairq.Client) -> None:
-    app = worker_of(served)
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        raise fairq.Retry("mailbox is full", delay=3600)
-
-    with trio.fail_after(30):
-        async with working(app):
-            state = await wait_state(await ada.enqueue("emails", 1), "delayed")
-    assert state.error == "mailbox is full"
-
-
 async def test_a_postponed_attempt_does_not_count(served: Served, ada: fairq.Client) -> None:
     app, attempts = worker_of(served), []
 
@@ -100,64 +73,6 @@ async def test_a_postponed_attempt_does_not_count(served: Served, ada: fairq.Cli
             await wait_state(await ada.enqueue("emails", 1, max_attempts=1), "done")
     assert attempts == [(1, 1), (2, 2), (3, 3), (4, 4)]
     assert app.counts == {"postponed": 3, "done": 1}
-
-
-async def test_reject_makes_a_dead_letter_at_once(served: Served, ada: fairq.Client, operator: Raw) -> None:
-    app, attempts = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        attempts.append(task.attempt)
-        raise fairq.Reject("bad address")
-
-    with trio.fail_after(30):
-        async with working(app):
-            state = await wait_state(await ada.enqueue("emails", {"to": "nobody"}), "dead")
-        assert (state.reason, state.error, attempts) == ("rejected", "bad address", [1])
-        (letter,) = (await operator.ask("dead", queue="emails"))["dead"]
-        assert letter["payload"] == {"to": "nobody"}
-
-
-@pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_an_exception_is_tried_again_until_the_attempts_are_used_up(
-    served: Served, ada: fairq.Client, operator: Raw, kind: str
-) -> None:
-    app, attempts = worker_of(served), []
-    await operator.ask("configure", queue="emails", settings={"retry_base_ms": 1, "retry_cap_ms": 1})
-
-    def fail(task: fairq.Task) -> None:
-        attempts.append(task.attempt)
-        raise ZeroDivisionError("division by zéro")
-
-    async def fail_later(task: fairq.Task) -> None:
-        await trio.lowlevel.checkpoint()
-        fail(task)
-
-    app.task("emails")(fail if kind == "plain" else fail_later)
-    with trio.fail_after(30):
-        async with working(app):
-            state = await wait_state(await ada.enqueue("emails", 1, max_attempts=3), "dead")
-    assert attempts == [1, 2, 3]
-    assert state.reason == "exhausted"
-    assert state.error == "ZeroDivisionError: division by zéro"
-
-
-async def test_several_queues_have_each_its_handler(served: Served, ada: fairq.Client) -> None:
-    app, seen = worker_of(served), []
-
-    def keep(name: str) -> Callable[[fairq.Task], Any]:
-        async def handler(task: fairq.Task) -> None:
-            seen.append((name, task.queue, task.payload))
-
-        return handler
-
-    for queue in ("emails", "images"):
-        app.task(queue)(keep(queue))
-    with trio.fail_after(30):
-        async with working(app):
-            for queue in ("emails", "images"):
-                await wait_state(await ada.enqueue(queue, queue[0]), "done")
-    assert seen == [("emails", "emails", "e"), ("images", "images", "i")]
 
 
 async def test_a_worker_that_is_not_let_in_says_why(served: Served) -> None:
