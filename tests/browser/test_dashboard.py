@@ -18,7 +18,7 @@ from .conftest import SIZES, Service, Watcher, open_tab
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
 
-pytestmark = pytest.mark.deep  # they need Chromium, and the extra `browser`
+pytestmark = pytest.mark.deep("browser")  # they need Chromium, and the extra `browser`
 
 NO_ANSWER = re.compile("has not answered|no answer")  # of the store
 

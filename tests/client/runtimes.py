@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 import fairq
 import fairq.sync
 import fairq.testing.sync
+from fairq.errors import Unavailable
 from fairq.model.tasks import TaskState
 from fairq.server.run import Served
 from fairq.sync.blocking import finish
@@ -81,6 +82,15 @@ class Api:
     async def work(self, app: fairq.Worker) -> None:
         """Have a worker do what there is."""
         await app.run(burst=True)
+
+    async def unavailable(self, client: Any, why: str) -> None:
+        """Check that calls fail for a reason, which they tell once they had the time to find it out."""
+        for timeout in (0.3, 1, 4, 16):
+            with pytest.raises(Unavailable) as caught:
+                await client.enqueue("emails", 1, timeout=timeout)
+            if why in caught.value.message:
+                return
+        raise AssertionError(caught.value.message)
 
     async def together(self, calls: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
         """Make calls at the same time."""

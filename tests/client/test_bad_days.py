@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from fairq.model.workers import WorkerTasks
 from fairq.server.run import Served
 from tests.logs import captured_logs
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, tenant
+from tests.store.cases import case
 from tests.store.proxy import open_proxy
 
-from .harness import wait_state, worker_of, working
+from .harness import wait_state, worker_of
 
 REPORTS = {"queue": "emails", "id": "reports"}
 
@@ -58,36 +60,38 @@ async def test_a_batch_closed_twice_says_that_it_was_closed(
         assert (await task.state()).state == ("done" if verb == "close_batch" else "cancelled")
 
 
-@pytest.mark.parametrize("how", ["closed", "cancelled", "complete"])
-async def test_a_task_that_is_added_too_late_is_refused(ada: fairq.Client, how: str) -> None:
-    with trio.fail_after(30):
-        batch = await ada.open_batch("emails")
-        first = None if how == "complete" else await batch.add(1)
-        await (batch.cancel() if how == "cancelled" else batch.close())
-        state = await batch.state()
-        for add in (lambda: batch.add(2), lambda: batch.add_many(range(600))):
-            with pytest.raises(BatchClosed) as caught:
-                await add()
-            assert caught.value.field == "batch"
-        assert await batch.state() == state
-        if first:  # the call is repeated, as after a lost answer
-            assert (await batch.add(1, id=first.id)).is_duplicate
+async def test_a_task_that_is_added_too_late_is_refused(ada: fairq.Client) -> None:
+    for how in ["closed", "cancelled", "complete"]:
+        with case(how):
+            with trio.fail_after(30):
+                batch = await ada.open_batch("emails")
+                first = None if how == "complete" else await batch.add(1)
+                await (batch.cancel() if how == "cancelled" else batch.close())
+                state = await batch.state()
+                for add in (partial(batch.add, 2), partial(batch.add_many, range(600))):
+                    with pytest.raises(BatchClosed) as caught:
+                        await add()
+                    assert caught.value.field == "batch"
+                assert await batch.state() == state
+                if first:  # the call is repeated, as after a lost answer
+                    assert (await batch.add(1, id=first.id)).is_duplicate
 
 
-@pytest.mark.parametrize("end", ["done", "dead", "cancelled", "unknown"])
 async def test_what_has_ended_cannot_be_cancelled_or_moved(
-    served: Served, ada: fairq.Client, worker: fairq.Worker, end: str
+    served: Served, ada: fairq.Client, worker: fairq.Worker
 ) -> None:
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", "reject" if end == "dead" else 1)
-        if end == "cancelled":
-            assert await task.cancel() == "ok"
-        if end in ("done", "dead"):
-            await worker.run(burst=True)
-        ids = ["nobody" if end == "unknown" else task.id]
-        assert await ada.cancel("emails", ids) == ["gone"]
-        assert await ada.reschedule("emails", ids, delay=5) == ["gone"]
-        assert (await ada.request("tasks", {"queue": "emails", "ids": ids}))["tasks"][0]["state"] == end
+    for end in ["done", "dead", "cancelled", "unknown"]:
+        with case(end):
+            with trio.fail_after(30):
+                task = await ada.enqueue("emails", "reject" if end == "dead" else 1)
+                if end == "cancelled":
+                    assert await task.cancel() == "ok"
+                if end in ("done", "dead"):
+                    await worker.run(burst=True)
+                ids = ["nobody" if end == "unknown" else task.id]
+                assert await ada.cancel("emails", ids) == ["gone"]
+                assert await ada.reschedule("emails", ids, delay=5) == ["gone"]
+                assert (await ada.request("tasks", {"queue": "emails", "ids": ids}))["tasks"][0]["state"] == end
 
 
 async def test_what_was_replayed_or_purged_is_gone(served: Served, ada: fairq.Client, worker: fairq.Worker) -> None:
@@ -106,27 +110,22 @@ async def test_what_was_replayed_or_purged_is_gone(served: Served, ada: fairq.Cl
         assert (row.ready, row.dead) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("timing", "field"),
-    [
+async def test_a_schedule_stays_as_it_was_when_its_change_is_refused(ada: fairq.Client) -> None:
+    for timing, field in [
         ({"cron": "0 25 * * *"}, "cron"),
         ({"cron": "0 0 30 2 *"}, "cron"),
         ({"cron": "0 5 * * *", "zone": "Mars"}, "zone"),
-    ],
-    ids=["no expression", "never", "no zone"],
-)
-async def test_a_schedule_stays_as_it_was_when_its_change_is_refused(
-    ada: fairq.Client, timing: dict[str, str], field: str
-) -> None:
-    with trio.fail_after(30):
-        await ada.schedule("emails", "nightly", 1, cron="0 3 * * *", zone="Europe/Copenhagen")
-        was = await ada.read_schedule("emails", "nightly")
-        for name in ("nightly", "other"):
-            with pytest.raises(BadRequest) as caught:
-                await ada.schedule("emails", name, 2, **timing)  # type: ignore[arg-type]
-            assert caught.value.field == field
-        assert await ada.read_schedule("emails", "nightly") == was
-        assert [one.name for one in await ada.schedules("emails")] == ["nightly"]
+    ]:
+        with case(timing, field):
+            with trio.fail_after(30):
+                await ada.schedule("emails", "nightly", 1, cron="0 3 * * *", zone="Europe/Copenhagen")
+                was = await ada.read_schedule("emails", "nightly")
+                for name in ("nightly", "other"):
+                    with pytest.raises(BadRequest) as caught:
+                        await ada.schedule("emails", name, 2, **timing)  # type: ignore[arg-type]
+                    assert caught.value.field == field
+                assert await ada.read_schedule("emails", "nightly") == was
+                assert [one.name for one in await ada.schedules("emails")] == ["nightly"]
 
 
 async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_workers_log(
@@ -165,30 +164,6 @@ async def test_a_worker_that_sends_a_result_over_its_limit_still_holds_the_task(
                 await wait_state(task, "leased")
             assert await worker.settle("emails", "ack", *pushed, result="short") == ["ok", "ok"]
         assert await tasks[1].result(timeout=30) == "short"
-
-
-async def test_a_task_settled_twice_is_gone_and_stays_as_it_was_settled(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", 1)
-        async with raw(served, WORKER) as worker:
-            await worker.attach("emails")
-            pushed = await worker.pushed()
-            assert await worker.settle("emails", "ack", *pushed) == ["ok"]
-            for action in ("ack", "nack", "reject", "release"):
-                assert await worker.settle("emails", action, *pushed) == ["gone"]
-            assert await worker.settle("emails", "extend", *pushed) == ["stale"]
-        assert (await task.state()).state == "done"
-
-
-async def test_an_id_used_again_is_the_first_task(served: Served, ada: fairq.Client, worker: fairq.Worker) -> None:
-    with trio.fail_after(30):
-        first = await ada.enqueue("emails", "first", id="a")
-        assert not first.is_duplicate
-        async with working(worker):
-            await wait_state(first, "done")
-        again = await ada.enqueue("emails", "second", id="a")
-        assert again.is_duplicate
-        assert (await served.app.store.queue("emails")).enqueued == 1
 
 
 def new_task(ada: fairq.Client, **options: Any) -> Awaitable[fairq.EnqueuedTask]:

@@ -20,12 +20,11 @@ from fairq.client import dial
 from fairq.errors import (
     Closed,
     SettingsError,
-    Unavailable,
 )
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
 from tests.cli.harness import environment
-from tests.server.harness import OPERATOR, tenant, url_of
+from tests.server.harness import OPERATOR, tenant
 
 from .runtimes import RUNTIMES, Service, on_both, wait_until
 
@@ -54,10 +53,10 @@ async def test_calls_of_one_turn_share_frames(service: Service, frames: Noted) -
             ids.add((await client.enqueue("emails", number)).id)
 
         async with anyio.create_task_group() as group:
-            for number in range(1_000):
+            for number in range(300):
                 group.start_soon(enqueue, number)
-        assert len(ids) == 1_000
-        assert frames.count("enqueue") <= 50
+        assert len(ids) == 300
+        assert frames.count("enqueue") <= 20
         frames.clear()
         async with anyio.create_task_group() as group:  # it is connected now: one turn, one frame
             for number in range(100):
@@ -323,20 +322,3 @@ def test_a_program_on_asyncio_imports_no_trio(service: Service) -> None:
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout.splitlines()[-1] == "1 False"
-
-
-@on_both
-async def test_a_wss_url_of_a_server_without_tls_is_told_as_that(service: Service) -> None:
-    assert service.served is not None
-    url = url_of(service.served).replace("ws:", "wss:")
-    async with fairq.open_client(url, token=tenant("ada")) as ada:
-        with pytest.raises(Unavailable, match="the server answered without TLS"):
-            await ada.enqueue("emails", 1, timeout=0.5)
-    with pytest.raises(Unavailable, match="the server answered without TLS"):
-        await anyio.to_thread.run_sync(lambda: enqueue_in_thread(url))
-
-
-def enqueue_in_thread(url: str) -> None:
-    """Enqueue without an event loop."""
-    with fairq.sync.open_client(url, token=tenant("ada")) as ada:
-        ada.enqueue("emails", 1, timeout=0.5)

@@ -17,6 +17,7 @@ import trio
 import fairq
 from fairq.errors import BadRequest, Forbidden
 from tests.server.harness import WORKER, tenant
+from tests.store.cases import case
 
 from .runtimes import Service, on_both, wait_state, wait_until, working
 
@@ -143,13 +144,15 @@ async def yields(task: fairq.Task) -> Any:
     yield 1
 
 
-@pytest.mark.parametrize("function", [yields, lambda task: (yield), "send", None])
-def test_what_does_not_run_when_it_is_called_is_no_handler(function: Any) -> None:
-    app = fairq.Worker()
-    with pytest.raises(BadRequest, match="without `yield`, not ") as caught:
-        app.task("emails")(function)
-    assert caught.value.field == "function"
-    assert app.handlers == {}
+def test_what_does_not_run_when_it_is_called_is_no_handler() -> None:
+    cases: list[Any] = [yields, lambda task: (yield), "send", None]
+    for function in cases:
+        with case(function):
+            app = fairq.Worker()
+            with pytest.raises(BadRequest, match="without `yield`, not ") as caught:
+                app.task("emails")(function)
+            assert caught.value.field == "function"
+            assert app.handlers == {}
 
 
 @on_both
@@ -167,9 +170,9 @@ async def test_more_tasks_than_places_all_run(service: Service) -> None:
         done.add(task.payload)
 
     async with service.client() as client:
-        await client.enqueue_many("emails", range(1_000))
+        await client.enqueue_many("emails", range(150))
         await app.run(burst=True)
-    assert len(done) == 1_000
+    assert len(done) == 150
     assert 1 < most <= 4
 
 

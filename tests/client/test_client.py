@@ -25,13 +25,12 @@ from fairq.errors import (
     Unauthorized,
     Unavailable,
 )
-from fairq.server.net.connection import Connection
 from fairq.server.run import Served
-from fairq.server.verbs.table import handle_request
 from fairq.wire.client_session import ClientSession
 from tests import stores
 from tests.server.clock import StoreClock
-from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
+from tests.server.harness import WORKER, raw, running, tenant, url_of
+from tests.store.cases import case
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
@@ -44,16 +43,6 @@ async def opened(served: Served | str, name: str = "ada") -> AsyncIterator[fairq
     url = served if isinstance(served, str) else url_of(served)
     async with fairq.open_client(url, token=tenant(name)) as client:
         yield client
-
-
-async def test_an_enqueued_task_is_there_when_the_call_returns(served: Served) -> None:
-    with trio.fail_after(30):
-        async with opened(served) as client:
-            task = await client.enqueue("emails", {"to": "ada"})
-            assert (task.queue, task.is_duplicate) == ("emails", False)
-            state = await task.state()
-            assert (state.id, state.state, state.tenant) == (task.id, "ready", "ada")
-            assert (await served.app.store.queue("emails")).ready == 1
 
 
 async def test_many_tasks_go_in_frames_of_five_hundred_and_keep_their_order(served: Served) -> None:
@@ -71,19 +60,6 @@ async def test_many_tasks_go_in_frames_of_five_hundred_and_keep_their_order(serv
                 for start in range(0, len(some), 500):
                     await worker.settle("emails", "ack", *some[start : start + 500])
             assert [pushed[task.id] for task in tasks] == payloads
-
-
-async def test_large_payloads_are_spread_over_frames(served: Served) -> None:
-    with trio.fail_after(30):
-        async with opened(served) as client:
-            tasks = await client.enqueue_many("emails", ["x" * 900_000] * 7)
-            assert len(tasks) == 7
-            assert (await served.app.store.queue("emails")).ready == 7
-
-
-async def test_no_tasks_are_no_trouble(served: Served) -> None:
-    async with opened(served) as client:
-        assert await client.enqueue_many("emails", []) == []
 
 
 async def test_the_same_id_again_is_one_task(served: Served) -> None:
@@ -143,9 +119,8 @@ async def test_an_expiry_may_count_from_the_start(
             assert (task["id"], task["expires_at_ms"] - began) == (moved.id, 63_000)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "field"),
-    [
+async def test_a_mistake_is_told_before_anything_is_sent() -> None:
+    cases: list[tuple[dict[str, Any], type[FairqError], str]] = [
         ({"queue": "Emails"}, BadRequest, "queue"),
         ({"payload": {1, 2}}, BadRequest, "payload"),
         ({"payload": "x" * (16 << 20)}, TooLarge, "payload"),
@@ -168,16 +143,14 @@ async def test_an_expiry_may_count_from_the_start(
         ({"max_attempts": -1}, BadRequest, "max_attempts"),
         ({"max_attempts": 1001}, BadRequest, "max_attempts"),
         ({"max_attempts": 1.5}, BadRequest, "max_attempts"),
-    ],
-)
-async def test_a_mistake_is_told_before_anything_is_sent(
-    options: dict[str, Any], error: type[FairqError], field: str
-) -> None:
-    call = {"queue": "emails", "payload": 1, **options}
-    async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
-        with pytest.raises(error) as caught:
-            await client.enqueue(call.pop("queue"), call.pop("payload"), **call)
-    assert caught.value.field == field
+    ]
+    for options, error, field in cases:
+        with case(options, error, field):
+            call = {"queue": "emails", "payload": 1, **options}
+            async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
+                with pytest.raises(error) as caught:
+                    await client.enqueue(call.pop("queue"), call.pop("payload"), **call)
+            assert caught.value.field == field
 
 
 async def test_ids_and_payloads_must_be_as_many() -> None:
@@ -194,12 +167,6 @@ async def test_a_task_whose_window_is_over_is_refused(served: Served) -> None:
     assert caught.value.field == "expires_at"
 
 
-async def test_without_a_server_a_call_is_unavailable_at_its_deadline() -> None:
-    async with opened(f"ws://127.0.0.1:{stores.free_port()}") as client:
-        with trio.fail_after(30), pytest.raises(Unavailable):
-            await client.enqueue("emails", 1, timeout=0.3)
-
-
 async def test_a_call_without_an_answer_is_of_unknown_outcome(served: Served) -> None:
     with trio.fail_after(30):
         async with open_proxy(served.port) as proxy, opened(f"ws://127.0.0.1:{proxy.port}") as client:
@@ -212,18 +179,6 @@ async def test_a_call_without_an_answer_is_of_unknown_outcome(served: Served) ->
                 return (await served.app.store.queue("emails")).ready == 2
 
             await wait_until(has_come)
-
-
-async def test_a_lost_reply_is_asked_for_again_and_makes_no_second_task(served: Served) -> None:
-    with trio.fail_after(30):
-        async with open_proxy(served.port) as proxy, opened(f"ws://127.0.0.1:{proxy.port}") as client:
-            await client.enqueue("emails", "first")
-            for number in range(3):
-                proxy.lose_next_reply()
-                task = await client.enqueue("emails", number)
-                assert (await task.state()).state == "ready"
-            assert proxy.lost == 3
-            assert (await served.app.store.queue("emails")).enqueued == 4
 
 
 async def test_calls_go_on_when_the_server_is_started_anew(server_store: str) -> None:
@@ -257,34 +212,12 @@ async def test_a_client_of_several_servers_goes_to_one_that_lives(served: Served
 async def test_clients_begin_at_any_of_several_servers(served: Served, server_store: str) -> None:
     with trio.fail_after(30):
         async with running(server_store) as other, AsyncExitStack() as stack:
-            for _ in range(40):  # at one of the two in all of 40: once in 2 ** 39 runs
+            for _ in range(20):  # at one of the two in all of 20: once in 2 ** 19 runs
                 urls = [url_of(served), url_of(other)]
                 client = await stack.enter_async_context(fairq.open_client(urls, token=tenant("ada")))
                 await client.enqueue("emails", 1)
             assert served.app.connections
             assert other.app.connections
-
-
-async def test_a_thousand_concurrent_calls_share_few_frames(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames: list[str] = []
-
-    async def count(self: Any, connection: Connection, request: Any) -> Any:
-        frames.append(request.type)
-        return await handle_request(self, connection, request)
-
-    monkeypatch.setattr("fairq.server.listener.handle_request", count)
-    ids: set[str] = set()
-    with trio.fail_after(30):
-        async with opened(served) as client:
-
-            async def enqueue(number: int) -> None:
-                ids.add((await client.enqueue("emails", number)).id)
-
-            async with trio.open_nursery() as nursery:
-                for number in range(1_000):
-                    nursery.start_soon(enqueue, number)
-    assert len(ids) == 1_000
-    assert frames.count("enqueue") <= 50
 
 
 async def test_calls_that_share_a_frame_fail_each_for_its_own_fault(
@@ -316,21 +249,22 @@ async def test_calls_that_share_a_frame_fail_each_for_its_own_fault(
     assert len(results) == 30
 
 
-@pytest.mark.parametrize("token", ["wrong", "dev-tenant:NOT/A/NAME"])
-@pytest.mark.parametrize("calling", [True, False])
-async def test_a_wrong_token_is_told_by_its_own_error(served: Served, token: str, calling: bool) -> None:
-    with trio.fail_after(30), pytest.raises((Unauthorized, Closed)) as caught:
-        async with fairq.open_client(url_of(served), token=token) as client:
-            await client.enqueue("emails", 1)
-    assert caught.type is Unauthorized
+async def test_a_wrong_token_is_told_by_its_own_error(served: Served) -> None:
+    for token in ["wrong", "dev-tenant:NOT/A/NAME"]:
+        with case(token):
+            with trio.fail_after(30), pytest.raises((Unauthorized, Closed)) as caught:
+                async with fairq.open_client(url_of(served), token=token) as client:
+                    await client.enqueue("emails", 1)
+            assert caught.type is Unauthorized
 
 
-@pytest.mark.parametrize("token", ["", " ", "two words", "tökén", "line\nbreak"])
-def test_a_token_that_can_be_none_is_refused_at_once(token: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        Driver.to("ws://127.0.0.1:7700", token, ClientSession())
-    assert caught.value.field == "token"
-    assert token.strip() == "" or token not in caught.value.message
+def test_a_token_that_can_be_none_is_refused_at_once() -> None:
+    for token in ["", " ", "two words", "tökén", "line\nbreak"]:
+        with case(token):
+            with pytest.raises(SettingsError) as caught:
+                Driver.to("ws://127.0.0.1:7700", token, ClientSession())
+            assert caught.value.field == "token"
+            assert token.strip() == "" or token not in caught.value.message
 
 
 async def test_white_space_around_a_token_is_stripped(served: Served) -> None:
@@ -339,12 +273,14 @@ async def test_white_space_around_a_token_is_stripped(served: Served) -> None:
             await client.enqueue("emails", 1)
 
 
-@pytest.mark.parametrize("url", ["", "http://x", "ws://", "ws://x:port", "127.0.0.1:7700", []])
-async def test_a_url_that_is_none_is_refused_at_once(url: Any) -> None:
-    with pytest.raises(SettingsError) as caught:
-        async with fairq.open_client(url, token="x"):
-            pass
-    assert caught.value.field == "url"
+async def test_a_url_that_is_none_is_refused_at_once() -> None:
+    cases: list[Any] = ["", "http://x", "ws://", "ws://x:port", "127.0.0.1:7700", []]
+    for url in cases:
+        with case(url):
+            with pytest.raises(SettingsError) as caught:
+                async with fairq.open_client(url, token="x"):
+                    pass
+            assert caught.value.field == "url"
 
 
 @pytest.mark.parametrize(
@@ -379,17 +315,13 @@ async def test_a_store_that_is_away_gives_no_false_success(start_store: Callable
             await client.enqueue("emails", 3)
 
 
-async def test_wss_checks_the_certificate(
+async def test_wss_trusts_what_the_environment_trusts(
     server_store: str, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with trio.fail_after(30):
         async with running(server_store, tls_cert=certificate[0], tls_key=certificate[1]) as served:
-            url = url_of(served).replace("ws:", "wss:")
-            async with opened(url) as client:
-                with pytest.raises(Unavailable):
-                    await client.enqueue("emails", 1, timeout=0.5)
             monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
-            async with opened(url) as client:
+            async with opened(url_of(served).replace("ws:", "wss:")) as client:
                 await client.enqueue("emails", 1)
 
 
@@ -407,13 +339,3 @@ async def test_leaving_the_block_fails_what_still_waits(served: Served) -> None:
             nursery.start_soon(call)
             await trio.testing.wait_all_tasks_blocked(0.01)
     assert errors == ["closed"]
-
-
-async def test_operators_ask_through_the_same_client(served: Served) -> None:
-    async with fairq.open_client(url_of(served), token=OPERATOR) as client:
-        await client.request("set_weight", {"queue": "emails", "tenant": "ada", "weight": 2})
-        (row,) = (await client.request("tenants", {"queue": "emails"}))["tenants"]
-        assert row["weight"] == 2
-        with pytest.raises(BadRequest) as caught:
-            await client.request("set_weight", {"queue": "emails", "tenant": "ada", "weight": 0})
-        assert caught.value.field == "weight"

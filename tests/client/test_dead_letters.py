@@ -20,6 +20,7 @@ from fairq.model.dead_letters import Sweep
 from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, tenant, url_of
+from tests.store.cases import case
 
 
 async def bury(served: Served, client: fairq.Client, ids: Iterable[str], error: str = "no") -> None:
@@ -60,14 +61,14 @@ async def test_a_tenant_walks_over_its_letters_and_looks_into_one(served: Served
 
 async def test_named_letters_are_replayed_and_purged_once(served: Served, ada: fairq.Client) -> None:
     with trio.fail_after(30):
-        ids = [f"id{n}" for n in range(700)]
+        ids = [f"id{n}" for n in range(510)]
         await bury(served, ada, ids)
         letters = ada.dead_letters("emails")
-        assert await letters.replay(ids[:600]) == ["ok"] * 600
+        assert await letters.replay(ids[:505]) == ["ok"] * 505
         assert await letters.replay(ids[:1]) == ["gone"]
-        assert await letters.purge(ids[500:]) == ["gone"] * 100 + ["ok"] * 100
+        assert await letters.purge(ids[500:]) == ["gone"] * 5 + ["ok"] * 5
         assert await letters.replay([]) == []
-        assert (await served.app.store.queue("emails")).ready == 600
+        assert (await served.app.store.queue("emails")).ready == 505
 
 
 async def test_a_sweep_changes_what_matches_and_nothing_else(served: Served, ada: fairq.Client) -> None:
@@ -151,18 +152,19 @@ class Desk:
         return {"outcomes": ["ok"] * len(body["ids"])}
 
 
-@pytest.mark.parametrize(("rate", "letters"), [(50, 120), (0.5, 5), (10_000, 3_000), (7, 20)])
-async def test_a_sweep_keeps_its_rate(rate: float, letters: int, autojump_clock: trio.testing.MockClock) -> None:
-    desk = Desk(letters)
-    begun = trio.current_time()
-    assert await last(DeadLetters(desk, "emails").replay_all(rate=rate)) == Sweep(letters, 0, 0)
-    step = max(count for _, count in desk.came)
-    assert step <= max(1, rate / 10)
-    done = 0
-    for at, count in desk.came:
-        assert done <= rate * (at - begun) + 1e-6, "never ahead of the rate by more than a step"
-        done += count
-    assert desk.came[-1][0] - begun == pytest.approx((letters - desk.came[-1][1]) / rate), "nor behind"
+async def test_a_sweep_keeps_its_rate(autojump_clock: trio.testing.MockClock) -> None:
+    for rate, letters in [(50, 120), (0.5, 5), (10_000, 3_000), (7, 20)]:
+        with case(rate, letters):
+            desk = Desk(letters)
+            begun = trio.current_time()
+            assert await last(DeadLetters(desk, "emails").replay_all(rate=rate)) == Sweep(letters, 0, 0)
+            step = max(count for _, count in desk.came)
+            assert step <= max(1, rate / 10)
+            done = 0
+            for at, count in desk.came:
+                assert done <= rate * (at - begun) + 1e-6, "never ahead of the rate by more than a step"
+                done += count
+            assert desk.came[-1][0] - begun == pytest.approx((letters - desk.came[-1][1]) / rate), "nor behind"
 
 
 async def test_a_server_that_was_slow_is_not_flooded_afterwards(autojump_clock: trio.testing.MockClock) -> None:
@@ -181,9 +183,8 @@ async def test_without_a_rate_a_sweep_takes_whole_batches(autojump_clock: trio.t
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("call", "field"),
-    [
+async def test_a_mistake_is_told_before_anything_is_sent() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"queue": "Emails"}, "queue"),
         ({"tenant": ""}, "tenant"),
         ({"tenant": "a/b"}, "tenant"),
@@ -201,13 +202,13 @@ async def test_without_a_rate_a_sweep_takes_whole_batches(autojump_clock: trio.t
         ({"rate": float("nan")}, "rate"),
         ({"rate": True}, "rate"),
         ({"rate": "fast"}, "rate"),
-    ],
-)
-async def test_a_mistake_is_told_before_anything_is_sent(call: dict[str, Any], field: str) -> None:
-    async with fairq.open_client("ws://127.0.0.1:9", token=OPERATOR) as client:
-        with pytest.raises(BadRequest) as caught:
-            await last(client.dead_letters(call.pop("queue", "emails")).replay_all(**call))
-    assert caught.value.field == field
+    ]
+    for call, field in cases:
+        with case(call, field):
+            async with fairq.open_client("ws://127.0.0.1:9", token=OPERATOR) as client:
+                with pytest.raises(BadRequest) as caught:
+                    await last(client.dead_letters(call.pop("queue", "emails")).replay_all(**call))
+            assert caught.value.field == field
 
 
 async def test_a_word_that_chooses_nothing_is_an_error_in_the_program(ada: fairq.Client) -> None:
@@ -215,21 +216,18 @@ async def test_a_word_that_chooses_nothing_is_an_error_in_the_program(ada: fairq
         await ada.dead_letters("emails").page(colour="red")  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(
-    ("name", "args", "error", "field"),
-    [
+async def test_what_the_server_refuses_is_told(ada: fairq.Client) -> None:
+    cases: list[tuple[str, tuple[Any, ...], type[FairqError], str]] = [
         ("show", ("nobody",), NotFound, "id"),
         ("show", ("ada/a",), BadRequest, "id"),
         ("replay", (["a b"],), BadRequest, "ids"),
         ("purge", (["bob/a"],), BadRequest, "ids"),
-    ],
-)
-async def test_what_the_server_refuses_is_told(
-    ada: fairq.Client, name: str, args: tuple[Any, ...], error: type[FairqError], field: str
-) -> None:
-    with trio.fail_after(30), pytest.raises(error) as caught:
-        await getattr(ada.dead_letters("emails"), name)(*args)
-    assert caught.value.field == field
+    ]
+    for name, args, error, field in cases:
+        with case(name, args, error, field):
+            with trio.fail_after(30), pytest.raises(error) as caught:
+                await getattr(ada.dead_letters("emails"), name)(*args)
+            assert caught.value.field == field
 
 
 async def test_a_tenant_asking_for_anothers_letters_is_refused(ada: fairq.Client) -> None:

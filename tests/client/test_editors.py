@@ -17,6 +17,8 @@ from mypy import api
 import fairq
 from fairq.model.options import DeadLetterFilter, TaskOptions, UnnamedTaskOptions
 
+pytestmark = pytest.mark.deep("guides")
+
 ROOT = Path(fairq.__file__).parent.parent
 PROGRAM = """\
 import fairq, fairq.sync, fairq.testing, fairq.testing.sync

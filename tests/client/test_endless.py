@@ -63,7 +63,7 @@ async def test_lost_workers_never_bury_it(served: Served, ada: fairq.Client, ope
     with trio.fail_after(60):
         await operator.ask("configure", queue="emails", settings={"max_attempts": 1})
         task = await ada.enqueue("emails", 1, max_attempts=0)
-        for attempt in range(1, 13):
+        for attempt in range(1, 5):
             async with raw(url_of(served), WORKER) as worker:
                 await worker.attach("emails", name=f"w{attempt}")
                 (pushed,) = await worker.pushed()
@@ -72,7 +72,7 @@ async def test_lost_workers_never_bury_it(served: Served, ada: fairq.Client, ope
             await worker.attach("emails", name="last")
             (pushed,) = await worker.pushed()
             await worker.settle("emails", "reject", pushed)
-        assert ((await task.state()).reason, pushed["attempt"]) == ("rejected", 13)
+        assert ((await task.state()).reason, pushed["attempt"]) == ("rejected", 5)
 
 
 async def test_a_schedules_tasks_have_no_limit_if_it_says_so(served: Served, ada: fairq.Client) -> None:
@@ -95,11 +95,11 @@ async def test_the_service_in_memory_has_no_limit_either() -> None:
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
         attempts.append((task.attempt, task.max_attempts, task.is_last_attempt))
-        if task.attempt < 1200:
+        if task.attempt < 300:
             raise fairq.Retry("not yet", delay=0)
 
     async with fairq.testing.run(app, settings={"emails": {"max_attempts": 1}}) as service:
         task = await service.enqueue("emails", 1, max_attempts=0)
         await service.drain()
         assert (await task.state()).state == "done"
-    assert attempts[-1] == (1200, 0, False)
+    assert attempts[-1] == (300, 0, False)

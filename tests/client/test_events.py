@@ -10,6 +10,7 @@ from fairq.errors import BadRequest, Forbidden, TooOld
 from fairq.model.events import Event
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, Raw, running, tenant, url_of
+from tests.store.cases import case
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
@@ -184,9 +185,8 @@ async def test_schedules_ask_for_events_too(served: Served, ada: fairq.Client) -
             assert (event.event, event.task.partition("-")[0]) == ("done", "pulse")
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
+async def test_what_cannot_be_read_is_refused(ada: fairq.Client) -> None:
+    cases: list[tuple[dict[str, object], str]] = [
         ({"queue": "Q"}, "queue"),
         ({"after": -1}, "after"),
         ({"after": 1.5}, "after"),
@@ -194,12 +194,12 @@ async def test_schedules_ask_for_events_too(served: Served, ada: fairq.Client) -
         ({"count": 0}, "count"),
         ({"count": 501}, "count"),
         ({"tenant": "a/b"}, "tenant"),
-    ],
-)
-async def test_what_cannot_be_read_is_refused(ada: fairq.Client, changes: dict[str, object], field: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        await ada.read_events(**{"queue": "emails", **changes})  # type: ignore[arg-type]  # wrong on purpose
-    assert caught.value.field == field
+    ]
+    for changes, field in cases:
+        with case(changes, field):
+            with pytest.raises(BadRequest) as caught:
+                await ada.read_events(**{"queue": "emails", **changes})  # type: ignore[arg-type]  # wrong on purpose
+            assert caught.value.field == field
 
 
 async def test_a_tenant_does_not_read_anothers_feed(ada: fairq.Client) -> None:
@@ -207,11 +207,13 @@ async def test_a_tenant_does_not_read_anothers_feed(ada: fairq.Client) -> None:
         await ada.read_events("emails", tenant="bob")
 
 
-@pytest.mark.parametrize("flag", [1, "yes", [True]])
-async def test_a_flag_is_true_or_false(ada: fairq.Client, flag: object) -> None:
-    with pytest.raises(BadRequest) as caught:
-        await ada.enqueue("emails", 1, events=flag)  # type: ignore[arg-type]  # wrong on purpose
-    assert caught.value.field == "events"
-    with pytest.raises(BadRequest) as caught:
-        await ada.open_batch("emails", events=flag)  # type: ignore[arg-type]  # wrong on purpose
-    assert caught.value.field == "events"
+async def test_a_flag_is_true_or_false(ada: fairq.Client) -> None:
+    cases: list[object] = [1, "yes", [True]]
+    for flag in cases:
+        with case(flag):
+            with pytest.raises(BadRequest) as caught:
+                await ada.enqueue("emails", 1, events=flag)  # type: ignore[arg-type]  # wrong on purpose
+            assert caught.value.field == "events"
+            with pytest.raises(BadRequest) as caught:
+                await ada.open_batch("emails", events=flag)  # type: ignore[arg-type]  # wrong on purpose
+            assert caught.value.field == "events"

@@ -143,7 +143,7 @@ async def test_everything_there_is_drains_to_nothing(
             await lost.pushed()  # whose lease runs out; the others' do not, however slow the machine is
             await lost.ask("credit", credit=0)  # its place is free again then
             await operator.ask("configure", queue="emails", settings={"lease_ms": 60_000})
-            await ada.enqueue_many("emails", ["plain"] * 500 + ["retry"] * 20 + ["reject"])
+            await ada.enqueue_many("emails", ["plain"] * 100 + ["retry"] * 20 + ["reject"])
             wanted = await ada.enqueue("emails", "result", result_ttl=60)
             capped = await ada.open_batch(
                 "emails", max_running=3, on_complete="complete", on_success="success", on_death="x"
@@ -151,7 +151,7 @@ async def test_everything_there_is_drains_to_nothing(
             await capped.add_many(["capped"] * 50)
             doomed = await ada.open_batch("emails", on_complete="doomed is over")
             await doomed.add_many(["never"] * 1200, delay=3600)
-            await ada.enqueue_many("emails", ["late"] * 1000, delay=1.5)
+            await ada.enqueue_many("emails", ["late"] * 200, delay=1.5)
             await ada.enqueue("emails", "expires", delay=3600, expires_in=3601, id="expires")
             await ada.schedule("emails", "pulse", "pulse", every=1)
             with full(redis_client):
@@ -169,8 +169,8 @@ async def test_everything_there_is_drains_to_nothing(
                     assert await letters.purge([letter.id]) == ["ok"]
                     ran.pop("pulse", None)  # it may have fired before the store was full
                     assert ran == {
-                        "plain": 500, "retry": 40, "reject": 1, "result": 1, "capped": 50, "complete": 1, "success": 1,
-                        "doomed is over": 1, "late": 1000, "lost": 1,
+                        "plain": 100, "retry": 40, "reject": 1, "result": 1, "capped": 50, "complete": 1, "success": 1,
+                        "doomed is over": 1, "late": 200, "lost": 1,
                     }  # fmt: skip
             async with working(app):  # there is room again
                 await wait_until(lambda: ran["pulse"] > 0)
@@ -183,13 +183,13 @@ async def test_a_due_schedule_that_cannot_fire_holds_nothing_up(
     clock = StoreClock(monkeypatch, "emails")
     clock.govern(store_url)
     with trio.fail_after(30):
-        await ada.enqueue_many("emails", range(3000), delay=3)
+        await ada.enqueue_many("emails", range(1000), delay=3)
         await ada.schedule("emails", "pulse", "pulse", every=2)
         with full(redis_client):
             clock.move(clock.now_ms + 5000, served)
 
             async def are_promoted() -> bool:
-                return (await served.app.store.queue("emails")).ready == 3000
+                return (await served.app.store.queue("emails")).ready == 1000
 
             await wait_until(are_promoted)
             assert not await has_fired(ada)

@@ -54,7 +54,7 @@ anyio.run(app.run)
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.deep("kills")
 async def test_the_second_attempt_is_beside_the_first_whose_process_was_killed(
     server_store: str, spans: InMemorySpanExporter
 ) -> None:

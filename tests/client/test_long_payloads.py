@@ -109,16 +109,6 @@ async def test_what_the_store_has_lost_spoils_nothing_else(served: Served, ada: 
         assert {each.id: each.payload async for each in letters.walk()} == {"payload": "", "record": "", "fine": "fine"}
 
 
-async def test_what_is_too_long_is_refused_by_its_name(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        with pytest.raises(TooLarge) as caught:
-            await ada.enqueue("emails", "x" * (DEFAULT_PAYLOAD_BYTES - 1))
-        assert caught.value.field == "payload"
-        with pytest.raises(TooLarge) as caught:
-            await ada.schedule("emails", "nightly", "x" * (MAX_INLINE_BYTES - 1), every=60)
-        assert caught.value.field == "payload"
-
-
 async def test_a_server_that_takes_short_messages_refuses_what_is_longer(served: Served) -> None:
     with trio.fail_after(30):
         async with fairq.open_client(url_of(served), token=tenant("ada")) as client:

@@ -19,6 +19,7 @@ from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, NoResult
 from fairq.model.options import TaskOptions, pack_options, to_ms
 from fairq.server.run import Served
+from tests.store.cases import case
 
 from .harness import wait_state
 
@@ -33,58 +34,64 @@ class Sums:
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize("value", [NAN, INF, -INF, {"a": [None, {"b": NAN}]}, Sums([1.0, INF]), [Sums([NAN])]])
-def test_a_number_that_json_has_not_is_refused_where_it_stood_as_null(value: Any) -> None:
-    with pytest.raises(BadRequest) as caught:
-        encode_payload(value)
-    assert caught.value.field == "payload"
+def test_a_number_that_json_has_not_is_refused_where_it_stood_as_null() -> None:
+    cases: list[Any] = [NAN, INF, -INF, {"a": [None, {"b": NAN}]}, Sums([1.0, INF]), [Sums([NAN])]]
+    for value in cases:
+        with case(value):
+            with pytest.raises(BadRequest) as caught:
+                encode_payload(value)
+            assert caught.value.field == "payload"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
+def test_null_is_taken() -> None:
+    cases: list[tuple[Any, str]] = [
         (None, "null"), ([None, 1.5], "[null,1.5]"), ("null", '"null"'), (Sums([None, 0.5]), '{"rows":[null,0.5]}'),
         ({"at": datetime(2026, 1, 2, tzinfo=UTC), "of": None}, '{"at":"2026-01-02T00:00:00+00:00","of":null}'),
         ([UUID(int=1), None], '["00000000-0000-0000-0000-000000000001",null]'),
-    ],
-)  # fmt: skip
-def test_null_is_taken(value: Any, text: str) -> None:
-    assert encode_payload(value).decode() == text
+    ]  # fmt: skip
+    for value, text in cases:
+        with case(value, text):
+            assert encode_payload(value).decode() == text
 
 
-@pytest.mark.parametrize(("span", "ms"), [(timedelta(minutes=5), 300_000), (1.5, 1500), (timedelta(0), 0), (None, 0)])
-def test_a_span_is_seconds_or_a_timedelta(span: Any, ms: int) -> None:
-    assert to_ms(span, "delay") == ms
-    assert pack_options({"delay": span}) == pack_options({"delay": ms / 1000})
-    if span is not None:
-        assert fairq.Retry(delay=span).delay_ms == fairq.Postpone(delay=span).delay_ms == ms
+def test_a_span_is_seconds_or_a_timedelta() -> None:
+    cases: list[tuple[Any, int]] = [(timedelta(minutes=5), 300_000), (1.5, 1500), (timedelta(0), 0), (None, 0)]
+    for span, ms in cases:
+        with case(span, ms):
+            assert to_ms(span, "delay") == ms
+            assert pack_options({"delay": span}) == pack_options({"delay": ms / 1000})
+            if span is not None:
+                assert fairq.Retry(delay=span).delay_ms == fairq.Postpone(delay=span).delay_ms == ms
 
 
-@pytest.mark.parametrize("span", [timedelta(seconds=-1), timedelta(days=401), -1, NAN, "5m", True])
-def test_a_span_that_is_none_is_refused(span: Any) -> None:
-    with pytest.raises(BadRequest) as caught:
-        to_ms(span, "delay")
-    assert caught.value.field == "delay"
+def test_a_span_that_is_none_is_refused() -> None:
+    cases: list[Any] = [timedelta(seconds=-1), timedelta(days=401), -1, NAN, "5m", True]
+    for span in cases:
+        with case(span):
+            with pytest.raises(BadRequest) as caught:
+                to_ms(span, "delay")
+            assert caught.value.field == "delay"
 
 
-TAKERS = [
+TAKERS: list[Any] = [
     fairq.Client.enqueue, fairq.Client.enqueue_many, fairq.Batch.add, fairq.Batch.add_many, fairq.Task.enqueue,
     fairq.Task.then, fairq.sync.Client.enqueue, fairq.sync.Batch.add,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("function", TAKERS, ids=lambda function: function.__qualname__)
-def test_help_shows_every_option_with_its_meaning_and_default(function: Any) -> None:
-    shown = inspect.signature(function).parameters
-    for name, hint in get_type_hints(TaskOptions, include_extras=True).items():
-        assert shown[name].default in (None, False)
-        assert f"    {name}: {hint.__metadata__[0]}" in function.__doc__
-    told = pydoc.render_doc(
-        function,
-        renderer=pydoc.plaintext,  # type: ignore[attr-defined]
-    )
-    assert "result_ttl: 'float | timedelta | None' = None" in told
-    assert "priority: 0 (most urgent) to 99" in told
+def test_help_shows_every_option_with_its_meaning_and_default() -> None:
+    for function in TAKERS:
+        with case(function):
+            shown = inspect.signature(function).parameters
+            for name, hint in get_type_hints(TaskOptions, include_extras=True).items():
+                assert shown[name].default in (None, False)
+                assert f"    {name}: {hint.__metadata__[0]}" in function.__doc__
+            told = pydoc.render_doc(
+                function,
+                renderer=pydoc.plaintext,  # type: ignore[attr-defined]
+            )
+            assert "result_ttl: 'float | timedelta | None' = None" in told
+            assert "priority: 0 (most urgent) to 99" in told
 
 
 def test_help_of_schedules_and_dead_letters_shows_what_they_take() -> None:

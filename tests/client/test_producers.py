@@ -10,7 +10,7 @@ import trio
 
 import fairq
 from fairq.client.operator import open_operator
-from fairq.errors import BadRequest, FairqError, Forbidden, NotYet, QuotaExceeded
+from fairq.errors import BadRequest, FairqError, Forbidden, QuotaExceeded
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
@@ -34,57 +34,6 @@ async def limit(served: Served, name: str, **limits: Any) -> None:
     """Set limits of a tenant."""
     async with open_operator(url_of(served), token=OPERATOR) as operator:
         await operator.set_limits("emails", name, **limits)
-
-
-async def test_one_call_enqueues_for_one_or_for_many_tenants(served: Served, shop: fairq.Client) -> None:
-    with trio.fail_after(30):
-        task = await shop.enqueue("emails", "hi", tenant="Ada@acme", id="t-1")
-        assert (task.id, task.is_duplicate) == ("Ada@acme/t-1", False)
-        assert (await shop.enqueue("emails", "hi", tenant="Ada@acme", id="t-1")).is_duplicate
-        assert not (await shop.enqueue("emails", "hi", tenant="bob", id="t-1")).is_duplicate
-        whose = ["bob", "Ada@acme", "eve"] * 2
-        tasks = await shop.enqueue_many("emails", range(6), tenant=whose, ids=[f"m-{n}" for n in range(6)])
-        assert [each.id for each in tasks] == [f"{name}/m-{n}" for n, name in enumerate(whose)]
-        assert len(await shop.enqueue_many("emails", range(501), tenant="eve")) == 501
-        found = {lease.id: lease.tenant for lease in await claimed(served, 20)}
-        assert found["eve/m-2"] == "eve"
-        async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
-            assert (await bob.tasks("emails", ["m-0"]))[0].tenant == "bob"  # the same task as its tenant sees it
-
-
-async def test_what_was_enqueued_is_followed_up(served: Served, shop: fairq.Client) -> None:
-    with trio.fail_after(30):
-        first = await shop.enqueue("emails", 1, tenant="acme", result_ttl=60)
-        second, third = await shop.enqueue_many("emails", [2, 3], tenant=["acme", "zoo"])
-        assert await third.reschedule(delay=60) == "ok"
-        assert (await third.state()).state == "delayed"
-        assert await third.cancel() == "ok"
-        assert (await third.state()).state == "cancelled"
-        with pytest.raises(NotYet):
-            await first.result(timeout=0)
-        leases = await claimed(served)
-        assert [lease.id for lease in leases] == [first.id, second.id]
-        await served.app.store.settle("emails", [Settlement("ack", first.id, leases[0].lease, result=b'"done"')])
-        assert await first.result(timeout=20) == "done"
-        assert [state.tenant for state in await shop.tasks("emails", [second.id, "zoo/unknown"])] == ["acme", ""]
-        again = await shop.enqueue("emails", 1, tenant="acme", dedupe_key="k")
-        assert (await shop.enqueue("emails", 1, tenant="acme", dedupe_key="k")).id == again.id
-
-
-async def test_a_batch_is_of_one_tenant(served: Served, shop: fairq.Client) -> None:
-    with trio.fail_after(30):
-        batch = await shop.open_batch("emails", tenant="acme", id="b", on_complete="after")
-        assert batch.id == "acme/b"
-        added = await batch.add_many([1, 2])
-        assert (await batch.state()).total == 2
-        assert (await shop.batch("emails", batch.id).state()).tenant == "acme"
-        assert [*(await shop.read_batches("emails", [batch.id]))] == [batch.id]
-        await batch.close()
-        leases = await claimed(served)
-        assert [lease.id for lease in leases] == [task.id for task in added]
-        await served.app.store.settle("emails", [Settlement("ack", each.id, each.lease) for each in leases])
-        assert (await batch.wait(timeout=20)).done == 2
-        assert await (await shop.open_batch("emails", tenant="zoo", id="b")).cancel() == "open"
 
 
 async def test_a_refused_tenant_is_named_and_costs_the_others_nothing(served: Served, shop: fairq.Client) -> None:
@@ -139,32 +88,6 @@ async def test_calls_that_share_a_frame_are_refused_for_themselves(served: Serve
     assert ended == {
         "full-1": "quota_exceeded", "full-2": "ok", "full-3": "quota_exceeded", "acme-1": "ok", "zoo-1": "ok",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ({}, "tenant"),
-        ({"tenant": "a/b"}, "tenant"),
-        ({"tenant": ""}, "tenant"),
-        ({"tenant": ["a"]}, "tenant"),
-        ({"tenant": ["a", None]}, "tenant"),
-    ],
-)
-async def test_a_tenant_must_be_named(shop: fairq.Client, arguments: dict[str, Any], field: str) -> None:
-    with trio.fail_after(30), pytest.raises(BadRequest) as caught:
-        await shop.enqueue_many("emails", [1, 2], **arguments)
-    assert caught.value.field == field
-
-
-async def test_a_tenants_client_names_no_tenant(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        for name in ("ada", "bob"):
-            with pytest.raises(Forbidden) as caught:
-                await ada.enqueue("emails", 1, tenant=name)
-            assert caught.value.field == "tenant"
-        await ada.enqueue("emails", 1)
-        assert len(await claimed(served)) == 1
 
 
 async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
@@ -227,7 +150,7 @@ async def test_a_flood_of_one_tenant_delays_no_call_of_another(shop: fairq.Clien
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(call, "flood", 20_000)
+            nursery.start_soon(call, "flood", 8_000)
             await shop.enqueue("emails", 1, tenant="first")  # in a frame of theirs, or behind some
             nursery.start_soon(call, "quiet", 1)
     assert ended == ["quiet", "flood"]

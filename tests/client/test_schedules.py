@@ -13,6 +13,7 @@ import fairq
 from fairq.errors import BadRequest, FairqError, Forbidden, NotFound, TooLarge
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, tenant, url_of
+from tests.store.cases import case
 from tests.store.proxy import open_proxy
 
 from .harness import worker_of, working
@@ -103,9 +104,8 @@ async def test_a_lost_reply_is_asked_for_again_and_moves_nothing(served: Served)
             assert proxy.lost == 2
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "field"),
-    [
+async def test_a_mistake_is_told_before_anything_is_sent() -> None:
+    cases: list[tuple[dict[str, Any], type[FairqError], str]] = [
         ({"queue": "Reports", "every": 1}, BadRequest, "queue"),
         ({"name": "a/b", "every": 1}, BadRequest, "name"),
         ({"tenant": "a/b", "every": 1}, BadRequest, "tenant"),
@@ -128,21 +128,18 @@ async def test_a_lost_reply_is_asked_for_again_and_moves_nothing(served: Served)
         ({"every": 1, "start_at": 5}, BadRequest, "start_at"),
         ({"every": 1, "expires_at": 5}, BadRequest, "expires_at"),
         ({"every": 1, "batch": "b1"}, BadRequest, "batch"),
-    ],
-)
-async def test_a_mistake_is_told_before_anything_is_sent(
-    given: dict[str, Any], error: type[FairqError], field: str
-) -> None:
-    call = {"queue": "reports", "name": "n", "payload": 1, **given}
-    async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
-        with pytest.raises(error) as caught:
-            await client.schedule(call.pop("queue"), call.pop("name"), call.pop("payload"), **call)
-    assert caught.value.field == field
+    ]
+    for given, error, field in cases:
+        with case(given, error, field):
+            call = {"queue": "reports", "name": "n", "payload": 1, **given}
+            async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
+                with pytest.raises(error) as caught:
+                    await client.schedule(call.pop("queue"), call.pop("name"), call.pop("payload"), **call)
+            assert caught.value.field == field
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "field"),
-    [
+async def test_what_the_server_refuses_names_the_field(ada: fairq.Client) -> None:
+    cases: list[tuple[dict[str, Any], type[FairqError], str]] = [
         ({}, BadRequest, "every_ms"),
         ({"cron": "0 3 * *"}, BadRequest, "cron"),
         ({"cron": "0 0 30 2 *"}, BadRequest, "cron"),
@@ -151,11 +148,9 @@ async def test_a_mistake_is_told_before_anything_is_sent(
         ({"every": 1, "zone": "UTC"}, BadRequest, "zone"),
         ({"every": 1, "misfire": "all"}, BadRequest, "misfire"),
         ({"every": 1, "tenant": "bob"}, Forbidden, "tenant"),
-    ],
-)
-async def test_what_the_server_refuses_names_the_field(
-    ada: fairq.Client, given: dict[str, Any], error: type[FairqError], field: str
-) -> None:
-    with trio.fail_after(30), pytest.raises(error) as caught:
-        await ada.schedule("reports", "n", 1, **given)
-    assert caught.value.field == field
+    ]
+    for given, error, field in cases:
+        with case(given, error, field):
+            with trio.fail_after(30), pytest.raises(error) as caught:
+                await ada.schedule("reports", "n", 1, **given)
+            assert caught.value.field == field

@@ -13,6 +13,7 @@ from fairq.errors import Unauthorized
 from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, tenant, url_of
+from tests.store.cases import case
 
 NAMES = ["org_2AbC", "Ada.Lovelace+1@acme.example", "..", "-", "+0123abcd", "ORG_2ABC", "Z" * 128]
 LONGEST = "i" * 64
@@ -48,8 +49,8 @@ async def test_every_name_has_tasks_batches_schedules_and_dead_letters(served: S
             assert {row.tenant for row in await operator.schedules("emails")} == set(NAMES)
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "Z" * 129, "a:b"])
-async def test_another_name_is_refused_with_the_rule(served: Served, name: str) -> None:
-    with trio.fail_after(30), pytest.raises(Unauthorized, match=RULE):
-        async with fairq.open_client(url_of(served), token=tenant(name)) as client:
-            await client.enqueue("emails", 1)
+async def test_another_name_is_refused_with_the_rule(served: Served) -> None:
+    for name in ["", "a/b", "Z" * 129, "a:b"]:
+        with case(name), trio.fail_after(30), pytest.raises(Unauthorized, match=RULE):
+            async with fairq.open_client(url_of(served), token=tenant(name)) as client:
+                await client.enqueue("emails", 1)

@@ -13,16 +13,6 @@ from tests.server.harness import WORKER, Raw, Refused, raw
 from .harness import wait_state, worker_of, working
 
 
-async def test_urgent_tasks_overtake_the_tenants_own(served: Served, ada: fairq.Client) -> None:
-    await ada.enqueue_many("emails", ["a", "b"])
-    await ada.enqueue("emails", "late", priority=90)
-    await ada.enqueue("emails", "now", priority=0)
-    assert [task.payload for task in await ada.peek("emails")] == ["now", "a", "b", "late"]
-    async with raw(served, WORKER) as worker:
-        await worker.attach("emails", credit=4)
-        assert [task["payload"] for task in await worker.pushed(4)] == ["now", "a", "b", "late"]
-
-
 async def test_a_second_task_with_the_dedupe_key_is_the_first_one(served: Served, ada: fairq.Client) -> None:
     first = await ada.enqueue("emails", 1, dedupe_key="welcome-1")
     again = await ada.enqueue("emails", 2, dedupe_key="welcome-1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,9 +10,10 @@ import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest, Forbidden, SettingsError, Unauthorized
+from fairq.errors import BadRequest, SettingsError, Unauthorized
 from fairq.server.run import Served
-from tests.server.harness import Raw, tenant, url_of
+from tests.server.harness import Raw, url_of
+from tests.store.cases import case
 from tests.store.waiting import wait_until
 
 from .harness import wait_state, worker_of, working
@@ -42,62 +42,6 @@ async def test_a_handler_gets_the_whole_task(served: Served, ada: fairq.Client) 
     assert (got.expires_at - got.enqueued_at).total_seconds() == pytest.approx(60)
 
 
-async def test_a_task_without_a_window_has_none(served: Served, ada: fairq.Client) -> None:
-    app, seen = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        seen.append((task.start_at, task.expires_at))
-
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", None)
-        async with working(app):
-            await wait_state(task, "done")
-    assert seen == [(None, None)]
-
-
-async def test_plain_handlers_run_in_threads_side_by_side(served: Served, ada: fairq.Client) -> None:
-    app, threads = worker_of(served, concurrency=3), set()
-    together = threading.Barrier(3, timeout=30)
-
-    @app.task("emails")
-    def send(task: fairq.Task) -> None:
-        threads.add(threading.get_ident())
-        together.wait()
-
-    with trio.fail_after(30):
-        tasks = await ada.enqueue_many("emails", [1, 2, 3])
-        async with working(app):
-            for task in tasks:
-                await wait_state(task, "done")
-    assert len(threads) == 3
-    assert threading.get_ident() not in threads
-
-
-async def test_never_more_run_at_once_than_the_concurrency(served: Served, ada: fairq.Client) -> None:
-    app = worker_of(served, concurrency=4)
-    running, most, done = 0, 0, 0
-    finish = trio.Event()
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        nonlocal running, most, done
-        running += 1
-        most = max(most, running)
-        await finish.wait()
-        await trio.lowlevel.checkpoint()
-        running, done = running - 1, done + 1
-
-    with trio.fail_after(30):
-        await ada.enqueue_many("emails", range(100))
-        async with working(app):
-            await wait_until(lambda: running == 4)
-            assert (await served.app.store.queue("emails")).leased == 4
-            finish.set()
-            await wait_until(lambda: done == 100)
-    assert most == 4
-
-
 @pytest.mark.usefixtures("no_polls")
 async def test_a_retry_waits_for_its_delay(served: Served, ada: fairq.Client) -> None:
     app, times = worker_of(served), []
@@ -113,19 +57,6 @@ async def test_a_retry_waits_for_its_delay(served: Served, ada: fairq.Client) ->
             task = await ada.enqueue("emails", 1)
             await wait_state(task, "done")
     assert times[1] - times[0] > 0.19
-
-
-async def test_while_a_retry_waits_its_reason_is_told(served: Served, ada: fairq.Client) -> None:
-    app = worker_of(served)
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        raise fairq.Retry("mailbox is full", delay=3600)
-
-    with trio.fail_after(30):
-        async with working(app):
-            state = await wait_state(await ada.enqueue("emails", 1), "delayed")
-    assert state.error == "mailbox is full"
 
 
 async def test_a_postponed_attempt_does_not_count(served: Served, ada: fairq.Client) -> None:
@@ -144,77 +75,14 @@ async def test_a_postponed_attempt_does_not_count(served: Served, ada: fairq.Cli
     assert app.counts == {"postponed": 3, "done": 1}
 
 
-async def test_reject_makes_a_dead_letter_at_once(served: Served, ada: fairq.Client, operator: Raw) -> None:
-    app, attempts = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        attempts.append(task.attempt)
-        raise fairq.Reject("bad address")
-
-    with trio.fail_after(30):
-        async with working(app):
-            state = await wait_state(await ada.enqueue("emails", {"to": "nobody"}), "dead")
-        assert (state.reason, state.error, attempts) == ("rejected", "bad address", [1])
-        (letter,) = (await operator.ask("dead", queue="emails"))["dead"]
-        assert letter["payload"] == {"to": "nobody"}
-
-
-@pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_an_exception_is_tried_again_until_the_attempts_are_used_up(
-    served: Served, ada: fairq.Client, operator: Raw, kind: str
-) -> None:
-    app, attempts = worker_of(served), []
-    await operator.ask("configure", queue="emails", settings={"retry_base_ms": 1, "retry_cap_ms": 1})
-
-    def fail(task: fairq.Task) -> None:
-        attempts.append(task.attempt)
-        raise ZeroDivisionError("division by zéro")
-
-    async def fail_later(task: fairq.Task) -> None:
-        await trio.lowlevel.checkpoint()
-        fail(task)
-
-    app.task("emails")(fail if kind == "plain" else fail_later)
-    with trio.fail_after(30):
-        async with working(app):
-            state = await wait_state(await ada.enqueue("emails", 1, max_attempts=3), "dead")
-    assert attempts == [1, 2, 3]
-    assert state.reason == "exhausted"
-    assert state.error == "ZeroDivisionError: division by zéro"
-
-
-async def test_several_queues_have_each_its_handler(served: Served, ada: fairq.Client) -> None:
-    app, seen = worker_of(served), []
-
-    def keep(name: str) -> Callable[[fairq.Task], Any]:
-        async def handler(task: fairq.Task) -> None:
-            seen.append((name, task.queue, task.payload))
-
-        return handler
-
-    for queue in ("emails", "images"):
-        app.task(queue)(keep(queue))
-    with trio.fail_after(30):
-        async with working(app):
-            for queue in ("emails", "images"):
-                await wait_state(await ada.enqueue(queue, queue[0]), "done")
-    assert seen == [("emails", "emails", "e"), ("images", "images", "i")]
-
-
-@pytest.mark.parametrize(("token", "error"), [("wrong", Unauthorized), ("", SettingsError)])
-async def test_a_worker_that_is_not_let_in_says_why(served: Served, token: str, error: type[Exception]) -> None:
-    app = fairq.Worker(url_of(served), token)
-    app.task("emails")(print)
-    with trio.fail_after(30), pytest.raises(error):
-        await app.run()
-
-
-async def test_a_worker_with_a_tenants_token_says_why(served: Served) -> None:
-    app = fairq.Worker(url_of(served), tenant("ada"))
-    app.task("emails")(print)
-    with trio.fail_after(30), pytest.raises(Forbidden):
-        await app.run()
+async def test_a_worker_that_is_not_let_in_says_why(served: Served) -> None:
+    cases: list[tuple[str, type[Exception]]] = [("wrong", Unauthorized), ("", SettingsError)]
+    for token, error in cases:
+        with case(token, error):
+            app = fairq.Worker(url_of(served), token)
+            app.task("emails")(print)
+            with trio.fail_after(30), pytest.raises(error):
+                await app.run()
 
 
 async def test_a_worker_whose_token_is_revoked_ends(served: Served, operator: Raw) -> None:
@@ -238,20 +106,19 @@ async def operator_revokes(served: Served, operator: Raw, id: str) -> None:
     await operator.ask("revoke_token", id=id)
 
 
-@pytest.mark.parametrize(
-    ("make", "field"),
-    [
+def test_mistakes_in_the_program_are_told_where_they_are_made() -> None:
+    cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: fairq.Worker(token="x").task("Emails"), "queue"),
         (lambda: fairq.Retry(delay=-1), "delay"),
         (lambda: fairq.Postpone(delay=-1), "delay"),
         (lambda: fairq.Postpone(delay=float("nan")), "delay"),
         (lambda: fairq.Retry(delay=1e12), "delay"),
-    ],
-)
-def test_mistakes_in_the_program_are_told_where_they_are_made(make: Callable[[], Any], field: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        make()
-    assert caught.value.field == field
+    ]
+    for make, field in cases:
+        with case(make, field):
+            with pytest.raises(BadRequest) as caught:
+                make()
+            assert caught.value.field == field
 
 
 def test_a_queue_has_one_handler() -> None:
@@ -261,14 +128,15 @@ def test_a_queue_has_one_handler() -> None:
         app.task("emails")(print)
 
 
-@pytest.mark.parametrize(("concurrency", "handlers", "field"), [(5, 0, "queues"), (0, 1, "concurrency")])
-async def test_a_worker_that_could_do_nothing_does_not_run(concurrency: int, handlers: int, field: str) -> None:
-    app = fairq.Worker(token="x", concurrency=concurrency)
-    if handlers:
-        app.task("emails")(print)
-    with trio.fail_after(30), pytest.raises(BadRequest) as caught:
-        await app.run()
-    assert caught.value.field == field
+async def test_a_worker_that_could_do_nothing_does_not_run() -> None:
+    for concurrency, handlers, field in [(5, 0, "queues"), (0, 1, "concurrency")]:
+        with case(concurrency, handlers, field):
+            app = fairq.Worker(token="x", concurrency=concurrency)
+            if handlers:
+                app.task("emails")(print)
+            with trio.fail_after(30), pytest.raises(BadRequest) as caught:
+                await app.run()
+            assert caught.value.field == field
 
 
 def test_a_worker_does_not_show_its_token() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +14,8 @@ from fairq.errors import BadRequest
 from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from fairq.store.store import Store
-from tests.server.harness import OPERATOR, raw, tenant, url_of
-from tests.store.waiting import wait_until
+from tests.server.harness import Raw, tenant, url_of
+from tests.store.cases import case
 
 from .harness import wait_state, worker_of, working
 
@@ -24,37 +24,33 @@ class Exiting(BaseException):
     """What libraries raise that want to get past `except Exception`; in Rust: where they panic."""
 
 
-@pytest.mark.parametrize("error", [SystemExit, Exiting])
-@pytest.mark.parametrize("kind", ["async", "thread", "nursery"])
-async def test_a_handler_that_exits_has_failed(served: Served, kind: str, error: type[BaseException]) -> None:
-    app, ran = worker_of(served), []
+async def test_a_handler_that_exits_has_failed(served: Served, operator: Raw) -> None:
+    app, ran = worker_of(served), Counter[str]()
 
-    async def leave() -> None:
-        raise error("no more")
+    async def leave(task: fairq.Task) -> None:
+        ran[task.queue] += 1
+        raise {"exit": SystemExit, "exiting": Exiting}[task.payload]("no more")
 
-    async def in_a_nursery(task: fairq.Task) -> None:
-        ran.append(task.attempt)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(leave)
-
-    async def by_itself(task: fairq.Task) -> None:
-        ran.append(task.attempt)
-        raise error("no more")
-
+    @app.task("thread")
     def in_a_thread(task: fairq.Task) -> None:
-        ran.append(task.attempt)
-        raise error("no more")
+        trio.run(leave, task)
 
-    app.task("emails")({"async": by_itself, "thread": in_a_thread, "nursery": in_a_nursery}[kind])
+    @app.task("nursery")
+    async def in_a_nursery(task: fairq.Task) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave, task)
+
+    app.task("async")(leave)
     with trio.fail_after(30):
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            await operator.ask("configure", queue="emails", settings={"retry_base_ms": 1, "retry_cap_ms": 1})
-            async with working(app):
-                await wait_state(await ada.enqueue("emails", 1, max_attempts=2), "dead")
-            (letter,) = [each async for each in ada.dead_letters("emails").walk()]
-    assert ran == [1, 2]
-    assert (letter.attempts, letter.reason) == (2, "exhausted")
-    assert "Exit" in letter.error or "Group" in letter.error
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+            for queue in ("async", "thread", "nursery"):
+                await operator.ask("configure", queue=queue, settings={"retry_base_ms": 1, "retry_cap_ms": 1})
+                for payload in ("exit", "exiting"):
+                    with case(queue, payload):
+                        state = await wait_state(await ada.enqueue(queue, payload, max_attempts=2), "dead")
+                        assert (state.attempt, state.reason) == (2, "exhausted")
+                        assert "Exit" in state.error or "Group" in state.error
+    assert ran == {"async": 4, "thread": 4, "nursery": 4}
 
 
 async def test_a_handler_that_raises_while_it_is_cancelled_ends_alone(served: Served) -> None:
@@ -110,33 +106,3 @@ async def test_a_settlement_that_is_refused_ends_alone(served: Served, monkeypat
                     await wait_state(task, "done")
             assert (await tasks[2].state()).state == "leased"
             await wait_state(await ada.enqueue("emails", "more"), "done")
-
-
-async def test_a_thread_that_nobody_waits_for_keeps_its_place(served: Served) -> None:
-    app, begun, goes_on, ran = worker_of(served, 1), trio.Event(), threading.Event(), []
-
-    @app.task("emails")
-    def send(task: fairq.Task) -> None:
-        ran.append(task.payload)
-        if task.payload == "long":
-            trio.from_thread.run_sync(begun.set)
-            goes_on.wait(30)
-
-    try:
-        with trio.fail_after(30):
-            async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
-                await ada.enqueue("emails", "long", id="long")
-                await begun.wait()
-                assert await ada.cancel("emails", ["long"]) == ["running"]
-                await wait_until(
-                    lambda: (
-                        [connection.account.credit for connection in served.app.connections if connection.queues] == [0]
-                    )
-                )
-                after = await ada.enqueue("emails", "next")
-                assert (await after.state()).state == "ready"
-                goes_on.set()
-                await wait_state(after, "done")
-    finally:
-        goes_on.set()
-    assert ran == ["long", "next"]

@@ -64,7 +64,7 @@ async def test_a_lost_lease_cancels_its_handler_and_settles_nothing(
     served: Served, ada: fairq.Client, operator: Raw, kind: str
 ) -> None:
     """The connection stops carrying replies; the lease runs out here as it does in the store."""
-    await operator.ask("configure", queue="emails", settings={"lease_ms": 300})
+    await operator.ask("configure", queue="emails", settings={"lease_ms": 1000})
     began, cancelled, leave = trio.Event(), trio.Event(), threading.Event()
     token = trio.lowlevel.current_trio_token()
 
@@ -97,32 +97,6 @@ async def test_a_lost_lease_cancels_its_handler_and_settles_nothing(
                     await wait_until(lambda: app.counts.total() == 1)
                     assert await heir.settle("emails", "ack", pushed) == ["ok"]
                 proxy.release()
-
-
-async def test_stop_finishes_what_runs_and_takes_no_more(served: Served, ada: fairq.Client) -> None:
-    app = worker_of(served, concurrency=2)
-    began, finish, done = trio.Event(), trio.Event(), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        began.set()
-        await finish.wait()
-        done.append(task.id)
-
-    with trio.fail_after(30):
-        tasks = await ada.enqueue_many("emails", range(5))
-        async with trio.open_nursery() as nursery:
-            await nursery.start(app.run)
-            await began.wait()
-            await wait_until(lambda: len(app._working.scopes) == 2)
-            app.stop()
-            await wait_until(
-                lambda: [connection.account.credit for connection in served.app.connections if connection.queues] == [0]
-            )
-            finish.set()
-        states = [(await task.state()).state for task in tasks]
-        assert sorted(states) == ["done", "done", "ready", "ready", "ready"]
-        assert len(done) == 2
 
 
 async def test_an_idle_worker_stops_at_once_and_can_run_again(served: Served, ada: fairq.Client) -> None:
@@ -170,31 +144,6 @@ async def test_a_cancelled_run_gives_its_tasks_back_and_forgives_the_attempt(
             await heir.attach("emails")
             (pushed,) = await heir.pushed()
             assert pushed["attempt"] == pushed["max_attempts"] >= 2
-
-
-async def test_handlers_go_on_while_the_connection_is_mended(served: Served, ada: fairq.Client) -> None:
-    """Settlements made meanwhile are sent afterwards; the server gave the lease away, so they are told to be late."""
-    began, finish = trio.Event(), trio.Event()
-    attempts: list[int] = []
-
-    with trio.fail_after(30):
-        async with open_proxy(served.port) as proxy:
-            app = fairq.Worker(f"ws://127.0.0.1:{proxy.port}", WORKER)
-
-            @app.task("emails")
-            async def send(task: fairq.Task) -> None:
-                attempts.append(task.attempt)
-                began.set()
-                await finish.wait()
-
-            task = await ada.enqueue("emails", 1)
-            async with working(app):
-                await began.wait()
-                proxy.cut()
-                await wait_until(lambda: proxy.connections == 2)
-                finish.set()
-                await wait_state(task, "done")
-    assert attempts in ([1], [1, 2])
 
 
 async def test_cancelling_a_worker_gives_back_also_what_it_had_not_begun(served: Served, ada: fairq.Client) -> None:

@@ -12,6 +12,7 @@ import fairq
 from fairq.errors import BadRequest
 from fairq.server.run import Served
 from fairq.wire.terms import MAX_CREDIT
+from tests.store.cases import case
 from tests.store.waiting import wait_until
 
 from .harness import wait_state, worker_of, working
@@ -116,9 +117,10 @@ async def test_none_wait_behind_a_thread_that_was_abandoned(served: Served, ada:
                 await wait_state(task, "done")
 
 
-@pytest.mark.parametrize("prefetch", [-1, MAX_CREDIT - 4])
-async def test_more_than_a_worker_may_hold_is_refused(prefetch: int) -> None:
-    app = fairq.Worker(token="x", concurrency=5, prefetch=prefetch)
-    app.task("emails")(print)
-    with pytest.raises(BadRequest, match="prefetch"):
-        await app.run()
+async def test_more_than_a_worker_may_hold_is_refused() -> None:
+    for prefetch in [-1, MAX_CREDIT - 4]:
+        with case(prefetch):
+            app = fairq.Worker(token="x", concurrency=5, prefetch=prefetch)
+            app.task("emails")(print)
+            with pytest.raises(BadRequest, match="prefetch"):
+                await app.run()

@@ -204,7 +204,7 @@ async def test_a_worker_that_is_told_to_stop_before_it_begins_does_not_begin(ada
     app, began = fairq.Worker("ws://127.0.0.1:1", "token"), []
     app.task("emails")(print)
     app.on_startup(lambda: began.append("startup"))
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         app.stop()
         async with trio.open_nursery() as nursery:
             await nursery.start(app.run)

@@ -12,6 +12,7 @@ from fairq.errors import BadRequest
 from fairq.server.run import Served
 from tests import stores
 from tests.server.harness import WORKER, Raw, Refused, raw, tenant
+from tests.store.cases import case
 from tests.store.waiting import wait_until
 
 from .harness import wait_state, worker_of, working
@@ -71,9 +72,8 @@ async def told(ada: Raw) -> tuple[float, str]:
     return row.get("progress", 0), row.get("progress_text", "")
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
+async def test_a_report_that_is_none_is_refused(served: Served) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"fraction": 1.1}, "fraction"),
         ({"fraction": -0.1}, "fraction"),
         ({"fraction": "0.5"}, "fraction"),
@@ -83,16 +83,16 @@ async def told(ada: Raw) -> tuple[float, str]:
         ({"lease": 0}, "lease"),
         ({"id": "a b"}, "id"),
         ({"colour": 1}, "colour"),
-    ],
-)
-async def test_a_report_that_is_none_is_refused(served: Served, changes: dict[str, Any], field: str) -> None:
-    async with raw(served, WORKER) as worker:
-        await worker.attach("q")
-        good = {"id": "ada/a", "lease": 1, "fraction": 0.5}
-        with pytest.raises(Refused) as caught:
-            await worker.ask("progress", queue="q", reports=[good, {**good, **changes}])
-        assert caught.value.code == "bad_request"
-        assert caught.value.field == field
+    ]
+    for changes, field in cases:
+        with case(changes, field):
+            async with raw(served, WORKER) as worker:
+                await worker.attach("q")
+                good = {"id": "ada/a", "lease": 1, "fraction": 0.5}
+                with pytest.raises(Refused) as caught:
+                    await worker.ask("progress", queue="q", reports=[good, {**good, **changes}])
+                assert caught.value.code == "bad_request"
+                assert caught.value.field == field
 
 
 async def test_a_report_of_a_queue_that_is_not_served_is_refused(served: Served) -> None:
@@ -104,8 +104,10 @@ async def test_a_report_of_a_queue_that_is_not_served_is_refused(served: Served)
             assert caught.value.field == ("queue" if reports else "reports")
 
 
-@pytest.mark.parametrize(("fraction", "text"), [(2, ""), (float("nan"), ""), ("x", ""), (0.5, "x" * 201)])
-async def test_a_mistake_is_told_to_the_handler(fraction: Any, text: str) -> None:
-    task = fairq.Task("a", "q", "ada", 1, 5, None, 1)
-    with pytest.raises(BadRequest):
-        await task.progress(fraction, text)
+async def test_a_mistake_is_told_to_the_handler() -> None:
+    cases: list[tuple[Any, str]] = [(2, ""), (float("nan"), ""), ("x", ""), (0.5, "x" * 201)]
+    for fraction, text in cases:
+        with case(fraction, text):
+            task = fairq.Task("a", "q", "ada", 1, 5, None, 1)
+            with pytest.raises(BadRequest):
+                await task.progress(fraction, text)

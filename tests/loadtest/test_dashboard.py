@@ -16,10 +16,8 @@ from loadtest.dashboard import QUICK, Sizes, places, run, tables
 from loadtest.processes import RunFailed
 from loadtest.report import Progress
 
-README = (Path(dashboard.__file__).parent / "README.md").read_text(encoding="utf-8")
 
-
-@pytest.mark.deep
+@pytest.mark.deep("fairness")
 async def test_every_place_is_opened_and_the_quiet_tenant_measured(tmp_path: Path) -> None:
     with trio.fail_after(180):
         part = await run(tmp_path, Progress(), quick=True, fsync="everysec")
@@ -51,7 +49,7 @@ def _fits(path: list[str], wanted: list[str]) -> bool:
     return all(want.startswith("{") or part == want for part, want in zip(path, wanted, strict=False))
 
 
-@pytest.mark.deep
+@pytest.mark.deep("fairness")
 async def test_a_place_that_is_refused_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def some(sizes: Sizes) -> dict[str, Any]:
         return {"nowhere": "/queues/none"}
@@ -60,10 +58,3 @@ async def test_a_place_that_is_refused_fails_the_run(tmp_path: Path, monkeypatch
     monkeypatch.setattr(dashboard, "QUICK", evolve(QUICK, tenants=20))
     with trio.fail_after(120), pytest.raises(RunFailed, match="the reader of pages did not finish"):
         await run(tmp_path, Progress(), quick=True, fsync="everysec")
-
-
-def test_the_readme_tells_of_the_scenario() -> None:
-    section = README.partition("\n## dashboard\n")[2].partition("\n## ")[0]
-    sizes = Sizes()
-    for said in (f"{sizes.tenants:,} tenants", f"{sizes.rounds} times", f"rounds of {sizes.seconds:g} s"):
-        assert said in section, said

@@ -198,13 +198,14 @@ def test_tables_show_every_row_and_what_was_left_out() -> None:
         assert all(len(cells) == len(table.headings) for cells in table.rows)
 
 
+@pytest.mark.deep("fairness")
 @pytest.mark.filterwarnings("default")
 def test_picture_is_drawn(tmp_path: Path) -> None:
     [path] = picture.draw(part(row("raw, pipelined", 1.0), row("fairq", 0.5), row("RQ", 0.001)), tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.deep
+@pytest.mark.deep("fairness")
 @pytest.mark.timeout(400)
 def test_quick_run_measures_raw_redis_and_fairq_where_nothing_is_installed(tmp_path: Path) -> None:
     options = ["peers", "--quick", "--json", "--peers-dir", str(tmp_path)]

@@ -10,13 +10,11 @@ import pytest
 import trio
 
 import loadtest.__main__ as program
-from loadtest import purge
 from loadtest.processes import RunFailed
 from loadtest.purge import QUICK, VARIABLE, Purge, Sizes, measure, row_of, sizes_of, table
 from loadtest.report import Progress
 from loadtest.scenarios import SCENARIOS, Scenario
 
-README = (Path(purge.__file__).parent / "README.md").read_text(encoding="utf-8")
 SMALL = Sizes(tasks=700, seconds=0.1, limit=60.0)
 
 
@@ -33,6 +31,7 @@ async def test_a_quiet_tenant_is_measured_while_all_tasks_of_another_are_purged(
     assert verdict.expected > 20, "of the warm-up and of three rounds"
 
 
+@pytest.mark.deep("fairness")
 async def test_a_purge_that_leaves_tasks_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(purge: Purge) -> None:
         purge.seconds = 1.0
@@ -75,17 +74,8 @@ async def test_the_option_reaches_the_scenario(monkeypatch: pytest.MonkeyPatch) 
     assert found == [1234]
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", ""])
-def test_a_number_of_tasks_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        program.arguments_of(["features", "--purge-tasks", text])
-    assert ended.value.code == 2
-    assert "--purge-tasks" in capsys.readouterr().err
-
-
-def test_the_readme_tells_of_the_row_and_its_option() -> None:
-    section = README.partition("\n## features\n")[2].partition("\n## ")[0]
-    assert "The row *purge*" in section
-    assert f"{Sizes().tasks:,} tasks" in section
-    assert f"rounds of {Sizes().seconds:g} s" in section
-    assert "--purge-tasks" in section
+def test_a_number_of_tasks_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("0", "-1", "1.5", "many", ""):
+        with pytest.raises(SystemExit, match=r"^2$"):
+            program.arguments_of(["features", "--purge-tasks", text])
+        assert "--purge-tasks" in capsys.readouterr().err, text

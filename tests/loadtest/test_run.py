@@ -54,7 +54,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.deep
+@pytest.mark.deep("fairness")
 @pytest.mark.timeout(600)
 def test_quick_run_of_everything_accounts_for_every_task() -> None:
     process = start("all", "--quick", "--json")
@@ -107,7 +107,7 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert "throughput: starting a server" in err
 
 
-@pytest.mark.deep
+@pytest.mark.deep("kills")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("scenario", ["throughput", "peers"])
 def test_interrupted_run_leaves_no_process_behind(scenario: str, number: signal.Signals) -> None:
@@ -128,11 +128,10 @@ def test_interrupted_run_leaves_no_process_behind(scenario: str, number: signal.
     assert not [pid for pid in below if is_running(pid)]
 
 
-def test_unknown_scenario_is_refused() -> None:
-    process = start("nonsense")
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 2
-    assert "nonsense" in err
+def test_unknown_scenario_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        program.arguments_of(["nonsense"])
+    assert "nonsense" in capsys.readouterr().err
 
 
 async def test_lost_task_fails_the_run_and_is_named(

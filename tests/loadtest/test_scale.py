@@ -43,7 +43,7 @@ async def test_a_cluster_of_three_has_all_slots_and_counts_what_went_wrong(tmp_p
             assert await count_errors(nodes) == {"MOVED": 1}
 
 
-@pytest.mark.deep
+@pytest.mark.deep("fairness")
 async def test_a_server_of_two_processes_is_measured_with_the_same_workers_and_clients(tmp_path: Path) -> None:
     with trio.fail_after(60):
         async with running_nodes(tmp_path, 1, fsync="everysec", is_cluster=False) as nodes:

@@ -15,6 +15,7 @@ from fairq.store.opening import open_store
 from fairq.store.topology import node_address, parse_seeds, read_slots
 from tests import stores
 
+from .cases import case
 from .certificates import make_certificate
 from .proxy import open_proxy
 
@@ -35,11 +36,12 @@ def guarded_store(start_store: Callable[..., stores.LocalServer]) -> stores.Loca
     return server
 
 
-@pytest.mark.parametrize("login", [f":{QUOTED}@", f"default:{QUOTED}@", f"fairq:{QUOTED}@"])
-async def test_a_password_or_an_acl_user_logs_in(guarded_store: stores.LocalServer, login: str) -> None:
-    with trio.fail_after(30):
-        async with open_store(f"redis://{login}127.0.0.1:{guarded_store.port}/0", connect_timeout=30) as store:
-            assert await store.queues() == []
+async def test_a_password_or_an_acl_user_logs_in(guarded_store: stores.LocalServer) -> None:
+    for login in [f":{QUOTED}@", f"default:{QUOTED}@", f"fairq:{QUOTED}@"]:
+        with case(login):
+            with trio.fail_after(30):
+                async with open_store(f"redis://{login}127.0.0.1:{guarded_store.port}/0", connect_timeout=30) as store:
+                    assert await store.queues() == []
 
 
 async def test_what_the_user_may_not_run_is_named_at_once(guarded_store: stores.LocalServer) -> None:
@@ -51,13 +53,14 @@ async def test_what_the_user_may_not_run_is_named_at_once(guarded_store: stores.
             pass
 
 
-@pytest.mark.parametrize("login", ["", ":wrong@", "fairq:wrong@", f"nobody:{QUOTED}@"])
-async def test_a_wrong_login_is_refused_at_once_and_not_shown(guarded_store: stores.LocalServer, login: str) -> None:
-    with trio.fail_after(30), pytest.raises(SettingsError, match="refused") as caught:
-        async with open_store(f"redis://{login}127.0.0.1:{guarded_store.port}/0", connect_timeout=3600):
-            pass
-    assert "wrong" not in str(caught.value).lower().replace("wrongpass", "")
-    assert QUOTED not in str(caught.value)
+async def test_a_wrong_login_is_refused_at_once_and_not_shown(guarded_store: stores.LocalServer) -> None:
+    for login in ["", ":wrong@", "fairq:wrong@", f"nobody:{QUOTED}@"]:
+        with case(login):
+            with trio.fail_after(30), pytest.raises(SettingsError, match="refused") as caught:
+                async with open_store(f"redis://{login}127.0.0.1:{guarded_store.port}/0", connect_timeout=3600):
+                    pass
+            assert "wrong" not in str(caught.value).lower().replace("wrongpass", "")
+            assert QUOTED not in str(caught.value)
 
 
 async def test_the_database_of_the_url_is_used(store_url: str) -> None:
@@ -92,9 +95,8 @@ async def test_rediss_checks_the_certificate(store_port: int, certificate: tuple
     assert "CERTIFICATE_VERIFY_FAILED" in caught.value.message
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_a_wrong_url_names_the_setting_and_hides_the_password() -> None:
+    for url in [
         "",
         "valkey.example.org",
         f"http://:{QUOTED}@host",
@@ -104,32 +106,29 @@ async def test_rediss_checks_the_certificate(store_port: int, certificate: tuple
         "rediss://host?ssl_ca_certs=/nowhere.pem",
         "rediss://host?ssl_certfile=/nowhere.pem",
         "unix://",
-    ],
-)
-def test_a_wrong_url_names_the_setting_and_hides_the_password(url: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        Address.parse(url)
-    assert caught.value.field == "store"
-    for piece in (SECRET, QUOTED, "p@ss", "p%40ss", "ss:wo"):
-        assert piece not in caught.value.message
+    ]:
+        with case(url):
+            with pytest.raises(SettingsError) as caught:
+                Address.parse(url)
+            assert caught.value.field == "store"
+            for piece in (SECRET, QUOTED, "p@ss", "p%40ss", "ss:wo"):
+                assert piece not in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
+def test_an_address_shows_its_url_without_the_password() -> None:
+    for url, shown in [
         ("redis://localhost:6379/2", "redis://localhost:6379/2"),
         (f"redis://:{QUOTED}@localhost:6379/2", "redis://:***@localhost:6379/2"),
         (f"redis://ada:{QUOTED}@localhost", "redis://ada:***@localhost"),
         ("redis://host:host@host:1", "redis://host:***@host:1"),
         (f"redis://localhost?password={QUOTED}", "redis://localhost"),
         (f"unix:///run/valkey.sock?password={QUOTED}&db=1", "unix:///run/valkey.sock"),
-    ],
-)
-def test_an_address_shows_its_url_without_the_password(url: str, shown: str) -> None:
-    address = Address.parse(url)
-    assert address.shown == shown
-    assert SECRET not in repr(address)
-    assert "password" not in repr(address)
+    ]:
+        with case(url, shown):
+            address = Address.parse(url)
+            assert address.shown == shown
+            assert SECRET not in repr(address)
+            assert "password" not in repr(address)
 
 
 def test_a_url_may_name_several_seeds_with_one_login() -> None:
@@ -139,9 +138,10 @@ def test_a_url_may_name_several_seeds_with_one_login() -> None:
     assert [seed.shown for seed in seeds] == [f"redis://ada:***@{host}/0" for host in ("one:7000", "two:7001", "three")]
 
 
-@pytest.mark.parametrize("url", ["redis://localhost:6379/2", "unix:///run/a,b.sock", "redis://:a,b@localhost"])
-def test_a_url_with_one_host_is_one_seed(url: str) -> None:
-    assert parse_seeds(url) == [Address.parse(url)]
+def test_a_url_with_one_host_is_one_seed() -> None:
+    for url in ["redis://localhost:6379/2", "unix:///run/a,b.sock", "redis://:a,b@localhost"]:
+        with case(url):
+            assert parse_seeds(url) == [Address.parse(url)]
 
 
 def test_a_node_is_reached_as_its_seed_is() -> None:

@@ -326,7 +326,7 @@ async def outcome_of(call: Callable[[], Awaitable[object]]) -> str:
     return "done"
 
 
-@pytest.mark.deep
+@pytest.mark.deep("kills")
 @pytest.mark.one_store
 async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
     start_cluster: Callable[..., clusters.Cluster],
@@ -352,7 +352,7 @@ async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
             assert await drain(store, theirs[0]) == ["a"]
 
 
-@pytest.mark.deep
+@pytest.mark.deep("kills")
 @pytest.mark.one_store
 async def test_a_promoted_replica_is_followed_in_good_order_and_after_a_crash(
     start_cluster: Callable[..., clusters.Cluster],
@@ -382,7 +382,7 @@ async def test_a_promoted_replica_is_followed_in_good_order_and_after_a_crash(
             assert second.port not in [node.address.port for node in store.connection.nodes()]
 
 
-@pytest.mark.deep
+@pytest.mark.deep("kills")
 @pytest.mark.one_store
 async def test_a_node_that_joined_later_gets_the_library_and_one_that_left_is_closed(
     start_cluster: Callable[..., clusters.Cluster],

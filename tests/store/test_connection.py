@@ -18,6 +18,7 @@ from fairq.store import connection as module
 from fairq.store.connection import Address, Connection, Redirected, Subscription, as_error, ask_once
 from tests import stores
 
+from .cases import case
 from .proxy import open_proxy
 from .waiting import wait_until
 
@@ -305,9 +306,8 @@ async def test_a_subscription_whose_connection_leads_nowhere_any_more_makes_anot
                 await wait_until(partial(connection.call, "SPUBLISH", "channel", "1"))
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected", "field"),
-    [
+def test_the_stores_errors_become_ours() -> None:
+    for reply, expected, field in [
         ("OOM command not allowed when used memory > 'maxmemory'.", StoreFull, None),
         ("LOADING Redis is loading the dataset in memory", Unavailable, None),
         ("BUSY Redis is busy running a script.", Unavailable, None),
@@ -320,24 +320,21 @@ async def test_a_subscription_whose_connection_leads_nowhere_any_more_makes_anot
         ("FAIRQ bad_request limit script: fq1_claim, on @user_function:1.", FairqError, "limit"),
         ("ERR unknown command", StoreRefused, None),
         ("NOAUTH Authentication required.", StoreRefused, None),
-    ],
-)
-def test_the_stores_errors_become_ours(reply: str, expected: type[FairqError], field: str | None) -> None:
-    error = as_error(Exception(reply))
-    assert isinstance(error, expected)
-    assert error.field == field
+    ]:
+        with case(reply, expected, field):
+            error = as_error(Exception(reply))
+            assert isinstance(error, expected)
+            assert error.field == field
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
+def test_a_redirection_names_the_node() -> None:
+    for reply, expected in [
         ("MOVED 3999 127.0.0.1:6381", (False, "127.0.0.1", 6381)),
         ("ASK 3999 ::1:6381", (True, "::1", 6381)),
         ("MOVED 3999 :6381", (False, "", 6381)),
-    ],
-)
-def test_a_redirection_names_the_node(reply: str, expected: tuple[bool, str, int]) -> None:
-    error = as_error(Exception(reply))
-    assert isinstance(error, Redirected)
-    assert isinstance(error, Unavailable)  # nothing was done
-    assert (error.is_ask, error.host, error.port) == expected
+    ]:
+        with case(reply, expected):
+            error = as_error(Exception(reply))
+            assert isinstance(error, Redirected)
+            assert isinstance(error, Unavailable)  # nothing was done
+            assert (error.is_ask, error.host, error.port) == expected

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 import redis
 import trio
 
 from fairq.store.opening import check_durability
 from fairq.store.store import Store
 from tests import stores
+
+from .cases import case
 
 EVICTING = ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl"]
 
@@ -28,17 +29,18 @@ async def test_a_store_without_its_file_is_named(store: Store, redis_client: red
         redis_client.config_set("appendonly", "yes")
 
 
-@pytest.mark.parametrize("policy", EVICTING)
-async def test_a_policy_that_evicts_is_named(store: Store, redis_client: redis.Redis, policy: str) -> None:
-    redis_client.config_set("maxmemory-policy", policy)
-    try:
-        redis_client.config_set("maxmemory", 1 << 30)
-        (problem,) = await check_durability(store)
-        assert "maxmemory-policy" in problem
-        assert "`noeviction`" in problem
-    finally:
-        redis_client.config_set("maxmemory", 0)
-        redis_client.config_set("maxmemory-policy", "noeviction")
+async def test_a_policy_that_evicts_is_named(store: Store, redis_client: redis.Redis) -> None:
+    for policy in EVICTING:
+        with case(policy):
+            redis_client.config_set("maxmemory-policy", policy)
+            try:
+                redis_client.config_set("maxmemory", 1 << 30)
+                (problem,) = await check_durability(store)
+                assert "maxmemory-policy" in problem
+                assert "`noeviction`" in problem
+            finally:
+                redis_client.config_set("maxmemory", 0)
+                redis_client.config_set("maxmemory-policy", "noeviction")
 
 
 async def test_a_limit_without_eviction_is_no_problem(store: Store, redis_client: redis.Redis) -> None:

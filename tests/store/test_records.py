@@ -42,7 +42,7 @@ def tasks(draw: st.DrawFn) -> NewTask:
     )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(tenant=NAMES, task=tasks())
 def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, tenant: str, task: NewTask) -> None:
     prefix = keys.queue_prefix("q")

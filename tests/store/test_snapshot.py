@@ -16,6 +16,8 @@ from fairq.store.connection import Address, Connection
 from fairq.store.snapshot import read_snapshot
 from tests import stores
 
+from .cases import case
+
 MARK = b"m" * 40
 OK = b"+OK\r\n"
 
@@ -58,16 +60,19 @@ DATA = bytes(range(256)) * 40
 BEGUN = b"\n\n+FULLRESYNC " + b"0" * 40 + b" 0\r\n\n"
 
 
-@pytest.mark.parametrize("cut", [1, 39, 40, 41, 5_000, len(DATA) + 39])
-async def test_data_ends_at_its_mark_wherever_the_pieces_are_cut(cut: int) -> None:
-    text = DATA + MARK
-    assert await read_from([BEGUN + b"$EOF:" + MARK + b"\r\n", text[:cut], text[cut:]]) == DATA
-    assert await read_from([BEGUN, b"$%d\r\n" % len(DATA) + DATA[:cut], DATA[cut:] + b"*1\r\n$4\r\nPING\r\n"]) == DATA
+async def test_data_ends_at_its_mark_wherever_the_pieces_are_cut() -> None:
+    for cut in [1, 39, 40, 41, 5_000, len(DATA) + 39]:
+        with case(cut):
+            text = DATA + MARK
+            assert await read_from([BEGUN + b"$EOF:" + MARK + b"\r\n", text[:cut], text[cut:]]) == DATA
+            assert (
+                await read_from([BEGUN, b"$%d\r\n" % len(DATA) + DATA[:cut], DATA[cut:] + b"*1\r\n$4\r\nPING\r\n"])
+                == DATA
+            )
 
 
-@pytest.mark.parametrize(
-    ("answers", "error"),
-    [
+async def test_a_node_that_ends_early_or_talks_nonsense_is_an_error() -> None:
+    for answers, error in [
         ([BEGUN + b"$EOF:" + MARK + b"\r\n", DATA], Unavailable),
         ([BEGUN + b"$9000000\r\n", DATA], Unavailable),
         ([BEGUN], Unavailable),
@@ -75,13 +80,9 @@ async def test_data_ends_at_its_mark_wherever_the_pieces_are_cut(cut: int) -> No
         ([b"x" * 5_000], Unavailable),
         ([b":1\r\n"], Unavailable),
         ([b"-NOMASTERLINK Can't SYNC while not connected with my master\r\n"], StoreRefused),
-    ],
-)
-async def test_a_node_that_ends_early_or_talks_nonsense_is_an_error(
-    answers: Sequence[bytes], error: type[FairqError]
-) -> None:
-    with pytest.raises(error):
-        await read_from(answers)
+    ]:
+        with case(answers, error), pytest.raises(error):
+            await read_from(answers)
 
 
 async def test_a_node_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -21,6 +22,7 @@ from fairq.store.opening import open_store
 from fairq.store.store import Store
 from tests.server.clock import StoreClock
 
+from .cases import case
 from .proxy import open_proxy
 
 Q = "emails"
@@ -82,18 +84,6 @@ async def test_settle_ends_leases_each_in_its_way(store: Store) -> None:
     }  # fmt: skip
     assert states["nacked"].error == "later"
     assert (states["rejected"].reason, states["rejected"].error) == ("rejected", "never")
-
-
-async def test_a_lease_that_went_to_somebody_else_is_stale(store: Store) -> None:
-    await put(store, "a")
-    (first,) = (await store.claim(Q, "slow", 1)).leases
-    await store.settle(Q, [Settlement("reap", "a", first.lease)])
-    (second,) = (await store.claim(Q, "quick", 1)).leases
-    assert second.attempt == 2
-    assert second.lease > first.lease
-    late = [Settlement("ack", "a", first.lease), Settlement("extend", "a", first.lease)]
-    assert await store.settle(Q, late) == ["stale", "stale"]
-    assert await store.settle(Q, [Settlement("ack", "a", second.lease)]) == ["ok"]
 
 
 async def test_an_id_that_is_used_again_does_not_bring_an_old_lease_back(store: Store) -> None:
@@ -158,31 +148,6 @@ async def test_a_feed_tells_of_those_who_asked_and_where_it_goes_on(store: Store
         await store.events(Q, "ada", 1, 10)
     with pytest.raises(BadRequest, match="newest event is 4"):
         await store.events(Q, "ada", 5, 10)
-
-
-async def test_weights_and_pauses_show_in_the_tenants(store: Store) -> None:
-    await put(store, "a", tenant="ada")
-    await put(store, "b", tenant="bob")
-    assert await store.set_weight(Q, "ada", 2.5) == 1.0
-    assert await store.set_weight(Q, "ada", 0.001) == 2.5
-    assert await store.pause(Q, "bob") is False
-    assert await store.pause(Q, "bob") is True
-    ada, bob = await store.tenants(Q)
-    assert (ada.tenant, ada.weight, ada.ready, ada.is_paused, ada.is_backlogged) == ("ada", 0.001, 1, False, True)
-    assert (bob.tenant, bob.weight, bob.ready, bob.is_paused, bob.is_backlogged) == ("bob", 1.0, 1, True, False)
-    assert [lease.tenant for lease in (await store.claim(Q, "w", 10)).leases] == ["ada"]
-    assert await store.resume(Q, "bob") is True
-    assert await store.resume(Q, "bob") is False
-    assert [row.tenant for row in await store.tenants(Q, ["bob"])] == ["bob"]
-
-
-async def test_a_paused_queue_gives_nothing_until_it_is_resumed(store: Store) -> None:
-    await put(store, "a")
-    assert await store.pause(Q) is False
-    assert (await store.queue(Q)).is_paused
-    assert (await store.claim(Q, "w", 1)).leases == []
-    assert await store.resume(Q) is True
-    assert [lease.id for lease in (await store.claim(Q, "w", 1)).leases] == ["a"]
 
 
 async def test_configure_changes_all_settings_or_none(store: Store) -> None:
@@ -284,24 +249,8 @@ async def test_a_full_store_takes_no_tasks_but_can_be_drained(store: Store, redi
     await put(store, "c")
 
 
-async def test_a_full_store_still_obeys_operators_through_a_new_server(
-    store: Store, store_url: str, redis_client: redis.Redis
-) -> None:
-    await put(store, "a")
-    redis_client.config_set("maxmemory", 1)
-    try:
-        with trio.fail_after(30):
-            async with open_store(store_url) as other:
-                assert await other.pause(Q, "ada") is False
-                assert await other.resume(Q, "ada") is True
-                assert await other.set_weight(Q, "ada", 2) == 1
-    finally:
-        redis_client.config_set("maxmemory", 0)
-
-
-@pytest.mark.parametrize(
-    ("call", "field"),
-    [
+async def test_what_the_library_refuses_names_the_field(store: Store) -> None:
+    cases: list[tuple[Callable[[Store], Awaitable[object]], str]] = [
         (lambda store: store.enqueue(Q, "a b", [NewTask("a", b"1")]), "tenant"),
         (lambda store: store.enqueue(Q, "ada", []), "tasks"),
         (lambda store: store.claim(Q, "w", 0), "limit"),
@@ -313,12 +262,12 @@ async def test_a_full_store_still_obeys_operators_through_a_new_server(
         (lambda store: store.dead(Q, count=MAX_BATCH + 1), "count"),
         (lambda store: store.dead(Q, cursor="x"), "cursor"),
         (lambda store: store.replay(Q, []), "ids"),
-    ],
-)
-async def test_what_the_library_refuses_names_the_field(store: Store, call: object, field: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        await call(store)  # type: ignore[operator]
-    assert caught.value.field == field
+    ]
+    for call, field in cases:
+        with case(call, field):
+            with pytest.raises(BadRequest) as caught:
+                await call(store)
+            assert caught.value.field == field
 
 
 async def test_an_error_of_the_store_itself_is_told_as_such(store: Store, redis_client: redis.Redis) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 
-import pytest
-
 import fairq
 import fairq.sync
 from fairq.client.dead_letters import DeadLetters
+from tests.store.cases import case
 
 PAIRS = [
     (fairq.Client, fairq.sync.Client),
@@ -32,24 +31,27 @@ def fields(kind: type) -> set[str]:
     return {each.name for each in kind.__attrs_attrs__ if not each.name.startswith("_")}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS, ids=lambda kind: kind.__name__)
-def test_both_sides_have_the_same_names(one: type, other: type) -> None:
-    own = OWN if issubclass(other, fairq.sync.Client) else set()
-    assert (public(one) | fields(one)) - INSIDE == public(other) - own
+def test_both_sides_have_the_same_names() -> None:
+    for one, other in PAIRS:
+        with case(one, other):
+            own = OWN if issubclass(other, fairq.sync.Client) else set()
+            assert (public(one) | fields(one)) - INSIDE == public(other) - own
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS, ids=lambda kind: kind.__name__)
-def test_both_sides_have_the_same_options_and_docstrings(one: type, other: type) -> None:
-    for name in public(one) - INSIDE - fields(one):
-        theirs, ours = getattr(one, name), getattr(other, name)
-        assert inspect.signature(theirs).parameters == inspect.signature(ours).parameters, name
-        assert ours.__doc__ == theirs.__doc__, name
-        assert inspect.iscoroutinefunction(inspect.unwrap(ours)) == inspect.iscoroutinefunction(theirs), name
-        assert not inspect.iscoroutinefunction(ours)
-        assert not inspect.isasyncgenfunction(ours)
+def test_both_sides_have_the_same_options_and_docstrings() -> None:
+    for one, other in PAIRS:
+        with case(one, other):
+            for name in public(one) - INSIDE - fields(one):
+                theirs, ours = getattr(one, name), getattr(other, name)
+                assert inspect.signature(theirs).parameters == inspect.signature(ours).parameters, name
+                assert ours.__doc__ == theirs.__doc__, name
+                assert inspect.iscoroutinefunction(inspect.unwrap(ours)) == inspect.iscoroutinefunction(theirs), name
+                assert not inspect.iscoroutinefunction(ours)
+                assert not inspect.isasyncgenfunction(ours)
 
 
-@pytest.mark.parametrize("name", ["open_client", "open_operator"])
-def test_both_sides_are_opened_alike(name: str) -> None:
-    theirs, ours = inspect.signature(getattr(fairq, name)), inspect.signature(getattr(fairq.sync, name))
-    assert list(theirs.parameters.values()) == list(ours.parameters.values())
+def test_both_sides_are_opened_alike() -> None:
+    for name in ["open_client", "open_operator"]:
+        with case(name):
+            theirs, ours = inspect.signature(getattr(fairq, name)), inspect.signature(getattr(fairq.sync, name))
+            assert list(theirs.parameters.values()) == list(ours.parameters.values())

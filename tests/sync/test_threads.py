@@ -47,11 +47,11 @@ class Calls:
         self.threads[-1].start()
         return number
 
-    def join(self, *numbers: int, seconds: float = LIMIT_S) -> list[Any]:
+    def join(self, *numbers: int) -> list[Any]:
         """Wait for calls (none: all), each for so long at most; returns what they ended with."""
         chosen = numbers or range(len(self.threads))
         for number in chosen:
-            self.threads[number].join(seconds)
+            self.threads[number].join(LIMIT_S)
             assert not self.threads[number].is_alive()
         return [self.told[number] for number in chosen]
 
@@ -176,7 +176,7 @@ def test_a_connection_that_one_thread_finds_broken_is_made_again_by_the_one_that
 
     monkeypatch.setattr(Link, "send", fail_once)
     monkeypatch.setattr(Link, "close", Link.abandon)  # no close frame: the server says nothing either
-    (task,) = calls.join(calls.start(partial(ada.enqueue, "emails", 2, timeout=3_600)), seconds=12)
+    (task,) = calls.join(calls.start(partial(ada.enqueue, "emails", 2, timeout=3_600)))
     assert isinstance(task, fairq.sync.EnqueuedTask)
     assert waiting not in calls.told
     assert service.proxy.connections == 2

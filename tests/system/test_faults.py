@@ -18,7 +18,7 @@ from tests.store.waiting import wait_until
 
 from .harness import World, counts, operating, producing, wait_drained, wait_workers
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep("kills")
 
 
 async def test_a_reply_lost_between_client_and_server_makes_no_second_task(world: World) -> None:

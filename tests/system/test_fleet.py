@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 from contextlib import AsyncExitStack
@@ -13,17 +14,17 @@ import httpx
 import pytest
 import redis
 import trio
+from attrs import evolve
 
-import fairq
 from fairq.errors import SettingsError
-from fairq.server.fleet import Fleet, environment_of, part_of
+from fairq.server.fleet import Fleet, environment_of, part_of, serve_fleet, shared_listeners
 from fairq.server.settings import Settings, load_settings
 from fairq.store.embedded import socket_path
 from tests.server.admin.test_health import values
 from tests.server.harness import WORKER, raw
 from tests.store.waiting import wait_until
 
-from .harness import World, operating, producing, wait_drained
+from .harness import Process, World, operating, producing, wait_drained
 
 
 def servers_of(pid: int) -> list[int]:
@@ -49,21 +50,49 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-async def test_all_serve_one_that_dies_is_replaced_and_a_signal_drains_all(world: World) -> None:
-    with trio.fail_after(90):
-        server = world.serve("--data-dir", world.directory / "data", "--processes", "2")
+async def test_processes_share_a_port_tell_their_own_metrics_and_drain_at_a_signal(world: World) -> None:
+    with trio.fail_after(120):
+        ports = ("--admin-port", "0", "--metrics-port", "0")
+        server = world.serve("--data-dir", world.directory / "data", "--processes", "2", *ports)
+        url = await server.wait_url()
+        children = servers_of(server.pid)
+        assert len(children) == 2
+        told, admin = metrics_of(server), re.findall(r"admin=(http://[0-9.:]+)", server.printed)[0]
+        async with httpx.AsyncClient(timeout=20) as client, AsyncExitStack() as stack:
+            refused = await client.get(f"{admin}/metrics")
+            assert (refused.status_code, "metrics_port" in refused.text) == (404, True)
+            count, each = 0, [0.0, 0.0]
+            while not all(each):  # the kernel says which of them has a connection
+                count += 1
+                await stack.enter_async_context(raw(url, WORKER))
+                while sum(each := await connections(client, told)) < count:  # noqa: ASYNC110 - of other processes
+                    await trio.sleep(0.1)
+        server.send(signal.SIGTERM)
+        assert await server.wait() == 0
+        assert all(is_gone(pid) for pid in children)
+
+
+def metrics_of(server: Process) -> list[str]:
+    """Read where each process of a fleet tells its metrics."""
+    told = re.findall(r"http://[0-9.:]+", re.split("metrics=", server.printed)[1].splitlines()[0])
+    assert len(set(told)) == 2
+    return told
+
+
+async def connections(client: httpx.AsyncClient, urls: list[str]) -> list[float]:
+    """Read how many workers are connected to each process."""
+    pages = [values((await client.get(f"{url}/metrics")).text) for url in urls]
+    return [page.get(("fairq_connections", "worker"), 0.0) for page in pages]
+
+
+@pytest.mark.deep("kills")
+async def test_one_that_dies_is_replaced_with_its_port_and_all_tasks_are_done(world: World) -> None:
+    with trio.fail_after(120):
+        server = world.serve("--data-dir", world.directory / "data", "--processes", "2", "--metrics-port", "0")
         url = await server.wait_url()
         first = servers_of(server.pid)
-        assert len(first) == 2
-        async with AsyncExitStack() as stack:
-            names: set[str] = set()
-            while len(names) < 2:  # the kernel says which of them has a connection
-                worker = await stack.enter_async_context(raw(url, WORKER))
-                await worker.attach("other", credit=1)
-                operator = await stack.enter_async_context(fairq.open_client(url, token="dev-operator"))
-                names = {row["server"] for row in (await operator.request("workers", {}))["workers"]}
         world.work(url)
-        async with producing(url) as producer, operating(url) as operator:
+        async with producing(url) as producer, operating(url) as operator, httpx.AsyncClient(timeout=20) as client:
             assert await producer.enqueue("before")
             os.kill(first[0], signal.SIGKILL)
             await wait_until(lambda: len(set(servers_of(server.pid)) - {first[0]}) == 2, 30)
@@ -71,51 +100,18 @@ async def test_all_serve_one_that_dies_is_replaced_and_a_signal_drains_all(world
                 assert await producer.enqueue(f"after-{n}")
             await wait_drained(operator, 60)
             producer.check(world.journal(), may_repeat=lambda id: id == "before")
-        now = servers_of(server.pid)
-        server.send(signal.SIGTERM)
-        assert await server.wait() == 0
-        assert all(is_gone(pid) for pid in now)
+
+            async def do_both_tell() -> bool:
+                try:
+                    return len(await connections(client, metrics_of(server))) == 2
+                except httpx.TransportError:
+                    return False
+
+            await wait_until(do_both_tell)
         assert "server process died" in server.printed
 
 
-async def test_each_process_tells_its_metrics_at_a_port_of_its_own(world: World) -> None:
-    async def connections(urls: list[str]) -> list[float]:
-        pages = [values((await client.get(f"{url}/metrics")).text) for url in urls]
-        return [page.get(("fairq_connections", "worker"), 0.0) for page in pages]
-
-    with trio.fail_after(90):
-        ports = ("--admin-port", "0", "--metrics-port", "0")
-        server = world.serve("--data-dir", world.directory / "data", "--processes", "2", *ports)
-        url = await server.wait_url()
-        told = re.findall(r"http://[0-9.:]+", re.split("metrics=", server.printed)[1].splitlines()[0])
-        admin = re.findall(r"admin=(http://[0-9.:]+)", server.printed)[0]
-        assert len(set(told)) == 2
-        async with httpx.AsyncClient(timeout=20) as client, AsyncExitStack() as stack:
-            refused = await client.get(f"{admin}/metrics")
-            assert (refused.status_code, "metrics_port" in refused.text) == (404, True)
-            for count in range(1, 5):
-                await stack.enter_async_context(raw(url, WORKER))
-                while sum(await connections(told)) < count:  # noqa: ASYNC110 - of other processes
-                    await trio.sleep(0.2)
-            other = world.serve(
-                "--data-dir", world.directory / "more", "--processes", "2", "--metrics-port", told[0].rpartition(":")[2]
-            )
-            assert await other.wait() == 2
-            assert (
-                f"port {told[0].rpartition(':')[2]} on 127.0.0.1 cannot be used: Address already in use\n"
-                in other.printed
-            )
-            before = servers_of(server.pid)
-            os.kill(before[0], signal.SIGKILL)
-            await wait_until(lambda: len(set(servers_of(server.pid)) - {before[0]}) == 2, 30)
-            while True:  # the new one has the port of the one that died
-                try:
-                    assert len(await connections(told)) == 2
-                    break
-                except httpx.TransportError:
-                    await trio.sleep(0.1)
-
-
+@pytest.mark.deep("kills")
 async def test_children_end_with_the_process_that_started_them(world: World) -> None:
     with trio.fail_after(60):
         server = world.serve("--data-dir", world.directory / "data", "--processes", "2")
@@ -127,21 +123,28 @@ async def test_children_end_with_the_process_that_started_them(world: World) -> 
             store.shutdown(nosave=True)  # it outlives a killed server; the next one on its data would end it
 
 
+@pytest.mark.deep("kills")
 async def test_a_child_that_cannot_begin_ends_all(world: World) -> None:
     with trio.fail_after(60):
-        server = world.serve("--store", "redis://127.0.0.1:1/0", "--store-timeout", "0.5", "--processes", "3")
+        server = world.serve("--store", "redis://127.0.0.1:1/0", "--store-timeout", "0.5", "--processes", "2")
         assert await server.wait() != 0
         assert "exited with code" in server.printed
         assert "Traceback" not in server.printed
 
 
-async def test_a_port_that_another_program_has_is_refused(world: World) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other, trio.fail_after(60):
-        port = other.getsockname()[1]
-        server = world.serve("--port", str(port), "--data-dir", world.directory / "data", "--processes", "2")
-        assert await server.wait() != 0
-        assert f"port {port} on 127.0.0.1 cannot be used" in server.printed
-        assert "Traceback" not in server.printed
+async def test_a_port_that_another_program_or_fleet_has_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        (shared,) = shared_listeners("127.0.0.1", 0)
+        async with shared:
+            for name, taken in (("port", other), ("metrics_port", shared.socket)):
+                port = taken.getsockname()[1]
+                settings = evolve(Settings(port=0, processes=2), **{name: port})
+                with (
+                    trio.fail_after(30),
+                    pytest.raises(SettingsError, match=f"port {port} on 127.0.0.1 cannot be") as e,
+                ):
+                    await serve_fleet(settings, "redis://127.0.0.1:1/0", trio.Event())
+                assert e.value.field == name
 
 
 def test_a_child_is_told_all_settings_and_allows_its_part() -> None:
@@ -156,7 +159,8 @@ def test_a_child_is_told_all_settings_and_allows_its_part() -> None:
 
 
 async def test_a_fleet_whose_program_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "/bin/false")
-    with trio.fail_after(30), pytest.RaisesGroup(SettingsError, flatten_subgroups=True):
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    failed = pytest.RaisesExc(SettingsError, match="exited with code 1")
+    with trio.fail_after(30), pytest.RaisesGroup(failed, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             await nursery.start(Fleet(Settings(), 2).run)

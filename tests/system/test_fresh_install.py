@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.cases import case
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -39,34 +41,38 @@ def pythons() -> dict[str, str]:
     return found
 
 
-@pytest.mark.deep
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_the_built_source_and_wheel_install_and_run(tmp_path: Path, version: str) -> None:
-    if version not in pythons():
-        pytest.skip(f"there is no Python {version} here")
+@pytest.mark.deep("deploy")
+@pytest.mark.timeout(900)
+def test_the_built_source_and_wheel_install_and_run_with_every_python_that_is_here(tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--outdir", tmp_path, ROOT, cwd=tmp_path)
     (wheel,), (source,) = tmp_path.glob("fairq-*.whl"), tmp_path.glob("fairq-*.tar.gz")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "fairq/LICENSE", "fairq/lua/KEYS.md", "tests/conftest.py"} <= names
-    for number, package in enumerate((wheel, source)):
-        place = tmp_path / str(number)
-        run(pythons()[version], "-m", "venv", place, cwd=tmp_path)
-        run(place / "bin" / "pip", "install", "--quiet", f"{package}[server]", cwd=tmp_path)
-        command = place / "bin" / "fairq"
-        serve: list[str | Path] = [command, "serve", "--dev", "--port", "0", "--data-dir", place / "data"]
-        with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as serving:
-            try:
-                assert serving.stderr
-                lines = iter(serving.stderr.readline, "")
-                url = next(found[0] for line in lines if (found := re.findall(r"ws://[\d.:]+", line)))
-                run(command, "enqueue", "emails", "1", "--url", url, "--token", "dev-tenant:ada", cwd=tmp_path)
-                listed = run(command, "queues", "list", "--json", "--url", url, "--token", "dev-operator", cwd=tmp_path)
-                assert [(row["queue"], row["ready"]) for row in json.loads(listed)] == [("emails", 1)]
-            finally:
-                serving.terminate()
-                assert serving.wait(30) == 0
+    for version, python in pythons().items():
+        for package in (wheel, source):
+            with case(version, package.suffix):
+                install_and_run(python, package, tmp_path / version / package.suffix)
+
+
+def install_and_run(python: str, package: Path, place: Path) -> None:
+    """Install a package for a Python, and have its server take a task."""
+    place.mkdir(parents=True)
+    run(python, "-m", "venv", place, cwd=place)
+    run(place / "bin" / "pip", "install", "--quiet", f"{package}[server]", cwd=place)
+    command = place / "bin" / "fairq"
+    serve: list[str | Path] = [command, "serve", "--dev", "--port", "0", "--data-dir", place / "data"]
+    with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as serving:
+        try:
+            assert serving.stderr
+            lines = iter(serving.stderr.readline, "")
+            url = next(found[0] for line in lines if (found := re.findall(r"ws://[\d.:]+", line)))
+            run(command, "enqueue", "emails", "1", "--url", url, "--token", "dev-tenant:ada", cwd=place)
+            listed = run(command, "queues", "list", "--json", "--url", url, "--token", "dev-operator", cwd=place)
+            assert [(row["queue"], row["ready"]) for row in json.loads(listed)] == [("emails", 1)]
+        finally:
+            serving.terminate()
+            assert serving.wait(30) == 0
 
 
 WITHOUT = """
@@ -90,7 +96,7 @@ def test_a_system_without_an_embedded_store_has_all_else_and_is_told_what_to_do(
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.deep
+@pytest.mark.deep("deploy")
 @pytest.mark.timeout(600)
 def test_the_demonstration_runs_from_an_installed_wheel(tmp_path: Path) -> None:
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)

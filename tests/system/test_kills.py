@@ -14,7 +14,7 @@ from tests.store.waiting import wait_until
 
 from .harness import Producer, World, child_of, counts, operating, producing, wait_drained, wait_workers
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep("kills")
 
 
 async def produce(producer: Producer, prefix: str, stop: trio.Event, pause: float = 0.005) -> None:

@@ -18,7 +18,7 @@ from .harness import World
 CHAINS = 150
 
 
-@pytest.mark.deep
+@pytest.mark.deep("kills")
 async def test_chains_run_to_their_end_while_servers_are_killed(
     world: World, durable_store: Callable[[], stores.LocalServer]
 ) -> None:

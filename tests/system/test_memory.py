@@ -15,7 +15,7 @@ from tests.store.waiting import wait_until
 
 from .harness import World
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep("longest")
 
 CLIENTS, COPIES, PROCESS_MIB = 10, 6, 100  # fairq/docs/operations.md says how many copies
 

@@ -23,7 +23,7 @@ from tests.store.waiting import wait_until
 
 from .harness import Process, World, operating, wait_drained
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep("kills")
 
 TASKS = 1500
 

@@ -15,7 +15,7 @@ from tests.store.waiting import wait_until
 
 from .harness import World, producing
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep("kills")
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])

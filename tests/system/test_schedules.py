@@ -14,7 +14,7 @@ from tests.server.harness import tenant
 
 from .harness import Ran, World, counts, operating, wait_drained
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep("kills")
 
 EVERY_S = 1.5
 EVERY_MS = 1500

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -183,10 +184,22 @@ def _ends(event: Event) -> str:
     return " ".join(map(str, counts)) if event.batch else ""
 
 
-@settings(max_examples=200)
-@given(STEPS, st.sampled_from([0, 1, 1, 2]))
-def test_the_queue_in_memory_does_what_the_model_does(steps: list[tuple[Any, ...]], max_running: int) -> None:
+def walk(steps: list[tuple[Any, ...]], max_running: int) -> None:
+    """Take the same steps on both sides."""
     pair = Pair()
     pair.open_batch("b", max_running, True)
     for kind, *args in steps:
         pair.step("pass_" if kind == "pass" else kind, *args)
+
+
+@settings(max_examples=50)
+@given(STEPS, st.sampled_from([0, 1, 1, 2]))
+def test_the_queue_in_memory_does_what_the_model_does(steps: list[tuple[Any, ...]], max_running: int) -> None:
+    walk(steps, max_running)
+
+
+@pytest.mark.deep("longest")
+@settings(max_examples=1_000)
+@given(STEPS, st.sampled_from([0, 1, 1, 2]))
+def test_it_does_so_on_many_walks(steps: list[tuple[Any, ...]], max_running: int) -> None:
+    walk(steps, max_running)

@@ -13,9 +13,10 @@ import trio.testing
 
 import fairq
 import fairq.testing
-from fairq.errors import BadRequest, FairqError, Forbidden, NoResult, NotYet, TaskFailed, TooLarge, TooOld
+from fairq.errors import BadRequest, Forbidden, NoResult, NotYet, TaskFailed, TooLarge, TooOld
 from fairq.testing import MemoryService
 from fairq.testing.running import MAX_RUNS
+from tests.store.cases import case
 
 from .apps import make_app
 
@@ -93,34 +94,6 @@ async def test_what_a_handler_raised_can_be_looked_into(service: MemoryService) 
     assert repr(task) == (
         f"TrackedTask('emails', '{task.id}', outcome='dead', attempts=3, reason='rejected', error='bad address')"
     )
-
-
-async def test_an_expired_task_never_runs(service: MemoryService) -> None:
-    never = await service.enqueue("emails", ways("ok"), delay=5, expires_in=10)
-    again = await service.enqueue("emails", ways(60, "ok"), expires_in=30)
-    await service.advance(1)
-    assert [never.outcome, again.outcome] == ["delayed", "delayed"]
-    async with fairq.testing.run(make_app()) as other:
-        late = await other.enqueue("emails", ways("ok"), expires_in=30)
-        other._memory.worker.concurrency = 0  # as if all its places were taken
-        await other.advance(31)
-        other._memory.worker.concurrency = 1
-        await other.drain()
-        assert (late.outcome, late.reason, late.attempts) == ("dead", "expired", 0)
-    await service.drain()
-    assert (never.outcome, never.attempts) == ("done", 1)
-    assert (again.outcome, again.reason, again.attempts, again.error) == ("dead", "expired", 1, "later")
-
-
-async def test_an_id_is_known_while_it_waits_and_for_a_while_after(service: MemoryService) -> None:
-    first = await service.enqueue("emails", ways("ok"), id="welcome-1")
-    again = await service.enqueue("emails", ways("reject"), id="welcome-1")
-    assert (first.is_duplicate, again.is_duplicate) == (False, True)
-    await service.drain()
-    assert again.outcome == "done"
-    assert (await service.enqueue("emails", ways("ok"), id="welcome-1")).is_duplicate
-    await service.advance(180)
-    assert not (await service.enqueue("emails", ways("ok"), id="welcome-1")).is_duplicate
 
 
 async def test_tenants_have_clients_of_their_own(service: MemoryService) -> None:
@@ -321,9 +294,8 @@ async def test_a_handler_that_exits_has_failed() -> None:
         assert (await task.state()).state == "dead"
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "field"),
-    [
+async def test_mistakes_are_told_as_the_client_tells_them(service: MemoryService) -> None:
+    cases: list[tuple[dict[str, Any], type[BadRequest] | type[TooLarge], str]] = [
         ({"queue": "Emails"}, BadRequest, "queue"),
         ({"payload": {1}}, BadRequest, "payload"),
         ({"payload": "x" * (1 << 20)}, TooLarge, "payload"),
@@ -331,31 +303,28 @@ async def test_a_handler_that_exits_has_failed() -> None:
         ({"delay": -1}, BadRequest, "delay"),
         ({"expires_at": 1.0}, BadRequest, "expires_at"),
         ({"max_attempts": -1}, BadRequest, "max_attempts"),
-    ],
-)
-async def test_mistakes_are_told_as_the_client_tells_them(
-    service: MemoryService, call: dict[str, Any], error: type[FairqError], field: str
-) -> None:
-    call = {"queue": "emails", "payload": 1, **call}
-    with pytest.raises(error) as caught:
-        await service.enqueue(call.pop("queue"), call.pop("payload"), **call)
-    assert caught.value.field == field
+    ]
+    for call, error, field in cases:
+        with case(call, error, field):
+            call = {"queue": "emails", "payload": 1, **call}
+            with pytest.raises(error) as caught:
+                await service.enqueue(call.pop("queue"), call.pop("payload"), **call)
+            assert caught.value.field == field
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
+async def test_mistakes_in_the_test_are_told_at_its_start() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"tenant": "a/b"}, "tenant"),
         ({"settings": {"Emails": {"max_attempts": 1}}}, "queue"),
         ({"settings": {"emails": {"max_attempts": -1}}}, "max_attempts"),
         ({"settings": {"emails": {"speed": 1}}}, "speed"),
-    ],
-)
-async def test_mistakes_in_the_test_are_told_at_its_start(arguments: dict[str, Any], field: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        async with fairq.testing.run(make_app(), **arguments):
-            pass
-    assert caught.value.field == field
+    ]
+    for arguments, field in cases:
+        with case(arguments, field):
+            with pytest.raises(BadRequest) as caught:
+                async with fairq.testing.run(make_app(), **arguments):
+                    pass
+            assert caught.value.field == field
 
 
 async def test_a_worker_that_could_not_run_is_refused() -> None:
@@ -364,11 +333,12 @@ async def test_a_worker_that_could_not_run_is_refused() -> None:
             pass
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
-async def test_time_goes_forward_only(service: MemoryService, seconds: float) -> None:
-    with pytest.raises(BadRequest) as caught:
-        await service.advance(seconds)
-    assert caught.value.field == "seconds"
+async def test_time_goes_forward_only(service: MemoryService) -> None:
+    for seconds in [-1, float("nan"), float("inf")]:
+        with case(seconds):
+            with pytest.raises(BadRequest) as caught:
+                await service.advance(seconds)
+            assert caught.value.field == "seconds"
 
 
 async def test_what_a_tenant_may_not_ask_is_refused(service: MemoryService) -> None:
@@ -388,57 +358,6 @@ async def test_progress_is_kept_for_the_test() -> None:
         task = await memory.enqueue("emails", 1)
         await memory.drain()
     assert task.progress == ((0.5, "half"), (1.0, ""))
-
-
-async def test_urgent_tasks_overtake_the_tenants_own_and_nobody_elses() -> None:
-    app, order = fairq.Worker(concurrency=1), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        order.append(task.payload)
-
-    async with fairq.testing.run(app) as service:
-        bob = service.as_tenant("bob")
-        await bob.enqueue_many("emails", ["b1", "b2"])
-        await service.enqueue("emails", "late", priority=90)
-        await service.enqueue("emails", "usual")
-        await service.enqueue("emails", "now", priority=0)
-        await service.drain()
-    assert order == ["b1", "b2", "now", "usual", "late"]
-
-
-async def test_a_dedupe_key_is_held_until_the_end_or_for_a_window(service: MemoryService) -> None:
-    first = await service.enqueue("emails", ways(5, "ok"), dedupe_key="welcome")
-    again = await service.enqueue("emails", ways("fail"), dedupe_key="welcome")
-    assert (again.id, again.is_duplicate) == (first.id, True)
-    assert not (await service.as_tenant("bob").enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate
-    await service.advance(1)
-    assert (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate  # between two attempts
-    await service.drain()
-    windowed = await service.enqueue("emails", ways("ok"), dedupe_key="welcome", dedupe_period=60)
-    assert not windowed.is_duplicate
-    await service.advance(59)
-    assert (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).outcome == "done"
-    await service.advance(2)
-    assert not (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate
-
-
-async def test_a_task_takes_no_content_with_a_key_that_its_id_held_once(service: MemoryService) -> None:
-    await service.enqueue("emails", ways("ok"), id="a", dedupe_key="k", dedupe_period=600)
-    await service.advance(180)  # it is done, and its id forgotten
-    other = await service.enqueue("emails", ways("reject"), id="a", delay=60)
-    new = await service.enqueue("emails", ways("ok"), dedupe_key="k", replace=True)
-    assert (new.id, new.is_duplicate, new.is_replaced) == ("a", True, False)
-    await service.drain()
-    assert other.reason == "rejected"
-
-
-async def test_of_one_call_the_first_of_a_key_replaces(service: MemoryService) -> None:
-    waiting = await service.enqueue("emails", ways("ok"), dedupe_key="k")
-    several = await service.enqueue_many("emails", [ways("reject"), ways("ok")], dedupe_key="k", replace=True)
-    assert [(task.id == waiting.id, task.is_replaced) for task in several] == [(True, True), (True, False)]
-    await service.drain()
-    assert waiting.reason == "rejected"
 
 
 async def test_results_come_back_as_from_the_service() -> None:

@@ -25,10 +25,10 @@ SETTINGS: dict[str, str | int] = {"retry_base_ms": 1, "retry_cap_ms": 20, "max_a
 WAYS = ("ok", "fail", "reject", "retry", 0, 0.01)
 FIXED: list[tuple[str, dict[str, Any], list[Any]]] = [
     ("emails", {"delay": 0.2, "expires_in": 30}, ["ok"]),
-    ("emails", {"expires_in": 0.4}, [5, "ok"]),  # expires between two attempts
-    ("images", {"expires_in": 0.4, "max_attempts": 1}, [5]),
+    ("emails", {"expires_in": 2}, [5, "ok"]),  # expires between two attempts
+    ("images", {"expires_in": 2, "max_attempts": 1}, [5]),
     ("emails", {"max_attempts": 1}, ["retry"]),
-    ("emails", {"delay": 0.3, "dedupe_key": "once"}, ["retry", "ok"]),
+    ("emails", {"delay": 1.5, "dedupe_key": "once"}, ["retry", "ok"]),
     ("emails", {"priority": 0, "dedupe_key": "once"}, ["reject"]),  # which is the one above
     ("images", {"priority": 99, "result_ttl": 60}, ["fail", "ok"]),
     ("emails", {"max_attempts": 1}, ["postpone", "postpone", "fail"]),

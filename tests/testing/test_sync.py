@@ -14,6 +14,7 @@ import fairq.testing.sync
 from fairq.errors import BadRequest, Closed, NotYet
 from fairq.testing import service as theirs
 from tests.client.runtimes import on_both
+from tests.store.cases import case
 
 
 def order(client: fairq.sync.Client, number: int) -> fairq.sync.EnqueuedTask:
@@ -119,23 +120,21 @@ def test_what_the_worker_lacks_is_told_at_the_start() -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_both_forms_have_the_same_names() -> None:
+    for one, other in [
         (theirs.MemoryService, fairq.testing.sync.MemoryService),
         (theirs.MemoryClient, fairq.testing.sync.MemoryClient),
         (theirs.TrackedTask, fairq.testing.sync.TrackedTask),
-    ],
-)
-def test_both_forms_have_the_same_names(one: type, other: type) -> None:
-    inside = {"ask", "ask_until", "clock", "sleep_until", "pass_turn", "of", "close"}
-    assert {name for name in dir(one) if name[0] != "_"} - inside == {
-        name for name in dir(other) if name[0] != "_"
-    } - inside
-    for name in ("drain", "advance", "as_tenant", "as_producer", "enqueue", "enqueue_many", "open_batch"):
-        if hasattr(one, name):
-            ours, those = inspect.signature(getattr(other, name)), inspect.signature(getattr(one, name))
-            assert list(ours.parameters) == list(those.parameters), name
+    ]:
+        with case(one, other):
+            inside = {"ask", "ask_until", "clock", "sleep_until", "pass_turn", "of", "close"}
+            assert {name for name in dir(one) if name[0] != "_"} - inside == {
+                name for name in dir(other) if name[0] != "_"
+            } - inside
+            for name in ("drain", "advance", "as_tenant", "as_producer", "enqueue", "enqueue_many", "open_batch"):
+                if hasattr(one, name):
+                    ours, those = inspect.signature(getattr(other, name)), inspect.signature(getattr(one, name))
+                    assert list(ours.parameters) == list(those.parameters), name
 
 
 @on_both

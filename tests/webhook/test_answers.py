@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import fairq
 from fairq.webhook.answers import MAX_RETRY_AFTER_S, Answer, judge, retry_after
+from tests.store.cases import case
 
 NOW = 1_700_000_000.0
 JSON = [(b"Content-Type", b"application/json")]
@@ -23,11 +24,12 @@ STATUSES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("outcome", "status"), [(outcome, each) for outcome in STATUSES for each in STATUSES[outcome]])
-def test_the_status_decides(outcome: str, status: int) -> None:
-    verdict = judge(Answer(status), "hooks.example", NOW)
-    assert (verdict.outcome, verdict.status, verdict.delay) == (outcome, status, None)
-    assert verdict.reason == ("" if outcome == "delivered" else f"hooks.example answered {status}")
+def test_the_status_decides() -> None:
+    for outcome, status in [(name, each) for name, statuses in STATUSES.items() for each in statuses]:
+        with case(outcome, status):
+            verdict = judge(Answer(status), "hooks.example", NOW)
+            assert (verdict.outcome, verdict.status, verdict.delay) == (outcome, status, None)
+            assert verdict.reason == ("" if outcome == "delivered" else f"hooks.example answered {status}")
 
 
 def test_a_verdict_is_carried_out_as_handlers_do() -> None:
@@ -68,11 +70,12 @@ RETRY_AFTER = {
 }
 
 
-@pytest.mark.parametrize(("text", "delay"), RETRY_AFTER.items(), ids=lambda value: str(value)[:30])
-@pytest.mark.parametrize("status", [302, 404, 429, 503])
-def test_retry_after_is_honoured_within_bounds(text: str, delay: float | None, status: int) -> None:
-    answer = Answer(status, [(b"RETRY-after", text.encode("latin-1"))])
-    assert judge(answer, "h", NOW).delay == delay
+def test_retry_after_is_honoured_within_bounds() -> None:
+    for text, delay in RETRY_AFTER.items():
+        for status in [302, 404, 429, 503]:
+            with case(text, delay, status):
+                answer = Answer(status, [(b"RETRY-after", text.encode("latin-1"))])
+                assert judge(answer, "h", NOW).delay == delay
 
 
 @given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, [0-9]{1,3} [A-Z][a-z]{2} [0-9]{1,6} [0-9:]{1,9} [+-]?[0-9A-Z]{0,6}"))
@@ -101,10 +104,11 @@ BODIES: dict[str, tuple[str | None, bytes | None, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "body", "result"), BODIES.values(), ids=BODIES)
-def test_the_body_is_the_result(kind: str | None, body: bytes | None, result: Any) -> None:
-    headers = [(b"content-type", kind.encode())] if kind else []
-    assert judge(Answer(200, headers, body), "h", NOW).result == result
+def test_the_body_is_the_result() -> None:
+    for name, (kind, body, result) in BODIES.items():
+        with case(name):
+            headers = [(b"content-type", kind.encode())] if kind else []
+            assert judge(Answer(200, headers, body), "h", NOW).result == result
 
 
 def test_a_compressed_body_is_not_unpacked() -> None:

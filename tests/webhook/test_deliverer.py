@@ -19,6 +19,7 @@ from fairq.webhook.addresses import AddressRules
 from fairq.webhook.deliverer import MAX_CAUSE_CHARS, Delivery, Target
 from fairq.webhook.signature import Signer, write_secret
 from fairq.webhook.urls import UrlTemplate
+from tests.store.cases import case
 
 from .harness import NOW, OTHER_PUBLIC, PUBLIC, bench, resolving
 from .receiver import Answering, Receiver, Reply, Request, reply
@@ -70,11 +71,13 @@ async def test_a_task_is_posted_with_all_that_is_known_of_it(autojump_clock: Moc
     }
 
 
-@pytest.mark.parametrize("payload", [None, 0, "", "text", [], {}, [None, {"a": {"b": []}}], {"n": 2**63}, "\x00\u2028"])
-async def test_the_body_is_the_payload_as_json(payload: Any, autojump_clock: MockClock) -> None:
-    async with bench(Receiver()) as bench_:
-        await bench_.deliver(payload)
-    assert orjson.loads(bench_.receiver.requests[0].body) == payload
+async def test_the_body_is_the_payload_as_json(autojump_clock: MockClock) -> None:
+    payloads: list[Any] = [None, 0, "", "text", [], {}, [None, {"a": {"b": []}}], {"n": 2**63}, "\x00\u2028"]
+    for payload in payloads:
+        with case(payload):
+            async with bench(Receiver()) as bench_:
+                await bench_.deliver(payload)
+            assert orjson.loads(bench_.receiver.requests[0].body) == payload
 
 
 async def test_each_tenant_has_its_url_and_its_secret(autojump_clock: MockClock) -> None:
@@ -107,19 +110,17 @@ async def test_a_full_stop_in_a_tenants_name_parts_no_signed_text(autojump_clock
     assert request.headers["fairq-tenant"] == "Ada.Lovelace@acme+1"
 
 
-@pytest.mark.parametrize(
-    ("name", "sent"),
-    [
+async def test_a_name_arrives_whatever_spaces_it_has(autojump_clock: MockClock) -> None:
+    for name, sent in [
         (" ", "%20"), ("  ", "%20%20"), (" a b ", "%20a b%20"), ("  a", "%20 a"), ("a  ", "a %20"),
         ("%20", "%2520"), ("\u00e9 %", "%C3%A9 %25"), ("a b", "a b"),
-    ],
-)  # fmt: skip
-async def test_a_name_arrives_whatever_spaces_it_has(name: str, sent: str, autojump_clock: MockClock) -> None:
-    async with bench(Receiver()) as bench_:
-        await bench_.deliver(name=name)
-        (request,) = bench_.receiver.requests
-    assert request.headers["fairq-name"] == sent
-    assert unquote(request.headers["fairq-name"]) == name
+    ]:  # fmt: skip
+        with case(name, sent):
+            async with bench(Receiver()) as bench_:
+                await bench_.deliver(name=name)
+                (request,) = bench_.receiver.requests
+            assert request.headers["fairq-name"] == sent
+            assert unquote(request.headers["fairq-name"]) == name
 
 
 async def test_gone_rejects(autojump_clock: MockClock, logged: list[Any]) -> None:
@@ -139,14 +140,15 @@ async def test_any_other_answer_is_tried_again_when_it_says(autojump_clock: Mock
     ]
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_are_not_followed(status: int, autojump_clock: MockClock) -> None:
-    to = reply(status, location="http://127.0.0.1/admin")
-    async with bench(Receiver(answering(to)), resolve=resolving([PUBLIC], ["127.0.0.1"])) as bench_:
-        with pytest.raises(fairq.Retry):
-            await bench_.deliver()
-    assert bench_.network.dialled == [(PUBLIC, 80)]
-    assert len(bench_.receiver.requests) == 1
+async def test_redirects_are_not_followed(autojump_clock: MockClock) -> None:
+    for status in [301, 302, 303, 307, 308]:
+        with case(status):
+            to = reply(status, location="http://127.0.0.1/admin")
+            async with bench(Receiver(answering(to)), resolve=resolving([PUBLIC], ["127.0.0.1"])) as bench_:
+                with pytest.raises(fairq.Retry):
+                    await bench_.deliver()
+            assert bench_.network.dialled == [(PUBLIC, 80)]
+            assert len(bench_.receiver.requests) == 1
 
 
 BROKEN: dict[str, bytes] = {
@@ -223,15 +225,16 @@ async def test_a_slow_answer_in_time_is_one(autojump_clock: MockClock, logged: l
     assert [line["ms"] for line in logged] == [pytest.approx(6_000)]
 
 
-@pytest.mark.parametrize(("length", "result"), [(100, "x" * 100), (101, None), (1_000_000, None)])
-@pytest.mark.parametrize("is_chunked", [True, False])
-async def test_a_long_answer_is_a_success_without_a_result(
-    length: int, result: str | None, is_chunked: bool, autojump_clock: MockClock
-) -> None:
-    headers = {"transfer-encoding": "chunked"} if is_chunked else {"content-length": str(length)}
-    async with bench(Receiver(answering(Reply(200, headers, [b"x" * length]))), max_response=100) as bench_:
-        assert await bench_.deliver() == result
-        assert len(bench_.deliverer.pool.connections) == (result is not None)  # what is not read to its end is closed
+async def test_a_long_answer_is_a_success_without_a_result(autojump_clock: MockClock) -> None:
+    for length, result in [(100, "x" * 100), (101, None), (1_000_000, None)]:
+        for is_chunked in [True, False]:
+            with case(length, result, is_chunked):
+                headers = {"transfer-encoding": "chunked"} if is_chunked else {"content-length": str(length)}
+                async with bench(Receiver(answering(Reply(200, headers, [b"x" * length]))), max_response=100) as bench_:
+                    assert await bench_.deliver() == result
+                    assert len(bench_.deliverer.pool.connections) == (
+                        result is not None
+                    )  # what is not read to its end is closed
 
 
 UNFIT: dict[str, tuple[bytes, bytes]] = {
@@ -342,9 +345,8 @@ async def test_a_tenant_whose_host_is_not_allowed_is_rejected(autojump_clock: Mo
     assert [(line["event"], line["tenant"]) for line in logged] == [("rejected", "bob")]
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "field"),
-    [
+def test_limits_that_cannot_be_kept_are_refused() -> None:
+    cases: list[tuple[dict[str, Any], type[Any], str]] = [
         ({"timeout": 0}, SettingsError, "timeout"),
         ({"timeout": -1}, SettingsError, "timeout"),
         ({"timeout": float("nan")}, SettingsError, "timeout"),
@@ -352,9 +354,9 @@ async def test_a_tenant_whose_host_is_not_allowed_is_rejected(autojump_clock: Mo
         ({"per_host": 0}, BadRequest, "per_host"),
         ({"max_response": -1}, BadRequest, "max_response"),
         ({"max_response": (1 << 18) + 1}, BadRequest, "max_response"),
-    ],
-)
-def test_limits_that_cannot_be_kept_are_refused(settings: dict[str, Any], error: type[Any], field: str) -> None:
-    with pytest.raises(error) as caught:
-        Delivery(**settings).check()
-    assert caught.value.field == field
+    ]
+    for settings, error, field in cases:
+        with case(settings, error, field):
+            with pytest.raises(error) as caught:
+                Delivery(**settings).check()
+            assert caught.value.field == field

@@ -18,6 +18,7 @@ import fairq
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.deliverer import Deliverer, Delivery, open_deliverer
 from fairq.webhook.network import CheckedNetwork
+from tests.store.cases import case
 from tests.store.certificates import make_certificate
 
 from .harness import PUBLIC, task, to
@@ -127,20 +128,21 @@ async def test_a_name_that_changes_its_address_after_the_check_leads_nowhere_els
     assert inside.connections == 0
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1.nip.example", "metadata.internal"])
-async def test_a_name_for_this_machine_is_refused_and_allowed(host: str, resolve_with: Callable[..., Resolver]) -> None:
-    inside = Receiver()
-    resolve_with("127.0.0.1")
-    with trio.fail_after(30):
-        async with listening(inside) as port:
-            find = to(f"http://{host}:{port}/")
-            async with open_deliverer(find, Delivery(), CheckedNetwork(AddressRules())) as deliverer:
-                with pytest.raises(fairq.Retry, match="loopback"):
-                    await deliverer.deliver(task())
-            assert inside.connections == 0
-            async with open_deliverer(find, Delivery(), CheckedNetwork(LOOPBACK)) as deliverer:
-                await deliverer.deliver(task())
-    assert len(inside.requests) == 1
+async def test_a_name_for_this_machine_is_refused_and_allowed(resolve_with: Callable[..., Resolver]) -> None:
+    for host in ["localhost", "127.0.0.1.nip.example", "metadata.internal"]:
+        with case(host):
+            inside = Receiver()
+            resolve_with("127.0.0.1")
+            with trio.fail_after(30):
+                async with listening(inside) as port:
+                    find = to(f"http://{host}:{port}/")
+                    async with open_deliverer(find, Delivery(), CheckedNetwork(AddressRules())) as deliverer:
+                        with pytest.raises(fairq.Retry, match="loopback"):
+                            await deliverer.deliver(task())
+                    assert inside.connections == 0
+                    async with open_deliverer(find, Delivery(), CheckedNetwork(LOOPBACK)) as deliverer:
+                        await deliverer.deliver(task())
+            assert len(inside.requests) == 1
 
 
 class Twice(Receiver):
@@ -165,7 +167,7 @@ async def test_what_comes_behind_an_answer_decides_no_task_of_another_url(
 ) -> None:
     resolve_with("127.0.0.1")
     receiver = Twice()
-    cert, key = make_certificate(tmp_path, f"DNS:{NAME},IP:127.0.0.1")
+    cert, key = make_certificate(tmp_path, NAME, "127.0.0.1")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     trusted = ssl.create_default_context(cafile=cert)
@@ -212,7 +214,7 @@ class Tls:
 @asynccontextmanager
 async def tls_receiver(directory: Path, receiver: Receiver) -> AsyncIterator[Tls]:
     """A receiver whose certificate is for NAME."""
-    cert, key = make_certificate(directory, f"DNS:{NAME}")
+    cert, key = make_certificate(directory, NAME)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
     asked_for: list[str | None] = []
@@ -233,16 +235,15 @@ async def test_tls_is_for_the_name_though_the_address_is_connected_to(
     assert len(tls.receiver.requests) == 2
 
 
-@pytest.mark.parametrize("host", ["other.example", "127.0.0.1"])
-async def test_a_certificate_for_another_name_is_refused(
-    host: str, tmp_path: Path, resolve_with: Callable[..., Resolver]
-) -> None:
-    resolve_with("127.0.0.1")
-    with trio.fail_after(30):
-        async with tls_receiver(tmp_path, Receiver()) as tls, tls.deliverer(host) as deliverer:
-            with pytest.raises(fairq.Retry, match="certificate verify failed"):
-                await deliverer.deliver(task())
-    assert not tls.receiver.requests
+async def test_a_certificate_for_another_name_is_refused(tmp_path: Path, resolve_with: Callable[..., Resolver]) -> None:
+    for host in ["other.example", "127.0.0.1"]:
+        with case(host):
+            resolve_with("127.0.0.1")
+            with trio.fail_after(30):
+                async with tls_receiver(tmp_path, Receiver()) as tls, tls.deliverer(host) as deliverer:
+                    with pytest.raises(fairq.Retry, match="certificate verify failed"):
+                        await deliverer.deliver(task())
+            assert not tls.receiver.requests
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused(

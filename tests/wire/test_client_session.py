@@ -13,6 +13,7 @@ from fairq.wire.client_session import MAX_APART, RECONNECT_BASE_S, RECONNECT_CAP
 from fairq.wire.pauses import REMEMBERED_S
 from fairq.wire.strict_json import MAX_COST, check_cost
 from tests.frames import read_frame
+from tests.store.cases import case
 
 from .ends import WELCOME, End, ids
 
@@ -97,17 +98,18 @@ def test_long_calls_are_split_by_count_and_joined_again() -> None:
     assert other.result == ["ok"]
 
 
-@pytest.mark.parametrize(
-    "options", [{"priority": 1}, {"dedupe_key": "k"}, {"result_ttl_ms": 1}, {"events": True}, {"batch": "b"}]
-)
-def test_tasks_that_ask_for_what_few_ask_for_take_three_places(options: dict[str, Any]) -> None:
-    end = End().connect(max_batch=7)
-    end.enqueue(*"abc", **options)
-    end.enqueue(*"defgh")
-    assert [ids(frame) for frame in end.sent()] == [list("ab"), list("cdefg")]
-    end = End().connect(max_batch=2)
-    end.enqueue(*"ab", **options)
-    assert [ids(frame) for frame in end.sent()] == [["a"], ["b"]]
+def test_tasks_that_ask_for_what_few_ask_for_take_three_places() -> None:
+    asked: dict[str, Any] = {"priority": 1, "dedupe_key": "k", "result_ttl_ms": 1, "events": True, "batch": "b"}
+    for name, value in asked.items():
+        options = {name: value}
+        with case(options):
+            end = End().connect(max_batch=7)
+            end.enqueue(*"abc", **options)
+            end.enqueue(*"defgh")
+            assert [ids(frame) for frame in end.sent()] == [list("ab"), list("cdefg")]
+            end = End().connect(max_batch=2)
+            end.enqueue(*"ab", **options)
+            assert [ids(frame) for frame in end.sent()] == [["a"], ["b"]]
 
 
 def test_frames_are_split_by_bytes_too() -> None:
@@ -424,15 +426,16 @@ def test_a_warning_of_the_server_is_kept() -> None:
     assert End().connect(warning="this is a toy").session.server_warning == "this is a toy"
 
 
-@pytest.mark.parametrize("jitter", [0.0, 0.5, 0.999])
-def test_reconnecting_waits_longer_each_time_with_full_jitter(jitter: float) -> None:
-    end, waits = End(jitter=lambda: jitter), []
-    for _ in range(10):
-        end.disconnect()
-        waits.append(end.session.reconnect_at - end.now)
-        end.now = end.session.reconnect_at
-    bounds = [min(RECONNECT_CAP_S, RECONNECT_BASE_S * 2**n) for n in range(10)]
-    assert waits == pytest.approx([jitter * bound for bound in bounds])
+def test_reconnecting_waits_longer_each_time_with_full_jitter() -> None:
+    for jitter in [0.0, 0.5, 0.999]:
+        with case(jitter):
+            end, waits = End(jitter=lambda jitter=jitter: jitter), []  # type: ignore[misc]
+            for _ in range(10):
+                end.disconnect()
+                waits.append(end.session.reconnect_at - end.now)
+                end.now = end.session.reconnect_at
+            bounds = [min(RECONNECT_CAP_S, RECONNECT_BASE_S * 2**n) for n in range(10)]
+            assert waits == pytest.approx([jitter * bound for bound in bounds])
 
 
 def test_a_connection_that_lasted_starts_the_waits_anew_and_a_short_one_does_not() -> None:

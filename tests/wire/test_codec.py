@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -24,6 +25,7 @@ from fairq.wire.codec import CLIENT_TYPES, decode_client
 from fairq.wire.decode import decode_server
 from fairq.wire.server_session import ServerSession
 from fairq.wire.strict_json import MAX_COST, MAX_DEPTH, cost_of, parse
+from tests.store.cases import case
 
 TASK = {"id": "t-1", "payload": None}
 ACK = {"action": "ack", "id": "t/t-1", "lease": 1}
@@ -162,16 +164,16 @@ NOT_FRAMES = {
 }
 
 
-@pytest.mark.parametrize("text", NOT_FRAMES.values(), ids=NOT_FRAMES)
-def test_what_is_no_frame_is_refused_as_such(text: str) -> None:
-    error = refusal(text)
-    ref = re.match(r'\{"type":"\w+","ref":(\d+)', text)
-    assert (error.code, error.ref) == ("bad_frame", int(ref[1]) if ref else None)
+def test_what_is_no_frame_is_refused_as_such() -> None:
+    for name, text in NOT_FRAMES.items():
+        with case(name):
+            error = refusal(text)
+            ref = re.match(r'\{"type":"\w+","ref":(\d+)', text)
+            assert (error.code, error.ref) == ("bad_frame", int(ref[1]) if ref else None)
 
 
-@pytest.mark.parametrize(
-    ("text", "ref"),
-    [
+def test_a_bad_frame_tells_its_ref_where_that_can_be_read() -> None:
+    for text, ref in [
         ('{"ref":7,"type":"queues","x":NaN}', 7),
         (' { "type" : "queues" , "ref" : 7 , "a":1,"a":2}', 7),
         ('{"type":"enqueue","ref":7,"tasks":[', 7),
@@ -179,19 +181,19 @@ def test_what_is_no_frame_is_refused_as_such(text: str) -> None:
         ('{"ref":7.5,"x":NaN}', None),
         ('{"ref":-7,"x":NaN}', None),
         ('[{"ref":7}]', None),
-    ],
-)
-def test_a_bad_frame_tells_its_ref_where_that_can_be_read(text: str, ref: int | None) -> None:
-    with pytest.raises(BadFrame) as caught:
-        decode_client(text)
-    assert caught.value.ref == ref
+    ]:
+        with case(text, ref):
+            with pytest.raises(BadFrame) as caught:
+                decode_client(text)
+            assert caught.value.ref == ref
 
 
-@pytest.mark.parametrize("kind", sorted(GOOD))
-def test_null_stands_for_the_default(kind: str) -> None:
-    optional = [f.name for f in attrs.fields(CLIENT_TYPES[kind]) if f.default is not attrs.NOTHING]
-    spared = {name: ... for name in optional}
-    assert decode_client(frame(kind, **dict.fromkeys(optional))) == decode_client(frame(kind, **spared))
+def test_null_stands_for_the_default() -> None:
+    for kind in sorted(GOOD):
+        with case(kind):
+            optional = [f.name for f in attrs.fields(CLIENT_TYPES[kind]) if f.default is not attrs.NOTHING]
+            spared = {name: ... for name in optional}
+            assert decode_client(frame(kind, **dict.fromkeys(optional))) == decode_client(frame(kind, **spared))
 
 
 def test_null_stands_for_the_default_in_lists_too() -> None:
@@ -299,16 +301,17 @@ REFUSED: dict[str, tuple[str, str, str | None]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "code", "field"), REFUSED.values(), ids=REFUSED)
-def test_what_breaks_a_rule_is_refused_with_its_code_and_field(text: str, code: str, field: str | None) -> None:
-    error = refusal(text)
-    assert (error.code, error.field) == (code, field)
-    ref = json.loads(text).get("ref")
-    assert error.ref == (ref if type(ref) is int and 0 <= ref < 1 << 53 else None)
-    assert len(error.message) <= 400
+def test_what_breaks_a_rule_is_refused_with_its_code_and_field() -> None:
+    for name, (text, code, field) in REFUSED.items():
+        with case(name):
+            error = refusal(text)
+            assert (error.code, error.field) == (code, field)
+            ref = json.loads(text).get("ref")
+            assert error.ref == (ref if type(ref) is int and 0 <= ref < 1 << 53 else None)
+            assert len(error.message) <= 400
 
 
-BAD_VALUES = {
+BAD_VALUES: dict[str, tuple[Callable[[], object], str]] = {
     "empty name": (lambda: check_name("", "queue"), "queue"),
     "capital": (lambda: check_name("Emails", "queue"), "queue"),
     "leading dash": (lambda: check_name("-a", "queue"), "queue"),
@@ -339,11 +342,12 @@ BAD_VALUES = {
 }
 
 
-@pytest.mark.parametrize(("check", "field"), BAD_VALUES.values(), ids=BAD_VALUES)
-def test_values_that_the_server_checks_are_refused_by_field(check: Any, field: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        check()
-    assert caught.value.field == field
+def test_values_that_the_server_checks_are_refused_by_field() -> None:
+    for name, (check, field) in BAD_VALUES.items():
+        with case(name):
+            with pytest.raises(BadRequest) as caught:
+                check()
+            assert caught.value.field == field
 
 
 def test_optional_fields_of_tasks_and_settlements_come_through() -> None:
@@ -436,12 +440,10 @@ def test_frames_cut_and_scrambled_are_decoded_or_refused(kind: str, data: st.Dat
     decodes_or_refuses(text[:at] + data.draw(st.text(alphabet='{}[]":,\\u0 9e-n', max_size=4)) + text[at + length :])
 
 
-@pytest.mark.parametrize(
-    "text", ["", "5", "{}", "[]", '{"type":"reply"}', '{"type":"push","queue":"q"}', '{"type":[]}']
-)
-def test_what_a_server_must_not_say_is_refused(text: str) -> None:
-    with pytest.raises(BadFrame):
-        decode_server(text)
+def test_what_a_server_must_not_say_is_refused() -> None:
+    for text in ["", "5", "{}", "[]", '{"type":"reply"}', '{"type":"push","queue":"q"}', '{"type":[]}']:
+        with case(text), pytest.raises(BadFrame):
+            decode_server(text)
 
 
 def test_clients_pass_over_frames_and_fields_that_they_do_not_know() -> None:

@@ -301,4 +301,4 @@ class JoinedMachine(RuleBasedStateMachine):
 
 
 TestJoined = JoinedMachine.TestCase
-TestJoined.settings = settings(max_examples=60, stateful_step_count=40)
+TestJoined.settings = settings(max_examples=30, stateful_step_count=40)

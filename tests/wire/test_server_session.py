@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from fairq.errors import BadRequest, FairqError, TooMany
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
 from fairq.model.tasks import Lease
@@ -16,6 +14,7 @@ from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import MESSAGE_BYTES, Role, State
 from tests.frames import read_frame
+from tests.store.cases import case
 
 from .test_codec import GOOD, frame
 
@@ -46,22 +45,25 @@ def test_the_welcome_says_what_there_is_to_say() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("kind", CLIENT_FRAMES, ids=lambda kind: kind.type)
-def test_the_grid_decides_who_may_send_what_when(role: Role, state: State, kind: type[Any]) -> None:
-    session = ServerSession(role=role, state=state)
-    request = session.receive(frame(kind.type), 1.0)
-    roles, states = CLIENT_FRAMES[kind]
-    refusals = sent(session)
-    if role in roles and state in states:
-        assert refusals == []
-        assert request == (None if kind.type == "ping" else decode_client(frame(kind.type)))
-        return
-    assert request is None
-    [refusal] = refusals
-    expected = "forbidden" if role not in roles else "draining" if state is State.DRAINING else "bad_request"
-    assert (refusal["code"], refusal.get("ref")) == (expected, GOOD[kind.type].get("ref"))
+def test_the_grid_decides_who_may_send_what_when() -> None:
+    for role in Role:
+        for state in State:
+            for kind in CLIENT_FRAMES:
+                with case(role, state, kind):
+                    session = ServerSession(role=role, state=state)
+                    request = session.receive(frame(kind.type), 1.0)
+                    roles, states = CLIENT_FRAMES[kind]
+                    refusals = sent(session)
+                    if role in roles and state in states:
+                        assert refusals == []
+                        assert request == (None if kind.type == "ping" else decode_client(frame(kind.type)))
+                        return
+                    assert request is None
+                    [refusal] = refusals
+                    expected = (
+                        "forbidden" if role not in roles else "draining" if state is State.DRAINING else "bad_request"
+                    )
+                    assert (refusal["code"], refusal.get("ref")) == (expected, GOOD[kind.type].get("ref"))
 
 
 def test_what_cannot_be_read_is_answered_with_what_is_known_of_it() -> None:

@@ -20,6 +20,7 @@ from wsproto.utilities import RemoteProtocolError
 
 from fairq.wire.endings import Refused
 from fairq.wire.websocket import MAX_FRAGMENTS, ClientHandshake, WebSocket
+from tests.store.cases import case
 
 LIMIT = 1 << 20
 MASK = b"\x11\x22\x33\x44"
@@ -126,9 +127,8 @@ def told(websocket: WebSocket) -> tuple[int, str]:
     return int(client.close_rcvd.code), client.close_rcvd.reason
 
 
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
+def test_a_broken_rule_is_named() -> None:
+    for data, code in [
         (frame(1, b"\xff"), 1007),
         (frame(1, b"\xff", final=False), 1007),
         (frame(1, "é".encode()[:1]), 1007),
@@ -139,36 +139,24 @@ def told(websocket: WebSocket) -> tuple[int, str]:
         (bytes([0x81, 0xFF]) + struct.pack("!Q", LIMIT + 1) + MASK, 1009),
         (frame(1, b"x" * LIMIT, final=False) + frame(0, b"x"), 1009),
         (frame(1, b"x", final=False) * 2, 1002),
-    ],
-    ids=[
-        "utf-8",
-        "utf-8 in a part",
-        "cut utf-8",
-        "bit",
-        "opcode",
-        "no start",
-        "unmasked",
-        "long",
-        "sum",
-        "two at once",
-    ],
-)
-def test_a_broken_rule_is_named(data: bytes, code: int) -> None:
-    websocket = open_server()
-    assert websocket.receive(data) == []
-    assert (websocket.has_failed, websocket.is_over, websocket.end[0]) == (True, True, 0)
-    assert told(websocket)[0] == code
-    assert websocket.receive(frame(1, b"more")) == []
+    ]:
+        with case(data, code):
+            websocket = open_server()
+            assert websocket.receive(data) == []
+            assert (websocket.has_failed, websocket.is_over, websocket.end[0]) == (True, True, 0)
+            assert told(websocket)[0] == code
+            assert websocket.receive(frame(1, b"more")) == []
 
 
-@pytest.mark.parametrize("part", [b"", b"x"])
-def test_a_message_has_a_bounded_number_of_fragments(part: bytes) -> None:
-    sound, broken = open_server(), open_server()
-    parts = frame(1, b"", final=False) + frame(0, part, final=False) * (MAX_FRAGMENTS - 2)
-    for _ in range(2):  # each message has as many
-        assert sound.receive(parts + frame(0, b"end")) == [(part * (MAX_FRAGMENTS - 2) + b"end").decode()]
-    assert broken.receive(parts + frame(0, part, final=False) + frame(0, b"end") + frame(1, b"after")) == []
-    assert told(broken) == (1008, "a message may have at most 1024 fragments")
+def test_a_message_has_a_bounded_number_of_fragments() -> None:
+    for part in [b"", b"x"]:
+        with case(part):
+            sound, broken = open_server(), open_server()
+            parts = frame(1, b"", final=False) + frame(0, part, final=False) * (MAX_FRAGMENTS - 2)
+            for _ in range(2):  # each message has as many
+                assert sound.receive(parts + frame(0, b"end")) == [(part * (MAX_FRAGMENTS - 2) + b"end").decode()]
+            assert broken.receive(parts + frame(0, part, final=False) + frame(0, b"end") + frame(1, b"after")) == []
+            assert told(broken) == (1008, "a message may have at most 1024 fragments")
 
 
 def test_frames_that_end_no_message_are_counted() -> None:
@@ -212,9 +200,8 @@ def test_an_end_without_a_good_bye_has_no_code() -> None:
     assert (websocket.is_over, websocket.has_failed, websocket.end) == (True, False, (0, "the connection was lost"))
 
 
-@pytest.mark.parametrize(
-    ("answer", "status", "reason"),
-    [
+def test_an_answer_that_is_no_websocket_is_refused() -> None:
+    for answer, status, reason in [
         (b"HTTP/1.1 401 x\r\nContent-Length: 9\r\n\r\nno token\n", 401, "no token"),
         (b"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n", 503, "HTTP 503"),
         (b"HTTP/1.1 301 x\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", 301, "HTTP 301"),
@@ -225,14 +212,13 @@ def test_an_end_without_a_good_bye_has_no_code() -> None:
         ),
         (b"SSH-2.0-OpenSSH\r\n\r\n", 0, "valid HTTP"),
         (b"", 0, "closed the connection before it answered"),
-    ],
-)
-def test_an_answer_that_is_no_websocket_is_refused(answer: bytes, status: int, reason: str) -> None:
-    handshake = ClientHandshake("ws://localhost:7700/", "secret")
-    assert b"Authorization: Bearer secret\r\n" in handshake.outgoing()
-    with pytest.raises(Refused, match=reason) as caught:
-        handshake.receive(answer)
-    assert caught.value.status == status
+    ]:
+        with case(answer, status, reason):
+            handshake = ClientHandshake("ws://localhost:7700/", "secret")
+            assert b"Authorization: Bearer secret\r\n" in handshake.outgoing()
+            with pytest.raises(Refused, match=reason) as caught:
+                handshake.receive(answer)
+            assert caught.value.status == status
 
 
 def test_what_comes_with_the_answer_is_not_lost() -> None:

@@ -14,6 +14,7 @@ from fairq.wire.calls import Call
 from fairq.wire.frames import HeldLease, Report
 from fairq.wire.strict_json import MAX_COST, check_cost
 from fairq.wire.worker_session import WorkerSession
+from tests.store.cases import case
 
 from .ends import End, ids
 
@@ -318,12 +319,13 @@ def test_what_is_to_be_released_is_brought_along_so_that_no_old_connection_takes
     assert [ids(frame) for frame in end.frames("settle")] == [["b"]]
 
 
-@pytest.mark.parametrize(("credit", "most_begun", "told"), [(3, 0, None), (3, 3, None), (3, 1, 2), (1, 2, None)])
-def test_a_worker_tells_how_many_tasks_it_holds_in_advance(credit: int, most_begun: int, told: int | None) -> None:
-    end = WorkerEnd(credit=credit)
-    end.session.most_begun = most_begun
-    end.connect()
-    assert end.only().get("prefetch") == told
+def test_a_worker_tells_how_many_tasks_it_holds_in_advance() -> None:
+    for credit, most_begun, told in [(3, 0, None), (3, 3, None), (3, 1, 2), (1, 2, None)]:
+        with case(credit, most_begun, told):
+            end = WorkerEnd(credit=credit)
+            end.session.most_begun = most_begun
+            end.connect()
+            assert end.only().get("prefetch") == told
 
 
 def test_a_worker_attaches_without_what_a_server_of_an_earlier_version_refuses() -> None:
@@ -392,23 +394,24 @@ def test_an_attach_refused_for_now_is_sent_again() -> None:
     assert end.only()["type"] == "attach"
 
 
-@pytest.mark.parametrize("verb", ["attach", "settle", "credit"])
-def test_what_is_refused_for_good_ends_the_worker(verb: str) -> None:
-    end = WorkerEnd()
-    end.connect()
-    frame = end.only()
-    if verb != "attach":
-        end.reply(frame, leases=[])
-        end.push("a")
-        if verb == "credit":
-            end.session.set_credit(5)
-        else:
-            end.ack("a")
-        frame = end.only()
-    assert frame["type"] == verb
-    end.refuse(frame, "forbidden")
-    assert end.session.fatal is not None
-    assert end.session.fatal.code == "forbidden"
+def test_what_is_refused_for_good_ends_the_worker() -> None:
+    for verb in ["attach", "settle", "credit"]:
+        with case(verb):
+            end = WorkerEnd()
+            end.connect()
+            frame = end.only()
+            if verb != "attach":
+                end.reply(frame, leases=[])
+                end.push("a")
+                if verb == "credit":
+                    end.session.set_credit(5)
+                else:
+                    end.ack("a")
+                frame = end.only()
+            assert frame["type"] == verb
+            end.refuse(frame, "forbidden")
+            assert end.session.fatal is not None
+            assert end.session.fatal.code == "forbidden"
 
 
 def test_a_refused_renewal_ends_nothing(end: WorkerEnd) -> None:
@@ -541,13 +544,14 @@ def test_what_a_worker_says_of_itself_goes_with_every_attach() -> None:
     assert (frame["started_at_ms"], frame["weights"]) == (5, [3, 1])
 
 
-@pytest.mark.parametrize("code", ["superseded", "bad_request"])
-def test_an_attach_that_is_refused_for_good_is_fatal(code: str) -> None:
-    end = WorkerEnd()
-    end.connect()
-    end.refuse(end.only(), code)
-    assert end.session.fatal is not None
-    assert end.session.fatal.code == code
+def test_an_attach_that_is_refused_for_good_is_fatal() -> None:
+    for code in ["superseded", "bad_request"]:
+        with case(code):
+            end = WorkerEnd()
+            end.connect()
+            end.refuse(end.only(), code)
+            assert end.session.fatal is not None
+            assert end.session.fatal.code == code
 
 
 def test_a_result_too_long_for_this_server_makes_its_task_dead_with_the_reason() -> None:
@@ -729,30 +733,31 @@ def test_renewals_and_reports_keep_to_the_servers_limits() -> None:
     assert all(len(text) < 65_536 for text in texts)
 
 
-@pytest.mark.parametrize("code", ["unavailable", "outcome_unknown", "repairing", "store_full"])
-def test_a_queue_that_refuses_settlements_delays_no_other(code: str) -> None:
-    end = WorkerEnd(queues=("bad", "good")).attach()
-    end.push("a", "b", queue="bad")
-    end.push("c", "d", queue="good")
-    end.ack("a", queue="bad")
-    end.refuse(end.only(), code)
-    end.ack("b", queue="bad")
-    end.ack("c", "d", queue="good")
-    assert end.session.unsent == 2  # those of `bad` do not leave at the end of this turn
-    frame = end.only()
-    assert (frame["queue"], ids(frame)) == ("good", ["c", "d"])
-    end.stored(frame)
-    end.enqueue("new", queue="good")
-    end.session.set_credit(7)
-    assert [frame["type"] for frame in end.sent()] == ["credit", "enqueue"]
-    end.session.expire(end.now)
-    assert end.session.deadline() - end.now == pytest.approx(0.075)
-    end.pass_time(0.08)
-    assert ids(end.only()) == ["a", "b"]
-    end.push("e", queue="bad")
-    end.ack("e", queue="bad")
-    assert (end.session.unsent, end.sent()) == (0, [])  # one frame at most of a queue that was refused
-    for id in ("f", "g"):
-        end.push(id, queue="good")
-        end.ack(id, queue="good")
-        assert ids(end.only()) == [id]
+def test_a_queue_that_refuses_settlements_delays_no_other() -> None:
+    for code in ["unavailable", "outcome_unknown", "repairing", "store_full"]:
+        with case(code):
+            end = WorkerEnd(queues=("bad", "good")).attach()
+            end.push("a", "b", queue="bad")
+            end.push("c", "d", queue="good")
+            end.ack("a", queue="bad")
+            end.refuse(end.only(), code)
+            end.ack("b", queue="bad")
+            end.ack("c", "d", queue="good")
+            assert end.session.unsent == 2  # those of `bad` do not leave at the end of this turn
+            frame = end.only()
+            assert (frame["queue"], ids(frame)) == ("good", ["c", "d"])
+            end.stored(frame)
+            end.enqueue("new", queue="good")
+            end.session.set_credit(7)
+            assert [frame["type"] for frame in end.sent()] == ["credit", "enqueue"]
+            end.session.expire(end.now)
+            assert end.session.deadline() - end.now == pytest.approx(0.075)
+            end.pass_time(0.08)
+            assert ids(end.only()) == ["a", "b"]
+            end.push("e", queue="bad")
+            end.ack("e", queue="bad")
+            assert (end.session.unsent, end.sent()) == (0, [])  # one frame at most of a queue that was refused
+            for id in ("f", "g"):
+                end.push(id, queue="good")
+                end.ack(id, queue="good")
+                assert ids(end.only()) == [id]
