@@ -5,12 +5,14 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import trio
 from attrs import define, field
 
 from fairq.errors import BadFrame, BadRequest, TooLarge, TooMany
+from fairq.model.checks import MAX_BATCH
 from fairq.server.http.bounds import (
     BODY_S,
     CHUNK_S,
@@ -21,10 +23,11 @@ from fairq.server.http.bounds import (
     RETRY_MS,
 )
 from fairq.server.http.problems import Problem
-from fairq.wire.strict_json import check_cost, parse
+from fairq.wire.strict_json import BRACKET_COST, MAX_COST, check_cost, parse
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
 _PIECE_BYTES = 65_536  # inflated at once
+MAX_LINES = MAX_COST // BRACKET_COST  # of a body, empty ones too: a line costs as much as an object
 _GZIP = 16 + zlib.MAX_WBITS
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -159,10 +162,13 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 def read_lines(body: bytes) -> Iterator[dict[str, Any]]:
     """Read a body of JSON objects, one a line; empty lines are left out. Raises: BadFrame, TooLarge."""
-    for number, line in enumerate(text_of(body).split("\n"), 1):
-        if line.strip():
-            try:
-                yield parse(line)
-            except BadFrame as error:
-                message = error.message.replace("a frame must be one", "it must be one")
-                raise BadFrame(f"line {number}: {message}", field="body") from None
+    text = text_of(body)
+    if text.count("\n") > MAX_LINES:
+        raise TooLarge(f"the body has more than {MAX_LINES} lines, the empty ones counted", field="body")
+    lines = ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
+    for number, line in islice(lines, MAX_BATCH + 1):  # one more shows that they are too many
+        try:
+            yield parse(line)
+        except BadFrame as error:
+            message = error.message.replace("a frame must be one", "it must be one")
+            raise BadFrame(f"line {number}: {message}", field="body") from None
