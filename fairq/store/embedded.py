@@ -1,6 +1,7 @@
 """The embedded store: a Valkey that runs as a child process, durable by default.
 
-It listens on a unix socket only, keeps its data in the data directory, is restarted if it dies, and is stopped cleanly.
+It listens on a unix socket only, keeps its data in the data directory, where other local users may read nothing, is
+restarted if it dies, and is stopped cleanly.
 A file lock makes one server the owner of a data directory. A Valkey left behind by a killed server is shut down first,
 so that its data is complete before it is read again.
 """
@@ -90,7 +91,7 @@ def _quoted(path: object) -> str:
 @contextmanager
 def _owned(data_dir: Path) -> Iterator[None]:
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (data_dir / "lock").open("a+")
     except OSError as error:
         why = f"the data directory {data_dir} cannot be used: {error.strerror}"
@@ -198,6 +199,7 @@ async def _supervise(
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # ctrl-C in a terminal must not reach the store before the drain
+                umask=0o077,  # its files hold payloads and the secrets of webhooks
             )
         log.debug("embedded store started", pid=process.pid)
         try:

@@ -99,6 +99,18 @@ async def test_it_listens_on_a_socket_that_only_its_owner_may_use(tmp_path: Path
         assert await store.connection.call("CONFIG", "GET", "appendfsync") == [b"appendfsync", b"always"]
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_other_local_users_may_read_none_of_its_data(tmp_path: Path, is_there: bool) -> None:
+    data = tmp_path / "data"
+    if is_there:
+        data.mkdir(mode=0o755)
+    async with embedded(data) as store:
+        await store.enqueue("q", "ada", [NewTask("a", b"1")])
+        written = [data / "store.log", data / "appendonlydir", *(data / "appendonlydir").iterdir()]
+        assert len(written) == 5
+        assert [path for path in [*written, *([] if is_there else [data])] if path.stat().st_mode & 0o077] == []
+
+
 async def test_a_killed_child_is_started_again_and_everything_acknowledged_is_there(tmp_path: Path) -> None:
     acknowledged: list[str] = []
     enough = trio.Event()
