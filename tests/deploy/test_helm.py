@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
+import helm_python as helm
 import pytest
 import yaml
 
 from fairq.server.settings import Settings, load_settings
 from tests.deploy.test_deploy import GIVE_BACK_S
-
-helm = pytest.importorskip("helm_python") if sys.platform != "linux" else __import__("helm_python")
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "fairq"
 WORKER = {"name": "emails", "image": "emails:1", "app": "jobs:app", "tokenSecret": "fairq-worker"}
