@@ -293,13 +293,13 @@ SERVE = ("serve", "--dev", "--port", "0", "--data-dir", "data")
 @pytest.mark.parametrize(
     ("argv", "until", "times"),
     [
-        (SERVE, "serving", 1),
         (WORKER, "connected", 1),
+        pytest.param(SERVE, "serving", 1, marks=pytest.mark.deep("kills")),
         pytest.param([*POSTER, "--url", "https://hooks.example"], "connected", 1, marks=pytest.mark.deep("kills")),
         pytest.param([*SERVE, "--processes", "2"], "serving", 1, marks=pytest.mark.deep("kills")),
         pytest.param([*WORKER, "--processes", "2"], "connected", 2, marks=pytest.mark.deep("kills")),
     ],
-    ids=["server", "worker", "webhook-worker", "servers", "workers"],
+    ids=["worker", "server", "webhook-worker", "servers", "workers"],
 )
 def test_a_service_whose_log_is_not_read_ends_when_it_is_told(
     server: ServerThread, tmp_path: Path, argv: Sequence[str], until: str, times: int

@@ -193,6 +193,7 @@ def test_a_second_signal_ends_all_at_once(commands: Commands, server: ServerThre
     assert not any(map(is_alive, children.values()))
 
 
+@pytest.mark.deep("kills")
 def test_a_burst_ends_when_all_children_are_done(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     for _ in range(5):
         commands.enqueue("emails", '"quick"')

@@ -32,7 +32,7 @@ async def _do_a_task(url: str) -> None:
         await app.run(burst=True)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.deep("deploy")
 def test_a_server_exports_its_spans_until_its_end(tmp_path: Path) -> None:
     with started("serve", "--dev", "--port", "0", "--data-dir", tmp_path / "data", extra=EXPORTING) as server:
         read_until(server, "traces are exported")

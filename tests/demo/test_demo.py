@@ -59,7 +59,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("count", [FEW, pytest.param(None, marks=pytest.mark.deep("guides"))])
+@pytest.mark.deep("guides")
+@pytest.mark.parametrize("count", [FEW, None])
 def test_demo_proves_its_work_and_shows_the_contrast(start: Start, count: int | None) -> None:
     process = start("--json", *(("--files", str(count)) if count else ()))
     out, progress = process.communicate(timeout=280)
