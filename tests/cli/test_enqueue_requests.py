@@ -182,29 +182,32 @@ def test_a_full_store_takes_no_request_and_the_same_command_goes_on_later(
     assert peeked(commands) == ["a", "b", "c"]
 
 
+BAD_LINES: list[tuple[str | bytes, str]] = [
+    ("no priority", "colon"),
+    ("urgent:a", "colon"),
+    ("100:a", "colon"),
+    ("-1:a", "colon"),
+    ("3:", "empty"),
+    ("3:a::b", "empty"),
+    ('{"tasks": [1]', "not JSON"),
+    ('{"tasks": []}', "tasks"),
+    ('{"tasks": 5}', "tasks"),
+    ('{"priority": 3}', "tasks"),
+    ('{"priority": 100, "tasks": [1]}', "priority"),
+    ('{"priority": true, "tasks": [1]}', "priority"),
+    ('{"priority": "3", "tasks": [1]}', "priority"),
+    ('{"max_running": -1, "tasks": [1]}', "max_running"),
+    ('{"tasks": [1], "colour": 3}', "colour"),
+    ("3:" + "x" * (1 << 20), "limit"),
+    (b"3:\xff", "UTF-8"),
+    ("3" + ":x" * 100_001, "at most 100,000"),
+    ('{"tasks": [' + "1," * 100_000 + "1]}", "at most 100,000"),
+]
+
+
 def test_a_bad_line_is_refused_by_its_number_and_nothing_of_it_is_stored(commands: Commands, tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for line, words in [
-        ("no priority", "colon"),
-        ("urgent:a", "colon"),
-        ("100:a", "colon"),
-        ("-1:a", "colon"),
-        ("3:", "empty"),
-        ("3:a::b", "empty"),
-        ('{"tasks": [1]', "not JSON"),
-        ('{"tasks": []}', "tasks"),
-        ('{"tasks": 5}', "tasks"),
-        ('{"priority": 3}', "tasks"),
-        ('{"priority": 100, "tasks": [1]}', "priority"),
-        ('{"priority": true, "tasks": [1]}', "priority"),
-        ('{"priority": "3", "tasks": [1]}', "priority"),
-        ('{"max_running": -1, "tasks": [1]}', "max_running"),
-        ('{"tasks": [1], "colour": 3}', "colour"),
-        ("3:" + "x" * (1 << 20), "limit"),
-        (b"3:\xff", "UTF-8"),
-        ("3" + ":x" * 100_001, "at most 100,000"),
-        ('{"tasks": [' + "1," * 100_000 + "1]}", "at most 100,000"),
-    ]:
+    for line, words in BAD_LINES:
         path.write_bytes(b"1:good\n\n" + (line if isinstance(line, bytes) else line.encode()) + b"\n1:after\n")
         done = requests(commands, str(path), "--id", "mine")
         assert (done.code, "1 lines were added" in done.err) == (2, True), done.err
