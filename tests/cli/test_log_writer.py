@@ -351,8 +351,9 @@ def test_a_burst_whose_log_meets_a_full_disk_ends_well(server: ServerThread, tmp
 
 def test_a_worker_that_has_no_standard_error_works(server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP)
-    command = f"exec {sys.executable} -m fairq worker mail:app --burst --url {server.url} --token dev-worker 2>&-"
+    argv = (sys.executable, "-m", "fairq", *WORKER, "--burst", "--url", server.url, "--token", "dev-worker")
     done = subprocess.run(
-        ["sh", "-c", command], env=buffered_environment(), cwd=tmp_path, stdout=subprocess.PIPE, timeout=DEADLINE_S
-    )
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *argv],
+        env=buffered_environment(), cwd=tmp_path, stdout=subprocess.PIPE, timeout=DEADLINE_S,
+    )  # fmt: skip
     assert (done.returncode, done.stdout[:13]) == (0, b"nothing to do")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_the_steps_of_the_image_make_a_server(tmp_path: Path) -> None:
                     shutil.copy(ROOT / name, to)
         if word == "RUN":
             script = rest.replace("/opt/", f"{tmp_path}/opt/").replace("/wheels", f"{tmp_path}/wheels")
-            script = script.replace("python -m venv", f"{sys.executable} -m venv")
+            script = script.replace("python -m venv", f"{shlex.quote(sys.executable)} -m venv")
             done = subprocess.run(
                 ["sh", "-ec", script], cwd=source, env=environment({"PYTHONPATH": ""}), capture_output=True, text=True,
                 timeout=300, check=False,
