@@ -18,6 +18,8 @@ import trio
 from attrs import frozen
 
 from fairq.cli.app import run
+from fairq.model.checks import full_id
+from fairq.model.tasks import NewTask, Settlement
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, running, tenant, url_of
 
@@ -109,6 +111,27 @@ class Commands:
         done = self("enqueue", queue, payload, *more, token=tenant(name))
         assert done.code == 0, done.err
         return done.out.strip()
+
+
+def bury(
+    server: ServerThread,
+    name: str,
+    ids: Sequence[str],
+    error: str = "no way",
+    payload: bytes = b'"x"',
+    traceback: str = "",
+) -> None:
+    """Make dead letters of a tenant; nothing else may be ready."""
+    assert server.served is not None
+    store = server.served.app.store
+    tasks = [NewTask(full_id(name, id), payload) for id in ids]
+    assert server.call(store.enqueue, "emails", name, tasks) == ["ok"] * len(ids)
+    buried = 0
+    while buried < len(ids):
+        leases = server.call(store.claim, "emails", "w", len(ids) - buried).leases
+        rejected = [Settlement("reject", lease.id, lease.lease, None, error, traceback=traceback) for lease in leases]
+        assert server.call(store.settle, "emails", rejected) == ["ok"] * len(leases) != []
+        buried += len(leases)
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -23,8 +23,9 @@ from fairq.store import backup, embedded, keys, library
 from fairq.store.backup_file import Header, Writer, read_blocks
 from fairq.store.copying import Copying
 from fairq.store.opening import open_store
+from fairq.sync import open_client, open_operator
 from tests import clusters, stores
-from tests.server.harness import running, tenant
+from tests.server.harness import OPERATOR, running, tenant
 
 from .harness import EXIT_SECONDS, Commands, Finished, ServerThread, started
 
@@ -69,25 +70,26 @@ def contents(client: Any) -> dict[bytes, Any]:
     }
 
 
-def fill(commands: Commands) -> list[str]:
+def fill(url: str) -> list[str]:
     """Put something of every kind into the store; returns the ids of tasks."""
-    ids = [commands.enqueue("emails", f'"{n}"', name=name) for name in ("ada", "bob") for n in range(5)]
-    ids.append(commands.enqueue("emails", '"' + "x" * 200_000 + '"'))
-    ids.append(commands.enqueue("emails", "1", "--delay", "3600", "--priority", "3"))
-    ids.append(commands.enqueue("other", "1", "--dedupe-key", "k", "--dedupe-period", "3600"))
-    ids.append(commands.enqueue("other", "1", "--events"))
-    assert commands("tenants", "set-weight", "emails", "ada", "3").code == 0
-    told = commands("schedules", "create", "emails", "nightly", "1", "--cron", "0 3 * * *", token=tenant("ada"))
-    assert told.code == 0, told.err
-    return ids
+    with open_client(url, token=tenant("ada")) as ada, open_client(url, token=tenant("bob")) as bob:
+        tasks = [client.enqueue("emails", str(n)) for client in (ada, bob) for n in range(5)]
+        tasks.append(ada.enqueue("emails", "x" * 200_000))
+        tasks.append(ada.enqueue("emails", 1, delay=3600, priority=3))
+        tasks.append(ada.enqueue("other", 1, dedupe_key="k", dedupe_period=3600))
+        tasks.append(ada.enqueue("other", 1, events=True))
+        ada.schedule("emails", "nightly", 1, cron="0 3 * * *")
+    with open_operator(url, token=OPERATOR) as operator:
+        operator.set_weight("emails", "ada", 3)
+    return [task.id for task in tasks]
 
 
 @pytest.fixture
-def filled(source: str, capsys: pytest.CaptureFixture[str]) -> str:
+def filled(source: str) -> str:
     """A store with tasks, that no server runs on."""
     thread = ServerThread(source)
     thread.start()
-    fill(Commands(thread.url, capsys))
+    fill(thread.url)
     thread.stop()
     return source
 
@@ -181,7 +183,7 @@ def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ids = fill(commands)
+    ids = fill(commands.url)
     more = [str(tmp_path / "lines")]
     (tmp_path / "lines").write_text("".join(f"{n}\n" for n in range(5_000)))
     file, target = tmp_path / "b.fairq", start_store()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import signal
 import sys
 from pathlib import Path
 
@@ -98,26 +97,13 @@ def test_watching_prints_a_line_for_each_change_and_ends_when_it_is_complete(
     assert (done.code, done.out) == (0, "complete: 2 done, 0 dead, 0 cancelled, 0 running of 2 tasks\n")
 
 
-def test_ctrl_c_ends_watching(filled: Commands, server: ServerThread) -> None:
-    with started("batches", "watch", "emails", "r-1", "--url", server.url, "--token", ADA) as command:
-        assert "0 done" in read_until(command, "closed")
-        command.send_signal(signal.SIGINT)
-        assert command.stdout is not None
-        code, rest = command.wait(30), command.stdout.read()
-        assert code == 130, rest
-        assert "Traceback" not in rest
-
-
-@pytest.mark.parametrize(
-    ("argv", "word"),
-    [
+def test_mistakes_are_one_line(commands: Commands) -> None:
+    for argv, word in [
         (["list", "Emails"], "queue"),
         (["list", "emails", "--limit", "0"], "limit"),
         (["list", "emails", "--tenant", "a/b"], "tenant"),
         (["show", "emails", "a b"], "id"),
         (["watch", "emails", "r-1"], "full id"),
         (["cancel", "emails", "ada/r/1", "--yes"], "id"),
-    ],
-)
-def test_mistakes_are_one_line(commands: Commands, argv: list[str], word: str) -> None:
-    one_line_error(commands("batches", *argv), 2, word)
+    ]:
+        one_line_error(commands("batches", *argv), 2, word)

@@ -167,18 +167,15 @@ def test_a_task_is_waited_for_and_its_result_printed(commands: Commands, server:
     one_line_error(enqueue(commands, "1", "--wait", "0.2"), 1, "not ended")
 
 
-@pytest.mark.parametrize(
-    ("argv", "word"),
-    [
+def test_what_makes_no_sense_is_refused_in_one_line(commands: Commands) -> None:
+    for argv, word in [
         ([], "payload"),
         (["1", "--lines", "x"], "payload"),
         (["--lines", "/nowhere/at/all"], "cannot read"),
         (["1", "--max-running", "3"], "--lines"),
         (["--lines", "-", "--text-lines", "--dedupe-key", "k"], "dedupe"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_in_one_line(commands: Commands, argv: list[str], word: str) -> None:
-    one_line_error(enqueue(commands, *argv), 2, word)
+    ]:
+        one_line_error(enqueue(commands, *argv), 2, word)
 
 
 def test_a_line_that_is_no_json_says_which(commands: Commands, tmp_path: Path) -> None:
@@ -196,16 +193,16 @@ ALTERED = [
 ]
 
 
-@pytest.mark.parametrize(("payload", "words"), ALTERED)
 def test_a_payload_that_would_not_stay_as_it_is_is_refused(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload: bytes, words: str
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the server refuses it from those that send it as it is."""
-    for argv in (["enqueue", "emails", "-"], ["schedules", "create", "emails", "s", "-", "--every", "1h"]):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(payload)))
-        one_line_error(commands(*argv, token=ADA), 2, words)
-    for option, line in (("--lines", payload), ("--requests", b'{"tasks": [%b]}' % payload)):
-        (tmp_path / "file").write_bytes(b"\n" + line)
-        done = enqueue(commands, option, str(tmp_path / "file"))
-        assert (done.code, "line 2" in done.err, words in done.err) == (2, True, True), done.err
+    for payload, words in ALTERED:
+        for argv in (["enqueue", "emails", "-"], ["schedules", "create", "emails", "s", "-", "--every", "1h"]):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(payload)))
+            one_line_error(commands(*argv, token=ADA), 2, words)
+        for option, line in (("--lines", payload), ("--requests", b'{"tasks": [%b]}' % payload)):
+            (tmp_path / "file").write_bytes(b"\n" + line)
+            done = enqueue(commands, option, str(tmp_path / "file"))
+            assert (done.code, "line 2" in done.err, words in done.err) == (2, True, True), done.err
     assert commands("tasks", "peek", "emails", "--json", token=ADA).json == []

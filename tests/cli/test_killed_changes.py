@@ -85,7 +85,7 @@ WEIGHT = ("tenants", "set-weight", "q", "ada", "4")
 LIMITS = ("tenants", "set-limits", "q", "ada", "--max-running", "3", "--rate", "5")
 
 
-@pytest.mark.deep
+@pytest.mark.deep("kills")
 @pytest.mark.parametrize(
     ("verb", "argv", "read", "old", "new"),
     [("set_weight", WEIGHT, weight, 2.0, 4.0), ("set_limits", LIMITS, limits, (None, None), (3, 5.0))],

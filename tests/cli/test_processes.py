@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import stores
+from tests.logs import captured_logs
 from tests.store.waiting import wait_until
 
 from .harness import Commands, ServerThread, fairq, fairq_here, one_line_error, python, read_until, started
@@ -225,18 +226,20 @@ def test_a_worker_runs_in_the_loop_that_it_is_told(commands: Commands, server: S
 
 def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP)
+    burst = ("worker", "mail:app", "--burst", "--url", server.url, "--token", "dev-worker")
     ids = [commands.enqueue("emails", payload) for payload in ('"a"', '"b"')]
-    to_server = ("--url", server.url, "--token", "dev-worker")
-    done = fairq("worker", "mail:app", "--burst", *to_server, cwd=tmp_path)
+    with captured_logs() as told:
+        done = fairq_here(*burst, cwd=tmp_path)
     assert done.code == 0, done.err
     assert done.out.splitlines()[-1].startswith("done 2, in ")
-    lines = [line for line in done.err.splitlines() if "outcome=done" in line]
-    assert [any(id in line and "queue=emails" in line and "ms=" in line for line in lines) for id in ids] == [True] * 2
+    ended = {line["task"]: line for line in told if line.get("outcome") == "done"}
+    assert ended.keys() == set(ids)
+    assert all(line["queue"] == "emails" and "ms" in line for line in ended.values())
     commands.enqueue("emails", '"c"')
-    quiet = fairq("worker", "mail:app", "--burst", "--no-task-log", *to_server, cwd=tmp_path)
-    assert (quiet.code, "outcome=" in quiet.err) == (0, False)
-    nothing = fairq_here("worker", "mail:app", "--burst", *to_server, cwd=tmp_path)
-    assert nothing.out.startswith("nothing to do, in ")
+    with captured_logs() as told:
+        assert fairq_here(*burst, "--no-task-log", cwd=tmp_path).code == 0
+    assert not any("outcome" in line for line in told)
+    assert fairq_here(*burst, cwd=tmp_path).out.startswith("nothing to do, in ")
 
 
 def test_a_worker_serves_the_queues_that_it_is_told_with_their_weights(

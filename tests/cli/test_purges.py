@@ -75,16 +75,14 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("n\n", 3), ("", 3)])
-def test_a_purge_is_asked_about_with_the_count(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
-) -> None:
+def test_a_purge_is_asked_about_with_the_count(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(commands)
-    monkeypatch.setattr("sys.stdin", Terminal(answer))
-    done = commands("tenants", "purge", "emails", "ada")
-    assert "3 waiting tasks match. Cancel" in done.err
-    assert done.code == (1 if left else 0)
-    assert waiting(commands)["ada"] == left
+    for answer, left in ("n\n", 3), ("", 3), ("y\n", 0):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        done = commands("tenants", "purge", "emails", "ada")
+        assert "3 waiting tasks match. Cancel" in done.err
+        assert done.code == (1 if left else 0)
+        assert waiting(commands)["ada"] == left
 
 
 def test_exists_tells_by_its_code(commands: Commands) -> None:

@@ -63,9 +63,8 @@ def test_a_payload_may_come_from_standard_input(commands: Commands, monkeypatch:
     assert schedules(commands, "create", "reports", "pulse", "-", "--every", "60", "--dedupe-key", "pulse").code == 0
 
 
-@pytest.mark.parametrize(
-    ("argv", "word"),
-    [
+def test_a_mistake_is_one_line_and_code_2(commands: Commands) -> None:
+    for argv, word in [
         (["create", "reports", "n", "{oops", "--every", "1"], "JSON"),
         (["create", "reports", "n", "1"], "--cron"),
         (["create", "reports", "n", "1", "--every", "1", "--cron", "* * * * *"], "--cron"),
@@ -77,15 +76,13 @@ def test_a_payload_may_come_from_standard_input(commands: Commands, monkeypatch:
         (["create", "reports", "n", "1", "--cron", "0 3 * * *", "--zone", "Copenhagen"], "zone"),
         (["create", "Reports", "n", "1", "--every", "1"], "queue"),
         (["create", "reports", "N", "1", "--every", "1"], "name"),
-    ],
-)
-def test_a_mistake_is_one_line_and_code_2(commands: Commands, argv: list[str], word: str) -> None:
-    one_line_error(schedules(commands, *argv), 2, word)
+    ]:
+        one_line_error(schedules(commands, *argv), 2, word)
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "remove"])
-def test_a_schedule_that_is_not_there_is_code_1(commands: Commands, verb: str) -> None:
-    one_line_error(schedules(commands, verb, "reports", "none"), 1, "none")
+def test_a_schedule_that_is_not_there_is_code_1(commands: Commands) -> None:
+    for verb in ["pause", "resume", "remove"]:
+        one_line_error(schedules(commands, verb, "reports", "none"), 1, "none")
 
 
 def test_another_tenants_schedules_are_none_of_mine(commands: Commands) -> None:

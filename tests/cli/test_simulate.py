@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pytest
 import trio
 
 from fairq.wire.terms import Role
@@ -80,11 +79,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), REFUSED, ids=[" ".join(options) for options, _ in REFUSED])
-def test_invalid_options_are_refused_by_name(commands: Commands, options: tuple[str, ...], message: str) -> None:
-    done = commands("simulate", "emails", *options)
-    assert done.code == 2
-    assert message in done.err
+def test_invalid_options_are_refused_by_name(commands: Commands) -> None:
+    for options, message in REFUSED:
+        done = commands("simulate", "emails", *options)
+        assert (done.code, message in done.err) == (2, True), done
 
 
 def test_without_a_queue_history_workers_or_tenant_it_says_so(commands: Commands, server: ServerThread) -> None:

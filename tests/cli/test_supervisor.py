@@ -124,20 +124,26 @@ def test_children_have_names_of_their_own_and_are_drained_together_by_signals_to
     assert not any(map(is_alive, children.values()))
 
 
-def test_a_child_that_dies_is_started_again_under_its_name_and_gets_its_task_back(
+def test_a_child_that_dies_is_started_again_under_its_name_and_one_that_is_drained_stays_away(
     commands: Commands, server: ServerThread, tmp_path: Path
 ) -> None:
     with supervised(server, tmp_path) as process:
-        children = children_of(process)
-        commands.enqueue("emails", '"slow"')
+        children_of(process)
+        id = commands.enqueue("emails", '"slow"')
         pid = int(read_until(process, "begins slow").split()[-1])
         os.kill(pid, signal.SIGKILL)
         assert "code=-9" in read_until(process, "worker process died")
         (tmp_path / "slow").touch()
         read_until(process, "ends slow")
-        if children["web-1"] == pid or children["web-2"] == pid:
-            connected(server, 2)
-        process.send_signal(signal.SIGINT)
+        connected(server, 2)
+        assert states(commands, id) == ["done"], "it got its task back"
+        names = [row["worker"] for row in commands("workers", "list", "--json").json]
+        assert sorted(names) == ["web-1", "web-2"]
+        assert commands("workers", "drain", "web-1").code == 0
+        connected(server, 1)
+        commands.enqueue("emails", '"quick"')
+        read_until(process, "ends quick")
+        assert commands("workers", "drain", "web-2").code == 0
         assert process.wait(EXIT_SECONDS) == 0
 
 
@@ -187,6 +193,7 @@ def test_a_second_signal_ends_all_at_once(commands: Commands, server: ServerThre
     assert not any(map(is_alive, children.values()))
 
 
+@pytest.mark.deep("kills")
 def test_a_burst_ends_when_all_children_are_done(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     for _ in range(5):
         commands.enqueue("emails", '"quick"')
@@ -197,26 +204,11 @@ def test_a_burst_ends_when_all_children_are_done(commands: Commands, server: Ser
     assert (done.code, done.out.count("ends quick"), done.out.count(", in ")) == (0, 5, 2), (done.out, done.err)
 
 
-def test_a_drained_child_stays_away_and_the_others_go_on(
-    commands: Commands, server: ServerThread, tmp_path: Path
-) -> None:
-    with supervised(server, tmp_path) as process:
-        children = children_of(process)
-        connected(server, 2)
-        assert commands("workers", "drain", "web-1").code == 0
-        wait_for(lambda: not is_alive(children["web-1"]))
-        commands.enqueue("emails", '"quick"')
-        assert str(children["web-2"]) in read_until(process, "begins quick")
-        assert commands("workers", "drain", "web-2").code == 0
-        assert process.wait(EXIT_SECONDS) == 0
-
-
 @pytest.mark.parametrize(
     ("source", "argv", "code", "said"),
     [
-        (APP, [], 2, "FAIRQ_TOKEN"),
         (APP, ["--token", "wrong"], 1, "token"),
-        (APP + "\nos.abort()\n", ["--token", "dev-worker"], 1, "code=-6"),
+        pytest.param(APP + "\nos.abort()\n", ["--token", "dev-worker"], 1, "code=-6", marks=pytest.mark.deep("kills")),
     ],
 )
 def test_what_is_wrong_with_all_children_is_said_once_and_ends_all(

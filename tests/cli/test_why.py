@@ -15,13 +15,13 @@ from tests.server.harness import tenant
 from .harness import Commands
 
 
-@pytest.mark.parametrize("cause", get_args(Cause))
 @pytest.mark.parametrize("state", ["ready", "pending", "delayed"])
-def test_every_cause_is_said_in_words(cause: Cause, state: str) -> None:
-    text = "\n".join(say_why(Why("ada/t", state, 0, [cause], 35_000, 34_000, 7, True, 3, 2, 2, 0.25, 8, 2, 1, 0.5)))
-    assert text.startswith(f"ada/t is {state}, and waits:\n- ")
-    assert text.endswith("It may start 1970-01-01 00:00:35 UTC (in 35 s), if nothing changes.")
-    assert "_" not in text
+def test_every_cause_is_said_in_words(state: str) -> None:
+    for cause in get_args(Cause):
+        text = "\n".join(say_why(Why("ada/t", state, 0, [cause], 35_000, 34_000, 7, True, 3, 2, 2, 0.25, 8, 2, 1, 0.5)))
+        assert text.startswith(f"ada/t is {state}, and waits:\n- ")
+        assert text.endswith("It may start 1970-01-01 00:00:35 UTC (in 35 s), if nothing changes.")
+        assert "_" not in text
 
 
 def test_a_start_after_the_last_year_is_said() -> None:

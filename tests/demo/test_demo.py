@@ -14,8 +14,6 @@ import pytest
 
 from fairq.demo.scenario import WEIGHTS
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-
 FEW = 120  # files: the least that `--files` takes
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -61,7 +59,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("count", [FEW, pytest.param(None, marks=pytest.mark.deep)])
+@pytest.mark.deep("guides")
+@pytest.mark.parametrize("count", [FEW, None])
 def test_demo_proves_its_work_and_shows_the_contrast(start: Start, count: int | None) -> None:
     process = start("--json", *(("--files", str(count)) if count else ()))
     out, progress = process.communicate(timeout=280)
@@ -96,7 +95,7 @@ def wait_for(process: subprocess.Popen[str], moment: str) -> None:
     pytest.fail(f"the demonstration ended before {moment}")
 
 
-@pytest.mark.deep
+@pytest.mark.deep("kills")
 @pytest.mark.parametrize(
     ("moment", "number", "code"),
     [*((moment, signal.SIGINT, 130) for moment in MOMENTS), ("working", signal.SIGTERM, 143)],
@@ -112,7 +111,7 @@ def test_a_signal_ends_it_at_any_moment_and_nothing_is_left(start: Start, moment
     assert "Traceback" not in rest
 
 
-@pytest.mark.deep
+@pytest.mark.deep("kills")
 @pytest.mark.parametrize("victim", ["--name worker-1", " serve "])
 def test_a_child_that_dies_is_named_and_nothing_is_left(start: Start, tmp_path: Path, victim: str) -> None:
     process = start("--files", str(FEW))

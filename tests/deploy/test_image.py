@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from tests.cli.harness import EXIT_SECONDS, environment, read_until
 
 from .test_deploy import DEPLOY, instructions
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.deep("deploy"), pytest.mark.timeout(600)]
 
 ROOT = DEPLOY.parent
 LOCKS = ("requirements.lock", "build.lock")
@@ -46,7 +47,7 @@ def test_the_steps_of_the_image_make_a_server(tmp_path: Path) -> None:
                     shutil.copy(ROOT / name, to)
         if word == "RUN":
             script = rest.replace("/opt/", f"{tmp_path}/opt/").replace("/wheels", f"{tmp_path}/wheels")
-            script = script.replace("python -m venv", f"{sys.executable} -m venv")
+            script = script.replace("python -m venv", f"{shlex.quote(sys.executable)} -m venv")
             done = subprocess.run(
                 ["sh", "-ec", script], cwd=source, env=environment({"PYTHONPATH": ""}), capture_output=True, text=True,
                 timeout=300, check=False,

@@ -33,7 +33,7 @@ with fairq.sync.open_client(token="dev-tenant:ada") as client:
     print(client.enqueue("emails", 1).queue)
 """
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.deep("deploy"), pytest.mark.timeout(900)]
 
 
 def outside(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -22,7 +22,7 @@ from .tools import DEPLOY, program, run
 
 __all__ = ["server_store"]
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep("deploy")
 
 RULES = [DEPLOY / "prometheus" / name for name in ("rules.yml", "alerts.yml")]
 # What each alert needs to fire: series, and their values at each minute.

@@ -24,7 +24,7 @@ from .tools import DEPLOY, program, run
 
 __all__ = ["server_store"]
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep("deploy")
 
 HOST = "127.0.0.1"
 

@@ -17,7 +17,7 @@ from .tools import DEPLOY, SECONDS, program, run
 
 __all__ = ["server_store"]
 
-pytestmark = pytest.mark.deep
+pytestmark = pytest.mark.deep("deploy")
 
 UNITS = ("fairq.service", "fairq-worker@.service")
 EXPOSURE = 2.0  # of systemd's scale of 10; sockets are most of it

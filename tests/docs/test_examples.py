@@ -35,6 +35,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             yield variables
 
 
+@pytest.mark.deep("guides")
 @pytest.mark.parametrize("program", TOLD)
 def test_a_program_says_what_it_shows(program: str, url: dict[str, str]) -> None:
     done = python(EXAMPLES / program, env=url)
@@ -42,6 +43,7 @@ def test_a_program_says_what_it_shows(program: str, url: dict[str, str]) -> None
     assert re.fullmatch(TOLD[program], done.out), done.out
 
 
+@pytest.mark.deep("guides")
 def test_the_receiver_gets_a_signed_task(url: dict[str, str], tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"
     secrets.write_text(fairq("webhook-secret").out)
@@ -59,6 +61,7 @@ def test_the_receiver_gets_a_signed_task(url: dict[str, str], tmp_path: Path) ->
         receiver.wait(20)
 
 
+@pytest.mark.deep("guides")
 def test_the_tests_of_handlers_pass() -> None:
     done = python("-m", "pytest", "-q", "-c", "/dev/null", "-p", "no:cacheprovider", "test_handlers.py", cwd=EXAMPLES)
     assert done.code == 0, done.out + done.err

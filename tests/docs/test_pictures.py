@@ -13,7 +13,7 @@ from tests.docs.test_documents import DOCUMENTS
 PROGRAM = re.compile(r"<dc:title>(Matplotlib v[\d.]+)")
 
 
-@pytest.mark.deep
+@pytest.mark.deep("guides")
 @pytest.mark.one_store("valkey")
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_what_the_code_draws(name: str, redis_client: redis.Redis) -> None:

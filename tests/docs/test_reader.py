@@ -74,11 +74,13 @@ def test_output_is_compared_loosely_and_in_order(shown: str, is_there: bool) -> 
     assert (missing_from("hello   42 at 03:15\ndone in 0.5 s\n", shown) is None) is is_there
 
 
+@pytest.mark.deep("guides")
 def test_a_program_is_saved_and_run(tmp_path: Path) -> None:
     read(tmp_path, GUIDE)
     assert (tmp_path / "hello.py").read_text() == '# hello.py\nprint("hello", 41 + 1)\n'
 
 
+@pytest.mark.deep("guides")
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -95,12 +97,14 @@ def test_what_a_person_would_notice_is_told(text: str, why: str, tmp_path: Path)
         read(tmp_path, text)
 
 
+@pytest.mark.deep("guides")
 def test_a_command_that_waits_for_an_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "COMMAND_S", 5.0)
     with pytest.raises(Failed, match=r"nothing more comes in time in the first terminal, which shows\nSure\? "):
         read(tmp_path, "```sh\nread -p 'Sure? ' answer\n```\n")
 
 
+@pytest.mark.deep("guides")
 def test_terminals_are_named_and_stopped_by_the_text(tmp_path: Path) -> None:
     first = "```sh\nmkdir -p deep && cd deep\n```\n\n"
     second = (

@@ -9,7 +9,7 @@ from tests.cli.harness import started
 
 from . import fairq_after
 
-pytestmark = pytest.mark.deep  # they need more packages: the extra `frameworks`
+pytestmark = pytest.mark.deep("frameworks")  # they need more packages: the extra `frameworks`
 
 
 def test_celery_does_it_in_memory() -> None:

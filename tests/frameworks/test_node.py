@@ -19,10 +19,7 @@ from tests.cli.harness import environment, read_until, started
 HERE = Path(__file__).parent / "node"
 MAX_LINES = 60
 
-pytestmark = [
-    pytest.mark.deep,  # it fetches a package
-    pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")), reason="Node is not installed"),
-]
+pytestmark = pytest.mark.deep("frameworks")  # it needs Node, and fetches a package
 
 
 @pytest.fixture(scope="module")

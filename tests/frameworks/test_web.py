@@ -11,7 +11,7 @@ import pytest
 import fairq
 import fairq.sync
 
-pytestmark = pytest.mark.deep  # they need more packages: the extra `frameworks`
+pytestmark = pytest.mark.deep("frameworks")  # they need more packages: the extra `frameworks`
 
 
 def waiting(client: fairq.sync.Client) -> set[str]:

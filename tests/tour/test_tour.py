@@ -1,16 +1,23 @@
-"""The same eight steps as programs of each kind, against a server and a worker that are processes too."""
+"""The same eight steps as programs of each kind, against a server and a worker."""
 
 from __future__ import annotations
 
-import re
-import subprocess
+import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
-from tests.cli.harness import environment, read_until, started
+from fairq.server.run import Served
+from tests.cli.conftest import no_logs, server_store
+from tests.cli.harness import ServerThread
+
+from .jobs import app
+
+__all__ = ["no_logs", "server_store"]
 
 HERE = Path(__file__).parent
 TOLD = """\
@@ -31,20 +38,35 @@ PROGRAMS = {
 }
 
 
-@pytest.fixture(scope="module")
-def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A server for a first try, and a worker; gives where it serves."""
-    data = tmp_path_factory.mktemp("data")
-    with started("serve", "--dev", "--port", "0", "--http-port", "0", "--data-dir", data) as server:
-        line = read_until(server, "ws://")
-        url, http_url = re.findall(r"ws://\S+", line)[0], re.findall(r"http=(\S+)", line)[0]
-        with started("worker", "jobs:app", cwd=HERE, extra={"FAIRQ_URL": url, "FAIRQ_TOKEN": "dev-worker"}):
-            yield {"FAIRQ_URL": url, "FAIRQ_HTTP_URL": http_url}
+class WorkingServer(ServerThread):
+    """A server with the tour's worker."""
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Served]:
+        """Run both."""
+        async with super().serving() as served, trio.open_nursery() as nursery:
+            app.url, app.token = f"ws://{served.host}:{served.port}", "dev-worker"
+            await nursery.start(lambda *, task_status: app.run(task_status=task_status))
+            yield served
+            nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("kind", PROGRAMS)
-def test_the_tour(kind: str, urls: dict[str, str]) -> None:
-    variables = environment({**urls, "FAIRQ_TOKEN": f"dev-tenant:{kind}"})
-    program = [sys.executable, *PROGRAMS[kind]]
-    ran = subprocess.run(program, env=variables, cwd=HERE, capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, TOLD, "")
+@pytest.fixture
+def server(server_store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerThread]:
+    """A server and a worker, which the environment names."""
+    thread = WorkingServer(server_store, http_port=0)
+    thread.start()
+    assert thread.served is not None
+    assert thread.served.http is not None
+    monkeypatch.setenv("FAIRQ_URL", thread.url)
+    monkeypatch.setenv("FAIRQ_HTTP_URL", f"http://{thread.served.http.host}:{thread.served.http.port}")
+    yield thread
+    thread.stop()
+
+
+def test_the_tour(server: ServerThread, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, argv in PROGRAMS.items():
+        monkeypatch.setenv("FAIRQ_TOKEN", f"dev-tenant:{kind}")
+        monkeypatch.setattr(sys, "argv", argv)
+        runpy.run_path(str(HERE / argv[0]), run_name="__main__")
+        assert capsys.readouterr() == (TOLD, ""), kind
