@@ -218,7 +218,7 @@ async def test_since_reads_only_what_is_new(served: Served) -> None:
             assert (await ask(operator, since_ms=told["now_ms"] + 60_000))["times_ms"] == []
 
 
-@pytest.mark.deep
+@pytest.mark.deep("kills")
 async def test_in_a_cluster_the_history_is_in_the_slot_of_its_queue(cluster: clusters.Cluster) -> None:
     with trio.fail_after(60):
         async with open_store(cluster.url) as store:

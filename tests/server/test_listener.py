@@ -108,7 +108,7 @@ async def test_a_request_that_is_no_handshake_ends_only_its_own_connection(
             await check_healthy(served)
 
 
-async def test_two_hundred_clients_that_connect_and_leave_leave_nothing_behind(
+async def test_many_clients_that_connect_and_leave_leave_nothing_behind(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with trio.fail_after(30):
@@ -117,7 +117,7 @@ async def test_two_hundred_clients_that_connect_and_leave_leave_nothing_behind(
         await trio.testing.wait_all_tasks_blocked(0.05)
         tasks, fds = tasks_living(), open_fds()
         for pieces in (b"", b"GET / HT", handshake(), b"\xff" * 100):
-            for _ in range(50):
+            for _ in range(15):
                 async with socket(served) as stream:
                     if pieces:
                         await stream.send_all(pieces)
@@ -181,7 +181,7 @@ async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(ser
             await trio.testing.wait_all_tasks_blocked(0.05)
             gc.collect()
             fds, tasks = open_fds(), tasks_living()
-            for _ in range(5):
+            for _ in range(2):
                 async with raw(served, WORKER) as worker:
                     with suppress(Disconnected):
                         await worker.transport.send("x" * 70_000)
@@ -225,16 +225,15 @@ async def test_broken_framing_ends_only_its_own_connection(served: Served) -> No
 
 async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Served) -> None:
     with trio.fail_after(30):
-        for _ in range(3):
-            async with socket(served) as stream:
-                await stream.send_all(handshake())
-                await read_until(stream, b"welcome")
-                (connection,) = served.app.connections
-                connection.close(1000, "good-bye")
-                await read_until(stream, b"good-bye")
-                await stream.send_all(frame(9, b"still there?") + frame(1, b"{}"))
-                await read_all(stream)
-            await wait_until(lambda: not served.app.connections)
+        async with socket(served) as stream:
+            await stream.send_all(handshake())
+            await read_until(stream, b"welcome")
+            (connection,) = served.app.connections
+            connection.close(1000, "good-bye")
+            await read_until(stream, b"good-bye")
+            await stream.send_all(frame(9, b"still there?") + frame(1, b"{}"))
+            await read_all(stream)
+        await wait_until(lambda: not served.app.connections)
         await check_healthy(served)
 
 

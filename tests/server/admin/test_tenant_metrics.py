@@ -113,11 +113,11 @@ def test_of_ever_so_many_queues_those_without_traffic_are_forgotten() -> None:
     assert "busy" not in tallies.queues
 
 
-async def test_a_thousand_tenants_make_the_page_no_longer(server_store: str) -> None:
+async def test_hundreds_of_tenants_make_the_page_no_longer(server_store: str) -> None:
     with trio.fail_after(120):
         async with asked(server_store) as (served, client), raw(served, WORKER) as worker:
             await worker.attach("q", credit=50)
-            for n in range(1_000):
+            for n in range(300):
                 await served.app.store.enqueue("q", f"tenant-{n}", [NewTask(f"t{n}", b"1")])
             await served.app.recorder.flush()
             text = (await client.get("/metrics")).text

@@ -75,11 +75,9 @@ async def test_a_bad_body_is_refused_where_it_is_bad(served: Served) -> None:
         assert check(await ada.get("/v1/queues/q/next"))["tasks"] == []
 
 
-@pytest.mark.parametrize("kind", ["length", "chunks", "bomb", "payload"])
-async def test_a_body_too_large_is_refused_and_its_client_reads_why(served: Served, kind: str) -> None:
+async def test_a_body_too_large_is_refused_and_its_client_reads_why(served: Served) -> None:
     long = b'{"payload": "' + b"x" * (3 << 20) + b'"}'
-    content: Any = {"length": long, "bomb": gzip.compress(b" " * (64 << 20)), "payload": long[: 1500 << 10] + b'"}'}
-    headers = {**JSON, **({"Content-Encoding": "gzip"} if kind == "bomb" else {})}
+    content: Any = {"length": long, "bomb": gzip.compress(b" " * (8 << 20)), "payload": long[: 1500 << 10] + b'"}'}
 
     async def chunks() -> Any:
         for start in range(0, len(long), 65_536):
@@ -87,9 +85,11 @@ async def test_a_body_too_large_is_refused_and_its_client_reads_why(served: Serv
 
     with trio.fail_after(30):
         async with api(served) as ada:
-            answer = await ada.post(TASKS, content=chunks() if kind == "chunks" else content[kind], headers=headers)
-            check_problem(answer, 413, "too_large", "payload" if kind == "payload" else "body")
-            check(await ada.post(TASKS, json={"payload": 1}), 201)
+            for kind in ("length", "chunks", "bomb", "payload"):
+                headers = {**JSON, **({"Content-Encoding": "gzip"} if kind == "bomb" else {})}
+                answer = await ada.post(TASKS, content=chunks() if kind == "chunks" else content[kind], headers=headers)
+                check_problem(answer, 413, "too_large", "payload" if kind == "payload" else "body")
+                check(await ada.post(TASKS, json={"payload": 1}), 201)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def inflated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def test_a_bomb_is_inflated_up_to_the_bound_only(served: Served, inflated: list[int]) -> None:
     async with api(served) as ada:
-        bomb = gzip.compress(b" " * (64 << 20))
+        bomb = gzip.compress(b" " * (8 << 20))
         answer = await ada.post(TASKS, content=bomb, headers={**JSON, "Content-Encoding": "gzip"})
         check_problem(answer, 413, "too_large", "body")
     assert sum(inflated) <= served.app.settings.message_bytes + 65_536
@@ -257,7 +257,7 @@ async def test_an_address_has_so_many_connections_websockets_among_them(
                 assert b"404" in await read_until(next_one, b"\r\n\r\n")
 
 
-async def test_two_hundred_clients_that_connect_and_leave_leave_nothing_behind(served: Served) -> None:
+async def test_many_clients_that_connect_and_leave_leave_nothing_behind(served: Served) -> None:
     with trio.fail_after(60):
         await check_healthy(served)
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -267,7 +267,7 @@ async def test_two_hundred_clients_that_connect_and_leave_leave_nothing_behind(s
         async with api(served) as ada:
             check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
         for pieces in (b"", b"GET / HT", body, waiting, b"\xff" * 100):
-            for _ in range(40):
+            for _ in range(12):
                 async with plain(served) as stream:
                     if pieces:
                         await stream.send_all(pieces)

@@ -77,6 +77,7 @@ def test_its_libraries_are_imported_only_where_it_is_on() -> None:
     assert done.stdout.strip() == "[]", done
 
 
+@pytest.mark.deep("kills")
 def test_several_processes_share_its_port(server_store: str) -> None:
     flags = ("--dev", "--port", "0", "--http-port", "0", "--processes", "2", "--store", server_store, "--unsafe-store")
     argv = [sys.executable, "-m", "fairq", "serve", *flags, "--log-json"]
