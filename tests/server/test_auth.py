@@ -32,37 +32,46 @@ async def create(operator: Raw, role: Role, **more: Any) -> str:
     return token
 
 
-@pytest.mark.parametrize(
-    ("token", "role", "name"),
-    [
-        (tenant("ada"), "tenant", "ada"),
-        (WORKER, "worker", None),
-        (OPERATOR, "operator", None),
-        (PRODUCER, "producer", None),
-    ],
-)
-async def test_development_tokens_have_their_roles(served: Served, token: str, role: str, name: str | None) -> None:
-    async with raw(served, token) as client:
-        assert client.welcome["role"] == role
-        assert client.welcome.get("tenant") == name
-        assert "--dev" in client.welcome["warning"]
+ROLES: list[tuple[str, str, str | None]] = [
+    (tenant("ada"), "tenant", "ada"),
+    (WORKER, "worker", None),
+    (OPERATOR, "operator", None),
+    (PRODUCER, "producer", None),
+]
 
 
-@pytest.mark.parametrize("token", [tenant("ada"), WORKER, OPERATOR, PRODUCER])
-async def test_development_tokens_work_only_with_dev(server_store: str, token: str) -> None:
+async def test_development_tokens_have_their_roles(served: Served) -> None:
+    for token, role, name in ROLES:
+        async with raw(served, token) as client:
+            assert client.welcome["role"] == role
+            assert client.welcome.get("tenant") == name
+            assert "--dev" in client.welcome["warning"]
+
+
+async def test_development_tokens_work_only_with_dev(server_store: str) -> None:
     async with running(server_store, dev=False) as served:
+        for token in [tenant("ada"), WORKER, OPERATOR, PRODUCER]:
+            with trio.fail_after(30), pytest.raises(Unauthorized):
+                async with raw(served, token):
+                    pass
+
+
+NO_TOKENS: list[str] = [
+    "dev-",
+    "dev-root",
+    "dev-tenant:",
+    "dev-tenant:a/b",
+    "dev-tenant:a:b",
+    "fq_worker_0123_ab_00000000",
+    "x",
+]
+
+
+async def test_other_texts_are_no_tokens(served: Served) -> None:
+    for token in NO_TOKENS:
         with trio.fail_after(30), pytest.raises(Unauthorized):
             async with raw(served, token):
                 pass
-
-
-@pytest.mark.parametrize(
-    "token", ["dev-", "dev-root", "dev-tenant:", "dev-tenant:a/b", "dev-tenant:a:b", "fq_worker_0123_ab_00000000", "x"]
-)
-async def test_other_texts_are_no_tokens(served: Served, token: str) -> None:
-    with trio.fail_after(30), pytest.raises(Unauthorized):
-        async with raw(served, token):
-            pass
 
 
 async def test_tokens_let_in_as_the_role_they_were_made_for(server_store: str) -> None:

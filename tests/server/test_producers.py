@@ -126,20 +126,19 @@ async def test_producers_calls_of_the_store_take_turns(served: Served) -> None:
             assert len((await served.app.store.claim("q", "w", 10)).leases) == 4
 
 
-@pytest.mark.parametrize(
-    ("failing", "raised"),
-    [
-        ({"a": Unavailable("away")}, OutcomeUnknown),
-        ({"a": Unavailable("away"), "b": Unavailable("away")}, Unavailable),
-        ({"a": Unavailable("away"), "b": Repairing("busy")}, OutcomeUnknown),
-        ({"a": Unavailable("away"), "b": StoreFull("full")}, OutcomeUnknown),
-        ({"a": OutcomeUnknown("lost"), "b": OutcomeUnknown("lost")}, OutcomeUnknown),
-        ({"a": StoreFull("full"), "b": StoreFull("full")}, None),
-    ],
-)
-async def test_what_is_to_be_sent_again_is_refused_as_a_whole(
-    served: Served, monkeypatch: pytest.MonkeyPatch, failing: dict[str, FairqError], raised: type[FairqError] | None
-) -> None:
+FAILING: list[tuple[dict[str, FairqError], type[FairqError] | None]] = [
+    ({"a": Unavailable("away")}, OutcomeUnknown),
+    ({"a": Unavailable("away"), "b": Unavailable("away")}, Unavailable),
+    ({"a": Unavailable("away"), "b": Repairing("busy")}, OutcomeUnknown),
+    ({"a": Unavailable("away"), "b": StoreFull("full")}, OutcomeUnknown),
+    ({"a": OutcomeUnknown("lost"), "b": OutcomeUnknown("lost")}, OutcomeUnknown),
+    ({"a": StoreFull("full"), "b": StoreFull("full")}, None),
+]
+
+
+async def test_what_is_to_be_sent_again_is_refused_as_a_whole(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing: dict[str, FairqError] = {}
+
     async def enqueue(_: object, queue: str, tenant: str, tasks: Sequence[NewTask], **__: object) -> list[str]:
         await trio.lowlevel.checkpoint()
         if tenant in failing:
@@ -148,10 +147,11 @@ async def test_what_is_to_be_sent_again_is_refused_as_a_whole(
 
     monkeypatch.setattr(type(served.app.store), "enqueue", enqueue)
     tasks = [NewTask("a/1", b"1"), NewTask("b/1", b"1")]
-    if raised is None:
-        body = await enqueue_for_tenants(served.app, "q", tasks)
-        assert {row["code"] for row in body["refusals"].values()} == {"store_full"}
-        return
-    with pytest.raises(raised) as caught:
-        await enqueue_for_tenants(served.app, "q", tasks)
-    assert type(caught.value) is raised
+    for failing, raised in FAILING:
+        if raised is None:
+            body = await enqueue_for_tenants(served.app, "q", tasks)
+            assert {row["code"] for row in body["refusals"].values()} == {"store_full"}
+            continue
+        with pytest.raises(raised) as caught:
+            await enqueue_for_tenants(served.app, "q", tasks)
+        assert type(caught.value) is raised, failing

@@ -79,29 +79,27 @@ async def test_an_operator_changes_what_two_do_not_overwrite(admin: Served) -> N
                 assert (wrong.status_code, wrong.json()["field"]) == (400, "if_version")
 
 
-@pytest.mark.parametrize(
-    ("read", "change", "path", "one", "other"),
-    [
-        (f"{QUEUE}/limits", "PATCH", f"{QUEUE}/limits", {"limits": {"queued": 5}}, {"limits": {"queued": 6}}),
-        (f"{ADA}/limits", "PATCH", f"{ADA}/limits", {"limits": {"rate": 0.1}}, {"limits": {"rate": None, "dead": 7}}),
-        (QUEUE, "PATCH", f"{QUEUE}/settings", {"settings": {"lease_ms": 100}}, {"settings": {"lease_ms": 200}}),
-    ],
-)
-async def test_limits_and_settings_have_versions(
-    admin: Served, read: str, change: str, path: str, one: dict[str, Any], other: dict[str, Any]
-) -> None:
+VERSIONED: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = [
+    (f"{QUEUE}/limits", "PATCH", f"{QUEUE}/limits", {"limits": {"queued": 5}}, {"limits": {"queued": 6}}),
+    (f"{ADA}/limits", "PATCH", f"{ADA}/limits", {"limits": {"rate": 0.1}}, {"limits": {"rate": None, "dead": 7}}),
+    (QUEUE, "PATCH", f"{QUEUE}/settings", {"settings": {"lease_ms": 100}}, {"settings": {"lease_ms": 200}}),
+]
+
+
+async def test_limits_and_settings_have_versions(admin: Served) -> None:
     with trio.fail_after(30):
         async with asked(admin) as client:
             await client.put(f"{ADA}/weight", json={"weight": 2})  # makes the queue
-            tags = [(await client.get(read)).headers["etag"]]
-            for body in (one, other):
-                match = {"If-Match": tags[-1]}
-                assert (await client.request(change, path, json=body, headers=match)).status_code == 200
-                tags.append((await client.get(read)).headers["etag"])
-            assert len(set(tags)) == 3
-            stale = await client.request(change, path, json=one, headers={"If-Match": tags[0]})
-            assert stale.status_code == 412
-            assert (await client.get(read)).headers["etag"] == tags[-1]
+            for read, change, path, one, other in VERSIONED:
+                tags = [(await client.get(read)).headers["etag"]]
+                for body in (one, other):
+                    match = {"If-Match": tags[-1]}
+                    assert (await client.request(change, path, json=body, headers=match)).status_code == 200
+                    tags.append((await client.get(read)).headers["etag"])
+                assert len(set(tags)) == 3
+                stale = await client.request(change, path, json=one, headers={"If-Match": tags[0]})
+                assert stale.status_code == 412
+                assert (await client.get(read)).headers["etag"] == tags[-1]
 
 
 async def test_an_operator_that_leaves_a_request_that_waits_is_no_refusal(admin: Served) -> None:

@@ -100,6 +100,8 @@ async def test_a_page_of_another_site_or_port_changes_nothing(server_store: str)
                 assert answer.status_code == 403, (kind, origin, path)
             assert (await site.store.tenants("q", ["ada"]))[0].weight == 1
             await site.read("/queues")  # still signed in
+            ours = await site.browser.post("/do/weight", data=fields | {"weight": "9"}, headers={**FORM, "Origin": own})
+            assert ours.status_code == 200
 
 
 async def test_a_get_changes_nothing_whatever_it_says(server_store: str) -> None:
@@ -277,6 +279,11 @@ async def test_where_sign_in_leads_cannot_be_bent(server_store: str) -> None:
                 assert answer.status_code == 404, path
             _, token = await token_for(site, Role.VIEWER)
             for to in (
+                "https://evil.example/",
+                "//evil.example",
+                "/\\evil.example",
+                "javascript:x",
+                "",
                 "/\t/evil.example",
                 "/\n/evil.example",
                 "\t//evil.example",

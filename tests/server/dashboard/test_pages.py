@@ -92,9 +92,6 @@ async def test_pages_may_load_nothing_from_elsewhere_and_run_no_script_of_theirs
                 policy = answer.headers["content-security-policy"]
                 assert "default-src 'none'" in policy
                 assert "unsafe" not in policy
-                assert "frame-ancestors 'none'" in policy
-                assert answer.headers["cache-control"] == "no-store"
-                assert answer.headers["x-content-type-options"] == "nosniff"
                 assert not re.search(
                     r"""(?:src|href)="(?:https?:)?//|<script>|<style|\sstyle=|\son[a-z]+=""", answer.text
                 )

@@ -64,13 +64,6 @@ async def test_an_operator_signs_in_and_out(server_store: str) -> None:
             assert (await site.browser.get("/queues")).status_code == 303
 
 
-@pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x", ""])
-async def test_sign_in_leads_to_no_other_site(server_store: str, to: str) -> None:
-    with trio.fail_after(30):
-        async with visited(server_store) as site:
-            assert await sign_in(site, "dev-operator", to) == (303, "/")
-
-
 async def test_a_viewer_looks_and_changes_nothing(server_store: str) -> None:
     with trio.fail_after(30):
         async with visited(server_store, **STRICT) as site:
@@ -134,28 +127,12 @@ async def test_a_session_ends_by_itself_and_the_store_knows_no_cookie(server_sto
                 assert "set-cookie" in answer.headers  # --dev begins another one
 
 
-@pytest.mark.parametrize("csrf", [None, "", "0" * 64, "ü"])
-async def test_a_post_without_the_sessions_secret_changes_nothing(server_store: str, csrf: str | None) -> None:
+async def test_a_post_without_the_sessions_secret_changes_nothing(server_store: str) -> None:
     with trio.fail_after(30):
         async with visited(server_store) as site:
             await site.read("/queues")
-            form = {"role": "tenant", "tenant": "ada"} | ({} if csrf is None else {"csrf": csrf})
-            answer = await site.browser.post("/do/create-token", data=form, headers=FORM)
-            assert (answer.status_code, "of another session" in answer.text) == (403, True)
+            for csrf in ({}, {"csrf": ""}, {"csrf": "0" * 64}, {"csrf": "ü"}):
+                form = {"role": "tenant", "tenant": "ada", **csrf}
+                answer = await site.browser.post("/do/create-token", data=form, headers=FORM)
+                assert (answer.status_code, "of another session" in answer.text) == (403, True), csrf
             assert not await site.served.app.auth.tokens()
-
-
-async def test_a_post_of_another_site_is_refused(server_store: str) -> None:
-    with trio.fail_after(30):
-        async with visited(server_store) as site:
-            fields = await site.open("create-token")
-            own = str(site.browser.base_url).rstrip("/")
-            for origin, status in (
-                ("https://evil.example", 403),
-                ("null", 403),
-                (own, 200),
-            ):
-                headers = {**FORM, "Origin": origin}
-                answer = await site.browser.post("/do/create-token", data=fields | {"tenant": "ada"}, headers=headers)
-                assert answer.status_code == status, origin
-            assert len(await site.served.app.auth.tokens()) == 1
