@@ -31,7 +31,7 @@ async def sign_in(site: Site, token: str, to: str = "/queues") -> tuple[int, str
 
 
 async def test_dev_signs_in_by_itself_on_this_machine(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site:
             answer = await site.browser.get("/queues")
             assert answer.status_code == 200
@@ -44,14 +44,14 @@ async def test_dev_signs_in_by_itself_on_this_machine(server_store: str) -> None
 
 async def test_dev_does_not_sign_in_from_elsewhere(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOPBACK", ())
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site:
             answer = await site.browser.get("/queues")
             assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/queues")
 
 
 async def test_an_operator_signs_in_and_out(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             assert (await site.browser.get("/queues?x=1")).headers["location"] == "/sign-in?next=/queues%3Fx%3D1"
             _, token = await token_for(site, Role.OPERATOR)
@@ -65,7 +65,7 @@ async def test_an_operator_signs_in_and_out(server_store: str) -> None:
 
 
 async def test_a_viewer_looks_and_changes_nothing(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             _, token = await token_for(site, Role.VIEWER)
             await sign_in(site, token)
@@ -76,7 +76,7 @@ async def test_a_viewer_looks_and_changes_nothing(server_store: str) -> None:
 
 
 async def test_who_may_not_sign_in_is_told_why(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             _, worker = await token_for(site, Role.WORKER)
             for token, status, said in (
@@ -91,7 +91,7 @@ async def test_who_may_not_sign_in_is_told_why(server_store: str) -> None:
 async def test_an_address_tries_few_wrong_tokens(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Admission, "_is_free", lambda self, address: False)  # as from another machine
     monkeypatch.setattr(admission, "WRONG_BURST", 3.0)
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             told = [await sign_in(site, "fq_operator_wrong") for _ in range(8)]
             assert [status for status, _ in told[:3]] == [401] * 3
@@ -100,7 +100,7 @@ async def test_an_address_tries_few_wrong_tokens(server_store: str, monkeypatch:
 
 
 async def test_a_revoked_token_ends_its_sessions(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             id, token = await token_for(site, Role.OPERATOR)
             await sign_in(site, token)
@@ -110,7 +110,7 @@ async def test_a_revoked_token_ends_its_sessions(server_store: str) -> None:
 
 
 async def test_a_session_ends_by_itself_and_the_store_knows_no_cookie(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site:
             await site.read("/queues")
             cookie = site.browser.cookies[module.COOKIE]
@@ -128,7 +128,7 @@ async def test_a_session_ends_by_itself_and_the_store_knows_no_cookie(server_sto
 
 
 async def test_a_post_without_the_sessions_secret_changes_nothing(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site:
             await site.read("/queues")
             for csrf in ({}, {"csrf": ""}, {"csrf": "0" * 64}, {"csrf": "ü"}):
