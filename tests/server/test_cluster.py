@@ -76,7 +76,7 @@ async def test_a_served_cluster_runs_each_task_once_also_while_a_slot_moves(
 async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other_on_every_primary(
     cluster: clusters.Cluster,
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             running(cluster.url) as one,
             running(cluster.nodes[1].server.url) as two,

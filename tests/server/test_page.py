@@ -60,7 +60,7 @@ async def said(client: Raw, verb: str, **body: Any) -> Any:
 
 
 async def test_names_that_nothing_has_are_answered_as_the_page_says(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             for verb, (body, expected) in NOWHERE.items():
                 assert (verb, await said(ada, verb, queue="nowhere", **body)) == (verb, expected)
@@ -69,7 +69,7 @@ async def test_names_that_nothing_has_are_answered_as_the_page_says(served: Serv
 
 
 async def test_an_id_is_of_its_tenant_and_queue(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
             assert [await ada.enqueue("q", ["a"]), await ada.enqueue("r", ["a"])] == [["ok"], ["ok"]]
             assert [await bob.enqueue("q", ["a"]), await ada.enqueue("q", ["a"])] == [["ok"], ["duplicate"]]
@@ -78,7 +78,7 @@ async def test_an_id_is_of_its_tenant_and_queue(served: Served) -> None:
 
 
 async def test_attempts_that_do_not_count_move_the_last_one_up(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await ada.enqueue("q", ["a"], max_attempts=2)
             await worker.attach("q")
@@ -101,7 +101,7 @@ IN_ORDER: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_refusals_come_in_the_order_of_the_page(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             for body, code in IN_ORDER:
                 await ada.transport.send(json.dumps({"ref": 1, **body}))

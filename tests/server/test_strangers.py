@@ -105,13 +105,13 @@ def asyncio_client(url: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("client", [sync_client, asyncio_client])
 async def test_strangers_clients_are_served(url: str, client: Callable[[str], list[dict[str, Any]]]) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         check(await trio.to_thread.run_sync(client, url))
 
 
 async def test_clients_of_trio_websocket_are_served(url: str) -> None:
     headers = [(b"Authorization", f"Bearer {tenant('ada')}".encode())]
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio_websocket.open_websocket_url(
             url, client_tls(url), subprotocols=[SUBPROTOCOL], extra_headers=headers
         ) as socket:

@@ -30,7 +30,7 @@ SUPERSEDED = (4002, "a newer worker has this name")
 @asynccontextmanager
 async def two_servers(store: str) -> AsyncIterator[tuple[Served, Served]]:
     """Two servers of a store, with long leases in the queue q."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(store) as one, running(store) as two, raw(one, OPERATOR) as operator:
             await operator.ask("configure", queue="q", settings={"lease_ms": 3_600_000})
             yield one, two
@@ -219,7 +219,7 @@ async def test_two_that_attach_at_the_same_time_do_not_both_stay(
 
     monkeypatch.setattr(Store, "tell_workers", together)
     await served.app.store.order_of_worker("", "mill", 1_000)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as old, raw(served, WORKER) as young:
 
             async def attach(worker: Raw, started: int) -> None:
@@ -388,7 +388,7 @@ async def test_the_sdk_ends_when_it_is_drained(served: Served) -> None:
         began.set()
         await finish.wait()
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             raw(served, tenant("ada")) as ada,
             raw(served, OPERATOR) as operator,

@@ -25,7 +25,7 @@ __all__ = ["anew"]
 
 
 async def test_tenants_tell_their_counts_their_shares_and_their_waits(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             asked(server_store) as (served, client),
             raw(served, tenant("ada")) as ada,
@@ -125,7 +125,7 @@ async def test_hundreds_of_tenants_make_the_page_no_longer(server_store: str) ->
 
 
 async def test_a_tenant_cannot_pass_for_the_others_or_break_the_page(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with asked(server_store) as (served, client):
             for name in ("other", "Other", "others", "+Inf", "a@b+c.d-e_f"):
                 async with raw(served, tenant(name)) as one:
@@ -143,7 +143,7 @@ async def test_tenants_of_few_queues_are_told_and_a_deleted_queue_breaks_nothing
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "TENANT_QUEUES", 2)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             asked(server_store) as (served, client),
             raw(served, tenant("ada")) as ada,
