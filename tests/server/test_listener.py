@@ -16,6 +16,7 @@ from fairq.server import listener as module
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.wire.endings import Disconnected
+from tests.server.http.harness import read_all, read_until
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Refused, open_fds, raw, running, tenant, url_of
@@ -42,26 +43,6 @@ async def socket(served: Served) -> AsyncIterator[trio.SocketStream]:
         yield stream
     finally:
         await trio.aclose_forcefully(stream)
-
-
-async def read_all(stream: trio.SocketStream) -> bytes:
-    """Read until the server closes."""
-    data = b""
-    with suppress(trio.BrokenResourceError), trio.fail_after(60):
-        while more := await stream.receive_some():
-            data += more
-    return data
-
-
-async def read_until(stream: trio.SocketStream, end: bytes) -> bytes:
-    """Read until some bytes have come."""
-    data = b""
-    with trio.fail_after(60):
-        while end not in data:
-            more = await stream.receive_some()
-            assert more, data
-            data += more
-    return data
 
 
 def frame(opcode: int, payload: bytes, *, final: bool = True) -> bytes:

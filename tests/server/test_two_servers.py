@@ -111,16 +111,3 @@ async def test_when_one_server_stops_the_other_goes_on_with_what_it_left(server_
             assert {task["id"] for task in await heir.pushed(2)} <= {"a", "b", "c"}  # `goes` is gone, without a word
             await ada.enqueue("q", ["d"])
             assert (await heir.pushed())[0]["id"] == "d"
-
-
-@pytest.mark.usefixtures("quick_floor")
-async def test_leases_of_a_server_that_vanished_are_reaped_by_another(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store) as stays, raw(stays, OPERATOR) as operator, raw(stays, WORKER) as worker:
-            await operator.ask("configure", queue="q", settings={"lease_ms": 200})
-            async with raw(stays, tenant("ada")) as ada:
-                await ada.enqueue("q", ["a"])
-            assert len((await stays.app.store.claim("q", "vanished", 1)).leases) == 1
-            await worker.attach("q", credit=1)
-            (task,) = await worker.pushed()
-            assert (task["id"], task["attempt"]) == ("a", 2)

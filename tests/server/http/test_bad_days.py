@@ -18,8 +18,6 @@ from fairq.server.http import bodies, guard, listener, stream
 from fairq.server.http.problems import STATUS
 from fairq.server.net.admission import Admission
 from fairq.server.run import Served
-from fairq.tokens import hash_token, make_token
-from fairq.wire.terms import Role
 from tests.server.harness import OPERATOR, PRODUCER, WORKER, open_fds, raw
 from tests.store.waiting import wait_until
 
@@ -77,7 +75,7 @@ async def test_a_bad_body_is_refused_where_it_is_bad(served: Served) -> None:
 
 async def test_a_body_too_large_is_refused_and_its_client_reads_why(served: Served) -> None:
     long = b'{"payload": "' + b"x" * (3 << 20) + b'"}'
-    content: Any = {"length": long, "bomb": gzip.compress(b" " * (8 << 20)), "payload": long[: 1500 << 10] + b'"}'}
+    content: Any = {"length": long, "payload": long[: 1500 << 10] + b'"}'}
 
     async def chunks() -> Any:
         for start in range(0, len(long), 65_536):
@@ -85,9 +83,8 @@ async def test_a_body_too_large_is_refused_and_its_client_reads_why(served: Serv
 
     with trio.fail_after(60):
         async with api(served) as ada:
-            for kind in ("length", "chunks", "bomb", "payload"):
-                headers = {**JSON, **({"Content-Encoding": "gzip"} if kind == "bomb" else {})}
-                answer = await ada.post(TASKS, content=chunks() if kind == "chunks" else content[kind], headers=headers)
+            for kind in ("length", "chunks", "payload"):
+                answer = await ada.post(TASKS, content=chunks() if kind == "chunks" else content[kind], headers=JSON)
                 check_problem(answer, 413, "too_large", "payload" if kind == "payload" else "body")
                 check(await ada.post(TASKS, json={"payload": 1}), 201)
 
@@ -332,25 +329,6 @@ async def test_a_server_that_is_killed_keeps_a_slow_reader_no_longer(server_stor
             await client.send_all(head("GET", "/v1/queues/q/next?count=20"))
             await client.receive_some(10)
     await trio.aclose_forcefully(client)
-
-
-async def test_a_revoked_token_is_known_no_more(served: Served) -> None:
-    id, token = make_token(Role.TENANT)
-    async with raw(served, OPERATOR) as operator, api(served, token) as ada:
-        await operator.ask("create_token", id=id, role="tenant", hash=hash_token(token), tenant="ada")
-        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
-        answers = []
-
-        async def wait() -> None:
-            answers.append(await ada.get(f"{TASKS}/t", params={"wait": 60}))
-
-        with trio.fail_after(60):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                await wait_until(lambda: len(_connections_of(served)) == 1)
-                await operator.ask("revoke_token", id=id)
-        check_problem(answers[0], 401, "unauthorized")
-        check_problem(await ada.get(f"{TASKS}/t"), 401, "unauthorized")
 
 
 async def test_no_path_no_method_and_what_a_path_can(served: Served) -> None:

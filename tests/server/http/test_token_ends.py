@@ -60,6 +60,8 @@ async def test_what_waits_is_refused_when_the_token_is_revoked(served: Served, r
                 await wait_until(lambda: waits(served) >= 1)
                 await revoke()
             check_problem(answers[0], 401, "unauthorized")
+            async with api(served, token) as client:
+                check_problem(await client.get(f"{TASKS}/t"), 401, "unauthorized")
             async with raw(served, WORKER) as worker:  # nothing was taken along
                 await worker.attach("q", credit=1)
                 if role is Role.TENANT:
