@@ -7,12 +7,12 @@ from functools import cache
 
 import pytest
 
-from fairq.server.dashboard import site
+from fairq.server.dashboard import site, writing
 
 
 @pytest.fixture(scope="session", autouse=True)
 def templates() -> Iterator[None]:
     """Make one environment per process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site, "make_environment", cache(site.make_environment))
+        patch.setattr(site, "make_environment", cache(writing.make_environment))
         yield
