@@ -31,8 +31,9 @@ from fairq.server.settings import Settings
 from fairq.wire.terms import TIMEOUT_S, Role
 
 from .harness import WORKER, raw, running, tenant, url_of
+from .http.harness import read_all
 from .test_connection import SlowClient, ask, connected
-from .test_listener import read_all, socket
+from .test_listener import socket
 
 ADA, WORKERS = Identity(Role.TENANT, "ada"), Identity(Role.WORKER)
 OUTSIDE = "203.0.113.7"
