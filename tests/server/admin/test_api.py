@@ -37,7 +37,7 @@ async def asked(served: Served, token: str | None = OPERATOR) -> AsyncIterator[h
     assert served.admin is not None
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     base = f"http://{served.admin.host}:{served.admin.port}"
-    async with httpx.AsyncClient(base_url=base, headers=headers, timeout=20, verify=False) as client:
+    async with httpx.AsyncClient(base_url=base, headers=headers, timeout=60, verify=False) as client:
         yield client
 
 

@@ -36,7 +36,7 @@ async def scraped(store: str, **settings: Any) -> AsyncIterator[tuple[Served, ht
     async with running(store, **{"metrics_port": 0, **settings}) as served:
         assert served.metrics is not None
         base = f"http://{served.metrics.host}:{served.metrics.port}"
-        async with httpx.AsyncClient(base_url=base, timeout=20, verify=False) as client:
+        async with httpx.AsyncClient(base_url=base, timeout=60, verify=False) as client:
             yield served, client
 
 

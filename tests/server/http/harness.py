@@ -12,7 +12,7 @@ import trio
 from fairq.server.run import Served
 from tests.server.harness import running
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @asynccontextmanager
