@@ -31,8 +31,9 @@ from fairq.server.settings import Settings
 from fairq.wire.terms import TIMEOUT_S, Role
 
 from .harness import WORKER, raw, running, tenant, url_of
+from .http.harness import read_all
 from .test_connection import SlowClient, ask, connected
-from .test_listener import read_all, socket
+from .test_listener import socket
 
 ADA, WORKERS = Identity(Role.TENANT, "ada"), Identity(Role.WORKER)
 OUTSIDE = "203.0.113.7"
@@ -117,7 +118,7 @@ async def test_the_oldest_handshake_of_the_address_with_most_gives_way() -> None
 async def test_silent_connections_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_HANDSHAKES", 3)
     monkeypatch.setattr("fairq.server.listener.HANDSHAKE_S", 3600.0)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with socket(served) as first, socket(served), socket(served), socket(served):
             assert await read_all(first) == b"", "it was the oldest"
             async with raw(served, tenant("ada")) as client:
@@ -126,7 +127,7 @@ async def test_silent_connections_keep_nobody_out(served: Served, monkeypatch: p
 
 async def test_a_tenant_with_too_many_connections_is_told_when_to_try_again(server_store: str) -> None:
     async with running(server_store, connections_per_tenant=1) as served:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             async with raw(served, tenant("ada")), raw(served, tenant("bob")), raw(served, WORKER):
                 with pytest.raises(Unavailable, match="at most 1 for one tenant"):
                     async with dial(Target.parse(url_of(served)), tenant("ada")):
@@ -151,7 +152,7 @@ async def test_a_client_faster_than_its_tenant_may_be_is_read_more_slowly(
 
     monkeypatch.setattr(Usage, "take", note)
     async with running(server_store, requests_per_second=3) as served:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             async with (
                 raw(served, tenant("ada")) as one,
                 raw(served, tenant("ada")) as two,

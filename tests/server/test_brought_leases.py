@@ -52,7 +52,7 @@ async def extend(worker: Raw, queue: str, task: dict[str, Any]) -> list[str]:
 
 
 async def test_a_queue_under_repair_keeps_a_worker_out_of_no_other(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served:
             one, other = await broken(served)
             number = await begin_repair(served)
@@ -74,7 +74,7 @@ async def test_a_queue_under_repair_keeps_a_worker_out_of_no_other(server_store:
 
 
 async def test_the_next_extension_tells_that_the_lease_was_lost_meanwhile(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served, running(server_store) as elsewhere:
             one, _ = await broken(served)
             number = await begin_repair(served)
@@ -95,7 +95,7 @@ async def test_a_node_that_is_away_keeps_a_worker_out_of_no_other_queue(
 ) -> None:
     async with running(server_store, reconnect_grace=LONG) as served:
         one, other = await broken(served)
-        with monkeypatch.context() as patched, trio.fail_after(30):
+        with monkeypatch.context() as patched, trio.fail_after(60):
             fail_queue(patched, error("the node is away"))
             async with raw(served, WORKER) as again:
                 leases = [lease("p", one), lease("q", other)]
@@ -106,7 +106,7 @@ async def test_a_node_that_is_away_keeps_a_worker_out_of_no_other_queue(
 
 
 async def test_what_trying_again_would_not_mend_is_refused(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served:
             one, other = await broken(served)
             fail_queue(monkeypatch, NotFound("no such thing"))
@@ -129,7 +129,7 @@ def fail_queue(monkeypatch: pytest.MonkeyPatch, error: FairqError) -> None:
 
 
 async def test_a_lease_that_was_taken_over_once_is_given_back_though_it_was_not_taken_again(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served:
             one, _ = await broken(served)
             async with raw(served, WORKER) as again:
@@ -146,7 +146,7 @@ async def test_a_lease_that_was_taken_over_once_is_given_back_though_it_was_not_
 
 
 async def test_of_a_tasks_leases_only_the_last_one_is_kept_untaken(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served:
             one, _ = await broken(served)
             number = await begin_repair(served)

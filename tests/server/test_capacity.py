@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attrs import define
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairq.model.tasks import Lease
@@ -54,6 +54,7 @@ def room_of(*workers: Idler) -> Capacity:
     return room
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12), st.integers(1, 40))
 def test_places_are_shared_out_as_evenly_as_there_is_room(sizes: list[tuple[int, int]], tasks: int) -> None:
     workers = [idler(credit, min(held, credit)) for credit, held in sizes]
@@ -77,14 +78,14 @@ def test_each_worker_has_its_turn() -> None:
 
 
 def test_thousands_of_idle_workers_are_not_asked_for_every_claim() -> None:
-    room = room_of(*(idler(1) for _ in range(5000)))
+    room = room_of(*(idler(1) for _ in range(1000)))
     Counted.asked = 0
-    assert (room.free(150), len(room.share(150)), room.offered) == (150, 150, 5000)
+    assert (room.free(150), len(room.share(150)), room.offered) == (150, 150, 1000)
     assert Counted.asked <= 2 * (150 + 1) * 2, "once by the room, once by the account"
 
 
 def test_thousands_of_full_workers_are_asked_once() -> None:
-    full = [idler(1, held=1) for _ in range(5000)]
+    full = [idler(1, held=1) for _ in range(1000)]
     room = room_of(*full)
     assert room.free(150) == 0
     Counted.asked = 0

@@ -93,7 +93,7 @@ async def test_replayed_letters_wait_inside_their_owners_share(served: Served) -
             assert (await operator.ask("replay", queue="q", ids=full))["outcomes"] == ["ok"] * 500
         await ada.enqueue("q", [f"a{n}" for n in range(20)])
         served_to: list[str] = []
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await worker.attach("q", credit=1)
             while len(served_to) < 60:
                 (task,) = await worker.pushed()

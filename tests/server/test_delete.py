@@ -35,12 +35,12 @@ async def test_a_tenant_that_makes_names_without_end_is_stopped_at_its_quota(
 ) -> None:
     refused = []
     async with raw(served, tenant("eve")) as eve, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-        for number in range(1000):
+        for number in range(130):
             try:
                 await eve.enqueue(f"q-{number}", ["a"], delay_ms=HOUR_MS)
             except Refused as error:
                 refused.append((error.code, error.field, error.frame.get("retry_in_ms")))
-        assert refused == [("quota_exceeded", "queues", None)] * 900
+        assert refused == [("quota_exceeded", "queues", None)] * 30
         assert len((await operator.ask("queues"))["queues"]) == 100
         assert len([key for key in client.scan_iter("fq:{q-*:queue")]) == 100
         assert set(served.app.ticker.due) <= {f"q-{number}" for number in range(100)}
@@ -89,7 +89,7 @@ async def test_the_list_says_who_made_a_queue(served: Served) -> None:
 
 @pytest.mark.usefixtures("no_polls")
 async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: str, client: redis.Redis) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             running(server_store) as one,
             running(server_store) as two,
@@ -123,7 +123,7 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: st
 async def test_workers_of_a_deleted_queue_are_told_to_stop_and_serve_it_when_it_is_made_anew(
     server_store: str, client: redis.Redis
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             running(server_store) as one,
             running(server_store) as two,
@@ -149,7 +149,7 @@ async def test_workers_of_a_deleted_queue_are_told_to_stop_and_serve_it_when_it_
 async def test_a_deletion_that_its_server_did_not_finish_is_finished_by_another(
     server_store: str, client: redis.Redis
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store) as stays, raw(stays, tenant("ada")) as ada, raw(stays, WORKER) as worker:
             async with running(server_store) as dies:
                 await worker.attach("q", credit=2)

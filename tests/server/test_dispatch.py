@@ -50,7 +50,7 @@ def note_claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await ada.enqueue("q", IDS)
             await worker.attach("q", credit=3)
@@ -69,7 +69,7 @@ async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Serv
 
 
 async def test_a_worker_without_credit_gets_nothing_and_nothing_is_claimed_for_it(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await worker.attach("q", credit=0)
             await ada.enqueue("q", IDS)
@@ -80,7 +80,7 @@ async def test_a_worker_without_credit_gets_nothing_and_nothing_is_claimed_for_i
 
 
 async def test_two_workers_share_what_there_is(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as one, raw(served, WORKER) as two, raw(served, tenant("ada")) as ada:
             await one.attach("q", credit=10)
             await two.attach("q", credit=10)
@@ -91,7 +91,7 @@ async def test_two_workers_share_what_there_is(served: Served) -> None:
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_task_that_comes_while_workers_wait_is_pushed_at_once(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=1)
             for id in IDS[:5]:
@@ -114,7 +114,7 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
             told.append(message)
         heard(self, channel, message)
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", ["made"])
             await worker.attach("q", credit=3)
@@ -135,7 +135,7 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
 
 
 async def test_tasks_are_covered_once_and_only_by_a_claim_that_leaves_at_once(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker:
             await worker.attach("q", credit=3)
             await worker.quiet()
@@ -153,7 +153,7 @@ async def test_tasks_are_covered_once_and_only_by_a_claim_that_leaves_at_once(se
 async def test_one_place_more_is_reserved_than_tasks_are_expected(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", ["made"])
             await worker.attach("q", credit=40)
@@ -187,7 +187,7 @@ async def test_a_hint_that_overtakes_the_claims_reply_is_not_lost(
 
     monkeypatch.setattr(Store, "claim", slow_claim)
     served.app.ticker.due.clear()
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=1)
             await claimed.wait()
@@ -213,7 +213,7 @@ async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
 
     monkeypatch.setattr(Store, "claim", slow_claim)
     monkeypatch.setattr(Store, "tick", tick_never)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("empty", "full", credit=1)
             await claimed.wait()
@@ -225,7 +225,7 @@ async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_worker_that_leaves_gives_its_leases_to_the_others_at_once(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as stays:
             await ada.enqueue("q", IDS[:4])
             async with raw(served, WORKER) as leaves:
@@ -239,7 +239,7 @@ async def test_a_worker_that_leaves_gives_its_leases_to_the_others_at_once(serve
 
 
 async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_letter(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await ada.enqueue("q", ["a"], max_attempts=1)
             async with raw(served, WORKER) as worker:
@@ -263,7 +263,7 @@ async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
         return outcomes
 
     monkeypatch.setattr(Store, "tick", tick_never)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker, trio.open_nursery() as nursery:
             await worker.attach("q", credit=2)
             await ada.enqueue("q", ["first"])
@@ -293,7 +293,7 @@ async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
 
     monkeypatch.setattr(Store, "claim", slow_to_answer)
     monkeypatch.setattr(Dispatcher, "stop", hear)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await worker.attach("q", credit=2)
             await ada.enqueue("q", ["a"])
@@ -308,7 +308,7 @@ async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
 
 
 async def test_a_queue_with_a_worker_is_listed_before_its_first_task(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, OPERATOR) as operator:
             await worker.attach("q", credit=1)
             (queue,) = (await operator.ask("queues"))["queues"]
@@ -333,7 +333,7 @@ async def test_workers_that_ask_for_many_queues_fill_no_line_to_the_store(
             under_way -= 1
 
     monkeypatch.setattr(Store, "tick", counted)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker:
             await worker.attach(*(f"q{number}" for number in range(100)), credit=500)
             for ref in range(101, 106):
@@ -344,7 +344,7 @@ async def test_workers_that_ask_for_many_queues_fill_no_line_to_the_store(
 
 
 async def test_two_queues_together_never_exceed_one_workers_credit(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             for queue in ("q1", "q2", "q3"):
                 await ada.enqueue(queue, [f"{queue}-{id}" for id in IDS])
@@ -372,7 +372,7 @@ async def test_two_queues_together_never_exceed_one_workers_credit(served: Serve
 
 
 async def test_a_lease_brought_along_is_extended_and_counts_as_credit(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as second:
             await ada.enqueue("q", IDS[:3])
             claim = await served.app.store.claim("q", "elsewhere", 1)
@@ -418,7 +418,7 @@ def settled_in_store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_what_another_worker_holds_is_stale_without_asking_the_store(
     served: Served, settled_in_store: list[str]
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as owner, raw(served, WORKER) as thief:
             await ada.enqueue("q", ["a", "b"])
             await owner.attach("q", credit=1, name="owner")
@@ -436,7 +436,7 @@ async def test_what_another_worker_holds_is_stale_without_asking_the_store(
 
 
 async def test_an_id_without_its_tenant_is_refused_and_not_gone(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await ada.enqueue("q", ["a"])
             await worker.attach("q", credit=1)
@@ -458,7 +458,7 @@ async def test_an_id_without_its_tenant_is_refused_and_not_gone(served: Served) 
 async def test_a_settlement_whose_answer_was_lost_is_repeated_though_the_lease_was_not_brought_along(
     server_store: str, where: str, is_done: bool
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:
             async with raw(one, WORKER) as half_open:
                 await ada.enqueue("q", ["a"])
@@ -473,7 +473,7 @@ async def test_a_settlement_whose_answer_was_lost_is_repeated_though_the_lease_w
 
 
 async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as old, raw(served, WORKER) as new:
             await ada.enqueue("q", ["a"])
             await old.attach("q", credit=1)
@@ -494,7 +494,7 @@ async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.server.dispatch.worker_account.OVER_S", 0.1)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             raw(served, tenant("ada")) as ada,
             raw(served, OPERATOR) as operator,
@@ -527,7 +527,7 @@ async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
             await may_tell.wait()
         return outcomes
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", ["a"])
             await worker.attach("q", credit=1)
@@ -563,7 +563,7 @@ async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_
             raise Unavailable("the store is away")
         return outcomes
 
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", ["a"])
             await worker.attach("q", credit=1)
@@ -579,7 +579,7 @@ async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_
 
 
 async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as new:
             async with raw(served, WORKER) as old:
                 await ada.enqueue("q", ["a"])
@@ -595,7 +595,7 @@ async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(serve
 async def test_a_late_owner_does_not_settle_another_task_of_the_same_id(served: Served) -> None:
     """The server of the late one still has the lease on its account: it is the store that refuses."""
     store = served.app.store
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as late,
             raw(served, WORKER) as owner, raw(served, WORKER) as third,
@@ -625,7 +625,7 @@ async def test_a_late_owner_does_not_settle_another_task_of_the_same_id(served: 
 async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(served: Served) -> None:
     """It never heard that the first was lost; its account is of the second."""
     store = served.app.store
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await ada.enqueue("q", ["a"], max_attempts=1)
             await worker.attach("q", credit=2)

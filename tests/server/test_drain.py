@@ -29,7 +29,7 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
             started.set()
         await finish.wait()
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", [f"id-{number}" for number in range(6)])
         async with trio.open_nursery() as nursery:
@@ -51,7 +51,7 @@ async def test_unfinished_tasks_are_released_and_their_attempt_does_not_count(
 ) -> None:
     for limit in ("app._GIVE_BACK_S", "net.connection.END_S"):  # it is the grace that ends it
         monkeypatch.setattr(f"fairq.server.{limit}", 3600.0)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await ada.enqueue("q", ["a"], max_attempts=1)
             await worker.attach("q", credit=1)
@@ -69,7 +69,7 @@ async def test_unfinished_tasks_are_released_and_their_attempt_does_not_count(
 
 
 async def test_a_draining_server_pushes_nothing_more_and_takes_settlements_still(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await ada.enqueue("q", ["a", "b", "c"])
             await worker.attach("q", credit=2)
@@ -86,7 +86,7 @@ async def test_a_draining_server_pushes_nothing_more_and_takes_settlements_still
 
 
 async def test_tenants_and_operators_are_told_and_closed_at_once(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await served.app.drain(3600.0)
             for client in (ada, operator):
@@ -98,7 +98,7 @@ async def test_tenants_and_operators_are_told_and_closed_at_once(served: Served)
 
 
 async def test_an_idle_worker_does_not_hold_up_the_drain(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker:
             await worker.attach("q", credit=5)
             await served.app.drain(3600.0)
@@ -107,7 +107,7 @@ async def test_an_idle_worker_does_not_hold_up_the_drain(served: Served) -> None
 
 
 async def test_what_is_asked_while_draining_is_refused_as_draining_and_not_as_a_mistake(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             for connection in served.app.connections:
                 connection.session.drain()
@@ -122,7 +122,7 @@ async def test_what_is_asked_while_draining_is_refused_as_draining_and_not_as_a_
 @pytest.mark.usefixtures("no_polls")
 @pytest.mark.parametrize("grace", [3600.0, 0.0])
 async def test_a_waiting_request_is_answered_before_the_connection_is_closed(served: Served, grace: float) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", ["a"])
             await ada.ask("open_batch", queue="q", id="b")
@@ -145,7 +145,7 @@ async def test_a_waiting_request_is_answered_before_the_connection_is_closed(ser
 
 @pytest.mark.usefixtures("no_polls")
 async def test_another_server_takes_over_what_a_drained_one_leaves(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             running(server_store) as other,
             raw(other, WORKER) as heir,
@@ -167,6 +167,6 @@ async def test_another_server_takes_over_what_a_drained_one_leaves(server_store:
 
 async def test_a_silent_client_is_told_why_its_connection_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.wire.session.TIMEOUT_S", 0.2)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker:
             assert await worker.closed() == (4003, "nothing was received for 50 s")

@@ -74,7 +74,7 @@ async def test_an_event_too_old_is_refused_with_where_the_feed_goes_on(served: S
 
 @pytest.mark.usefixtures("no_polls")
 async def test_an_answer_waits_for_the_first_event_of_that_tenant(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
             rows: list[dict[str, object]] = []
 
@@ -113,7 +113,7 @@ async def test_an_event_between_reading_and_waiting_is_not_missed(
         return page
 
     monkeypatch.setattr(Store, "events", late)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             rows = (await ada.ask("events", queue="q", timeout_ms=60_000))["events"]
     assert [page.newest for page in pages] == [0, 1]
@@ -122,7 +122,7 @@ async def test_an_event_between_reading_and_waiting_is_not_missed(
 
 @pytest.mark.usefixtures("no_polls")
 async def test_events_are_heard_at_another_server(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             running(server_store) as one,
             running(server_store) as other,
@@ -141,7 +141,7 @@ async def finish_when_waited_for(waiting: Served, finishing: Served) -> None:
 
 
 async def test_a_server_that_stops_says_so_to_those_who_wait(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
 
             async def stop() -> None:
@@ -159,7 +159,7 @@ async def test_queues_for_which_nobody_waits_any_more_are_forgotten(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.server.app._FORGET_S", 0.01)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await worker.attach("kept", credit=1)
             for n in range(20):
@@ -196,7 +196,7 @@ async def test_what_wakes_many_requests_of_a_client_has_few_of_them_read_at_once
             now -= 1
 
     monkeypatch.setattr(Store, "events", count)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             for ref in range(60):
                 await ada.send("events", ref=ref, queue="q", timeout_ms=60_000)

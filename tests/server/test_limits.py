@@ -17,7 +17,7 @@ NONE = dict.fromkeys(LIMIT_RANGES, 0) | {"queued": 10**7, "delayed": 10**7, "sto
 
 
 async def test_limits_are_set_told_and_taken_off(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
             body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 3, "rate": 0.5})
             assert body == {"previous": UNSET}
@@ -34,7 +34,7 @@ async def test_limits_are_set_told_and_taken_off(served: Served) -> None:
 
 
 async def test_a_limit_holds_and_a_higher_one_acts_at_once(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 2})
             await worker.attach("q", credit=10)
@@ -49,7 +49,7 @@ async def test_a_limit_holds_and_a_higher_one_acts_at_once(served: Served) -> No
 @pytest.mark.usefixtures("no_polls")
 async def test_a_rate_holds_and_the_next_token_wakes_the_worker(served: Served) -> None:
     """The ticker is told by the claim when tokens come: its next round would be in an hour."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", tenant="ada", limits={"rate": 20, "burst": 1})
             await worker.attach("q", credit=20)
@@ -61,7 +61,7 @@ async def test_a_rate_holds_and_the_next_token_wakes_the_worker(served: Served) 
 
 
 async def test_other_tenants_do_not_wait_for_one_that_is_out_of_tokens(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", tenant="ada", limits={"rate": 1 / 60, "burst": 1})
             await ada.enqueue("q", IDS)
@@ -75,7 +75,7 @@ async def test_other_tenants_do_not_wait_for_one_that_is_out_of_tokens(served: S
 
 
 async def test_what_is_too_much_is_refused_with_the_limit_and_when_to_come_again(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", limits={"queued": 5})
             assert await ada.enqueue("q", IDS[:5]) == ["ok"] * 5
@@ -87,7 +87,7 @@ async def test_what_is_too_much_is_refused_with_the_limit_and_when_to_come_again
 
 
 async def test_a_schedule_of_a_tenant_that_has_too_much_goes_on_without_a_task(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", tenant="ada", limits={"queued": 1})
             await ada.enqueue("q", ["a"])
@@ -103,7 +103,7 @@ async def test_a_schedule_of_a_tenant_that_has_too_much_goes_on_without_a_task(s
 
 
 async def test_a_guaranteed_tenant_is_served_first(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", IDS)
             async with raw(served, tenant("bob")) as bob:

@@ -50,7 +50,7 @@ async def wall(worker: Raw, lease: dict[str, Any]) -> None:
 
 
 async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as mine, raw(served, WORKER) as other, raw(served, tenant("ada")) as ada:
             await mine.attach("q", credit=2, name="mine")
             task = await leased(mine, ada)
@@ -75,7 +75,7 @@ async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(serve
 
 async def test_a_retry_that_comes_long_after_the_task_it_made_has_ended_makes_no_second(served: Served) -> None:
     """The target has forgotten the id by then; the task that is tried again has not."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=2)
             task = await leased(worker, ada)
@@ -91,7 +91,7 @@ async def test_a_retry_that_comes_long_after_the_task_it_made_has_ended_makes_no
 
 
 async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
             id, text = make_token(Role.WORKER)
             await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
@@ -111,7 +111,7 @@ async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(served: 
 
 
 async def test_one_request_enqueues_for_many_leases_and_refuses_tenants_apart(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
             await worker.attach("q", "r", credit=9)
             one, two, theirs = await leased(worker, ada), await leased(worker, ada, "b"), await leased(worker, bob)
@@ -152,7 +152,7 @@ async def wait_delivered(store: Store, queue: str = "q") -> None:
 
 @pytest.mark.usefixtures("no_polls")
 async def test_links_arrive_at_once_and_wake_a_worker_of_their_queue(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, WORKER) as after, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=1, name="one")
             await after.attach("next", credit=5, name="two")
@@ -177,7 +177,7 @@ async def test_a_server_that_dies_on_the_way_loses_and_doubles_no_link(
     monkeypatch.setattr("fairq.server.timers.ticker._DISCOVER_S", 0.1)
     monkeypatch.setattr("fairq.server.timers.outbox.HOLD_MS", 200)
     dead = trio.Event()
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store) as doomed:
             real: Callable[..., Awaitable[Any]] = getattr(Store, point)
 
@@ -220,7 +220,7 @@ def dying_with(dead: trio.Event, doomed: Served, real: Callable[..., Awaitable[A
 async def test_two_servers_deliver_each_link_once(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.server.timers.ticker._DISCOVER_S", 0.1)
     monkeypatch.setattr("fairq.server.timers.outbox.HOLD_MS", 1)  # both take all of them, again and again
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             running(server_store) as one,
             running(server_store) as two,
@@ -239,7 +239,7 @@ async def test_two_servers_deliver_each_link_once(server_store: str, monkeypatch
 
 @pytest.mark.usefixtures("quick_floor")
 async def test_what_the_target_never_takes_is_a_dead_letter_that_can_be_replayed(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=1)
             task = await leased(worker, ada)
@@ -268,7 +268,7 @@ async def test_a_link_to_a_queue_that_is_being_deleted_arrives_when_it_is_made_a
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.server.timers.outbox._BACKOFF_MS", 50)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         store = served.app.store
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await ada.enqueue("next", ["old"])
@@ -314,7 +314,7 @@ async def test_ticks_and_other_deliveries_go_on_while_one_hangs(
     for name in ("DELIVER_S", "_DELIVER_S"):
         monkeypatch.setattr(f"fairq.server.timers.outbox.{name}", float("inf"), raising=False)
     hang = Hang(monkeypatch, "stuck")
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
             await worker.attach("q", "next", credit=9)
             await worker.settle("q", "ack", await leased(worker, ada), links=[{**LINK, "queue": "stuck"}])
@@ -340,7 +340,7 @@ async def test_few_calls_wait_for_a_queue_that_hangs_and_the_rest_is_put_off(
     monkeypatch.setattr(outbox, "_BACKOFF_MS", 50)
     monkeypatch.setattr(outbox, "_BACKOFF_CAP_MS", 100)
     hang = Hang(monkeypatch, "stuck")
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker:
             await worker.attach("q", credit=100)
             for n in range(20):
@@ -374,7 +374,7 @@ async def test_no_more_is_taken_while_a_server_has_enough_in_hand(
     monkeypatch.setattr(outbox, "HOLD_MS", 200)
     monkeypatch.setattr(outbox, "DELIVER_S", float("inf"))
     hang = Hang(monkeypatch, "stuck")
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=9)
             for n in range(3):
@@ -399,7 +399,7 @@ async def test_one_tenants_many_links_do_not_hold_up_anothers(served: Served, mo
         taken.append([link.tenant for link in links])
         return links
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
             await worker.attach("q", credit=9)
             many, one = await leased(worker, ada), await leased(worker, bob, "b")
@@ -423,7 +423,7 @@ def _fcall(verb: str, queue: str, *args: Any) -> tuple[Any, ...]:
 
 @pytest.mark.usefixtures("quick_floor")
 async def test_those_that_fit_are_delivered_though_others_do_not(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         store = served.app.store
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await operator.ask("set_limits", queue="next", tenant="ada", limits={"queued": 2})

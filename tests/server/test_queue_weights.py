@@ -41,7 +41,7 @@ async def test_a_workers_time_goes_to_its_queues_by_weight(served: Served, monke
 
     app.task("a", weight=3)(work)
     app.task("b")(work)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
             await client.enqueue_many("a", [0.02] * 500)
             await client.enqueue_many("b", [0.06] * 500)
@@ -56,7 +56,7 @@ async def test_a_workers_time_goes_to_its_queues_by_weight(served: Served, monke
 
 @pytest.mark.usefixtures("no_polls")
 async def test_no_slot_idles_when_only_one_queue_has_work(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await worker.attach("a", "b", credit=8, weights=[1000, 1])
             await worker.quiet()
@@ -69,7 +69,7 @@ async def test_no_slot_idles_when_only_one_queue_has_work(served: Served) -> Non
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_queue_that_runs_dry_leaves_its_slots_to_the_other(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             for queue in ("a", "b"):
                 await ada.enqueue(queue, [f"{queue}-{n}" for n in range(40)])
@@ -102,7 +102,7 @@ async def test_a_queue_whose_claims_fail_leaves_its_slots_to_the_other(
             raise Unavailable("the node is away")
         return await claim(self, queue, *args, **more)
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             for queue in ("a", "b"):
                 await ada.enqueue(queue, [f"{queue}-{n}" for n in range(8)])
@@ -135,7 +135,7 @@ async def test_two_workers_with_other_weights_take_all_there_is(served: Served) 
     for app, weight in ((one, 5.0), (two, 0.2)):
         app.task("a", weight=weight)(work)
         app.task("b")(work)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with fairq.open_client(url_of(served), token=tenant("ada")) as client, working(one), working(two):
             for queue in ("a", "b"):
                 await client.enqueue_many(queue, range(100))
@@ -164,7 +164,7 @@ async def test_a_worker_may_serve_some_of_its_apps_queues(served: Served) -> Non
 
     app.task("a")(work)
     app.task("b")(work)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with fairq.open_client(url_of(served), token=tenant("ada")) as client, working(app):
             await client.enqueue("a", 1)
             await client.enqueue("b", 1)

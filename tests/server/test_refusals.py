@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, get_args, get_origin, get_type_hints
 
 import orjson
+import pytest
 import redis
 import trio
 from attrs import asdict, define
@@ -41,6 +42,12 @@ TOKENS = {
 }
 LEFT_BY_CONNECTIONS = (b"fq:servers", b"fq:workers:", b"fq:{audit}:", b"fq:{audit-of-tenants}:")
 HOUR_MS = 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def quiet_server(monkeypatch: pytest.MonkeyPatch, no_polls: None) -> None:
+    """Servers that write nothing by themselves, however long a test takes."""
+    monkeypatch.setattr("fairq.server.stats.recorder.INTERVAL_S", 3600.0)
 
 
 @define(eq=False)

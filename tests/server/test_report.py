@@ -133,7 +133,7 @@ async def test_most_of_the_dwell_goes_to_what_held_the_tasks(
     served: Served, store_clock: StoreClock, name: str
 ) -> None:
     reason, run = RUNS[name]
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             raw(served, tenant("ada")) as ada,
             raw(served, tenant("bob")) as bob,
@@ -160,7 +160,7 @@ async def test_one_may_ask_about_oneself_and_an_operator_about_anybody(served: S
 
 
 async def test_the_share_is_told_as_all_servers_have_added_it(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             raw(served, tenant("ada")) as ada,
             raw(served, OPERATOR) as operator,
@@ -179,7 +179,7 @@ async def test_the_share_is_told_as_all_servers_have_added_it(served: Served) ->
 
 
 async def test_any_server_tells_what_tasks_waited_for_at_all(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             running(server_store) as one,
             running(server_store) as two,

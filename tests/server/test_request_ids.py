@@ -9,6 +9,7 @@ import trio
 from structlog.testing import capture_logs
 
 from fairq.server.net.admission import Rate
+from fairq.server.net.refusals import LINES_AT_ONCE
 from fairq.server.run import Served
 from tests.server.harness import Refused, raw, tenant
 from tests.server.http.harness import api, check_problem, serving
@@ -25,7 +26,7 @@ async def break_(*_: Any) -> None:
 
 
 async def test_a_refused_request_of_a_websocket_is_logged_by_session_and_ref(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             with capture_logs() as lines, pytest.raises(Refused) as refused:
                 await ada.ask("enqueue", queue="No", tasks=[])
@@ -39,7 +40,7 @@ async def test_a_refused_request_of_a_websocket_is_logged_by_session_and_ref(ser
 
 
 async def test_an_internal_error_names_its_request(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             monkeypatch.setattr(type(served.app.store), "peek", break_)
             with capture_logs() as lines, pytest.raises(Refused) as refused:
@@ -50,7 +51,7 @@ async def test_an_internal_error_names_its_request(served: Served, monkeypatch: 
 
 
 async def test_http_requests_have_an_id_that_a_caller_may_bring(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with serving(server_store) as served, api(served) as ada:
             for brought, kept in (("abc-1/2", True), ("a" * 129, False), ("two words", False), ("\x7f", False)):
                 with capture_logs() as lines:
@@ -65,7 +66,7 @@ async def test_http_requests_have_an_id_that_a_caller_may_bring(server_store: st
 async def test_an_internal_error_over_http_names_its_request(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with serving(server_store) as served, api(served) as ada:
             monkeypatch.setattr(type(served.app.store), "tasks", break_)
             with capture_logs() as lines:
@@ -79,23 +80,24 @@ async def test_an_internal_error_over_http_names_its_request(
 
 
 async def test_a_refused_handshake_is_logged_with_its_id(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         with capture_logs() as lines, pytest.raises(BaseException, match=r"401|unknown"):
             async with raw(served, "fq_wrong"):
                 raise AssertionError("it was let in")
         assert len(told(lines, "connection refused")[0]["request"]) == 16
 
 
-async def test_a_flood_of_refusals_does_not_fill_the_log(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    with trio.fail_after(30):
+async def test_a_flood_of_refusals_does_not_fill_the_log(served: Served) -> None:
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
+            served.app.refusals._rate = Rate(1e-6, LINES_AT_ONCE)  # however long the test takes
             with capture_logs() as lines:
-                for _ in range(200):
+                for _ in range(60):
                     with pytest.raises(Refused):
                         await ada.ask("enqueue", queue="No", tasks=[])
-            assert len(told(lines)) < 150
-            assert served.app.refusals.counts["bad_request"] == 200
+            assert len(told(lines)) == LINES_AT_ONCE
+            assert served.app.refusals.counts["bad_request"] == 60
             served.app.refusals._rate = Rate(1, 1)
             with capture_logs() as lines, pytest.raises(Refused):
                 await ada.ask("enqueue", queue="No", tasks=[])
-            assert told(lines)[0]["unlogged"] > 50
+            assert told(lines)[0]["unlogged"] == 60 - LINES_AT_ONCE

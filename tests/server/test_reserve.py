@@ -20,7 +20,7 @@ async def slots_told(operator: Raw) -> tuple[int, int, int]:
 
 @pytest.mark.usefixtures("no_polls")
 async def test_kept_slots_are_for_those_that_have_nothing_running(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             raw(served, OPERATOR) as operator,
             raw(served, tenant("ada")) as ada,
@@ -50,7 +50,7 @@ async def test_kept_slots_are_for_those_that_have_nothing_running(served: Served
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_max_share_grows_when_a_worker_comes(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             raw(served, OPERATOR) as operator,
             raw(served, tenant("ada")) as ada,
@@ -68,7 +68,7 @@ async def test_a_max_share_grows_when_a_worker_comes(served: Served) -> None:
 
 async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_registry, "_GATHER_S", 0.01)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store) as one, running(server_store) as two, raw(two, OPERATOR) as operator:
             await operator.ask("configure", queue="q", settings={"reserve": 20})
             async with raw(one, WORKER) as worker:

@@ -239,7 +239,7 @@ async def test_a_server_takes_what_is_good_and_within_bounds_refuses_nonsense_an
 async def test_frames_with_payloads_beside_them_are_valid(
     served: Served, conversations: dict[ServerSession, Conversation]
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             tasks = [{"id": "long", "payload": "x" * MAX_INLINE_BYTES, "tenant": None}]
             await ada.ask("enqueue", queue="q", tasks=tasks)

@@ -66,7 +66,7 @@ async def traced(server_store: str) -> AsyncIterator[Traced]:
 
 
 async def test_a_push_is_in_the_trace_of_its_task_and_linked_to_the_claim(traced: Traced) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
             await ada.enqueue("q", [SECRET], trace=GIVEN)
             await worker.attach("q", name="anna")
@@ -90,7 +90,7 @@ async def test_a_push_is_in_the_trace_of_its_task_and_linked_to_the_claim(traced
 
 
 async def test_one_claim_has_a_span_with_a_link_for_each_traced_task(traced: Traced) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
             tasks = [{"id": f"t{n}", "payload": n, "trace": GIVEN if n % 2 else UNSAMPLED} for n in range(8)]
             await ada.ask("enqueue", queue="q", tasks=[*tasks, {"id": "none", "payload": 0}])
@@ -106,7 +106,7 @@ async def test_one_claim_has_a_span_with_a_link_for_each_traced_task(traced: Tra
 
 
 async def test_claims_without_a_recorded_trace_have_no_spans(traced: Traced) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
             await ada.enqueue("q", ["a"])
             await ada.enqueue("q", ["b"], trace=UNSAMPLED)
@@ -117,7 +117,7 @@ async def test_claims_without_a_recorded_trace_have_no_spans(traced: Traced) -> 
 
 
 async def test_each_attempt_has_a_push_of_its_own(traced: Traced) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
             await ada.enqueue("q", ["a"], trace=GIVEN)
             await worker.attach("q")
@@ -131,7 +131,7 @@ async def test_each_attempt_has_a_push_of_its_own(traced: Traced) -> None:
 async def test_a_push_lasts_until_the_socket_has_taken_it(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker does not read, and the tasks are more than the sockets' buffers hold."""
     monkeypatch.setattr(connection, "MAX_UNSENT_BYTES", 1 << 30)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
             for n in range(24):
                 await ada.ask("enqueue", queue="q", tasks=[{"id": f"t{n}", "payload": "x" * 900_000, "trace": GIVEN}])
@@ -149,7 +149,7 @@ async def test_a_push_to_a_connection_that_ends_first_is_an_error(
     server_store: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "MAX_UNSENT_BYTES", 1 << 30)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             traced_server(server_store, reconnect_grace=0) as traced,
             raw(traced.served, tenant("ada")) as ada,
@@ -176,7 +176,7 @@ async def test_a_push_to_a_connection_that_ends_first_is_an_error(
 async def test_tasks_over_http_have_a_push_too(traced: Traced) -> None:
     assert traced.served.http is not None
     base = f"http://{traced.served.http.host}:{traced.served.http.port}"
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {WORKER}"}, timeout=20) as client,
             raw(traced.served, tenant("ada")) as ada,
@@ -191,7 +191,7 @@ async def test_tasks_over_http_have_a_push_too(traced: Traced) -> None:
 
 async def test_a_server_that_is_not_told_to_makes_no_spans(served: Served) -> None:
     assert served.app.tracing is None
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await ada.enqueue("q", ["a"], trace=GIVEN)
             await worker.attach("q")

@@ -25,7 +25,7 @@ from .harness import OPERATOR, WORKER, raw, running, tenant
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_delayed_task_starts_when_it_is_due_and_not_before(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=10)
             await ada.enqueue("q", ["a"], delay_ms=250)
@@ -42,7 +42,7 @@ async def test_a_delayed_task_starts_when_it_is_due_and_not_before(served: Serve
 
 @pytest.mark.usefixtures("quick_floor")
 async def test_a_delayed_task_of_another_server_is_found_at_the_floor(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store) as served, raw(served, WORKER) as worker:
             await worker.attach("q", credit=1)
             await served.app.store.enqueue("q", "ada", [NewTask("a", b"1", delay_ms=100)])  # as if elsewhere
@@ -53,7 +53,7 @@ async def test_a_delayed_task_of_another_server_is_found_at_the_floor(server_sto
 @pytest.mark.usefixtures("quick_floor")
 async def test_a_far_deadline_does_not_put_off_what_another_server_left(served: Served) -> None:
     """This server knows of a task due in a minute; leases that another had are still reaped within the floor."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as worker:
             await operator.ask("configure", queue="q", settings={"lease_ms": 100})
             await ada.enqueue("q", ["a"])
@@ -66,7 +66,7 @@ async def test_a_far_deadline_does_not_put_off_what_another_server_left(served: 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_retry_starts_after_its_delay(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=1)
             await ada.enqueue("q", ["a"])
@@ -79,7 +79,7 @@ async def test_a_retry_starts_after_its_delay(served: Served) -> None:
 
 
 async def test_a_task_that_expired_never_runs_and_is_a_dead_letter(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await ada.enqueue("q", ["waits", "delayed"], expires_in_ms=120)
             await ada.enqueue("q", ["never"], delay_ms=60, expires_in_ms=100)
@@ -99,7 +99,7 @@ async def test_a_task_that_expired_never_runs_and_is_a_dead_letter(served: Serve
 
 async def test_the_ticker_survives_the_loss_of_the_store(start_store: Callable[..., stores.LocalServer]) -> None:
     server = start_store()
-    with structlog.testing.capture_logs() as logs, trio.fail_after(30):
+    with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=5)
             await ada.enqueue("q", ["a"], delay_ms=1_000)

@@ -51,7 +51,7 @@ async def test_an_expired_token_is_refused_and_its_connections_end(
     served: Served, operator: Raw, clock: list[float], monkeypatch: pytest.MonkeyPatch, role: Role
 ) -> None:
     monkeypatch.setattr(revocations, "EXPIRY_S", 0.01)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         id, text = await make(operator, role, expires_in_ms=HOUR_MS)
         async with raw(served, text) as client:
             clock[0] = 3_599
@@ -71,7 +71,7 @@ async def test_the_expiry_of_a_token_is_kept_once_however_often_its_clients_conn
 ) -> None:
     monkeypatch.setattr(revocations, "EXPIRY_S", 0.01)
     kept = served.app.revocations
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         texts = [(await make(operator, Role.TENANT, expires_in_ms=HOUR_MS))[1] for _ in range(2)]
         for text in (*texts, *texts, *texts):
             async with raw(served, text):
@@ -85,7 +85,7 @@ async def test_the_expiry_of_a_token_is_kept_once_however_often_its_clients_conn
 
 
 async def test_an_expired_token_is_refused_over_http_with_its_own_code(server_store: str, clock: list[float]) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, http_port=0, admin_port=0) as served, raw(served, OPERATOR) as operator:
             assert served.http is not None
             assert served.admin is not None
@@ -93,13 +93,13 @@ async def test_an_expired_token_is_refused_over_http_with_its_own_code(server_st
             _, ann = await make(operator, Role.OPERATOR, expires_in_ms=HOUR_MS)
             clock[0] = 3_601
             for place, token, path in ((served.http, ada, "/v1/queues/q/limits"), (served.admin, ann, "/api/queues")):
-                async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as client:
+                async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, verify=False) as client:
                     answer = await client.get(f"http://{place.host}:{place.port}{path}")
                     assert (answer.status_code, answer.json()["code"]) == (401, "token_expired")
 
 
 async def test_labels_expiry_and_last_use_are_listed(served: Served, operator: Raw, server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         id, text = await make(operator, Role.TENANT, label="Ann's laptop", expires_in_ms=HOUR_MS)
         (row,) = (await operator.ask("list_tokens"))["tokens"]
         assert (row["label"], row["used_at_ms"]) == ("Ann's laptop", 0)
@@ -122,7 +122,7 @@ async def test_labels_expiry_and_last_use_are_listed(served: Served, operator: R
 async def test_a_connection_that_stays_open_is_a_use(
     served: Served, operator: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         id, text = await make(operator, Role.WORKER)
         async with raw(served, text) as worker:
             await served.app.token_uses.write()
@@ -141,7 +141,7 @@ async def test_uses_that_cannot_be_written_are_written_later(
     async def away(*_: object) -> None:
         raise FairqError("the store is away")
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         id, text = await make(operator, Role.TENANT)
         async with raw(served, text):
             pass
@@ -153,7 +153,7 @@ async def test_uses_that_cannot_be_written_are_written_later(
 
 
 async def test_records_of_earlier_versions_are_read(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         id, text = make_token(Role.TENANT)
         old = b'{"id":"%s","role":"tenant","hash":"%s","tenant":"ada","queues":null,"created_at_ms":5}'
         await served.app.store.write_token(id, old % (id.encode(), hash_token(text).encode()))
@@ -164,7 +164,7 @@ async def test_records_of_earlier_versions_are_read(served: Served) -> None:
 
 
 async def test_a_token_made_again_keeps_its_first_expiry(served: Served, clock: list[float]) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         id, text = make_token(Role.WORKER)
         record = TokenRecord(id, "worker", hash_token(text))
         await served.app.auth.create(record, HOUR_MS)

@@ -105,7 +105,7 @@ async def test_an_end_during_the_first_read_is_not_missed(served: Served, monkey
         return states
 
     monkeypatch.setattr(Store, "tasks", late)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             await add(served, "a", "b")
             await begin(ada, "a", "b")
@@ -114,7 +114,7 @@ async def test_an_end_during_the_first_read_is_not_missed(served: Served, monkey
 
 @pytest.mark.usefixtures("no_polls")
 async def test_who_has_ended_before_is_told_at_once_and_the_rest_when_the_time_is_up(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             await add(served, "a", "b")
             await finish(served, 1)
@@ -129,7 +129,7 @@ async def test_who_has_ended_before_is_told_at_once_and_the_rest_when_the_time_i
 async def test_a_lost_message_is_made_up_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.server.long_poll.POLL_S", 0.05)
     monkeypatch.setattr("fairq.server.long_poll.LongPolls.on_message", lambda *_: None)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             await add(served, "a", "b")
             await begin(ada, "a", "b")
@@ -154,7 +154,7 @@ async def test_long_results_come_in_several_frames_and_none_is_left_out(served: 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_server_that_stops_tells_what_it_knows_first(served: Served, read_ids: list[list[str]]) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             await add(served, "a", "b")
             await begin(ada, "a", "b")
@@ -187,7 +187,7 @@ async def test_each_id_counts_until_its_end_is_told(served: Served) -> None:
 
 
 async def test_nothing_is_watched_after_the_end(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada:
             await add(served, "a")
             await begin(ada, "a")

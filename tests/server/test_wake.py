@@ -54,7 +54,7 @@ class Several:
 
 @asynccontextmanager
 async def several(store: str) -> AsyncIterator[Several]:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             running(store) as near,
             running(store) as one,
@@ -143,7 +143,7 @@ async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str
 @pytest.mark.parametrize("goes", ["to another queue", "with its worker"])
 async def test_tasks_whose_room_has_gone_are_told_to_the_others(server_store: str, goes: str) -> None:
     """The one worker of the server at which they come has a place for either of two queues."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             running(server_store) as one,
             running(server_store) as two,
@@ -181,7 +181,7 @@ async def test_tasks_whose_room_has_gone_are_told_to_the_others(server_store: st
 
 async def test_the_claim_that_a_producers_task_is_promised_leaves_behind_it(server_store: str) -> None:
     """No other server is notified: a claim that left first would find nothing, and the task would wait for a tick."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store) as one, raw(one, PRODUCER) as shop, raw(one, WORKER) as near:
             tasks = [{"id": f"t{n}", "tenant": "ada", "payload": 1} for n in range(16)]
             await shop.ask("enqueue", queue="q", tasks=tasks[:1])

@@ -70,7 +70,7 @@ WAIT_FOR_A_CLOCK = ("the queue is closed", "the tenant is closed", "it starts la
 
 async def test_each_cause_is_told_to_its_tenant(served: Served) -> None:
     """Each in a queue and with a worker of its own."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             raw(served, tenant("ada")) as ada,
             raw(served, tenant("bob")) as bob,
@@ -106,7 +106,7 @@ async def test_one_may_ask_about_what_one_may_see(served: Served) -> None:
 
 
 async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             running(server_store) as one,
             running(server_store) as two,

@@ -69,7 +69,7 @@ def test_every_field_of_a_change_is_noted_or_left_out_for_a_reason() -> None:
 
 
 async def test_every_change_is_noted_with_who_when_from_where_and_no_secret(served: Served, server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with open_world(served, server_store) as world, raw(served, OPERATOR) as operator:
             for verb in (verb for verb in GOOD if REQUESTS[verb] in wire.CHANGES):
                 body = {name: value for name, value in good(verb, Role.OPERATOR).items() if name != "dry_run"}
@@ -88,7 +88,7 @@ async def test_every_change_is_noted_with_who_when_from_where_and_no_secret(serv
 
 
 async def test_a_change_tells_its_target_what_is_new_and_the_previous_value(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator:
             await operator.ask("set_weight", queue="q", tenant="ada", weight=2.5)
             await operator.ask("set_weight", queue="q", tenant="ada", weight=4)
@@ -105,7 +105,7 @@ async def test_a_change_tells_its_target_what_is_new_and_the_previous_value(serv
 
 
 async def test_it_is_read_page_by_page_filtered_and_on_from_a_change(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator:
             for n in range(5):
                 await operator.ask("set_weight", queue=f"q{n % 2}", tenant="ada", weight=n + 1)
@@ -129,7 +129,7 @@ async def test_it_is_read_page_by_page_filtered_and_on_from_a_change(served: Ser
 
 
 async def test_what_was_refused_is_noted_as_that(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator:
             with pytest.raises(Refused):
                 await operator.ask("set_weight", queue="q", tenant="ada", weight=0)
@@ -143,7 +143,7 @@ async def test_what_was_refused_is_noted_as_that(served: Served) -> None:
 
 
 async def test_tenants_fill_only_the_audit_of_tenants(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", ["a"])
             await ada.ask("schedule", queue="q", name="nightly", payload={"card": "4111"}, every_ms=60_000)
@@ -162,7 +162,7 @@ async def test_a_change_that_cannot_be_noted_is_not_carried_out(
     async def lost(*_: Any) -> None:
         raise OutcomeUnknown("the connection was lost")
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator:
             await operator.ask("set_weight", queue="q", tenant="ada", weight=2)
             with monkeypatch.context() as patch:
@@ -179,7 +179,7 @@ async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
     async def away(*_: Any) -> None:
         raise Unavailable("the store is away")
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator:
             with monkeypatch.context() as patch:
                 patch.setattr(Audit, "end", away)
@@ -203,7 +203,7 @@ async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
 
 
 async def test_each_change_is_a_line_of_the_log(served: Served) -> None:
-    with trio.fail_after(30), structlog.testing.capture_logs() as logs:
+    with trio.fail_after(60), structlog.testing.capture_logs() as logs:
         async with raw(served, OPERATOR) as operator:
             await operator.ask("set_weight", queue="q", tenant="ada", weight=2)
             await operator.ask("tenants", queue="q")
@@ -215,7 +215,7 @@ async def test_each_change_is_a_line_of_the_log(served: Served) -> None:
 
 async def test_requests_over_http_are_noted_with_their_own_address(server_store: str) -> None:
     """All requests of a token share one connection: its first address is not everyone's."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with running(server_store, http_port=0) as served, raw(served, OPERATOR) as operator:
             assert served.http is not None
             base = f"http://{served.http.host}:{served.http.port}"
@@ -230,7 +230,7 @@ async def test_requests_over_http_are_noted_with_their_own_address(server_store:
 async def test_a_page_carries_out_frames_until_its_token_is_revoked(served: Served) -> None:
     id, text = make_token(Role.OPERATOR)
     app = served.app
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with raw(served, OPERATOR) as operator:
             record = TokenRecord(id, "operator", hash_token(text), queues=["q"], label="Ann's dashboard")
             await app.auth.create(record)

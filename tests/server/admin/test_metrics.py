@@ -36,7 +36,7 @@ async def scraped(store: str, **settings: Any) -> AsyncIterator[tuple[Served, ht
     async with running(store, **{"metrics_port": 0, **settings}) as served:
         assert served.metrics is not None
         base = f"http://{served.metrics.host}:{served.metrics.port}"
-        async with httpx.AsyncClient(base_url=base, timeout=20, verify=False) as client:
+        async with httpx.AsyncClient(base_url=base, timeout=60, verify=False) as client:
             yield served, client
 
 
@@ -57,7 +57,7 @@ async def test_metrics_are_named_by_prometheus_rules(server_store: str) -> None:
 
 
 async def test_a_queue_tells_its_oldest_wait_its_dead_and_its_retries(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             asked(server_store) as (served, client),
             raw(served, tenant("ada")) as ada,
@@ -82,7 +82,7 @@ async def test_a_queue_tells_its_oldest_wait_its_dead_and_its_retries(server_sto
 
 
 async def test_refusals_are_counted_by_code(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with asked(server_store) as (served, client), raw(served, tenant("ada")) as ada:
             for _ in range(2):
                 with pytest.raises(Refused):

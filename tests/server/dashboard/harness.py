@@ -76,7 +76,7 @@ async def visited(store: str, **settings: Any) -> AsyncIterator[Site]:
     async with running(store, **{"admin_port": 0, **settings}) as served:
         assert served.admin is not None
         base = f"http://{served.admin.host}:{served.admin.port}"
-        async with httpx.AsyncClient(base_url=base, timeout=20, verify=False) as browser:
+        async with httpx.AsyncClient(base_url=base, timeout=60, verify=False) as browser:
             yield Site(served, browser)
 
 

@@ -127,7 +127,7 @@ async def test_a_page_finds_tenants_by_the_names_that_are_kept(
 ) -> None:
     monkeypatch.setattr(module, "STEP", 50)
     monkeypatch.setattr(overview, "STEP", 50)
-    with trio.fail_after(60):
+    with trio.fail_after(90):
         async with visited(server_store) as site, raw(site.served, "dev-producer") as producer:
             tasks = [{"id": "t", "payload": 1, "tenant": f"t{n:03}"} for n in range(400)]
             await producer.ask("enqueue", queue="q", tasks=tasks)

@@ -52,7 +52,7 @@ async def following(site: Site, path: str) -> AsyncIterator[Follower]:
 
 
 async def test_a_stream_brings_the_changing_part_and_then_each_change(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with (
             busy(server_store) as (site, _), following(site, "/queues") as follower,
             raw(site.served, tenant("ada")) as ada,
@@ -67,7 +67,7 @@ async def test_a_stream_says_that_the_store_is_frozen_and_goes_on(
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.2)
     port = int(server_store.rpartition(":")[2].partition("/")[0])
-    with trio.fail_after(60):
+    with trio.fail_after(90):
         async with (
             open_proxy(port) as proxy, busy(f"redis://127.0.0.1:{proxy.port}") as (site, _),
             following(site, "/queues") as follower,
@@ -82,7 +82,7 @@ async def test_a_stream_says_that_the_store_is_frozen_and_goes_on(
 
 async def test_a_stream_ends_with_its_session(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHECK_S", 0.0)
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site, following(site, "/queues") as follower:
             await follower.until("There is no queue yet")
             site.forget()
@@ -93,7 +93,7 @@ async def test_streams_are_bounded_and_end_when_the_server_stops(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site_module, "MAX_STREAMS", 1)
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site, following(site, "/queues") as follower:
             await follower.until("There is no queue yet")
             assert (await site.browser.get("/live/workers")).status_code == 429

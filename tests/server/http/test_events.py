@@ -36,7 +36,7 @@ async def cancelled(client: httpx.AsyncClient, *ids: str) -> None:
 
 
 async def test_a_stream_tells_events_as_they_come_and_goes_on_behind_the_last(served: Served) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with api(served) as ada:
             await cancelled(ada, "a")
             async with streaming(served) as stream:
@@ -66,7 +66,7 @@ async def test_a_stream_without_events_is_kept_alive_and_given_up_with_its_clien
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KEEP_ALIVE_S", 0.05)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with streaming(served) as stream:
             for _ in range(3):
                 await read_until(stream, b": nothing new\n\n")
@@ -78,7 +78,7 @@ async def test_a_stream_without_events_is_kept_alive_and_given_up_with_its_clien
 async def test_streams_have_a_bound_and_an_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "MAX_TENANT_WAITING", 1)
     monkeypatch.setattr(module, "STREAM_S", 0.3)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with serving(served.store_url) as small, api(small) as ada, streaming(small) as stream:
             await read_until(stream, b": nothing new")
             check_problem(await ada.get(f"{TASKS}/t", params={"wait": 1}), 429, "too_many")
@@ -86,7 +86,7 @@ async def test_streams_have_a_bound_and_an_end(served: Served, monkeypatch: pyte
 
 
 async def test_a_server_that_stops_ends_its_streams(server_store: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with serving(server_store) as served, streaming(served) as stream:
             await read_until(stream, b": nothing new")
             assert served.http is not None

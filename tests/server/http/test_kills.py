@@ -19,6 +19,7 @@ from tests.cli.harness import read_until, started
 QUEUE = "/v1/queues/q"
 ADA, WORKER = ({"Authorization": f"Bearer {token}"} for token in ("dev-tenant:ada", "dev-worker"))
 LIMIT_S = 30.0
+pytestmark = pytest.mark.deep("kills")
 
 
 @pytest.fixture

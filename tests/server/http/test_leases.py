@@ -39,7 +39,7 @@ async def settle(worker: httpx.AsyncClient, task: dict[str, Any], action: str, *
 
 async def test_a_claim_waits_for_tasks_and_is_empty_without(served: Served) -> None:
     async with api(served) as ada, api(served, WORKER) as worker:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             assert await claim(worker, wait=0) == []
             assert await claim(worker, wait=0.05) == []
             check(await ada.post(TASKS, json={"tasks": [{"payload": n, "id": f"t{n}"} for n in range(5)]}), 201)
@@ -128,7 +128,7 @@ async def test_links_leave_with_an_acknowledgement_and_only_once(served: Served)
         await after.attach("next", "q", credit=5, name="after")
         task = await claimed_by_http(ada, worker, after)
         assert await settle(worker, task, "ack", links=links) == "ok"
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             pushed = await after.pushed(3)
         assert sorted((len(str(task["payload"])), task["full_id"][:4]) for task in pushed) == [
             (1, "ada/"), (3, "ada/"), (60_000, "ada/"),
@@ -219,7 +219,7 @@ async def test_nothing_is_enqueued_from_a_lease_that_is_not_ones_own(served: Ser
         assert await settle(worker, task, "nack", delay=0) == "ok"
         await wall()
         await other.attach("q", credit=1, name="other")
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             (task,) = await other.pushed()
         task["id"] = task["full_id"]
         await wall()
@@ -294,7 +294,7 @@ async def test_leases_of_a_client_that_vanished_end_by_themselves(
         async with api(served, WORKER) as worker:
             assert await claim(worker, wait=0) == []
             store_clock.move(store_clock.now_ms + 6000, served)
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 (second,) = await claim(worker)
             assert (second["id"], second["attempt"]) == (first["id"], 2)
             assert await settle(worker, first, "ack") == "stale"
@@ -310,7 +310,7 @@ async def test_a_claim_whose_client_has_gone_takes_nothing(served: Served) -> No
             await wait_until(lambda: served.app.count_slots("q") == 5)
         await wait_until(lambda: served.app.count_slots("q") == 0)
         check(await ada.post(TASKS, json={"payload": 1}), 201)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             (task,) = await claim(worker)
         assert task["attempt"] == 1
 
@@ -368,7 +368,7 @@ async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served) -> N
         async def wait() -> None:
             answers.append(await worker.post(CLAIMS, json={"wait": 60, "worker": "mill"}))
 
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
                 await wait_until(lambda: served.app.count_slots("q") == 1)
@@ -394,7 +394,7 @@ async def test_a_drained_worker_claims_no_more_and_may_settle(served: Served, se
         (second,) = await claim(there, worker="mill")
         await end(there, second, "release")
         await operator.ask("drain_worker", worker="mill")
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await wait_until(lambda: not any(each.name for each in other.app.connections))
         await end(here, task, "extend")
         for worker in (here, there):

@@ -31,7 +31,7 @@ UPGRADE = (
 async def test_it_is_behind_tls_as_the_websockets_are(server_store: str, certificate: tuple[str, str]) -> None:
     cert, key = certificate
     context = ssl.create_default_context(cafile=cert)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with serving(server_store, tls_cert=Path(cert), tls_key=Path(key)) as served:
             async with httpx.AsyncClient(base_url=base_of(served, "https"), headers=ADA, verify=context) as ada:
                 check(await ada.post("/v1/queues/q/tasks", json={"payload": 1}), 201)
@@ -51,7 +51,7 @@ async def test_a_port_that_is_taken_is_named(server_store: str) -> None:
 
 @pytest.mark.parametrize("listener", ["http", "admin"])
 async def test_a_client_at_its_port_reads_that_it_is_not_that_of_websockets(server_store: str, listener: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with serving(server_store, admin_port=0) as served:
             port = getattr(served, listener).port
             async with fairq.open_client(f"ws://127.0.0.1:{port}", token="dev-tenant:ada") as ada:
@@ -77,6 +77,7 @@ def test_its_libraries_are_imported_only_where_it_is_on() -> None:
     assert done.stdout.strip() == "[]", done
 
 
+@pytest.mark.deep("kills")
 def test_several_processes_share_its_port(server_store: str) -> None:
     flags = ("--dev", "--port", "0", "--http-port", "0", "--processes", "2", "--store", server_store, "--unsafe-store")
     argv = [sys.executable, "-m", "fairq", "serve", *flags, "--log-json"]

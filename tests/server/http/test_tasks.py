@@ -6,7 +6,6 @@ import gzip
 import json
 from typing import Any
 
-import pytest
 import trio
 import trio.testing
 
@@ -87,19 +86,19 @@ async def test_a_wrong_option_is_named_as_the_sdk_names_it(served: Served) -> No
         assert check(await ada.get("/v1/queues/q/next"))["tasks"] == []
 
 
-@pytest.mark.parametrize("kind", ["tasks", "ndjson", "gzip", "gzip ndjson"])
-async def test_many_tasks_in_one_body(served: Served, kind: str) -> None:
-    tasks: list[dict[str, Any]] = [{"payload": n, "id": f"t{n}"} for n in range(150)]
-    body, headers = json.dumps({"tasks": tasks}).encode(), {"Content-Type": "application/json; charset=utf-8"}
-    if "ndjson" in kind:
-        body, headers = b"\n".join(json.dumps(task).encode() for task in tasks), dict(NDJSON)
-    if "gzip" in kind:
-        body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
-    async with api(served) as ada:
-        told = check(await ada.post(TASKS, content=body, headers=headers), 201)["tasks"]
-        assert told == [{"id": task["id"], "outcome": "ok"} for task in tasks]
-        again = check(await ada.post(TASKS, content=body, headers=headers), 201)["tasks"]
-        assert {row["outcome"] for row in again} == {"duplicate"}
+async def test_many_tasks_in_one_body(served: Served) -> None:
+    for kind in ("tasks", "ndjson", "gzip", "gzip ndjson"):
+        tasks: list[dict[str, Any]] = [{"payload": n, "id": f"{kind.replace(' ', '-')}-{n}"} for n in range(150)]
+        body, headers = json.dumps({"tasks": tasks}).encode(), {"Content-Type": "application/json; charset=utf-8"}
+        if "ndjson" in kind:
+            body, headers = b"\n".join(json.dumps(task).encode() for task in tasks), dict(NDJSON)
+        if "gzip" in kind:
+            body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+        async with api(served) as ada:
+            told = check(await ada.post(TASKS, content=body, headers=headers), 201)["tasks"]
+            assert told == [{"id": task["id"], "outcome": "ok"} for task in tasks]
+            again = check(await ada.post(TASKS, content=body, headers=headers), 201)["tasks"]
+            assert {row["outcome"] for row in again} == {"duplicate"}
 
 
 async def test_long_payloads_come_back_as_they_were(served: Served) -> None:
@@ -123,7 +122,7 @@ async def test_a_wait_ends_when_the_task_does_or_the_time_is_over(served: Served
         async def wait() -> None:
             answers.append(await ada.get(f"{TASKS}/t", params={"wait": 30}))
 
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
                 (leased,) = check(await worker.post("/v1/queues/q/claims", json={"wait": 20}))["tasks"]
