@@ -103,14 +103,14 @@ def test_weights_hold(fleet: Fleet, heavy: float, others: int, due: float, share
 
 def test_a_tenant_that_was_given_slots_does_not_pay_for_them(fleet: Fleet) -> None:
     """What the light ones get ahead of the level is not charged: beside another one they have their due at once."""
-    fleet.tenant("heavy", about(500), weight=90, endless=True)
-    lights = [fleet.tenant(f"t{n}", about(500), endless=True) for n in range(10)]
-    fleet.run(20_000)
-    newcomer = fleet.tenant("newcomer", about(500), weight=90, endless=True, at=20_000)
-    before = [each.held(20_000) for each in lights]
-    assert fleet.share(newcomer, 30) == pytest.approx(4, rel=0.1)
-    got = [each.held(50_000) - since for each, since in zip(lights, before, strict=True)]
-    assert min(got) >= 30_000 * 10 / 190 - 550, "no more than a task behind"
+    fleet.tenant("heavy", about(100), weight=90, endless=True)
+    lights = [fleet.tenant(f"t{n}", about(100), endless=True) for n in range(10)]
+    fleet.run(12_000)
+    newcomer = fleet.tenant("newcomer", about(100), weight=90, endless=True, at=12_000)
+    before = [each.held(12_000) for each in lights]
+    assert fleet.share(newcomer, 8) == pytest.approx(4, rel=0.1)
+    got = [each.held(20_000) - since for each, since in zip(lights, before, strict=True)]
+    assert min(got) >= 8_000 * 10 / 190 - 110, "no more than a task behind"
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5, 6])

@@ -545,5 +545,6 @@ def test_a_walk_agrees_with_the_model(redis_client: redis.Redis) -> None:
 
 
 @pytest.mark.deep("longest")
+@pytest.mark.timeout(600)
 def test_long_walks_agree_with_the_model(redis_client: redis.Redis) -> None:
-    walk_links(redis_client, 60, 300)
+    walk_links(redis_client, 15, 300)
