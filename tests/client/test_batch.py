@@ -18,7 +18,6 @@ from fairq.model.tasks import NewTask
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, WORKER, Raw, raw, running, tenant, url_of
 from tests.store.cases import case
-from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
 from .harness import worker_of, working
@@ -143,56 +142,6 @@ async def test_the_end_is_heard_at_another_server(server_store: str) -> None:
                 nursery.start_soon(wait)
                 await waited_for(one)
                 nursery.start_soon(mill.app.run)
-
-
-async def test_waiting_goes_on_over_a_connection_that_breaks(served: Served) -> None:
-    mill = Mill(served)
-    with trio.fail_after(30):
-        async with (
-            open_proxy(served.port) as proxy,
-            fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
-            trio.open_nursery() as nursery,
-        ):
-            batch = await client.open_batch("emails")
-            await batch.add_many(range(5))
-            await batch.close()
-            nursery.start_soon(batch.wait)
-            await waited_for(served)
-            proxy.hold()  # the batch ends, and its end is told into a connection that breaks
-            async with working(mill.app):
-                await waited_for(served, 0)
-            proxy.cut()
-            proxy.release()
-
-
-async def test_waiting_goes_on_over_a_server_that_stops_and_comes_back(server_store: str) -> None:
-    states: list[BatchState] = []
-    clients: list[fairq.Client] = []
-
-    async def keep_open(url: str, task_status: trio.TaskStatus[None]) -> None:
-        async with fairq.open_client(url, token=tenant("ada")) as client:
-            clients.append(client)
-            task_status.started()
-            await trio.sleep_forever()
-
-    async def wait(batch: Batch) -> None:
-        states.append(await batch.wait(timeout=30))
-
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            async with running(server_store) as first:
-                await nursery.start(keep_open, url_of(first))
-                batch = await clients[0].open_batch("emails")
-                await batch.add_many(range(5))
-                nursery.start_soon(wait, batch)
-                await waited_for(first)
-                await first.app.drain(1)
-            async with running(server_store, port=first.port) as second, working(Mill(second).app):
-                await batch.add("more")
-                await batch.close()
-                await wait_until(lambda: bool(states))
-            nursery.cancel_scope.cancel()
-    assert counts(states[0]) == (6, 0, 0, 6, 0, 0)
 
 
 async def test_the_state_tells_how_far_it_is(served: Served, ada: fairq.Client, operator: Raw) -> None:

@@ -253,17 +253,6 @@ def test_a_cancelled_worker_gives_its_tasks_back(service: Service, how: str) -> 
 
 
 @on_both
-async def test_a_cancelled_worker_gives_back_under_both(service: Service) -> None:
-    app = service.worker(2)
-    app.task("emails")(forever)
-    async with service.client() as client:
-        tasks = await client.enqueue_many("emails", range(3))
-        async with working(app):
-            await wait_until(lambda: len(app._working.scopes) == 2)
-        assert [(await task.state()).state for task in tasks] == ["ready"] * 3
-
-
-@on_both
 async def test_a_cancelled_task_ends_its_handler_and_the_worker_goes_on(service: Service) -> None:
     app, ends = service.worker(1), list[str]()
 

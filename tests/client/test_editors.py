@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import jedi
 import pytest
-from mypy import api
 
 import fairq
 from fairq.model.options import DeadLetterFilter, TaskOptions, UnnamedTaskOptions
@@ -62,6 +60,8 @@ def block(batch: fairq.sync.Batch, dead: fairq.sync.DeadLetters, tested: fairq.t
 @pytest.fixture(autouse=True, scope="module")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """jedi's cache is written while other test processes read it."""
+    import jedi  # here and below: what takes long to import is not imported by runs that leave these tests out
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(jedi.settings, "cache_directory", str(tmp_path_factory.mktemp("jedi")))
         yield
@@ -78,6 +78,8 @@ def options_of(call: str) -> Iterator[tuple[str, Any, str]]:
 
 @pytest.mark.parametrize("n", CALLS, ids=[f"{n}-{line.split()[-1][:-1]}" for n, line in CALLS.items()])
 def test_an_editor_shows_every_option_with_type_default_and_meaning(n: int) -> None:
+    import jedi
+
     line = CALLS[n]
     typed = [*(each for each in PROGRAM.splitlines()[: n - 1] if not each.endswith("(")), line]
     project = jedi.Project(ROOT, sys_path=[str(ROOT), *sys.path], smart_sys_path=False)
@@ -121,6 +123,8 @@ def bad_too(client: fairq.sync.Client) -> None:
 def test_type_checkers_refuse_a_wrong_type_and_an_unknown_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mypy import api
+
     monkeypatch.setenv("MYPYPATH", str(ROOT))
     (tmp_path / "program.py").write_text(CHECKED)
     options = ["--strict", "--config-file=", f"--cache-dir={tmp_path}", "--follow-imports=silent"]

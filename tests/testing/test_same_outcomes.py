@@ -79,13 +79,13 @@ async def test_the_same_app_comes_to_the_same_ends_in_memory_and_on_a_server(ser
             for queue in ("emails", "images"):
                 await operator.ask("configure", queue=queue, settings=SETTINGS)
             tasks = await enqueue_all(client)
-            on_server: list[TaskState] = []
+            for task in tasks:
 
-            async def are_over() -> bool:
-                on_server[:] = told([await task.state() for task in tasks])
-                return all(state.state in ("done", "dead") for state in on_server)
+                async def is_over(task: fairq.EnqueuedTask = task) -> bool:
+                    return (await task.state()).state in ("done", "dead")
 
-            await wait_until(are_over)
+                await wait_until(is_over)
+            on_server = told([await task.state() for task in tasks])
     assert on_server == in_memory
     assert {state.state for state in on_server} == {"done", "dead"}
     assert {state.reason for state in on_server} == {"", "exhausted", "rejected", "expired"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from .receiver import MemoryNetwork, Receiver
 PUBLIC, OTHER_PUBLIC = "93.184.216.34", "2606:2800:220:1::1"
 URL = "https://hooks.example/in"
 NOW = 1_700_000_000.0
+TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # for receivers without TLS: the usual one takes long to make
 
 
 def task(
@@ -86,7 +88,7 @@ async def bench(
     async with trio.open_nursery() as nursery:
         network = MemoryNetwork(nursery, {PUBLIC: receiver}, slow)
         checked = CheckedNetwork(rules or AddressRules(), resolve or resolving([PUBLIC]), network)
-        async with open_deliverer(find or to(url, signer), Delivery(**settings).check(), checked) as deliverer:
+        async with open_deliverer(find or to(url, signer), Delivery(**settings).check(), checked, TLS) as deliverer:
             deliverer.clock = lambda: NOW
             yield Bench(deliverer, network, receiver)
         nursery.cancel_scope.cancel()

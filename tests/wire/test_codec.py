@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.errors import BadFrame, BadRequest, FairqError
@@ -432,7 +432,6 @@ def test_frames_with_any_value_in_any_place_are_decoded_or_refused(kind: str, da
     decodes_or_refuses(json.dumps(body))
 
 
-@settings(max_examples=200)
 @given(st.sampled_from(sorted(GOOD)), st.data())
 def test_frames_cut_and_scrambled_are_decoded_or_refused(kind: str, data: st.DataObject) -> None:
     text = frame(kind)
