@@ -11,12 +11,13 @@ local PROBES = 8   -- probes thrown for one draw before it is given up
 local REDRAWS = 6  -- further draws while the best one is ahead of the clock
 local WHOLE = 2048  -- classes of up to so many tenants are read whole
 
--- A tenant that has a slot; nil if nothing of it is left, or it cannot be served any more: then it loses its slot when
--- the round is over. One that the call has not touched can be, unless limits that all have are lower now.
+-- A tenant that has a slot; nil if nothing of it is left, the claim passes it over, or it cannot be served any more:
+-- then it loses its slot when the round is over. One that the call has not touched can be, unless limits that all have
+-- are lower now.
 local function account_of(call, round, tag)
   local t = accounts.at(call, tag)
   if not t then return nil end  -- its record is gone; `repair` takes it out of its slot
-  if (round.is_limited or call.is_touched[t]) and not limits.is_eligible(call, t) then
+  if (round.is_limited or call.is_touched[t]) and (call.passed_over[t] or not limits.is_eligible(call, t)) then
     accounts.touch(call, t)
     return nil
   end

@@ -176,9 +176,11 @@ MUTANTS = [
     ),
     Mutant(
         "expired tasks are charged",
-        "        picks.unpick(call, round, i, 0)\n        claim.expiring",
-        "        claim.expiring",
+        "    picks.unpick(call, round, i, 0)\n    picks.pass_over",
+        "    picks.pass_over",
     ),
+    Mutant("a late task is no turn", "math.max(0, turn - accounts.vtime_of(call, t))", "0"),
+    Mutant("a late task stays counted", "  t.ready, call.queue.ready = t.ready - 1, call.queue.ready - 1\n", ""),
     Mutant(
         "the end of a started task is watched",
         "        if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end\n",
@@ -309,8 +311,8 @@ MUTANTS = [
     Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
     Mutant(
         "a claim overruns the limit",
-        "and not limits.is_eligible(call, t) then\n    accounts",
-        "and t.ready == 0 then\n    accounts",
+        "or not limits.is_eligible(call, t)) then\n    accounts",
+        "or t.ready == 0) then\n    accounts",
     ),
     Mutant(
         "the limit for all is not looked at by a draw", "(round.is_limited or call.is_touched[t])", "call.is_touched[t]"
@@ -1212,7 +1214,7 @@ IN_FULL_QUEUES = [
     ),
     Mutant(
         "those that this call has touched are overlooked",
-        "    if is_idle(t) and not numbers[t] then line",
+        "    if may_borrow(call, t) and not numbers[t] then line",
         "    if false then line",
     ),
     Mutant("no tick looks for the idle", "  if q.reserve > 0 then q.sweeping = 2 end\n", ""),
