@@ -120,7 +120,8 @@ function calls.open_any(keys, args)
     load = 0, most_load = PAGE_BYTES,                -- bytes of what few tasks have beside them (see is_full)
     accounts = {}, books = {}, touched = {}, is_touched = {}, named = false,  -- tenants (08_accounts.lua)
     limits = false, parked = false, kept = false, unpark_at = false, tokens = 0,  -- what bounds them (09_limits.lua)
-    slots = false, woken = false, wake = false, passed_over = {},  -- the fair pick's (10_seats.lua, 29_picks.lua)
+    slots = false, woken = false, wake = false, passed_over = {},
+    slots_per_weight = 0,                            -- the fair pick's (10_seats.lua, 29_picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (16_close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
     task_options = false, batches = false, told = false,  -- what few tasks ask for (17, 18, 19)

@@ -159,6 +159,8 @@ end
 function draws.begin(call, wanted)
   local q, line = call.queue, line_up(call)
   local is_shared_by_time = q.share == SHARE_TIME and q.weight_sum > 0
+  local has_slots = is_shared_by_time and q.slots > 0
+  call.slots_per_weight = has_slots and (q.slots - q.leased + q.running) / q.weight_sum or 0
   return {line = line, wanted = wanted, pool = {}, times = {}, pooled = {}, most = line.slots > FEW and POOL or FEW,
     probes = {next = 1, count = 0}, passed = false, passes = 0, is_limited = q.limited == 1 or q.max_shares == 1,
     ahead = is_shared_by_time and call.mean / 2 / q.weight_sum or 0}

@@ -12,6 +12,7 @@ from .ready_model import ReadyTasks
 
 OUT, AWAKE = 0, -1
 LOAN, GIFT = 1, 2
+SOONER = 2.0**36
 FEW, FIRST, POOL, PROBES, REDRAWS = 16, 3, 8, 8, 6
 
 
@@ -150,6 +151,7 @@ class FairPick(Limiting):
         self.loans = 0
         self.idle: set[str] = set()
         self.kept: list[tuple[str, int, float, float]] = []
+        self.slots_per_weight: float = 0
         self.passed_over: set[Tenant] = set()  # by the claim that is under way
 
     def touch(self, name: str) -> Tenant:
@@ -178,7 +180,8 @@ class FairPick(Limiting):
         """Tell by which virtual time the tenant is compared."""
         if self.share:
             return t.base
-        return t.base + max(t.leased * self.expected_of(t), self.age_of(t)) / t.weight
+        time = t.base + max(t.leased * self.expected_of(t), self.age_of(t)) / t.weight
+        return time - SOONER if t.leased + 1 <= t.weight * self.slots_per_weight else time
 
     def rate_of(self, t: Tenant) -> float:
         """Tell the tenant's part of the dispatches."""
@@ -498,6 +501,8 @@ class FairPick(Limiting):
         """
         has_popped = not self.passed_over.issuperset(list(self.wake)[:wanted])
         woken, again = self.pop_woken(wanted), 0
+        has_slots = self.slots > 0 and self.weight_sum > 0 and not self.share
+        self.slots_per_weight = (self.slots - self.leased + self.running) / self.weight_sum if has_slots else 0
         round = Round([(2.0**c, list(seats)) for c, seats in sorted(self.classes.items()) if seats])
         if not self.share and self.weight_sum:
             round.ahead = self.mean / 2 / self.weight_sum

@@ -321,8 +321,8 @@ MUTANTS = [
     Mutant("idling banks credit", "t.base = t.base + math.max(behind, 0)", "t.base = t.base"),
     Mutant(
         "a choice does not see the leases of its own call",
-        "local leased = t.leased\n  if leased == 0 or call.queue.share",
-        "local leased = t.leased - (call.is_touched[t] and 1 or 0)\n  if leased == 0 or call.queue.share",
+        "local leased, time = t.leased, t.base\n",
+        "local leased, time = t.leased - (call.is_touched[t] and 1 or 0), t.base\n",
     ),
     Mutant("coming back sheds debt", "if behind < 0 and not", "if false and not"),
     Mutant("the wake list starves the backlog", "if woken and not (is_behind and", "if woken and not (false and"),
