@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+import redis
 
-from .calls import Queue
+from .calls import Queue, load_variant
 
 
 def honest(queue: Queue, count: int = 5) -> None:
@@ -81,3 +82,16 @@ def test_tombstones_of_one_tenant_leave_others_their_slots(queue: Queue) -> None
     counts = served(queue, 7, 6)
     assert counts.total() == 42
     assert (counts + served(queue, 7, 6))["ada"] == 1
+
+
+def test_moving_tasks_behind_one_that_is_not_served_has_an_end(redis_client: redis.Redis) -> None:
+    load_variant(redis_client, "few", ("MAX_TOMBSTONES = 1000000", "MAX_TOMBSTONES = 3"))
+    queue = Queue(redis_client, version="few")
+    queue.enqueue("ada", "head", "moved")
+    outcomes = []
+    for _ in range(5):
+        outcomes += queue.reschedule("moved", delay=10)
+        queue.advance(10)
+        queue.tick()
+    assert outcomes == ["ok"] * 3 + ["quota_exceeded"] * 2
+    assert queue.client.llen(queue.key("ready:ada")) == 5
