@@ -20,6 +20,7 @@ do
 local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (11_reserve.lua)
 accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 
+local SOONER = 2 ^ 36  -- more than virtual times differ; what is left of a double tells hundredths of a ms apart
 local DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
 -- Whether nothing about the tenant but its account matters: its details need not be read.
@@ -53,12 +54,16 @@ local function expected_of(call, t)
 end
 accounts.expected_of = expected_of
 
--- The virtual time by which tenants are compared: as if each running lease took at least what is expected of it.
+-- The virtual time by which tenants are compared: as if each running lease took at least what is expected of it. One
+-- whose share of the slots has room for one more lease comes before those that have their shares.
 function accounts.tentative_of(call, t)
-  local leased = t.leased
-  if leased == 0 or call.queue.share == SHARE_COUNT then return t.base end
-  local age, least = age_of(call, t), leased * expected_of(call, t)
-  return t.base + (age > least and age or least) / t.weight
+  local leased, time = t.leased, t.base
+  if call.queue.share == SHARE_COUNT then return time end
+  if leased > 0 then
+    local age, least = age_of(call, t), leased * expected_of(call, t)
+    time = time + (age > least and age or least) / t.weight
+  end
+  return leased + 1 <= t.weight * call.slots_per_weight and time - SOONER or time
 end
 
 -- The tenant's part of the dispatches, to be: its weight / what its tasks take, those that run now included.

@@ -13,8 +13,11 @@
 --    (12_charges.lua). Running leases count while they run, so a tenant cannot take more than its share by having tasks
 --    that are longer than anybody expects; estimates only guide the choice.
 -- 2. The eligible tenant with the lowest virtual time is served, running leases counted as at least what is expected
---    of them. Up to FEW tenants are all looked at. Of more, FIRST are drawn by rate, weight / what the tenant's tasks
---    take: a lottery's error grows with the square root of the dispatches, the best of several draws keeps it constant.
+--    of them. With `share = time`, tenants whose share of the slots has room for one more lease come before all
+--    others: nobody knows how long a task will take, and with many slots many leases begin before one has ended. The
+--    slots that are shared so are those attached, less the leases of tenants that do not compete. Up to FEW tenants are
+--    all looked at. Of more, FIRST are drawn by rate, weight / what the tenant's tasks take: a lottery's error grows
+--    with the square root of the dispatches, the best of several draws keeps it constant.
 --    Those that were not served stay in a pool: for each further pick of the claim one more draw is enough. While the
 --    best of the pool is still ahead of the level by more than half a task and the usual spread, others are drawn,
 --    REDRAWS at most. And a cursor looks at one more tenant with each pick, so that no tenant with a wrong estimate
@@ -40,8 +43,10 @@
 --    in the tenants that were out, page by page.
 --
 -- The bound that follows: over any time in which it and others wait, a tenant's worker time is no less than its share
--- less three of the longest leases (tests/lua/test_shares.py). A newcomer whose tasks are much longer than those that
--- the queue knows may be ahead by five of its own at first; it then gets none until that is paid back.
+-- less three of the longest leases, on few slots (tests/lua/test_shares.py) and on many (test_many_slots.py). It needs
+-- claims that say how many slots there are. A newcomer whose tasks are much longer than those that the queue knows may
+-- be ahead by a few of its own at first where there are more tenants than slots; it then gets none until that is paid
+-- back.
 
 local seats = {}  -- what other sections call
 do

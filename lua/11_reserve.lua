@@ -53,6 +53,10 @@ local function is_idle(t)
   return t.slot > 0 and t.leased == 0
 end
 
+local function may_borrow(call, t)
+  return is_idle(t) and not call.passed_over[t]
+end
+
 -- The tenants with nothing running that have slots, in the order in which they are to be served: as many as the round
 -- may need. Those that this call has touched are not written yet, and may still stand in the set.
 local function line_up(call, wanted)
@@ -60,14 +64,14 @@ local function line_up(call, wanted)
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
     local t = accounts.at(call, tag)
-    if t and is_idle(t) then
+    if t and may_borrow(call, t) then
       line[#line + 1], numbers[t] = t, struct.unpack('<I', tag)
     elseif t then
       accounts.touch(call, t)
     end
   end
   for _, t in ipairs(call.touched) do
-    if is_idle(t) and not numbers[t] then line[#line + 1], numbers[t] = t, struct.unpack('<I', t.tag) end
+    if may_borrow(call, t) and not numbers[t] then line[#line + 1], numbers[t] = t, struct.unpack('<I', t.tag) end
   end
   table.sort(line, function(one, other)
     if one.base ~= other.base then return one.base < other.base end

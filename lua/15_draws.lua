@@ -11,12 +11,13 @@ local PROBES = 8   -- probes thrown for one draw before it is given up
 local REDRAWS = 6  -- further draws while the best one is ahead of the clock
 local WHOLE = 2048  -- classes of up to so many tenants are read whole
 
--- A tenant that has a slot; nil if nothing of it is left, or it cannot be served any more: then it loses its slot when
--- the round is over. One that the call has not touched can be, unless limits that all have are lower now.
+-- A tenant that has a slot; nil if nothing of it is left, the claim passes it over, or it cannot be served any more:
+-- then it loses its slot when the round is over. One that the call has not touched can be, unless limits that all have
+-- are lower now.
 local function account_of(call, round, tag)
   local t = accounts.at(call, tag)
   if not t then return nil end  -- its record is gone; `repair` takes it out of its slot
-  if (round.is_limited or call.is_touched[t]) and not limits.is_eligible(call, t) then
+  if (round.is_limited or call.is_touched[t]) and (call.passed_over[t] or not limits.is_eligible(call, t)) then
     accounts.touch(call, t)
     return nil
   end
@@ -158,6 +159,8 @@ end
 function draws.begin(call, wanted)
   local q, line = call.queue, line_up(call)
   local is_shared_by_time = q.share == SHARE_TIME and q.weight_sum > 0
+  local has_slots = is_shared_by_time and q.slots > 0
+  call.slots_per_weight = has_slots and (q.slots - q.leased + q.running) / q.weight_sum or 0
   return {line = line, wanted = wanted, pool = {}, times = {}, pooled = {}, most = line.slots > FEW and POOL or FEW,
     probes = {next = 1, count = 0}, passed = false, passes = 0, is_limited = q.limited == 1 or q.max_shares == 1,
     ahead = is_shared_by_time and call.mean / 2 / q.weight_sum or 0}

@@ -4,7 +4,7 @@ local arrivals = {}  -- what other sections call
 do
 
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
-local MAX_TOMBSTONES = 1000000      -- entries of tasks that were cancelled, behind one that is not served
+arrivals.MAX_TOMBSTONES = 1000000   -- entries of tasks that were cancelled or moved, behind one that is not served
 local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
 local SPECIAL_PLACES = 3  -- of TASKS_PER_CALL, for a task with options: the store takes that much longer
 local COPIED_BYTES = 8388608   -- payloads of a task and its copies, which one call stores
@@ -193,7 +193,7 @@ function arrivals.exceeded(call, new)
   if is_one_too_many(call, t) then return 'max_tenants', RETRY_MS[2] end
   local l, waiting = limits.of(call, t), t.ready + d.pending + d.delayed
   local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
-  if d.tombstones >= MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
+  if d.tombstones >= arrivals.MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
   local excess = waiting + #new.ready + #new.delayed / 2 - l.queued
   if l.queued > 0 and #new.records > 0 and excess > 0 then return 'queued', excess * task_ms end
   local bytes, has_more = accounts.books_of(call, t).bytes, #new.records > 0 or new.bytes > 0

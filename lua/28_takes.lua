@@ -4,7 +4,8 @@
 local takes = {}  -- what other sections call
 do
 
-takes.TOMBSTONES_PER_CALL = 500  -- tombstone entries that one call passes over before it leaves the rest to the next
+local TOMBSTONES_PER_CALL = 500  -- tombstone entries that one call passes over before it leaves the rest to the next
+local LEAST_TOMBSTONES = 8       -- of a tenant, which it passes over in any case
 
 -- What this call has taken of a list.
 local function taken_of(call, t, priority)
@@ -50,9 +51,9 @@ local function add_live(call, t, priority, entries, ahead)
   end
 end
 
--- Whether the call has passed over so many tombstones that it leaves the rest to the next one.
-function takes.is_tired(call)
-  return call.tombstones >= takes.TOMBSTONES_PER_CALL
+-- Whether the call has passed over so many tombstones of the tenant that it leaves the rest to the next one.
+local function is_tired(call, t)
+  return accounts.details_of(call, t).tombstones > 0 and call.tombstones >= call.most_tombstones
 end
 
 -- Looks for the next `wanted` tasks of a list, without taking any.
@@ -60,8 +61,8 @@ local function look_ahead(call, t, priority, wanted)
   local own, marks = taken_of(call, t, priority), call.marks or calls.table_of(call, 'marks')
   local ahead = {own = own, entries = {}, ids = {}, ends = {}, passed = {}, is_end = false}
   for field, count in pairs(marks[t] or {}) do ahead.passed[field] = count end
-  while #ahead.ids < wanted and not ahead.is_end
-      and call.tombstones + #ahead.entries - #ahead.ids < takes.TOMBSTONES_PER_CALL do
+  local passes = accounts.details_of(call, t).tombstones == 0 and math.huge or call.most_tombstones - call.tombstones
+  while #ahead.ids < wanted and not ahead.is_end and #ahead.entries - #ahead.ids < passes do
     local page = entries_behind(own, #ahead.entries, wanted - #ahead.ids)
     ahead.is_end = #page < wanted - #ahead.ids
     if #page > 0 then add_live(call, t, priority, page, ahead) end
@@ -119,19 +120,23 @@ local function take_priority(call, t, priority, wanted, ids)
   take_ahead(call, ahead, #ahead.ids)
 end
 
--- Up to `wanted` ids of one tenant, the next ones first.
-function takes.ids(call, t, wanted)
+-- Up to `wanted` ids of one tenant, the next ones first, and whether tombstones are left before others. Of the
+-- tombstones that the call may pass over, the tenants that are still to come have equal parts; `left` says how many
+-- they are, if it is more than this one.
+function takes.ids(call, t, wanted, left)
   if accounts.is_plain(t) then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
   local d = accounts.details_of(call, t)
   if d.tombstones == 0 and d.grouped == 0 and d.priorities == 0 then
     return next_entries(call, t, DEFAULT_PRIORITY, wanted)
   end
   local ids = {}
+  local part = math.ceil((TOMBSTONES_PER_CALL - call.tombstones) / (left or 1))
+  call.most_tombstones = call.tombstones + math.max(LEAST_TOMBSTONES, part)
   for _, priority in ipairs(priorities.of(call, t)) do
-    if #ids == wanted or takes.is_tired(call) then break end
+    if #ids == wanted or is_tired(call, t) then break end
     take_priority(call, t, priority, wanted, ids)
   end
-  return ids
+  return ids, is_tired(call, t)
 end
 
 -- Removes the taken entries from the store.

@@ -24,17 +24,20 @@ end
 -- The tenants at the head of the wake list; those that have left it (rule 3 of 10_seats.lua) are dropped. Also tells
 -- whether the list had any entry.
 local function next_woken(call, wanted)
-  local tags, woken = take_tags(call, wanted), {}
+  local tags, woken, passed = take_tags(call, wanted), {}, 0
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
     local t = accounts.at(call, tag)
-    if t and t.slot == AWAKE and limits.is_eligible(call, t) and seats.may_wake(call, t) then
+    if t and call.passed_over[t] then
+      table.insert(call.wake.again, tag)
+      passed = passed + 1
+    elseif t and t.slot == AWAKE and limits.is_eligible(call, t) and seats.may_wake(call, t) then
       woken[#woken + 1] = t
     elseif t then
       accounts.touch(call, t).is_on_wake_list = 0
     end
   end
-  return woken, #tags > 0
+  return woken, #tags > passed
 end
 
 -- Those that were not served keep their place; those whose turn is to come again go behind all others.
@@ -109,8 +112,9 @@ function picks.round(call, wanted)
     draws.give_back(call, round, t)
   end
   keep_woken(call, round)
-  local is_kept = count == 0 and not has_popped and q.reserve > 0 and reserve.is_full(call)
-  return {tenants = tenants, moves = moves, count = count, is_kept = is_kept}
+  local is_empty = count == 0 and not has_popped
+  local is_kept = is_empty and q.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
+  return {tenants = tenants, moves = moves, count = count, is_empty = is_empty, is_kept = is_kept}
 end
 
 -- Takes back pick i, whose entry turned out to be a tombstone (`returned` = 1: it is still ready) or expired (0).
@@ -124,11 +128,30 @@ function picks.unpick(call, round, i, returned)
   seats.recount(call, t)
 end
 
+-- The pick of a tenant is for its next task: the one that it was for is ready no more.
+function picks.skip(call, t)
+  t.ready, call.queue.ready = t.ready - 1, call.queue.ready - 1
+  if t.ready == 0 then seats.recount(call, t) end
+end
+
+-- A tenant that was picked had no task to give: it had its turn, and is passed over (30_claim.lua).
+function picks.pass_over(call, t)
+  local turn = call.queue.level + accounts.expected_of(call, t) / t.weight
+  t.base = t.base + math.max(0, turn - accounts.vtime_of(call, t))
+  call.passed_over[t] = true
+end
+
 -- Gives the picks their tasks' ids; those that found only tombstones are taken back.
 function picks.take(call, round)
-  local tenants, moves, wanted, taken, ids = round.tenants, round.moves, {}, {}, {}
-  for i = 1, round.count do wanted[tenants[i]] = (wanted[tenants[i]] or 0) + 1 end
-  for t, count in pairs(wanted) do taken[t], wanted[t] = takes.ids(call, t, count), 0 end
+  local tenants, moves, wanted, taken, tired, ids, left = round.tenants, round.moves, {}, {}, {}, {}, 0
+  for i = 1, round.count do
+    local t = tenants[i]
+    wanted[t], left = (wanted[t] or 0) + 1, wanted[t] and left or left + 1
+  end
+  for t, count in pairs(wanted) do
+    taken[t], tired[t] = takes.ids(call, t, count, left)
+    wanted[t], left = 0, left - 1
+  end
   for i = 1, round.count do
     local t = tenants[i]
     local nth = wanted[t] + 1
@@ -138,7 +161,8 @@ function picks.take(call, round)
       local n = #ids + 1
       ids[n], tenants[n], moves[n] = id, t, moves[i]
     else
-      picks.unpick(call, round, i, takes.is_tired(call) and 1 or 0)
+      picks.unpick(call, round, i, tired[t] and 1 or 0)
+      picks.pass_over(call, t)
     end
   end
   round.ids, round.count = ids, #ids

@@ -3,8 +3,13 @@
 -- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the probes stay true), take their tasks,
 -- seat the tenants that were emptied. All of that only reads; then comes one block of writes (`write_claim`), so that
 -- any error leaves the queue unchanged. A second round is needed when the first served all there was
--- outside the wake list (a tenant that is served from there takes a slot only afterwards), or entries were tombstones
--- or expired, or probes ran out.
+-- outside the wake list (a tenant that is served from there takes a slot only afterwards), or picks found no task, or
+-- probes ran out.
+--
+-- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT, or
+-- behind so many tombstones, had its turn: the claim passes it over while others can be served, and its virtual time is
+-- a task ahead of the level at least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it
+-- has too many keeps its share; nor less, or it would have every pick of every claim.
 
 do
 
@@ -13,6 +18,7 @@ local MAX_SLOTS = 1000000000
 local HEAD = 7  -- values of the reply before the leases
 local LEASES_PER_CALL = 150  -- whatever the limit says; servers ask for no more
 local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a claim leaves the rest to the next
+local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
 
 -- Whether an entry of a list is of a task that is leased: a call failed between its writes.
 local function is_left_over(call, id, run)
@@ -59,13 +65,28 @@ local function read_asked(call, ids, found)
   task_options.read_of(call, ids, features)
 end
 
+-- The window of a picked task has closed. The pick is for the tenant's next one, up to a bound.
+local function bury(call, round, i, claim, id, past)
+  local t, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
+  claim.expiring[#claim.expiring + 1] = id
+  claim.late[#claim.late + 1] = {t = t, id = id, run = past}
+  late_of[t] = (late_of[t] or 0) + 1
+  if t.ready > 0 and late_of[t] < LATE_PER_TENANT then
+    picks.skip(call, t)
+    round.pending, round.tenants[pending], round.moves[pending] = pending, t, round.moves[i]
+  else
+    picks.unpick(call, round, i, 0)
+    picks.pass_over(call, t)
+  end
+end
+
 -- Sorts the round's tasks: those whose window has closed, those that are leased, those that go back since the reply is
 -- full. An entry without a task, or of one that is leased already, is left over from a call that failed half way: it
--- goes.
+-- goes. What is left of the round are the picks that have no task yet.
 local function lease_round(call, round, claim)
-  if round.count == 0 then return end
   local ids, tenants, run = round.ids, round.tenants, claim.run
   local found, runs = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  round.pending = 0
   local some_ask = call.queue.tasks_with_options > 0
   if some_ask then read_asked(call, ids, found) end
   for i = 1, round.count do
@@ -77,9 +98,7 @@ local function lease_round(call, round, claim)
       local is_full = some_ask and is_full_for(call, id, run.features)
       local is_late = run.expires_at > 0 and run.expires_at <= call.sure
       if is_late and not is_full and #claim.late < LATE_PER_CALL then
-        picks.unpick(call, round, i, 0)
-        claim.expiring[#claim.expiring + 1] = id
-        claim.late[#claim.late + 1] = {t = t, id = id, run = past}
+        bury(call, round, i, claim, id, past)
       elseif is_late or claim.bytes >= PAGE_BYTES or is_full then
         picks.unpick(call, round, i, 1)
         claim.returned[#claim.returned + 1] = {t = t, id = id}
@@ -89,6 +108,7 @@ local function lease_round(call, round, claim)
       end
     end
   end
+  round.count = round.pending
 end
 
 -- Buries the tasks whose window has closed.
@@ -154,7 +174,8 @@ local function reply_of(call, claim)
   return out
 end
 
--- Round after round, until the claim has what it asks for, or there is no more.
+-- Round after round, until the claim has what it asks for, or there is no more. When only tenants that were passed over
+-- are left, they are looked at again.
 local function fill(call, claim, limit)
   local q, rounds = call.queue, 0
   call.wake = {taken = 0, unserved = {}, again = {}}
@@ -163,9 +184,15 @@ local function fill(call, claim, limit)
       and not calls.is_full(call) do
     if rounds > 0 then seats.seat_all(call) end
     local round = picks.round(call, limit - #claim.ids)
-    picks.take(call, round)
-    lease_round(call, round, claim)
-    rounds, claim.is_kept = rounds + 1, round.is_kept
+    while round.count > 0 do
+      picks.take(call, round)
+      if round.count > 0 then lease_round(call, round, claim) end
+    end
+    if round.is_empty and next(call.passed_over) then
+      call.passed_over = {}
+    else
+      rounds, claim.is_kept = rounds + 1, round.is_kept
+    end
   end
   return rounds
 end
@@ -194,7 +221,7 @@ function verbs.claim(keys, args)
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
   local q, claim = call.queue, {name = args[3], lease = leases.next_number(call), ids = {}, runs = {},
     out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {},
-    bytes = 0, is_kept = false}
+    late_of = {}, bytes = 0, is_kept = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
   claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, taken = 0, began_at = call.at,
     lasts = q.lease_ms, bytes = 0, tag = '', attempt = 0, uncounted_attempts = 0, max_attempts = 0, expires_at = 0,

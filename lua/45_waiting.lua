@@ -83,9 +83,9 @@ local function move(call, id, record, start_at)
   local moves, starts_at = records.end_moves(header), math.max(start_at, call.now)
   if expires_at > 0 and expires_at <= (moves and call.now or starts_at) then return 'expired' end
   if not redis.call('ZSCORE', key(call, 'delayed:' .. t.name), id) then
-    local most = limits.of(call, t).delayed
+    local most, d = limits.of(call, t).delayed, accounts.details_of(call, t)
     if start_at <= call.now then return 'ok' end
-    if most > 0 and accounts.details_of(call, t).delayed >= most then return 'quota_exceeded' end
+    if most > 0 and d.delayed >= most or d.tombstones >= arrivals.MAX_TOMBSTONES then return 'quota_exceeded' end
   end
   if moves then
     expires_at = starts_at + expires_at - (header.start_at > 0 and header.start_at or header.enqueued_at)
@@ -102,7 +102,8 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
 --   out   per id "ok" | "running" | "expired" (it would start after its end) | "quota_exceeded" (its tenant has as many
---         delayed tasks as it may have) | "gone"; only those that are "ok" have changed. Fewer: as of cancel
+--         delayed tasks as it may have, or a million entries of moved and cancelled ones) | "gone"; only those that are
+--         "ok" have changed. Fewer: as of cancel
 --   flags allow-oom
 function verbs.reschedule(keys, args)
   local call, delay, start_at = calls.open(keys, args), tonumber(args[3]), tonumber(args[4])

@@ -12,6 +12,7 @@ from .ready_model import ReadyTasks
 
 OUT, AWAKE = 0, -1
 LOAN, GIFT = 1, 2
+SOONER = 2.0**36
 FEW, FIRST, POOL, PROBES, REDRAWS = 16, 3, 8, 8, 6
 
 
@@ -150,6 +151,8 @@ class FairPick(Limiting):
         self.loans = 0
         self.idle: set[str] = set()
         self.kept: list[tuple[str, int, float, float]] = []
+        self.slots_per_weight: float = 0
+        self.passed_over: set[Tenant] = set()  # by the claim that is under way
 
     def touch(self, name: str) -> Tenant:
         """Get a tenant to change it: it is seated when the call ends."""
@@ -177,7 +180,8 @@ class FairPick(Limiting):
         """Tell by which virtual time the tenant is compared."""
         if self.share:
             return t.base
-        return t.base + max(t.leased * self.expected_of(t), self.age_of(t)) / t.weight
+        time = t.base + max(t.leased * self.expected_of(t), self.age_of(t)) / t.weight
+        return time - SOONER if t.leased + 1 <= t.weight * self.slots_per_weight else time
 
     def rate_of(self, t: Tenant) -> float:
         """Tell the tenant's part of the dispatches."""
@@ -250,7 +254,7 @@ class FairPick(Limiting):
     def first_idle(self) -> Tenant | None:
         """Return who has the lowest virtual time of those with a slot and nothing running."""
         found = [t for t in self.tenants.values() if t.name in self.idle or t in self.touched]
-        fit = [t for t in found if t.slot > 0 and not t.leased]
+        fit = [t for t in found if t.slot > 0 and not t.leased and t not in self.passed_over]
         return min(fit, key=lambda t: (t.base, t.number), default=None)
 
     def lend(self, t: Tenant) -> None:
@@ -400,7 +404,7 @@ class FairPick(Limiting):
 
     def account_of(self, t: Tenant) -> Tenant | None:
         """Return a tenant of which anything is left."""
-        return t if self.is_eligible(t) else self.touch(t.name) and None
+        return t if self.is_eligible(t) and t not in self.passed_over else self.touch(t.name) and None
 
     def draw(self, round: Round, random_values: Iterator[float]) -> None:
         """Draw one tenant by the class of its rate."""
@@ -457,12 +461,16 @@ class FairPick(Limiting):
     def pop_woken(self, wanted: int) -> deque[Tenant]:
         """Take tenants off the wake list; those that have left it are dropped."""
         woken: deque[Tenant] = deque()
+        passed = []
         for _ in range(min(wanted, len(self.wake))):
             t = self.wake.popleft()
-            if t.slot == AWAKE and self.is_eligible(t) and self.may_wake(t):
+            if t in self.passed_over:
+                passed.append(t)
+            elif t.slot == AWAKE and self.is_eligible(t) and self.may_wake(t):
                 woken.append(t)
             else:
                 self.touch(t.name).is_on_wake_list = False
+        self.wake.extend(passed)
         return woken
 
     def pick(self, woken: deque[Tenant], round: Round, random_values: Iterator[float]) -> Tenant | None:
@@ -480,13 +488,21 @@ class FairPick(Limiting):
             del round.pool[0]
         return best
 
-    def pick_round(self, wanted: int, random_values: Iterator[float]) -> tuple[list[Pick], bool]:
+    def pass_over(self, t: Tenant) -> None:
+        """Look no more at a tenant that had no task to give; it had its turn."""
+        turn = self.level + self.expected_of(t) / t.weight
+        t.base += max(0, turn - self.vtime_of(t))
+        self.passed_over.add(t)
+
+    def pick_round(self, wanted: int, random_values: Iterator[float]) -> list[Pick]:
         """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile.
 
-        Also tells whether there are none since those that wait may have no more slots.
+        `is_empty`: there was nobody to pick; `is_kept`: since those that wait may have no more slots.
         """
-        has_popped = bool(self.wake)
+        has_popped = not self.passed_over.issuperset(list(self.wake)[:wanted])
         woken, again = self.pop_woken(wanted), 0
+        has_slots = self.slots > 0 and self.weight_sum > 0 and not self.share
+        self.slots_per_weight = (self.slots - self.leased + self.running) / self.weight_sum if has_slots else 0
         round = Round([(2.0**c, list(seats)) for c, seats in sorted(self.classes.items()) if seats])
         if not self.share and self.weight_sum:
             round.ahead = self.mean / 2 / self.weight_sum
@@ -514,4 +530,6 @@ class FairPick(Limiting):
         unserved = [woken.popleft() for _ in range(len(woken) - again)]
         self.wake.extendleft(reversed(unserved))
         self.wake.extend(woken)
-        return picks, not picks and not has_popped and self.is_full()
+        self.is_kept = not picks and not has_popped and self.is_full() and not self.passed_over
+        self.is_empty = not picks and not has_popped
+        return picks

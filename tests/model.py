@@ -21,7 +21,7 @@ from .ready_model import LOOSE, Asked
 from .schedule_model import KEPT_BYTES, Scheduling
 
 ROUNDS, TENANTS_PER_TICK, MINUTE_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
-ENDS_PER_TICK, CHANGES_PER_CALL = 80, 64
+ENDS_PER_TICK, CHANGES_PER_CALL, LATE_PER_TENANT = 80, 64, 16
 LEASES_SINCE, LEASES_PER_MS = 1_735_689_600_000, 32
 
 
@@ -616,16 +616,20 @@ class Model(Scheduling):
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, int(now - LEASES_SINCE) * LEASES_PER_MS)
         has_changed, is_kept = self.set_slots(slots), False
+        self.passed_over, self.late_of = set(), Counter()
         rounds, self.kept = 0, [("", self.blocked, now, now)] if self.blocked else []
         while not self.blocked and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not is_kept:
             if self.claimed_bytes >= self.page:
                 break
             if rounds:
                 self.seat_all()
-            picks, is_kept = self.pick_round(limit - len(leased), random_values)
-            for p in picks:
-                leased += self.lease(p, worker, now, number)
-            rounds += 1
+            picks = self.pick_round(limit - len(leased), random_values)
+            while picks:
+                picks = [p for p in picks if not self.lease(p, worker, now, number, leased)]
+            if self.is_empty and self.passed_over:
+                self.passed_over = set()  # nobody else is left
+            else:
+                rounds, is_kept = rounds + 1, self.is_kept
         is_short = len(leased) < limit
         if leased:
             self.last_lease, self.claims[worker], self.bundles[number] = number, number, [id for id, *_ in leased]
@@ -636,27 +640,43 @@ class Model(Scheduling):
             self.close(now)
         return leased
 
-    def lease(self, p: Pick, worker: str, now: float, number: int) -> list[tuple[str, int, int]]:
-        """Lease a picked task, drop it when its window has closed, or put it back when the reply is full."""
+    def lease(self, p: Pick, worker: str, now: float, number: int, leased: list[tuple[str, int, int]]) -> bool:
+        """Lease a picked task, drop it when its window has closed, or put it back when the reply is full.
+
+        Tells whether that is all; if not, the pick is for another task of its tenant.
+        """
         task = self.records[p.id]
         run, is_late = self.runs.get(p.id) or Run(task.max_attempts), 0 < task.expires_at <= now
         if not is_late and self.claimed_bytes >= self.page:
             self.unpick(p, is_returned=True)
-            return []
+            return True
         self.expiring.pop(p.id, None)
         if is_late:
-            self.unpick(p)
-            if b := self.batch_of(p.id):
-                b.admitted -= 1
-            self.bury(p.id, "expired", now)
-            return []
+            return self.drop_late(p, now)
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
         run.is_extended, run.taken, run.lasts = False, 0, self.settings["lease_ms"]
         self.claimed_bytes += task.size if task.size > self.large else 0
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1
-        return [(p.id, run.attempt, run.last_attempt)]
+        leased.append((p.id, run.attempt, run.last_attempt))
+        return True
+
+    def drop_late(self, p: Pick, now: float) -> bool:
+        """Bury a task whose window has closed; tells whether its tenant is given up."""
+        t, id = p.tenant, p.id
+        self.late_of[t] += 1
+        is_over = not t.ready or self.late_of[t] >= LATE_PER_TENANT
+        if is_over:
+            self.unpick(p)
+            self.pass_over(t)
+        else:
+            p.id = t.ready.popleft()
+            self.recount(t)
+        if b := self.batch_of(id):
+            b.admitted -= 1
+        self.bury(id, "expired", now)
+        return is_over
 
     def unpick(self, p: Pick, is_returned: bool = False) -> None:
         """Take a pick back; a task that is returned stands where it stood."""

@@ -1,0 +1,97 @@
+"""What a tenant's tasks that expired, or were cancelled, cost others: their places in the list, and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import redis
+
+from .calls import Queue, load_variant
+
+
+def honest(queue: Queue, count: int = 5) -> None:
+    """Give tenants tasks."""
+    for n in range(count):
+        queue.enqueue(f"t{n}", *(f"t{n}/{k}" for k in range(100)))
+
+
+def served(queue: Queue, claims: int, limit: int) -> Counter[str]:
+    """Count by tenant what so many claims lease, whose tasks take 50 ms."""
+    found = Counter[str]()
+    for _ in range(claims):
+        leases = queue.claim(limit)
+        queue.advance(50)
+        if leases:
+            queue.settle(*(("ack", lease.id, lease.lease) for lease in leases))
+        found.update(lease.id.partition("/")[0] for lease in leases)
+    return found
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_late_tasks_of_one_tenant_leave_no_slot_empty(queue: Queue, share: int) -> None:
+    queue.configure(share=share)
+    honest(queue)
+    served(queue, 4, 10)
+    queue.enqueue("flood", *(f"flood/{n}" for n in range(400)), expires_in=20)
+    queue.advance(20)
+    counts = served(queue, 10, 10)
+    assert counts.total() == 100
+    assert queue.tenant("flood").ready > 200, "claims bury few: ticks do that"
+    assert max(counts.values()) - min(counts.values()) <= 3
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_who_offers_late_tasks_saves_up_nothing(queue: Queue, share: int) -> None:
+    queue.configure(share=share)
+    honest(queue)
+    for n in range(25):
+        queue.enqueue("flood", *(f"flood/{n}-{k}" for k in range(40)), expires_in=20)
+        queue.advance(20)
+        served(queue, 1, 10)
+    queue.enqueue("flood", *(f"flood/live{n}" for n in range(100)))
+    while queue.tick(500).expired:
+        pass
+    assert served(queue, 6, 10)["flood"] == pytest.approx(10, abs=2)
+
+
+def test_late_tasks_are_passed_over_where_nobody_else_waits(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"late{n}" for n in range(6)), expires_in=20)
+    queue.enqueue("ada", "live")
+    queue.advance(20)
+    assert [lease.id for lease in queue.claim(1)] == ["live"]
+
+
+def test_late_tasks_of_many_tenants_leave_the_others_their_part(queue: Queue) -> None:
+    honest(queue)
+    for n in range(50):
+        queue.enqueue(f"late{n}", *(f"late{n}/{k}" for k in range(20)), expires_in=20)
+    queue.advance(20)
+    assert served(queue, 30, 4).total() >= 60
+
+
+def test_tombstones_of_one_tenant_leave_others_their_slots(queue: Queue) -> None:
+    gone = [f"ada/{n}" for n in range(4000)]
+    for first in range(0, 4000, 500):
+        queue.enqueue("ada", *gone[first : first + 500])
+    queue.enqueue("ada", "ada/last")
+    queue.cancel(*reversed(gone))
+    for name in ("bob", "cyd"):
+        queue.enqueue(name, *(f"{name}/{n}" for n in range(100)), priority=60)
+        queue.cancel(*(f"{name}/{n}" for n in range(3, 99, 3)))
+    counts = served(queue, 7, 6)
+    assert counts.total() == 42
+    assert (counts + served(queue, 7, 6))["ada"] == 1
+
+
+def test_moving_tasks_behind_one_that_is_not_served_has_an_end(redis_client: redis.Redis) -> None:
+    load_variant(redis_client, "few", ("MAX_TOMBSTONES = 1000000", "MAX_TOMBSTONES = 3"))
+    queue = Queue(redis_client, version="few")
+    queue.enqueue("ada", "head", "moved")
+    outcomes = []
+    for _ in range(5):
+        outcomes += queue.reschedule("moved", delay=10)
+        queue.advance(10)
+        queue.tick()
+    assert outcomes == ["ok"] * 3 + ["quota_exceeded"] * 2
+    assert queue.client.llen(queue.key("ready:ada")) == 5
