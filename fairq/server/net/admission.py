@@ -3,8 +3,10 @@
 Connections are counted by address and by the tenant of their token. Each unfinished handshake takes a place; when all
 places are taken, the oldest handshake of the address with the most is cancelled, so that silent connections keep no
 other client out. Tenants' requests and bytes have a rate, over all connections of the tenant: a faster tenant is read
-more slowly, without an error. Workers and operators belong to the service, and loopback addresses are those of proxies:
-of all these limits, only the places of handshakes apply to them.
+more slowly, without an error. In each turn of the scheduler a few messages of a tenant begin, and the others wait for
+the next turn: however many it sends at once, few of them stand before those of others. Workers and operators belong to
+the service, and loopback addresses are those of proxies: of all these limits, only the places of handshakes, and over
+HTTP the turns, apply to them.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from attrs import define, field
 from fairq.errors import TooMany, Unauthorized
 from fairq.server.net.auth import Identity
 from fairq.server.settings import Settings
+from fairq.turns import Gate
 from fairq.wire.terms import Role
 
 MAX_HANDSHAKES = 2_048  # unfinished ones
 HANDSHAKES_PER_S, HANDSHAKE_BURST = 200.0, 1_000.0  # of one address: rate and burst
 WRONG_PER_S, WRONG_BURST = 5.0, 100.0  # the same, of its wrong tokens
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
+PER_TURN, HTTP_PER_TURN = 8, 1  # messages of one tenant, and HTTP requests, that begin in one turn of the scheduler
 RETRY_MS = 1_000
 MAX_KNOWN = 10_000  # addresses and tenants whose rates are remembered
 
@@ -74,6 +78,8 @@ class Usage:
     connections: int = 0
     under_way: int = 0  # requests
     rests_until: float = 0.0
+    turns: Gate = field(factory=lambda: Gate(PER_TURN), init=False)  # of messages
+    http_turns: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # of requests, each of ten times the cost
 
     def take(self, size: int, now: float) -> float:
         """Count a text of `size` bytes; returns the seconds to wait before it is read."""
