@@ -125,7 +125,7 @@ class _Now:
             connections.add_metric([role], count)
         yield connections
         attached = [each.account for each in app.connections if each.is_attached]
-        credit, held = sum(each.credit for each in attached), sum(len(each.held) for each in attached)
+        credit, held = sum(each.credit for each in attached), sum(each.busy for each in attached)
         yield _gauge("fairq_worker_credit", "tasks that the workers of this server may hold", credit)
         yield _gauge("fairq_worker_leases", "tasks that the workers of this server hold", held)
         refusals = CounterMetricFamily("fairq_refusals", "requests that this server refused", labels=["code"])

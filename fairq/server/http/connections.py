@@ -62,8 +62,7 @@ class HttpConnection(Connection):
         """Wait until it is closed, or was not used for a while; then end what waits on it."""
         with self._scope:
             while self.closing is None:
-                until = self.used_at + CALLER_S if not self.users else float("inf")
-                if trio.current_time() >= until:
+                if trio.current_time() >= (until := self._until()):
                     break
                 with trio.move_on_at(until):
                     await self._woken.wait()
@@ -71,6 +70,10 @@ class HttpConnection(Connection):
         self.closing = self.closing or (1000, "")
         with trio.CancelScope(shield=True):
             await self._end_waits()
+
+    def _until(self) -> float:
+        """Return until when it stays, if nothing happens."""
+        return self.used_at + CALLER_S if not self.users else float("inf")
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
