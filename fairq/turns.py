@@ -79,8 +79,10 @@ class Gate:
             await self._line.park()
 
     def _turn_over(self) -> None:
-        if self._passed:
+        if self._line:
             call_from_end(self._let_in)
+        else:
+            self._passed = 0
 
     def _let_in(self) -> None:
         self._passed = len(self._line.unpark(count=self.per_turn))

@@ -30,6 +30,7 @@ TENANT, WORKER, OPERATOR = "dev-tenant:abuser", "dev-worker", "dev-operator"
 QUEUE = "abuse"  # no worker takes its tasks
 ADDRESS = "127.0.0.2"  # not the victim's: servers count by address, too
 PAGES = "operators' pages"  # whose URL is that of the operators' listener
+HTTP = "HTTP requests"  # whose URL is that of the HTTP API
 PACE_S = 0.016
 AGAIN_S = 0.02  # between two connections
 RECEIVE_BYTES = 1 << 16
@@ -381,23 +382,43 @@ async def pages(site: Site) -> None:
         async with await site.dial() as stream:
             cookie = ""
             for n in count():
-                await stream.send_all(ask.format(paths[n % len(paths)], cookie).encode())
-                head = b""
-                while b"\r\n\r\n" not in head:
-                    if not (more := bytes(await stream.receive_some(RECEIVE_BYTES))):
-                        raise Ended
-                    head += more
-                top, _, body = head.partition(b"\r\n\r\n")
-                fields = dict(line.lower().split(b": ", 1) for line in top.split(b"\r\n")[1:])
+                fields = await _ask(site, stream, ask.format(paths[n % len(paths)], cookie).encode())
                 cookie = fields.get(b"set-cookie", cookie.encode()).decode().partition(";")[0]
-                left = int(fields.get(b"content-length", b"0")) - len(body)
-                while left > 0:
-                    left -= len(await stream.receive_some(RECEIVE_BYTES))
-                site.counts[top[9:12].decode()] += 1
 
     async with trio.open_nursery() as nursery:
         for _ in range(30):
             nursery.start_soon(look)
+
+
+async def _ask(site: Site, stream: trio.SocketStream, request: bytes) -> dict[bytes, bytes]:
+    """Make a request over HTTP, and read its answer; returns the headers. Raises: Ended."""
+    await stream.send_all(request)
+    head = b""
+    while b"\r\n\r\n" not in head:
+        if not (more := bytes(await stream.receive_some(RECEIVE_BYTES))):
+            raise Ended
+        head += more
+    top, _, body = head.partition(b"\r\n\r\n")
+    fields = dict(line.lower().split(b": ", 1) for line in top.split(b"\r\n")[1:])
+    left = int(fields.get(b"content-length", b"0")) - len(body)
+    while left > 0:
+        left -= len(await stream.receive_some(RECEIVE_BYTES))
+    site.counts[top[9:12].decode()] += 1
+    return fields
+
+
+async def http_requests(site: Site) -> None:
+    """Ask the HTTP API on 200 connections with a token, and on 200 without one, as fast as it answers."""
+    path, token = f"/v1/queues/{QUEUE}/limits", f"Authorization: Bearer {TENANT}\r\n"
+
+    async def ask(headers: str) -> None:
+        async with await site.dial() as stream:
+            while True:
+                await _ask(site, stream, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}\r\n".encode())
+
+    async with trio.open_nursery() as nursery:
+        for n in range(400):
+            nursery.start_soon(ask, token if n % 2 else "")
 
 
 ABUSERS: dict[str, Callable[[Site], Awaitable[None]]] = {
@@ -415,6 +436,7 @@ ABUSERS: dict[str, Callable[[Site], Awaitable[None]]] = {
     "enqueue and cancel": enqueue_and_cancel,
     "purges": purges,
     PAGES: pages,
+    HTTP: http_requests,
     "binary and broken": noise,
     "queue names": queue_names,  # the last: the names stay
 }

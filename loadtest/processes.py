@@ -17,7 +17,7 @@ from pathlib import Path
 import trio
 from attrs import frozen
 
-from loadtest.abusers import PAGES
+from loadtest.abusers import HTTP, PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 60.0
@@ -240,7 +240,7 @@ async def running_idle(server: Server, kind: str, count: int, holders: int) -> A
 @asynccontextmanager
 async def running_abuser(server: Server, name: str, seconds: float) -> AsyncIterator[trio.Process]:
     """Run one of the abusers (abusers.py) in a process of its own while the context lasts; it prints what it did."""
-    url = server.admin_url if name == PAGES else server.url
+    url = {PAGES: server.admin_url, HTTP: server.http_url}.get(name, server.url)
     async with running_module("abusers", name, url, str(seconds)) as process:
         yield process
 

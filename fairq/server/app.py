@@ -11,7 +11,8 @@ from __future__ import annotations
 import platform
 import random
 import secrets
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,6 +50,7 @@ log = structlog.get_logger("fairq.server")
 _GIVE_BACK_S = 5.0
 RETURNS_PER_S = 250.0  # workers that can reconnect to a server when thousands lose their connections at once
 MAX_GRACE_S = 20.0  # the longest time that leases are kept then
+MAX_UNMADE = 100  # queues that do not exist, and for whose messages one tenant or token waits
 _FORGET_S = 30.0  # between checks for queues without workers and waiting requests
 QUEUES = "queues"  # the kind of question: queue, ... -> those that workers take tasks of
 WAITS = "waits"  # queue and tenant -> what each of its last starts had waited for
@@ -101,6 +103,7 @@ class App:
     idle_ticks: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(IDLE_TICKS), init=False)
     reports: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(4), init=False)  # that ask all servers
     is_draining: bool = field(default=False, init=False)
+    _unmade: defaultdict[Hashable, set[str]] = field(factory=lambda: defaultdict(set), init=False)  # by whose
     _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues
     _connection_left: trio.Event = field(factory=trio.Event, init=False)
 
@@ -169,6 +172,10 @@ class App:
                 if queue not in self.long_polls and queue not in self.dispatchers:
                     del self._channels[channel]
                     await self.store.subscription.remove(channel)
+            for whose, unmade in list(self._unmade.items()):
+                unmade.intersection_update(self.long_polls)
+                if not unmade:
+                    del self._unmade[whose]
 
     def forget(self, what: str, queue: str) -> None:
         """Forget a queue whose deletion has begun or ended; its workers stay attached, and get no tasks."""
@@ -187,10 +194,20 @@ class App:
             if long_polls.is_idle:
                 del self.long_polls[queue]
 
-    def watch(self, queue: str) -> LongPolls:
-        """Return the long polls of a queue, listening to its channel from now on."""
+    async def watch(self, queue: str, whose: Hashable) -> LongPolls:
+        """Return the long polls of a queue, listening to its channel from now on.
+
+        Of queues that do not exist the server listens to MAX_UNMADE for each tenant or token, by their names; those
+        who wait for others of them read every POLL_S.
+        """
         if queue not in self.long_polls:
-            self.long_polls[queue] = LongPolls()
+            if not await self.store.registry.exists(queue):
+                unmade = self._unmade[whose]
+                unmade -= self.store.registry.known
+                if len(unmade) >= MAX_UNMADE and queue not in unmade:
+                    return LongPolls()
+                unmade.add(queue)
+            self.long_polls.setdefault(queue, LongPolls())
             self._listen(queue)
         return self.long_polls[queue]
 

@@ -46,7 +46,7 @@ HELP = {
     "origins": "browser origins that may connect",
     "processes": "server processes that share the port",
     "max_connections": "connections at once, at most",
-    "connections_per_address": "connections at once from one address other than loopback (0: no limit)",
+    "connections_per_address": "connections at once from one address (IPv6: one /64) other than loopback (0: no limit)",
     "connections_per_tenant": "connections at once of one tenant",
     "requests_per_second": "requests per second of one tenant over all its connections; more requests wait",
     "bytes_per_second": "bytes per second of one tenant over all its connections; more bytes wait",

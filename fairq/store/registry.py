@@ -68,7 +68,7 @@ class Registry:
     async def _make(self, queue: str, maker: str, *, is_unmade: bool) -> None:
         if queue in self.known:
             return
-        is_new = not await self.connection.call("HEXISTS", keys.QUEUES, queue)  # works on a full store
+        is_new = not await self.exists(queue)
         if is_new or is_unmade:
             await self._add(queue, maker, self.quota if maker else None, is_unmade=is_unmade)
             await self.call(keys.queue_prefix(queue), "make_queue")
@@ -76,6 +76,10 @@ class Registry:
         if len(self.known) >= MAX_KNOWN:
             self.known.clear()
         self.known.add(queue)
+
+    async def exists(self, queue: str) -> bool:
+        """Whether there is such a queue; works on a full store."""
+        return queue in self.known or bool(await self.connection.call("HEXISTS", keys.QUEUES, queue))
 
     async def _add(self, queue: str, maker: str, quota: int | None, *, is_unmade: bool = False) -> None:
         """Add a queue to the registry, unless it is there. Raises: QuotaExceeded.

@@ -34,6 +34,7 @@ from fairq.server.http.listener import is_local
 from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.request_ids import failure_of
 from fairq.server.http.traffic import Places
+from fairq.server.net.auth import Identity
 from fairq.transport import bearer_token
 
 DOCUMENT = "/api/openapi.json"
@@ -53,7 +54,7 @@ def make_admin_api(
         found = await health.look()
         if "authorization" not in request.headers:
             return PlainTextResponse("not ready\n" if found.troubles else "ready\n", 503 if found.troubles else 200)
-        await _check_operator(operators, request)
+        await _identify(operators, request)
         told = {"ready": not found.troubles, "troubles": found.troubles, "store_ms": round(found.store_s * 1000, 1)}
         return Response(orjson.dumps(told), 503 if found.troubles else 200, media_type="application/json")
 
@@ -93,9 +94,10 @@ def _application(*routes: BaseRoute) -> Starlette:
 
 def _page_of(operators: Operators, metrics: Metrics, *, is_open: bool) -> Route:
     async def show_metrics(request: Request) -> Response:
+        only = None
         if not (is_open and is_local(request.headers.get("host", ""))):
-            await _check_operator(operators, request)
-        return Response(await metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+            only = (await _identify(operators, request)).queues
+        return Response(await metrics.page(only), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return Route("/metrics", show_metrics)
 
@@ -105,9 +107,9 @@ async def _refuse_metrics(_: Request) -> Response:
     return answer_of(Problem("not_found", where))
 
 
-async def _check_operator(operators: Operators, request: Request) -> None:
+async def _identify(operators: Operators, request: Request) -> Identity:
     address = request.client.host if request.client else "unknown"
-    await operators.identify(bearer_token(request.headers.raw), address)
+    return await operators.identify(bearer_token(request.headers.raw), address)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -43,12 +43,11 @@ class Queue:
 
 @define(eq=False)
 class Metrics:
-    """Writes the page of one server, at most every KEPT_S."""
+    """Writes the pages of one server, each at most every KEPT_S: that of all queues, and those of tokens for some."""
 
     app: App
     health: Health
-    _page: bytes = field(default=b"", init=False)
-    _written_at: float = field(default=float("-inf"), init=False)
+    _pages: dict[frozenset[str] | None, tuple[float, bytes]] = field(factory=dict, init=False)  # when written
     _writing: trio.Lock = field(factory=trio.Lock, init=False)
     _process: CollectorRegistry = field(factory=CollectorRegistry, init=False)
 
@@ -56,20 +55,26 @@ class Metrics:
         for kind in (ProcessCollector, PlatformCollector, GCCollector):
             kind(registry=self._process)
 
-    async def page(self) -> bytes:
-        """Return the page as it is, or was KEPT_S ago. Raises: FairqError if the store goes while it is read."""
-        async with self._writing:
-            if trio.current_time() - self._written_at > KEPT_S:
-                self._page = await self._write()
-                self._written_at = trio.current_time()
-            return self._page
+    async def page(self, only: frozenset[str] | None = None) -> bytes:
+        """Return the page of these queues (None: of all) as it is, or was KEPT_S ago.
 
-    async def _write(self) -> bytes:
+        Raises: FairqError if the store goes while it is read.
+        """
+        async with self._writing:
+            since = trio.current_time() - KEPT_S
+            self._pages = {queues: page for queues, page in self._pages.items() if page[0] >= since}
+            if only not in self._pages:
+                page = await self._write(only)
+                self._pages[only] = trio.current_time(), page
+            return self._pages[only][1]
+
+    async def _write(self, only: frozenset[str] | None) -> bytes:
         found, store = await self.health.look(), self.app.store
         names: list[str] = []
         nodes: list[Node] = []
         if not found.troubles:
-            names = sorted(await store.queues(), key=lambda name: (name not in self.app.dispatchers, name))
+            names = [name for name in await store.queues() if only is None or name in only]
+            names.sort(key=lambda name: (name not in self.app.dispatchers, name))
             nodes = await read_nodes(store.connection.nodes())
         queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
         tenants = [await read_tenants(store, name) for name in names[:TENANT_QUEUES]]
@@ -125,7 +130,7 @@ class _Now:
             connections.add_metric([role], count)
         yield connections
         attached = [each.account for each in app.connections if each.is_attached]
-        credit, held = sum(each.credit for each in attached), sum(len(each.held) for each in attached)
+        credit, held = sum(each.credit for each in attached), sum(each.busy for each in attached)
         yield _gauge("fairq_worker_credit", "tasks that the workers of this server may hold", credit)
         yield _gauge("fairq_worker_leases", "tasks that the workers of this server hold", held)
         refusals = CounterMetricFamily("fairq_refusals", "requests that this server refused", labels=["code"])

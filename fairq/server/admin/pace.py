@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairq.errors import TooMany
 from fairq.server.http.problems import answer_of
-from fairq.server.net.admission import MAX_KNOWN, Rate
+from fairq.server.net.admission import MAX_KNOWN, Rate, block_of
 
 PER_ADDRESS, ADDRESS_BURST = 50.0, 500.0  # requests a second, and at once: a hundred tabs open
 IN_ALL, BURST = 200.0, 1_000.0
@@ -31,7 +31,7 @@ class Pace:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or say that there were too many."""
-        address = (scope.get("client") or ("unknown", 0))[0]
+        address = block_of((scope.get("client") or ("unknown", 0))[0])
         if self._takes(address, scope["path"] in PROBES):
             await self.inner(scope, receive, send)
             return

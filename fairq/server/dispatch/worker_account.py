@@ -33,6 +33,7 @@ class WorkerAccount:
     owners: dict[Place, Any] = field(factory=dict, repr=False)
     slots: Slots | None = None  # of a worker whose queues have weights
     prefetch: int = 0
+    handed: int = 0  # leases that it holds and that are not kept here: of a worker over HTTP
     reserved: int = field(default=0, init=False)
     held: dict[Place, int] = field(factory=dict, init=False)
     taken: dict[Place, int] = field(factory=dict, init=False)  # how often each lease was taken over, if ever
@@ -52,9 +53,14 @@ class WorkerAccount:
         self.most_begun = max(self.most_begun, credit - self.prefetch)
 
     @property
+    def busy(self) -> int:
+        """How many leases the worker holds."""
+        return len(self.held) + self.handed
+
+    @property
     def free(self) -> int:
         """How many more tasks the worker may be given."""
-        return max(0, self.credit - len(self.held) - self.reserved) if self.may_take() else 0
+        return max(0, self.credit - self.busy - self.reserved) if self.may_take() else 0
 
     def free_for(self, queue: str) -> int:
         """How many more tasks of a queue the worker may be given."""

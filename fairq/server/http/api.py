@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import cache
 
 import orjson
 from starlette.applications import Starlette
@@ -54,13 +55,18 @@ def methods_of(request: Request) -> set[str]:
     return {"OPTIONS"} | found[max(found, key=len)]
 
 
+@cache
+def _document() -> bytes:
+    from fairq.server.http.openapi import make_document
+
+    return orjson.dumps(make_document())
+
+
 def make_api(app: App, callers: Callers, workers: Workers) -> ASGIApp:
     """Make the application."""
 
     async def document(_: Request) -> Response:
-        from fairq.server.http.openapi import make_document
-
-        return Response(orjson.dumps(make_document()), media_type="application/json")
+        return Response(_document(), media_type="application/json")
 
     api = Starlette(
         routes=[*make_routes(workers), Route("/openapi.json", document)],

@@ -47,8 +47,7 @@ class Call:
 
     def owner(self, id: str = "") -> Hashable:
         """Return on whose account a request or a wait is: its tenant's or its token's; `id`: a task or batch."""
-        identity = self.caller.identity
-        return owner_of(id) or identity.tenant or (identity.role, identity.token_id)
+        return owner_of(id) or self.caller.identity.account
 
     def object(self) -> dict[str, Any]:
         """Read the body, a JSON object. Raises: Problem, BadFrame, TooLarge."""

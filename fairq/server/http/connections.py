@@ -18,12 +18,13 @@ from attrs import define, field
 from fairq.errors import Draining, Forbidden, TooMany, Unauthorized
 from fairq.server.app import App
 from fairq.server.http.bounds import CALLER_S, RETRY_MS
-from fairq.server.net.admission import Admission, Usage
+from fairq.server.net.admission import HTTP_PER_TURN, Admission, Usage
 from fairq.server.net.auth import Identity
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
 from fairq.tokens import hash_token
 from fairq.transport import Transport
+from fairq.turns import Gate
 from fairq.wire.server_session import ServerSession, why_not
 from fairq.wire.terms import CLOSE_REVOKED, Role
 
@@ -61,8 +62,7 @@ class HttpConnection(Connection):
         """Wait until it is closed, or was not used for a while; then end what waits on it."""
         with self._scope:
             while self.closing is None:
-                until = self.used_at + CALLER_S if not self.users else float("inf")
-                if trio.current_time() >= until:
+                if trio.current_time() >= (until := self._until()):
                     break
                 with trio.move_on_at(until):
                     await self._woken.wait()
@@ -70,6 +70,10 @@ class HttpConnection(Connection):
         self.closing = self.closing or (1000, "")
         with trio.CancelScope(shield=True):
             await self._end_waits()
+
+    def _until(self) -> float:
+        """Return until when it stays, if nothing happens."""
+        return self.used_at + CALLER_S if not self.users else float("inf")
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -121,7 +125,9 @@ def make_connection(
     session = ServerSession(last_received_at=now, last_sent_at=now, role=identity.role)
     session.max_payload_bytes = app.settings.max_payload_bytes
     transport = cast(Transport, _Nowhere(remote))
-    return kind(transport, identity, session, partial(handle_request, app), usage)
+    connection = kind(transport, identity, session, partial(handle_request, app), usage)
+    connection.turns = usage.http_turns if usage else Gate(HTTP_PER_TURN)
+    return connection
 
 
 @define(eq=False)

@@ -7,7 +7,7 @@ is read to its end, or for LINGER_S after a refusal: else an answer could not be
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import structlog
 import trio
@@ -15,7 +15,7 @@ from attrs import define, field
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairq.errors import FairqError, TooLarge
+from fairq.errors import FairqError, TooLarge, Unauthorized
 from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
 from fairq.server.http import request_ids
@@ -34,9 +34,12 @@ from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.request_ids import Note
 from fairq.server.http.stream import BoundedStream
 from fairq.server.http.traffic import Places
+from fairq.server.net.admission import HTTP_PER_TURN
 from fairq.server.net.origin import ORIGIN, Origin
 from fairq.server.net.refusals import Refusals
+from fairq.tokens import hash_token
 from fairq.transport import bearer_token
+from fairq.turns import Gate
 from fairq.wire.terms import Role
 
 INBOX, STREAM = "fairq.inbox", "fairq.stream"  # their names in the scope
@@ -127,6 +130,7 @@ class Guard:
     requests: Places = field(factory=lambda: Places(_REQUESTS, MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_TOKEN_REQUESTS))
     waits: Places = field(factory=lambda: Places(_WAITS, MAX_WAITING, MAX_TENANT_WAITING, MAX_TOKEN_WAITING))
     bodies: Bodies = field(factory=Bodies, init=False)
+    strangers: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # all requests of nobody who is known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer why not. Raises: Gone."""
@@ -134,6 +138,7 @@ class Guard:
             if self.is_guarded(scope["path"]) and scope["method"] != "OPTIONS":
                 await self._pass(scope, receive, send)
             else:
+                await self.strangers.enter()
                 await self.api(scope, receive, send)
         except FairqError as error:
             await answer_of(error)(scope, receive, send)
@@ -143,7 +148,7 @@ class Guard:
         limit = self.app.settings.message_bytes
         address = (scope.get("client") or ("unknown", 0))[0]
         ORIGIN.set(Origin(address, "http"))
-        caller = await self.callers.find(bearer_token(headers.raw), address)
+        caller = await self._find(headers, address)
         with caller.in_use():
             call = Call(caller, inbox, stream, self.waits, _media_type(headers), b"")
             is_token = caller.identity.role is not Role.TENANT
@@ -159,6 +164,14 @@ class Guard:
                 del body
                 scope[CALL] = call
                 await self.api(scope, receive, send)
+
+    async def _find(self, headers: Headers, address: str) -> HttpConnection:
+        """Return whose request it is; who has not asked lately is a stranger. Raises: as `Callers.find`."""
+        with suppress(Unauthorized):
+            if known := self.callers.known(hash_token(bearer_token(headers.raw))):
+                return known
+        await self.strangers.enter()
+        return await self.callers.find(bearer_token(headers.raw), address)
 
     async def _inflate(self, caller: HttpConnection, body: bytes, encoding: str, hold: Callable[[int], None]) -> bytes:
         made = 0

@@ -133,7 +133,9 @@ def endpoints(workers: Workers) -> tuple[Any, Any, Any]:
         settle = make_request(wire.Settle, given, call.caller.session.max_payload_bytes)
         worker = await workers.find(call.caller, name, settle.queue)
         with worker.in_use():
-            return answer(await worker.ask(settle))
+            body = await worker.ask(settle)
+            worker.settled(settle.queue, settle.settlements, body["outcomes"])
+            return answer(body)
 
     async def enqueue(request: Request) -> Response:
         call = Call.of(request)

@@ -34,7 +34,9 @@ from fairq.server.net.admission import Admission
 from fairq.server.net.refusals import Refusals
 from fairq.server.settings import Settings
 from fairq.transport import HANDSHAKE_S, Stream
+from fairq.turns import Gate
 
+BEGINS_PER_TURN = 2  # of connections, each of which takes 1 ms
 log = structlog.get_logger("fairq.server")
 
 WRONG_PORT = (
@@ -69,6 +71,7 @@ class HttpListener:
     refusals: Refusals = field(factory=Refusals)
     places: Admission = field(init=False)  # of connections without a request
     connections: int = field(default=0, init=False)
+    _begins: Gate = field(factory=lambda: Gate(BEGINS_PER_TURN), init=False)  # of connections
     _context: WorkerContext = field(init=False)
     _config: Config = field(factory=_config, init=False)
     _accepting: trio.CancelScope = field(factory=trio.CancelScope, init=False)
@@ -92,6 +95,7 @@ class HttpListener:
             host, _ = address_of(stream)
             if self.admission.hears(host, trio.current_time()):
                 with self.admission.from_address(host):
+                    await self._begins.enter()
                     await self._converse(stream, host)
         except* (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError) as gone:
             log.debug("connection broke", error=repr(gone.exceptions[0]))

@@ -1,8 +1,10 @@
 """Workers over HTTP: a claim waits for tasks as an attached worker does, and its leases are then the store's to keep.
 
-A worker (a name, of a token, of a queue) is attached from its first claim until CALLER_S after its last request. While
-claims wait it offers as many slots as they ask for. The leases that it is given are not kept on its account: the server
-does not know whether the client lives. So they end when it settles them, at any server, or when their time is over.
+A worker (a name, of a token, of a queue) is attached from its first claim until CALLER_S after its last request, and
+while it holds leases. Its slots are as many as the claims that wait ask for, and one for each lease that it was given
+and that has not ended, as far as is known here. The leases are not kept on its account: the server does not know
+whether the client lives. So they end when it settles them, at any server, or when their time is over; one that ends at
+another server counts here until its time is over.
 
 A name that operators drain gets nothing more at any server that has heard of it, until it has not asked for CALLER_S:
 there is no connection whose end tells a drained client from the next one of that name.
@@ -11,17 +13,18 @@ there is no connection whose end tells a drained client from the next one of tha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 import trio
 from attrs import define, field
 
 from fairq.errors import Draining, TooMany
-from fairq.model.tasks import Lease
+from fairq.model.tasks import Lease, Outcome, Settlement
 from fairq.server.app import App
 from fairq.server.dispatch.dispatcher import give_back
 from fairq.server.dispatch.tracing import Pushes
+from fairq.server.dispatch.worker_account import OVER_S, Place
 from fairq.server.http.bounds import CALLER_S, CLAIM_BYTES, MAX_DRAINED, MAX_TOKEN_WORKERS, MAX_WORKERS, RETRY_MS
 from fairq.server.http.connections import HttpConnection, make_connection
 from fairq.server.net.auth import Identity
@@ -50,7 +53,10 @@ class HttpWorker(HttpConnection):
 
     app: App = field(kw_only=True, default=None)
     attached: trio.Event = field(factory=trio.Event, init=False)  # or it has failed: then it is closing
+    holders: dict[Place, HttpWorker] = field(kw_only=True, factory=dict)  # of all leases handed out over HTTP here
     _claims: deque[Claim] = field(factory=deque, init=False)
+    _handed: dict[Place, tuple[int, float]] = field(factory=dict, init=False)  # -> number, when over; in order
+    _lease_s: float = field(default=0.0, init=False)
     _traced: dict[tuple[str, int], Callable[[str], None]] = field(factory=dict, init=False)  # pushes under way
 
     def push(
@@ -58,10 +64,11 @@ class HttpWorker(HttpConnection):
     ) -> None:
         """Give leased tasks to the claims that wait; those for which none is left are given back."""
         self._traced.update(traced or {})
-        left = list(leases)
+        left, self._lease_s = list(leases), lease_ms / 1000
         while left and self._claims:
             claim = self._claims.popleft()
             claim.leases, left = left[: claim.wanted], left[claim.wanted :]
+            self._hold({(queue, each.id): each.lease for each in claim.leases})
             claim.lease_ms, claim.run_timeout_ms = lease_ms, run_timeout_ms
             claim.answered.set()
         self._offer()
@@ -74,6 +81,7 @@ class HttpWorker(HttpConnection):
     def return_soon(self, queue: str, leases: Sequence[Lease]) -> None:
         """Return leases that no client has received, though the caller may be cancelled."""
         self.end_pushes(leases, "the client did not receive it")
+        self.ended({(queue, each.id): each.lease for each in leases})
         self.app.nursery.start_soon(self._return, queue, leases)
 
     def end_pushes(self, leases: Sequence[Lease], error: str = "") -> None:
@@ -94,8 +102,48 @@ class HttpWorker(HttpConnection):
         super().leave()
 
     def _offer(self) -> None:
-        self.account.credit = min(terms.MAX_CREDIT, sum(claim.wanted for claim in self._claims))
+        self.account.handed = len(self._handed)
+        waiting = sum(claim.wanted for claim in self._claims)
+        self.account.credit = min(terms.MAX_CREDIT, waiting) + self.account.handed
         self.app.credit_changed(self)
+
+    def _hold(self, leases: Mapping[Place, int]) -> None:
+        """Count leases from now on, until their time is over."""
+        self.ended({place: self.holders[place]._handed[place][0] for place in leases if place in self.holders})
+        over_at = trio.current_time() + self._lease_s + OVER_S
+        self._handed |= {place: (lease, over_at) for place, lease in leases.items()}
+        self.holders.update(dict.fromkeys(leases, self))
+
+    def settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[Outcome]) -> None:
+        """Count the leases that it has extended, also those of other servers, and no more those that ended."""
+        told = list(zip(settlements, outcomes, strict=True))
+        extended = {(queue, s.id): s.lease for s, outcome in told if (s.action, outcome) == ("extend", "ok")}
+        self.ended({(queue, s.id): s.lease for s, _ in told if (queue, s.id) not in extended})
+        if self._lease_s and extended:
+            self._hold(extended)
+            self._offer()
+
+    def ended(self, leases: Mapping[Place, int]) -> None:
+        """Count leases no more that have ended, whichever worker here was given them."""
+        for place, lease in leases.items():
+            holder = self.holders.get(place)
+            if holder is not None and holder._handed[place][0] == lease:
+                del holder._handed[place], self.holders[place]
+                holder._offer()
+
+    def _until(self) -> float:
+        now = trio.current_time()
+        while self._handed:
+            place, (lease, over_at) = next(iter(self._handed.items()))
+            if over_at > now:
+                return over_at
+            self.ended({place: lease})
+        return super()._until()
+
+    def unlink(self) -> None:
+        """Break reference cycles at the end; leases that are left are those of a server that stops."""
+        self.ended({place: lease for place, (lease, _) in self._handed.items()})
+        super().unlink()
 
     async def _wait(self, claim: Claim, queue: str, wait_s: float) -> None:
         """Wait until a claim is answered or its time is over: without any, until the queue is known to be empty."""
@@ -153,6 +201,7 @@ class Workers:
     app: App
     nursery: trio.Nursery
     _known: dict[tuple[Identity, str, str], HttpWorker] = field(factory=dict, init=False)
+    _holders: dict[Place, HttpWorker] = field(factory=dict, init=False)
     _drained: dict[tuple[Identity | None, str], float] = field(factory=dict, init=False)  # until when; None: any token
 
     def __attrs_post_init__(self) -> None:
@@ -194,7 +243,7 @@ class Workers:
         caller.identity.check_queue(queue)
         worker = make_connection(self.app, caller.identity, caller.transport.remote, None, HttpWorker)
         assert isinstance(worker, HttpWorker)
-        worker.app = self.app
+        worker.app, worker.holders = self.app, self._holders
         self._known[key] = worker
         with worker.in_use():
             try:

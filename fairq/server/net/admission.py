@@ -1,10 +1,12 @@
 """Limits on connections and on tenants' requests, so that one address or tenant cannot crowd out the others.
 
-Connections are counted by address and by the tenant of their token. Each unfinished handshake takes a place; when all
-places are taken, the oldest handshake of the address with the most is cancelled, so that silent connections keep no
-other client out. Tenants' requests and bytes have a rate, over all connections of the tenant: a faster tenant is read
-more slowly, without an error. Workers and operators belong to the service, and loopback addresses are those of proxies:
-of all these limits, only the places of handshakes apply to them.
+Connections are counted by address (of IPv6 by network of /64) and by the tenant of their token. Each unfinished
+handshake takes a place; when all places are taken, the oldest handshake of the address with the most is cancelled, so
+that silent connections keep no other client out. Tenants' requests and bytes have a rate, over all connections of the
+tenant: a faster tenant is read more slowly, without an error. In each turn of the scheduler a few messages of a tenant
+begin, and the others wait for the next turn: however many it sends at once, few of them stand before those of others.
+Workers and operators belong to the service, and loopback addresses are those of proxies: of all these limits, only the
+places of handshakes, and over HTTP the turns, apply to them.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from attrs import define, field
 from fairq.errors import TooMany, Unauthorized
 from fairq.server.net.auth import Identity
 from fairq.server.settings import Settings
+from fairq.turns import Gate
 from fairq.wire.terms import Role
 
 MAX_HANDSHAKES = 2_048  # unfinished ones
 HANDSHAKES_PER_S, HANDSHAKE_BURST = 200.0, 1_000.0  # of one address: rate and burst
 WRONG_PER_S, WRONG_BURST = 5.0, 100.0  # the same, of its wrong tokens
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
+PER_TURN, HTTP_PER_TURN = 8, 1  # messages of one tenant, and HTTP requests, that begin in one turn of the scheduler
 RETRY_MS = 1_000
 MAX_KNOWN = 10_000  # addresses and tenants whose rates are remembered
 
@@ -74,6 +78,8 @@ class Usage:
     connections: int = 0
     under_way: int = 0  # requests
     rests_until: float = 0.0
+    turns: Gate = field(factory=lambda: Gate(PER_TURN), init=False)  # of messages
+    http_turns: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # of requests, each of ten times the cost
 
     def take(self, size: int, now: float) -> float:
         """Count a text of `size` bytes; returns the seconds to wait before it is read."""
@@ -98,14 +104,14 @@ class Admission:
             return True
         if len(self._rates) >= MAX_KNOWN:
             self._rates = _not_whole(self._rates, now)
-        rate = self._rates.setdefault(address, Rate(HANDSHAKES_PER_S, HANDSHAKE_BURST))
+        rate = self._rates.setdefault(block_of(address), Rate(HANDSHAKES_PER_S, HANDSHAKE_BURST))
         return rate.take_now(1, now)
 
     @contextmanager
     def wrong_tokens(self, address: str) -> Iterator[None]:
         """Look a token up in the context, unless its address has sent too many wrong ones. Raises: TooMany."""
         now = trio.current_time()
-        rate = self._wrong.get(address)
+        rate = self._wrong.get(block := block_of(address))
         if rate and rate.paid_at > now:
             message = "too many wrong tokens came from this address"
             raise TooMany(message, retry_in_ms=math.ceil((rate.paid_at - now) * 1000))
@@ -115,12 +121,13 @@ class Admission:
             if not self._is_free(address):
                 if len(self._wrong) >= MAX_KNOWN:
                     self._wrong = _not_whole(self._wrong, now)
-                self._wrong.setdefault(address, Rate(WRONG_PER_S, WRONG_BURST)).take(1, now)
+                self._wrong.setdefault(block, Rate(WRONG_PER_S, WRONG_BURST)).take(1, now)
             raise
 
     @contextmanager
     def handshake(self, address: str, scope: trio.CancelScope) -> Iterator[None]:
         """Give a handshake a place while the context lasts; `scope` is cancelled if another needs the place more."""
+        address = block_of(address)
         if self._handshakes >= MAX_HANDSHAKES:
             most = max(self._unfinished.values(), key=len)
             oldest = next(iter(most))
@@ -148,16 +155,16 @@ class Admission:
     @contextmanager
     def from_address(self, address: str) -> Iterator[None]:
         """Count a connection of an address while the context lasts. Raises: TooMany."""
-        most = self.settings.connections_per_address
-        if most and not self._is_free(address) and self._connections[address] >= most:
-            raise TooMany(f"connection limit reached: at most {most} from address {address}", retry_in_ms=RETRY_MS)
-        self._connections[address] += 1
+        most, block = self.settings.connections_per_address, block_of(address)
+        if most and not self._is_free(address) and self._connections[block] >= most:
+            raise TooMany(f"connection limit reached: at most {most} from address {block}", retry_in_ms=RETRY_MS)
+        self._connections[block] += 1
         try:
             yield
         finally:
-            self._connections[address] -= 1
-            if not self._connections[address]:
-                del self._connections[address]
+            self._connections[block] -= 1
+            if not self._connections[block]:
+                del self._connections[block]
 
     @contextmanager
     def of_tenant(self, identity: Identity) -> Iterator[Usage | None]:
@@ -190,6 +197,17 @@ class Admission:
     def _is_free(self, address: str) -> bool:
         """Whether an address has no limits."""
         return not self.settings.connections_per_address or ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def block_of(address: str) -> str:
+    """Return what counts as one address: of IPv6 the network of /64, since one host has all its addresses."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:  # of a socket without one
+        return address
+    if ip.version == 4 or ip.is_loopback:
+        return address
+    return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))
 
 
 def _not_whole(rates: dict[str, Rate], now: float) -> dict[str, Rate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
@@ -41,6 +41,11 @@ class Identity:
     tenants: str = "*"
     label: str = ""
     expires_at_ms: int = 0
+
+    @property
+    def account(self) -> Hashable:
+        """On whose account requests are: the tenant's, or the token's."""
+        return self.tenant or (self.role, self.token_id)
 
     def check_queue(self, queue: str, field: str = "queue") -> str:
         """Return the queue's name if this identity may use it. Raises: BadRequest, Forbidden."""

@@ -89,6 +89,7 @@ class Connection:
     _answered: trio.Event = field(factory=trio.Event, init=False)
     _waiting: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
+    turns: Gate | None = field(default=None, init=False)  # in which its messages are read
     load: TenantLoad | None = field(default=None, init=False)  # of a producer's tenants
     refusals: Refusals | None = field(default=None, init=False)  # of its server
     _pushes: list[Pushes] = field(factory=list, init=False)  # traced ones that the socket has not taken yet
@@ -103,6 +104,8 @@ class Connection:
         self.session.refused = self._note_refusal
         if self.identity.role is Role.PRODUCER:
             self.load = TenantLoad()
+        if self.usage is not None:
+            self.turns = self.usage.turns
 
     def request_id(self, ref: int | None) -> str:
         """Name a request as its client can, too."""
@@ -194,10 +197,18 @@ class Connection:
             await self.transport.wait_sent()
 
     async def wait_turn(self, size: int) -> None:
-        """Wait until the tenant's rates allow a message of `size`."""
-        now = trio.current_time()
-        if self.usage is not None and (wait_s := self.usage.take(size, now)):
-            self.session.last_received_at = now + wait_s  # the server does not read: the client has not timed out
+        """Wait until the tenant's rates allow a message of `size`, and it is its turn."""
+        if self.usage is not None:
+            await self._rest(self.usage.take(size, trio.current_time()))
+        if self.turns is not None:
+            await self.turns.enter()
+            while self.usage is not None and self.usage.rests_until > (now := trio.current_time()):
+                await self._rest(self.usage.rests_until - now)  # one that began in the same turn took long
+                await self.turns.enter()
+
+    async def _rest(self, wait_s: float) -> None:
+        if wait_s > 0:
+            self.session.last_received_at = trio.current_time() + wait_s  # unread: the client has not timed out
             await trio.sleep(wait_s)
 
     def _take_in(self, message: Message) -> Any | None:

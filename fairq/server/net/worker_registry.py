@@ -74,7 +74,7 @@ class Named(NamedTuple):
 
 def _row(worker: Connection) -> tuple[Any, ...]:
     account = worker.account
-    return worker.name, worker.queues, account.credit, len(account.held), worker.attached_at_ms, worker.is_draining
+    return worker.name, worker.queues, account.credit, account.busy, worker.attached_at_ms, worker.is_draining
 
 
 @define(eq=False)

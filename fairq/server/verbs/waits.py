@@ -27,7 +27,8 @@ async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) 
     if not request.timeout_ms:
         await answer.look(ids)
         return {"tasks": answer.rows}
-    with connection.waiting(ids) as release, app.watch(queue).watch([keys.END + id for id in ids]) as watch:
+    long_polls = await app.watch(queue, connection.identity.account)
+    with connection.waiting(ids) as release, long_polls.watch([keys.END + id for id in ids]) as watch:
         while True:
             release(await answer.look(ids))
             if not answer.waited_for or (trio.current_time() >= deadline and not app.is_draining):

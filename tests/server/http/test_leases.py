@@ -52,7 +52,7 @@ async def test_a_claim_waits_for_tasks_and_is_empty_without(served: Served) -> N
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
-                await wait_until(lambda: served.app.count_slots("q") == 10)
+                await wait_until(lambda: served.app.count_slots("q") == 5 + 10)
                 check(await ada.post(TASKS, json={"payload": "late"}), 201)
             assert [task["payload"] for task in got] == ["late"]
 
