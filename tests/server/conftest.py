@@ -10,7 +10,6 @@ import structlog
 
 from fairq.server.run import Served
 from tests import stores
-from tests.conftest import store_kinds
 from tests.store.certificates import make_certificate
 
 from .clock import StoreClock
@@ -28,8 +27,8 @@ def plain_logs() -> Iterator[None]:
 
 @pytest.fixture
 def server_store(pytestconfig: pytest.Config, running_stores: Callable[[str], stores.Server]) -> str:
-    """The URL of an empty store of the first kind that this session runs on."""
-    server = running_stores(store_kinds(pytestconfig)[0])
+    """The URL of the session's store, emptied."""
+    server = running_stores(pytestconfig.getoption("--store"))
     client = stores.connect(server.url)
     client.config_set("maxmemory", 0)
     client.flushall()

@@ -16,7 +16,6 @@ from fairq.server.admin import document as admin
 from fairq.server.http import openapi
 from tests import stores
 from tests.cli.harness import environment
-from tests.conftest import store_kinds
 from tests.server.harness import OPERATOR, PRODUCER, VIEWER, WORKER, tenant
 
 pytestmark = [pytest.mark.deep("fuzz"), pytest.mark.timeout(900)]
@@ -29,7 +28,7 @@ CHECKS = {"negative_data_rejection": {"expected-statuses": REFUSALS}}
 def urls(pytestconfig: pytest.Config, running_stores: Callable[[str], stores.Server]) -> Iterator[dict[str, str]]:
     """The URLs of a server process, which answers as fast as it is asked: one in this process would share its random
     numbers."""
-    store = running_stores(store_kinds(pytestconfig)[0])
+    store = running_stores(pytestconfig.getoption("--store"))
     client = stores.connect(store.url)
     client.flushall()
     client.close()
