@@ -19,6 +19,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import TooMany, Unauthorized
+from fairq.model.rates import Rate
 from fairq.server.net.auth import Identity
 from fairq.server.settings import Settings
 from fairq.wire.terms import Role
@@ -29,40 +30,6 @@ WRONG_PER_S, WRONG_BURST = 5.0, 100.0  # the same, of its wrong tokens
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 RETRY_MS = 1_000
 MAX_KNOWN = 10_000  # addresses and tenants whose rates are remembered
-
-
-@define(eq=False)
-class Rate:
-    """A rate limit with a burst of `most` (GCRA: keeps the time at which all that was taken is paid for)."""
-
-    per_second: float
-    most: float
-    _paid_at: float = field(default=-math.inf, init=False)
-
-    def _paid_with(self, amount: float, now: float) -> float:
-        return max(self._paid_at, now - self.most / self.per_second) + amount / self.per_second
-
-    def take(self, amount: float, now: float) -> float:
-        """Take an amount; returns the seconds to wait for it."""
-        self._paid_at = self._paid_with(amount, now)
-        return max(0.0, self._paid_at - now)
-
-    def take_now(self, amount: float, now: float) -> bool:
-        """Take an amount if that needs no wait; returns whether it was taken."""
-        paid_at = self._paid_with(amount, now)
-        if paid_at > now:
-            return False
-        self._paid_at = paid_at
-        return True
-
-    @property
-    def paid_at(self) -> float:
-        """When all that was taken is paid for."""
-        return self._paid_at
-
-    def is_whole(self, now: float) -> bool:
-        """Whether the whole burst is available again."""
-        return self._paid_at <= now - self.most / self.per_second
 
 
 @define(eq=False)
