@@ -393,7 +393,7 @@ def test_schedules_that_are_due_are_told_in_order_a_part_of_each_tenant_and_none
     assert due(100, "ada") == ["bob/b", "cid/c", "cid/later"]
 
 
-def test_whoever_is_passed_over_hides_no_other(queue: Queue) -> None:
+def test_a_tenant_that_is_passed_over_hides_no_other(queue: Queue) -> None:
     fields = [field for n in range(1500) for field in (START, f"ada/s{n}")]
     queue.client.zadd(f"{queue.prefix}:fires", dict(zip(fields[1::2], fields[::2], strict=True)))
     schedule(queue, "b", 100, tenant="bob")
