@@ -26,6 +26,7 @@ from fairq.wire.terms import Role
 
 MAX_HANDSHAKES = 2_048  # unfinished ones
 HANDSHAKES_PER_S, HANDSHAKE_BURST = 200.0, 1_000.0  # of one address: rate and burst
+NOTES_PER_S, NOTES_BURST = 1.0, 100.0  # of a tenant's changes in the audit and the log: rate and burst
 WRONG_PER_S, WRONG_BURST = 5.0, 100.0  # the same, of its wrong tokens
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 RETRY_MS = 1_000
@@ -38,6 +39,7 @@ class Usage:
 
     requests: Rate
     bytes: Rate
+    notes: Rate = field(factory=lambda: Rate(NOTES_PER_S, NOTES_BURST))  # changes that are noted
     connections: int = 0
     under_way: int = 0  # requests
     rests_until: float = 0.0
@@ -147,7 +149,7 @@ class Admission:
             self._usages = {
                 name: each
                 for name, each in self._usages.items()
-                if each.connections or not (each.requests.is_whole(now) and each.bytes.is_whole(now))
+                if each.connections or not all(rate.is_whole(now) for rate in (each.requests, each.bytes, each.notes))
             }
         if tenant not in self._usages:
             requests, size = self.settings.requests_per_second, self.settings.bytes_per_second
