@@ -421,6 +421,27 @@ async def http_requests(site: Site) -> None:
             nursery.start_soon(ask, token if n % 2 else "")
 
 
+async def schedules(site: Site) -> None:
+    """Make up to 20,000 schedules that fire every second, in 20 queues, and send nothing more."""
+
+    async def make(queue: str) -> None:
+        async with site.link() as link:
+            for first in range(0, 1_000, 50):
+                names = [f"s{first + n}" for n in range(50)]
+                asked = [
+                    request("schedule", n, queue=queue, name=name, payload=0, every_ms=1_000)
+                    for n, name in enumerate(names)
+                ]
+                await link.send(b"".join(asked), len(asked))
+                await link.answers(len(asked))
+                site.counts["schedules"] += len(asked)
+
+    async with trio.open_nursery() as nursery:
+        for n in range(20):
+            nursery.start_soon(make, f"fires-{n}")
+    await trio.sleep_forever()
+
+
 ABUSERS: dict[str, Callable[[Site], Awaitable[None]]] = {
     "empty fragments": empty_fragments,
     "pings": pings,
@@ -438,7 +459,8 @@ ABUSERS: dict[str, Callable[[Site], Awaitable[None]]] = {
     PAGES: pages,
     HTTP: http_requests,
     "binary and broken": noise,
-    "queue names": queue_names,  # the last: the names stay
+    "schedules": schedules,
+    "queue names": queue_names,  # the last: what this and the one before have made stays
 }
 
 

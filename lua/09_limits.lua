@@ -22,7 +22,9 @@
 local limits = {
   -- KEYS.md
   names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead', 'max_share'},
-  defaults = {  -- what holds for all where nothing is set (0: none): no tenant can fill the store
+  -- What holds for all where nothing is set (0: none). It bounds payloads and counts in each queue, not memory: a task
+  -- takes 90 bytes beside its payload, one with many options 410, more with long names.
+  defaults = {
     max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
     dead = 0, max_share = 0,
   },

@@ -8,6 +8,9 @@
 -- next, and brings the revision that this follows from. However many servers find a schedule due, and however often a
 -- call is repeated, the first one moves `next_at`, and the others bring a revision that is no more. The task's id is
 -- made of the schedule's name and the time of the fire.
+--
+-- Fires have a rate for each tenant over all queues, which only servers can count. A server passes over tenants that
+-- have used up theirs when it asks what is due, so that theirs hide nobody's.
 
 do
 
@@ -16,6 +19,8 @@ local SKIP, ONCE = 0, 1               -- schedule.misfire: what becomes of fires
 local LATE_MS = 60000                 -- a fire that is later than this was missed
 local SCHEDULES_PER_TENANT = 1000
 local FIRES_PER_CALL = 100
+local FIRES_PER_TENANT = 25  -- of these
+local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- fires that are due, of which some are passed over
 local BYTES_PER_TASK = 2048  -- what a task counts for beside its payload: some have many copies (14_webhooks.lua)
 
 local function load_schedule(call, tenant, name)
@@ -195,6 +200,38 @@ function verbs.fire(keys, args)
   end
   if changed then calls.close(call) end
   return outcomes
+end
+
+-- The schedules that are due, the earliest first: up to `count`, a part of them of each tenant, none of some.
+local function due_rows(call, count, passed)
+  local rows, of_tenant = {}, {}
+  for offset = 0, LOOKED - 1, LOOKED_AT_ONCE do
+    local fields = redis.call('ZRANGE', key(call, 'fires'), '-inf', call.now, 'BYSCORE', 'LIMIT', offset, LOOKED_AT_ONCE)
+    for _, field in ipairs(fields) do
+      local tenant, name = field:match('^([^/]*)/(.*)$')
+      local taken = of_tenant[tenant] or 0
+      if not passed[tenant] and taken < FIRES_PER_TENANT then
+        of_tenant[tenant] = taken + 1
+        rows[#rows + 1] = {field, redis.call('HGET', key(call, 'schedules:' .. tenant), name)}
+        if #rows == count then return rows end
+      end
+    end
+    if #fields < LOOKED_AT_ONCE then break end
+  end
+  return rows
+end
+
+-- due_schedules(keys, argv): schedules that are due, of each tenant at most 25, and when the next one will be.
+--   keys  1 prefix
+--   argv  1 now  2 random_values  3 count (1..100)  then tenants that are passed over
+--   out   now_ms, next_ms (-1: none), then per schedule: {<tenant>/<name>, revision}. It looks at 10,000 that are due.
+function verbs.due_schedules(keys, args)
+  local call, passed = calls.open(keys, args), {}
+  local count = check_whole(args[3], 'count', 1, FIRES_PER_CALL)
+  for i = 4, #args do passed[args[i]] = true end
+  local next_at = redis.call('ZRANGE', key(call, 'fires'), '(' .. text(call.now), '(+inf', 'BYSCORE', 'LIMIT', 0, 1,
+    'WITHSCORES')[2]
+  return {call.now, tonumber(next_at or -1), unpack(due_rows(call, count, passed))}
 end
 
 local function page_of_schedules(call, offset, count)

@@ -21,13 +21,13 @@ import trio
 from attrs import define, field
 
 from fairq.model.operating import Takers
+from fairq.model.rates import Rate
 from fairq.model.tasks import Action
 from fairq.model.waiting import WAIT_CAUSES, WaitCause
 from fairq.server.dispatch.dispatcher import Dispatcher, give_back
 from fairq.server.dispatch.tracing import Tracing
 from fairq.server.dispatch.worker_account import Place
 from fairq.server.long_poll import LongPolls
-from fairq.server.net.admission import Rate
 from fairq.server.net.auth import Auth
 from fairq.server.net.connection import Connection
 from fairq.server.net.lease_holders import HOLDERS, LeaseHolders

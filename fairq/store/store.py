@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -702,6 +702,11 @@ class Store:
         """Read the store's time, and a tenant's schedules, one of them, or a page of all, the next to fire first."""
         now_ms, *rows = await self._call("schedules", queue, tenant, name, offset, count)
         return now_ms, [Schedule(row[1], unpack_schedule(row)) for row in rows]
+
+    async def due_schedules(self, queue: str, passed: Iterable[str] = ()) -> tuple[int, int, list[Schedule]]:
+        """Read the store's time, when a schedule is due next (-1: never), and some that are due, of other tenants."""
+        now_ms, next_ms, *rows = await self._call("due_schedules", queue, 100, *passed)
+        return now_ms, next_ms, [Schedule(row[1], unpack_schedule(row)) for row in rows]
 
     async def add_webhook(self, queue: str, url: str, name: str, *, has_fan_out: bool, secrets: Sequence[str]) -> str:
         """Register a webhook, or change the one with this URL and name; returns `created`, `changed` or `same`."""

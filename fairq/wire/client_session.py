@@ -262,11 +262,12 @@ class ClientSession(Session):
     def disconnected(self, now: float) -> None:
         """Note that the connection ended or failed; frames without an answer will be sent again on the next.
 
-        The wait grows with every failure, with full jitter; a connection that lasted RECONNECT_CAP_S resets it.
+        The wait grows with every failure, with full jitter, up to `max_reconnect_s`; a connection that lasted
+        RECONNECT_CAP_S resets it.
         """
         if self.is_open and now - self._opened_at >= RECONNECT_CAP_S:
             self._failures = 0
-        delay = min(RECONNECT_CAP_S, RECONNECT_BASE_S * 2**self._failures) * self.jitter()
+        delay = min(self.max_reconnect_s, RECONNECT_BASE_S * 2**self._failures) * self.jitter()
         self.reconnect_at = now if self.is_draining and not self._failures else now + delay
         self._failures = min(self._failures + 1, 16)
         self.is_connected = self.is_open = False
@@ -275,6 +276,11 @@ class ClientSession(Session):
         self.under_way.clear()
         for exchange, _ in reversed(exchanges.values()):
             exchange.lost()
+
+    @property
+    def max_reconnect_s(self) -> float:
+        """The longest wait before it connects again."""
+        return RECONNECT_CAP_S
 
     def back_off(self, error: FairqError, now: float, key: Key | None = None) -> None:
         """Delay new frames: those of `key`, whose queue cannot be served now; all, if the server itself cannot."""

@@ -19,7 +19,14 @@ from fairq.model.checks import MAX_ERROR_CHARS, MAX_INLINE_BYTES
 from fairq.model.tasks import MAX_PROGRESS_CHARS, Link, Settlement
 from fairq.wire.beside import Message
 from fairq.wire.calls import FATAL, Exchange, outcomes_of
-from fairq.wire.client_session import FRAME_BYTES, SEND_WINDOW, TASK_BYTES, ClientSession, encode_task
+from fairq.wire.client_session import (
+    FRAME_BYTES,
+    RECONNECT_BASE_S,
+    SEND_WINDOW,
+    TASK_BYTES,
+    ClientSession,
+    encode_task,
+)
 from fairq.wire.frames import HeldLease, Push, Report, Stop
 from fairq.wire.pauses import Key
 from fairq.wire.strict_json import MAX_COST, cost_of
@@ -27,6 +34,7 @@ from fairq.wire.strict_json import MAX_COST, cost_of
 _RENEWALS_PER_LEASE = 3
 _PREFETCH_WINDOW = 16  # SEND_WINDOW of settlements for a worker that holds more than it has begun
 _RETRY_RENEWAL_S = 1.0
+_RECONNECTS_PER_LEASE = 10  # at least
 _REPORT_S = 1.0  # between reports of progress
 _LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
 _BYTES_PER_CHAR = 6  # at most, in JSON
@@ -163,6 +171,7 @@ class WorkerSession(ClientSession):
     held: dict[str, dict[str, _Held]] = field(factory=dict, init=False)  # by queue and id
     settlements: defaultdict[str, deque[Settlement]] = field(factory=lambda: defaultdict(deque), init=False)
     unsettled: int = field(default=0, init=False)
+    _shortest_s: float = field(default=float("inf"), init=False)  # lease since nothing was held
     lost: list[HeldLease] = field(factory=list, init=False)
     refused_settlements: list[HeldLease] = field(factory=list, init=False)
     dropped_settlements: list[tuple[HeldLease, FairqError]] = field(factory=list, init=False)
@@ -196,6 +205,7 @@ class WorkerSession(ClientSession):
         frame = super().receive(message, now)
         if isinstance(frame, Push):
             lease_s = frame.lease_ms / 1000
+            self._shortest_s = min(self._shortest_s, lease_s) if self.holding else lease_s
             renew_at, lost_at = now + lease_s / _RENEWALS_PER_LEASE, now + lease_s
             held = self.held.setdefault(frame.queue, {})
             for task in frame.tasks:
@@ -226,6 +236,13 @@ class WorkerSession(ClientSession):
     def holding(self) -> int:
         """The number of leases that are held, or whose settlement has no answer yet."""
         return self.unsettled + sum(map(len, self.held.values()))
+
+    @property
+    def max_reconnect_s(self) -> float:
+        """The longest wait before it connects again: a small part of the leases that it holds or settles."""
+        if not self.holding:
+            return super().max_reconnect_s
+        return min(super().max_reconnect_s, max(RECONNECT_BASE_S, self._shortest_s / _RECONNECTS_PER_LEASE))
 
     def settle(self, queue: str, settlement: Settlement) -> bool:
         """End a lease; returns False if it was already lost."""

@@ -81,5 +81,31 @@ def test_the_streams_are_bounded(audit: Queue) -> None:
     for _ in range(12_000):
         pipeline.xadd(audit.key("changes"), {"at": 1})
     pipeline.execute()
-    audit.call("end_change", "0-0", 0, "{}", *WHAT)
+    audit.call("end_change", "0-0", audit.now, "{}", *WHAT)
     assert 10_000 <= audit.client.xlen(audit.key("changes")) <= 10_200
+
+
+def test_a_tenant_that_changes_much_pushes_out_its_own_changes_only(audit: Queue) -> None:
+    def note(tenant: str, verb: str = "schedule") -> None:
+        audit.call("end_change", "0-0", 0, "{}", "token", verb, "q", tenant, "{}")
+
+    note("bob")
+    for n in range(250):
+        note("ada", f"v{n}")
+    note("ad")
+    found = kept(audit, "changes")
+    assert [fields[b"tenant"] for fields in found] == [b"bob", *[b"ada"] * 200, b"ad"]
+    assert (found[1][b"verb"], found[200][b"verb"]) == (b"v50", b"v249")
+    assert audit.client.zcard(audit.key("of_tenants")) == len(found)
+
+
+def test_all_tenants_changes_are_bounded_too(audit: Queue) -> None:
+    audit.call("end_change", "0-0", 0, "{}", *WHAT)
+    pipeline = audit.client.pipeline(transaction=False)
+    for _ in range(9_999):
+        pipeline.xadd(audit.key("changes"), {"at": 1})
+    pipeline.execute()
+    audit.call("end_change", "0-0", 0, "{}", "token", "pause", "q", "bob", "{}")
+    assert audit.client.xlen(audit.key("changes")) == 10_000
+    (left,) = audit.client.zrange(audit.key("of_tenants"), 0, -1)
+    assert left.startswith(b"bob/")

@@ -340,3 +340,36 @@ def test_fires_count_into_the_fair_share_like_any_task(queue: Queue) -> None:
     queue.advance(LEASE_MS - 1)
     assert queue.end("ack", lease) == "ok"
     assert (queue.tenant("ada").done, queue.tenant("ada").delivered) == (1, 1)
+
+
+def test_schedules_that_are_due_are_told_in_order_a_part_of_each_tenant_and_none_of_some(queue: Queue) -> None:
+    for n in range(40):
+        schedule(queue, f"s{n:02}", 10 + n)
+    schedule(queue, "b", 100, tenant="bob")
+    schedule(queue, "c", 101, tenant="cid")
+    schedule(queue, "later", 300, tenant="cid")
+    schedule(queue, "paused", 10, tenant="bob")
+    queue.call("pause_schedule", "bob", "paused")
+
+    def due(count: int, *passed: str) -> list[str]:
+        now, next_at, *rows = queue.call("due_schedules", count, *passed)
+        assert (now, next_at) == (queue.now, START + 300 if queue.now < START + 300 else -1)
+        assert all(unpack("SCHEDULE", revision).next_at <= now for _, revision in rows)
+        return [field.decode() for field, _ in rows]
+
+    queue.advance(200)
+    first = [f"ada/s{n:02}" for n in range(25)]
+    assert due(100) == [*first, "bob/b", "cid/c"]
+    assert due(7) == first[:7]
+    assert due(100, "ada", "cid") == ["bob/b"]
+    queue.advance(200)
+    assert due(100, "ada") == ["bob/b", "cid/c", "cid/later"]
+
+
+def test_a_tenant_that_is_passed_over_hides_no_other(queue: Queue) -> None:
+    fields = [field for n in range(1500) for field in (START, f"ada/s{n}")]
+    queue.client.zadd(f"{queue.prefix}:fires", dict(zip(fields[1::2], fields[::2], strict=True)))
+    schedule(queue, "b", 100, tenant="bob")
+    queue.advance(100)
+    assert [row[0] for row in queue.call("due_schedules", 100, "ada")[2:]] == [b"bob/b"]
+    queue.client.delete(f"{queue.prefix}:fires")

@@ -39,7 +39,7 @@ def built_keys() -> set[str]:
 
 def test_every_key_is_in_the_document_and_the_document_has_no_other() -> None:
     documented = {re.sub(r"<.*", "", name) for name in rows("Keys of a queue")}
-    for prefix in ("fq:{queues}:", "fq:{audit}:"):
+    for prefix in ("fq:{queues}:", "fq:{audit}:", "fq:{audit-of-tenants}:"):
         documented |= {name.removeprefix(prefix) for name in rows("Keys of the service") if name.startswith(prefix)}
     channel = {"ready"} if "Channel: `ready`" in DOCUMENT else set()
     assert built_keys() == documented | channel

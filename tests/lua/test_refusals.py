@@ -321,6 +321,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request offset": [("", "", offset, 1) for offset in (-1, 1.5, "nan", "inf", "", "far")],
         "bad_request count": [("", "", 0, count) for count in LIMITS],
     },
+    "due_schedules": {"bad_request count": [(count,) for count in (*LIMITS, 101)]},
 }  # fmt: skip
 NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
     "queue_state", "webhooks", "dead_letter", "opening_hours", "permissions", "make_queue", "empty_queue", "drop_queue",

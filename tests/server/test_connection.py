@@ -14,8 +14,9 @@ from attrs import define, field
 from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
+from fairq.model.rates import Rate
 from fairq.model.tasks import Lease
-from fairq.server.net.admission import Rate, Usage
+from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
 from fairq.server.net.connection import (
     END_S,

@@ -8,7 +8,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from fairq.server.net.admission import Rate
+from fairq.model.rates import Rate
 from fairq.server.net.refusals import LINES_AT_ONCE
 from fairq.server.run import Served
 from tests.server.harness import Refused, raw, tenant

@@ -12,8 +12,9 @@ from attrs import define, field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairq.errors import TooMany
+from fairq.model.rates import Rate
 from fairq.server.http.problems import answer_of
-from fairq.server.net.admission import MAX_KNOWN, Rate, block_of
+from fairq.server.net.admission import MAX_KNOWN, block_of
 
 PER_ADDRESS, ADDRESS_BURST = 50.0, 500.0  # requests a second, and at once: a hundred tabs open
 IN_ALL, BURST = 200.0, 1_000.0

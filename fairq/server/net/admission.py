@@ -21,6 +21,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import TooMany, Unauthorized
+from fairq.model.rates import Rate
 from fairq.server.net.auth import Identity
 from fairq.server.settings import Settings
 from fairq.turns import Gate
@@ -28,6 +29,7 @@ from fairq.wire.terms import Role
 
 MAX_HANDSHAKES = 2_048  # unfinished ones
 HANDSHAKES_PER_S, HANDSHAKE_BURST = 200.0, 1_000.0  # of one address: rate and burst
+NOTES_PER_S, NOTES_BURST = 1.0, 100.0  # of a tenant's changes in the audit and the log: rate and burst
 WRONG_PER_S, WRONG_BURST = 5.0, 100.0  # the same, of its wrong tokens
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 PER_TURN, HTTP_PER_TURN = 8, 1  # messages of one tenant, and HTTP requests, that begin in one turn of the scheduler
@@ -36,45 +38,12 @@ MAX_KNOWN = 10_000  # addresses and tenants whose rates are remembered
 
 
 @define(eq=False)
-class Rate:
-    """A rate limit with a burst of `most` (GCRA: keeps the time at which all that was taken is paid for)."""
-
-    per_second: float
-    most: float
-    _paid_at: float = field(default=-math.inf, init=False)
-
-    def _paid_with(self, amount: float, now: float) -> float:
-        return max(self._paid_at, now - self.most / self.per_second) + amount / self.per_second
-
-    def take(self, amount: float, now: float) -> float:
-        """Take an amount; returns the seconds to wait for it."""
-        self._paid_at = self._paid_with(amount, now)
-        return max(0.0, self._paid_at - now)
-
-    def take_now(self, amount: float, now: float) -> bool:
-        """Take an amount if that needs no wait; returns whether it was taken."""
-        paid_at = self._paid_with(amount, now)
-        if paid_at > now:
-            return False
-        self._paid_at = paid_at
-        return True
-
-    @property
-    def paid_at(self) -> float:
-        """When all that was taken is paid for."""
-        return self._paid_at
-
-    def is_whole(self, now: float) -> bool:
-        """Whether the whole burst is available again."""
-        return self._paid_at <= now - self.most / self.per_second
-
-
-@define(eq=False)
 class Usage:
     """The usage of one tenant over all its connections."""
 
     requests: Rate
     bytes: Rate
+    notes: Rate = field(factory=lambda: Rate(NOTES_PER_S, NOTES_BURST))  # changes that are noted
     connections: int = 0
     under_way: int = 0  # requests
     rests_until: float = 0.0
@@ -187,7 +156,7 @@ class Admission:
             self._usages = {
                 name: each
                 for name, each in self._usages.items()
-                if each.connections or not (each.requests.is_whole(now) and each.bytes.is_whole(now))
+                if each.connections or not all(rate.is_whole(now) for rate in (each.requests, each.bytes, each.notes))
             }
         if tenant not in self._usages:
             requests, size = self.settings.requests_per_second, self.settings.bytes_per_second

@@ -13,7 +13,7 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.server.net.admission import Rate
+from fairq.model.rates import Rate
 
 log = structlog.get_logger("fairq.server")
 

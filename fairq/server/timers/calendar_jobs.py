@@ -1,36 +1,67 @@
 """Timed work that a tick leaves to servers, since only they know time zones: schedules and opening hours.
 
 Every server does it. A server sends the state that it has read of a schedule or of opening hours with its change, and
-the store accepts the change of one server only (lua/65_schedules.lua, lua/66_opening_hours.lua). A job returns False if
-something due cannot be done now.
+the store accepts the change of one server only (lua/65_schedules.lua, lua/66_opening_hours.lua). A job returns the
+seconds until it is worth doing again.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from functools import partial
 
 import structlog
 import trio
+from attrs import define, field
 
 from fairq.errors import FairqError
 from fairq.model.cron import next_fire
 from fairq.model.limits import OpeningHours
 from fairq.model.opening_hours import next_change
+from fairq.model.rates import Rate
 from fairq.scopes import run_all
-from fairq.store.store import Fire, Store
+from fairq.store.store import Fire, Schedule, Store
 
 log = structlog.get_logger("fairq.server")
 
+AGAIN_S = 1.0  # after a failure
+FIRES_PER_S, FIRES_BURST = 200.0, 400.0  # of one tenant: rate and burst
 _NO_TASK = ("misfire", "expired", "quota_exceeded")  # outcomes of fires
 
 
-async def fire_schedules(store: Store, queue: str) -> bool:
-    """Fire the schedules of a queue that are due."""
-    fires = []
-    try:
-        now_ms, schedules = await store.schedules(queue)
-        due = [one for one in schedules if one.state.next_at_ms <= now_ms and not one.state.is_paused]
+@define(eq=False)
+class Firing:
+    """Fires the schedules that are due; each tenant's at a rate, over all queues of this server."""
+
+    _rates: dict[str, Rate] = field(factory=dict, init=False)  # by tenant
+
+    async def fire(self, store: Store, queue: str) -> float:
+        """Fire some schedules of a queue; returns the seconds until it can fire more."""
+        now = trio.current_time()
+        self._rates = {tenant: rate for tenant, rate in self._rates.items() if not rate.is_whole(now)}
+        passed = [tenant for tenant, rate in self._rates.items() if not rate.has(1, now)]
+        try:
+            now_ms, next_ms, due = await store.due_schedules(queue, passed)
+            outcomes = await self._fire(store, queue, [one for one in due if self._may_fire(one.state.tenant)], now_ms)
+        except FairqError as error:
+            log.warning("cannot fire schedules", queue=queue, error=error.message)
+            return AGAIN_S
+        fired, *others = (outcomes.count(word) for word in ("ok", *_NO_TASK))
+        duplicates = sum(outcome.startswith("duplicate") for outcome in outcomes)
+        if fired or duplicates or any(others):
+            counts = {"duplicates": duplicates, **dict(zip(_NO_TASK, others, strict=True))}
+            log.info("fired", queue=queue, schedules=fired, **counts)
+        if outcomes or not (due or passed):
+            return 0.0
+        wait = AGAIN_S * random.uniform(0.5, 1.0)  # a tenant's queues take turns
+        return wait if next_ms < 0 else min(wait, (next_ms - now_ms) / 1000)
+
+    def _may_fire(self, tenant: str) -> bool:
+        return self._rates.setdefault(tenant, Rate(FIRES_PER_S, FIRES_BURST)).take_now(1, trio.current_time())
+
+    async def _fire(self, store: Store, queue: str, due: Sequence[Schedule], now_ms: int) -> list[str]:
+        fires = []
         for schedule in due:
             try:
                 fires.append(Fire(schedule, next_fire(schedule.state.timing, now_ms, schedule.state.next_at_ms)))
@@ -38,31 +69,22 @@ async def fire_schedules(store: Store, queue: str) -> bool:
                 log.warning(
                     "cannot compute the next fire of a schedule", queue=queue, schedule=schedule.field, error=str(error)
                 )
-        outcomes = await store.fire(queue, fires) if fires else []
-    except FairqError as error:
-        log.warning("cannot fire schedules", queue=queue, error=error.message)
-        return False
-    fired, *others = (outcomes.count(word) for word in ("ok", *_NO_TASK))
-    duplicates = sum(outcome.startswith("duplicate") for outcome in outcomes)
-    if fired or duplicates or any(others):
-        counts = {"duplicates": duplicates, **dict(zip(_NO_TASK, others, strict=True))}
-        log.info("fired", queue=queue, schedules=fired, **counts)
-    return bool(fires) or not due
+        return await store.fire(queue, fires) if fires else []
 
 
-async def change_opening_hours(store: Store, queue: str) -> bool:
-    """Update the opening hours of a queue that are due to open or close."""
+async def change_opening_hours(store: Store, queue: str) -> float:
+    """Update the opening hours of a queue that are due to open or close; returns the seconds until the next try."""
     try:
         now_ms, due = await store.opening_hours(queue)
         states = await trio.to_thread.run_sync(_next_states, queue, due, now_ms)  # long texts take 1 ms each
         changed = await _set_all(store, queue, states)
     except FairqError as error:
         log.warning("cannot change opening hours on time", queue=queue, error=error.message)
-        return False
+        return AGAIN_S
     if changed:
         opened = sum(hours.is_open for hours in changed)
         log.info("opening hours changed", queue=queue, opened=opened, closed=len(changed) - opened)
-    return bool(states) or not due
+    return 0.0 if states or not due else AGAIN_S
 
 
 async def _set_all(store: Store, queue: str, hours: Sequence[OpeningHours]) -> list[OpeningHours]:

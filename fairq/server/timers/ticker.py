@@ -21,12 +21,12 @@ from attrs import define, field
 from fairq.errors import FairqError
 from fairq.model.queues import AHEAD_MS, Tick
 from fairq.scopes import run_all
-from fairq.server.timers.calendar_jobs import change_opening_hours, fire_schedules
+from fairq.server.timers.calendar_jobs import Firing, change_opening_hours
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
-CalendarJob = Callable[[Store, str], Awaitable[bool]]
+CalendarJob = Callable[[Store, str], Awaitable[float]]
 FLOOR_S, IDLE_FLOORS = 1.0, 20
 TICKS_AT_ONCE = 16
 _DISCOVER_S = 5.0
@@ -44,9 +44,10 @@ class Ticker:
     store: Store
     has_ready: Callable[[str], None]
     has_links: Callable[[str], None]
+    _firing: Firing = field(factory=Firing, init=False)
     is_ahead: bool = field(default=False, init=False)  # the store's clock is ahead of ours
     due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
-    _again_at: dict[tuple[CalendarJob, str], float] = field(factory=dict, init=False)  # when to retry a job that failed
+    _again_at: dict[tuple[CalendarJob, str], float] = field(factory=dict, init=False)  # when to do a job again
     _floors: dict[str, float] = field(factory=dict, init=False)  # of queues whose last tick found nothing
     _line: list[tuple[float, str]] = field(factory=list, init=False)  # a heap of values of `due`, old ones too
     _sooner: trio.Event = field(factory=trio.Event, init=False)
@@ -143,10 +144,10 @@ class Ticker:
             self.has_ready(queue)
         if done.links:
             self.has_links(queue)
-        left = ((done.opening_changes, change_opening_hours), (done.fires, fire_schedules))
-        if does := [await self._do(job, queue) for count, job in left if count]:
+        left = ((done.opening_changes, change_opening_hours), (done.fires, self._firing.fire))
+        if waits := [await self._do(job, queue) for count, job in left if count]:
             # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
-            return 0.0 if any(does) or done.promoted or done.expired or done.reaped else FLOOR_S
+            return 0.0 if done.promoted or done.expired or done.reaped else min(waits)
         has_done = done.ready or done.promoted or done.expired or done.reaped or done.trimmed or done.links
         floor = FLOOR_S if has_done else self._idle_floor(queue)
         if done.next_due_ms < 0:
@@ -161,11 +162,10 @@ class Ticker:
             tell = log.warning if is_ahead else log.info
             tell("the store's clock is ahead" if is_ahead else "the store's clock is right again", by_ms=done.ahead_ms)
 
-    async def _do(self, job: CalendarJob, queue: str) -> bool:
-        """Do a job that a tick left to servers, unless it failed a moment ago; returns whether it was done."""
-        if trio.current_time() < self._again_at.get((job, queue), 0.0):
-            return False
-        if await job(self.store, queue):
-            return True
-        self._again_at[job, queue] = trio.current_time() + FLOOR_S
-        return False
+    async def _do(self, job: CalendarJob, queue: str) -> float:
+        """Do a job that a tick left to servers, unless it is too early; returns the seconds until it is to be done."""
+        again_at = self._again_at.get((job, queue), 0.0)
+        if (wait := again_at - trio.current_time()) <= 0:
+            wait = await job(self.store, queue)
+            self._again_at[job, queue] = trio.current_time() + wait
+        return wait

@@ -2,8 +2,8 @@
 
 So each leaves a trace: one whose server died meanwhile, could not reach the store any more, or was asked by an operator
 who has gone, stays as begun, then as one whose outcome is unknown. A change that cannot be noted is not carried out.
-What tenants set is noted afterwards, if it was not refused: their audit serves to explain, and is no promise. Payloads,
-secrets and tokens are never noted: only the fields in TOLD are.
+What tenants set is noted afterwards, if it was not refused, at a rate for each tenant: their audit serves to explain,
+and is no promise. Payloads, secrets and tokens are never noted: only the fields in TOLD are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import orjson
 import structlog
+import trio
 from attrs import asdict, fields
 
 from fairq.errors import FairqError, OutcomeUnknown, Unavailable
@@ -55,7 +56,9 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
     draft = _draft(connection, request)
     if connection.identity.role is not Role.OPERATOR:
         body = await verb(app, connection, request)
-        await _end(app, Begun(keys.TENANTS_AUDIT, NEVER_BEGUN, 0, draft), {"outcome": "ok", **_told_of(request, body)})
+        if connection.usage is None or connection.usage.notes.take_now(1, trio.current_time()):
+            begun = Begun(keys.TENANTS_AUDIT, NEVER_BEGUN, 0, draft)
+            await _end(app, begun, {"outcome": "ok", **_told_of(request, body)})
         return body
     try:
         begun = await app.store.audit.begin(keys.AUDIT, draft)

@@ -15,6 +15,7 @@ from attrs import fields
 
 from fairq.errors import OutcomeUnknown, Unauthorized, Unavailable
 from fairq.model.audit import cut
+from fairq.model.rates import Rate
 from fairq.server.admin.operators import Operators
 from fairq.server.net.admission import Admission
 from fairq.server.net.origin import Origin
@@ -263,3 +264,17 @@ def test_texts_are_cut_to_bytes_and_have_no_control_characters() -> None:
 
 def test_good_bodies_cover_the_changes() -> None:
     assert {frame.type for frame in CHANGES} <= set(GOOD)
+
+
+async def test_of_a_tenants_changes_so_many_are_noted_and_logged_as_its_rate_allows(served: Served) -> None:
+    with structlog.testing.capture_logs() as logs, trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            await ada.ask("schedule", queue="q", name="s", payload=1, every_ms=3_600_000)
+            (usage,) = [each.usage for each in served.app.connections if each.usage]
+            usage.notes = Rate(1e-6, 3)
+            for _ in range(3):
+                await ada.ask("pause_schedule", queue="q", name="s")
+                await ada.ask("resume_schedule", queue="q", name="s")
+            verbs = [change["verb"] for change in await changes(operator, by_tenants=True)]
+            assert verbs == ["pause_schedule", "resume_schedule", "pause_schedule", "schedule"]
+            assert sum(line["event"] == "audit" for line in logs) == 4
