@@ -1507,7 +1507,7 @@ def test_a_text_to_mutate_occurs_once() -> None:
     ] == []
 
 
-@pytest.mark.deep
+@pytest.mark.deep("mutants")
 @pytest.mark.one_store
 @pytest.mark.parametrize("mutant", CASES, ids=[mutant.name.replace(" ", "-") for mutant in MUTANTS])
 def test_a_planted_bug_is_found(redis_client: redis.Redis, mutant: Mutant) -> None:
@@ -1515,7 +1515,7 @@ def test_a_planted_bug_is_found(redis_client: redis.Redis, mutant: Mutant) -> No
         walk(redis_client, WALKS * (10 if mutant.name in LATE else 1), (mutant.text, mutant.instead))
 
 
-@pytest.mark.deep
+@pytest.mark.deep("mutants")
 @pytest.mark.one_store
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", IN_FULL_QUEUES, ids=lambda mutant: mutant.name.replace(" ", "-"))
@@ -1524,7 +1524,7 @@ def test_a_planted_bug_is_found_in_full_queues(redis_client: redis.Redis, mutant
         walk(redis_client, 2 * WALKS, (mutant.text, mutant.instead), kind=FullWalk)
 
 
-@pytest.mark.deep
+@pytest.mark.deep("mutants")
 @pytest.mark.one_store
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", IN_IDLE_QUEUES, ids=lambda mutant: mutant.name.replace(" ", "-"))
@@ -1533,7 +1533,7 @@ def test_a_planted_bug_is_found_in_idle_queues(redis_client: redis.Redis, mutant
         walk(redis_client, WALKS, (mutant.text, mutant.instead), kind=IdleWalk)
 
 
-@pytest.mark.deep
+@pytest.mark.deep("mutants")
 @pytest.mark.one_store
 @pytest.mark.parametrize("mutant", IN_OUTBOXES, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_a_planted_bug_is_found_in_outboxes(redis_client: redis.Redis, mutant: Mutant) -> None:

@@ -12,9 +12,10 @@ import trio
 import trio.lowlevel
 import trio.testing
 
+from fairq.model.rates import Rate
 from fairq.server.http.bodies import Inbox
 from fairq.server.http.guard import INBOX, STREAM, Guard
-from fairq.server.net.admission import HTTP_PER_TURN, PER_TURN, Rate, Usage
+from fairq.server.net.admission import HTTP_PER_TURN, PER_TURN, Usage
 from fairq.server.net.connection import LONG_TEXT_S, RESTS, Connection
 
 from .test_connection import SlowClient, Turns, connected
