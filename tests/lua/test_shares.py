@@ -74,14 +74,16 @@ def test_who_joins_beside_a_limited_tenant_gets_no_more_than_the_other(fleet: Fl
     assert fleet.share(other, 60) == pytest.approx(4.5, rel=0.04)
 
 
-@pytest.mark.parametrize("share", [0, 1])
-def test_who_joins_beside_a_guarantee_gets_as_much_as_the_others(fleet: Fleet, share: int) -> None:
+@pytest.mark.parametrize(
+    ("share", "joins_at"), [(0, 15_000), (1, 5_000), pytest.param(0, 40_000, marks=pytest.mark.deep("fairness"))]
+)
+def test_who_joins_beside_a_guarantee_gets_as_much_as_the_others(fleet: Fleet, share: int, joins_at: int) -> None:
     fleet.queue.configure(share=share)
-    fleet.tenant("guaranteed", about(1000), endless=True, guaranteed=5)
-    honest(fleet, 9, 1000)
-    fleet.run(20_000)
-    newcomer = fleet.tenant("newcomer", about(1000), endless=True, at=20_000)
-    assert fleet.share(newcomer, 60) == pytest.approx(0.5, rel=0.15)
+    fleet.tenant("guaranteed", about(100), endless=True, guaranteed=5)
+    honest(fleet, 9)
+    fleet.run(joins_at)
+    newcomer = fleet.tenant("newcomer", about(100), endless=True, at=joins_at)
+    assert fleet.share(newcomer, 8) == pytest.approx(0.5, rel=0.1)
 
 
 @pytest.mark.parametrize("others", [3, pytest.param(30, marks=pytest.mark.deep("fairness"))])
