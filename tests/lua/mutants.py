@@ -1,0 +1,1388 @@
+"""Planted bugs: the table of them. Each is put into the library's text, and a random walk must find it.
+
+A mutant is what it breaks, a text that occurs once in the library, and what stands there in its place. Where each is
+found stands in planted.json: `python -m tests.lua.planted` writes it. To drop a mutant, delete its row here and there.
+Where the file has null, the search has found nothing yet, and goes on when it is run again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """A planted bug."""
+
+    name: str
+    text: str
+    instead: str
+
+    @property
+    def change(self) -> tuple[str, str]:
+        """What changes in the library."""
+        return self.text, self.instead
+
+
+ODD = {  # who must be looked at more closely: the field that says so
+    "a blocked tenant": "blocked",
+    "a limited tenant": "limited",
+    "a tenant with tombstones": "tombstones",
+    "a tenant with groups": "grouped",
+    "a tenant with priorities": "priorities",
+    "a tenant that was kept out": "cause",
+}
+
+
+def odd_by(*fields: str) -> str:
+    """Return the text that makes a tenant odd by these fields."""
+    return f"return {' or '.join(f'd.{field} > 0' for field in fields)}\n"
+
+
+MUTANTS = [
+    Mutant(
+        "an ended lease is settled again",
+        "lease.lease ~= number or not leases.is_leased(lease.state) then\n    return refusal",
+        "lease.lease ~= number then\n    return refusal",
+    ),
+    Mutant(
+        "numbers do not rise in a ms",
+        "math.max(call.queue.last_lease + 1, (call.now - FIRST_MS) * PER_MS)",
+        "math.max(call.queue.last_lease, 1, (call.now - FIRST_MS) * PER_MS)",
+    ),
+    Mutant("numbers do not go on with the time", "(call.now - FIRST_MS) * PER_MS)", "0)"),
+    Mutant("the last number is not kept", "  call.queue.last_lease = lease\n", ""),
+    Mutant(
+        "a claim that takes nothing uses up a number",
+        "  if #claim.ids > 0 then leases.write_new(",
+        "  call.queue.last_lease = claim.lease\n  if #claim.ids > 0 then leases.write_new(",
+    ),
+    Mutant(
+        "who ended a task is not remembered",
+        "  records.mark(call, id, how, lease, features)",
+        "  records.mark(call, id, how, 0, features)",
+    ),
+    Mutant(
+        "a done task's number is not looked at",
+        "return how and settled_by ~= number and",
+        "return how and settled_by == 0 and",
+    ),
+    Mutant("a dead letter's number is not looked at", "local is_own = death.lease == number and (", "local is_own = ("),
+    Mutant(
+        "a task that ran out is remembered by its owner",
+        "'cancelled', is_reaped and 0 or lease.lease,",
+        "'cancelled', lease.lease,",
+    ),
+    Mutant("a twin in one call is settled twice", "  leases.set_run(call, id, nil)\n  records.mark", "  records.mark"),
+    Mutant(
+        "a purge cancels running tasks",
+        "    if run and leases.is_leased(run.state) then return 'running' end\n    return waiting.cancel_one",
+        "    return waiting.cancel_one",
+    ),
+    Mutant(
+        "a purge passes over pending tasks", "  if d.pending > 0 then\n    stages[2]", "  if false then\n    stages[2]"
+    ),
+    Mutant(
+        "a purge passes over groups", "    if d.grouped > 0 then\n      stages[", "    if false then\n      stages["
+    ),
+    Mutant(
+        "a dropped tenant stays on the wake list",
+        "  if t.is_on_wake_list == 1 then redis.call('LREM'",
+        "  if false then redis.call('LREM'",
+    ),
+    Mutant("a tenant is dropped with its dead letters", "t.leased, 'dead', d.dead,", "t.leased, 'dead', 0,"),
+    Mutant("a cancelled task is tried again", "if is_stopping and not is_done then", "if false then"),
+    Mutant(
+        "a cancelled task stays in its list",
+        "  places.take_out(call, t, id)\n  if header.expires_at",
+        "  if header.expires_at",
+    ),
+    Mutant(
+        "the end of a cancelled task is watched",
+        "  if header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
+        "",
+    ),
+    Mutant(
+        "the limit is not looked at", "if b and b.max_running > 0 and b.admitted >= b.max_running then", "if false then"
+    ),
+    Mutant("a place is never given back", "if b then b.admitted = b.admitted - 1 end", ""),
+    Mutant(
+        "a lost lease keeps its place", "    batches.give_slot_back(call, id)\n  end\n  charges", "  end\n  charges"
+    ),
+    Mutant("a batch is complete before it is closed", "if b.state == CLOSED and b.done + b", "if b.done + b"),
+    Mutant(
+        "a batch is complete before its tasks",
+        "if b.state == CLOSED and b.done + b.dead + b.cancelled == b.total",
+        "if b.state == CLOSED",
+    ),
+    Mutant("free places stay free", "      refill(call, id, b)\n", ""),
+    Mutant("later batches of a name are the same", "return b.created_at == asked.opened_at and b or nil", "return b"),
+    Mutant("tasks are added to closed batches", "if b.state ~= OPENED then refuse('batch_closed', 'batch') end", ""),
+    Mutant("success is called back after a death", "if b.done == b.total then call_back", "if true then call_back"),
+    Mutant("every death calls back", "        b.on_death = ''\n", ""),
+    Mutant(
+        "an expired pending task keeps its entry",
+        "if not batches.of_task(call, id) or redis.call('ZREM', batches.pending_key(call, id), id) == 0 then",
+        "if true then",
+    ),
+    Mutant(
+        "a result is kept for ever",
+        "out[i] = result and tonumber(until_ms) > call.now and result or false",
+        "out[i] = result or false",
+    ),
+    Mutant("a result is told of the next task of its id", "  task_options.drop_results(call, new.records)\n", ""),
+    Mutant(
+        "waiting tasks are put off beyond the limit", "accounts.details_of(call, t).delayed >= most then", "false then"
+    ),
+    Mutant("a dead task holds its key", "  task_options.free_key(call, t.name, id)\n", ""),
+    Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
+    Mutant("a key is held for ever", "(until_ms == '0' or tonumber(until_ms) > call.now)", "true"),
+    Mutant("priorities are served in any order", "  table.sort(found)\n", ""),
+    Mutant(
+        "a priority that is opened is not noted",
+        "t, priority), unpack(some))\n    priorities.open(call, t, priority)\n",
+        "t, priority), unpack(some))\n",
+    ),
+    Mutant(
+        "tombstones are those of any priority",
+        "return priority == DEFAULT_PRIORITY and id or priority .. ':' .. id",
+        "return id",
+    ),
+    Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
+    Mutant(
+        "a moved task stays where it was",
+        "  places.take_out(call, t, id)\n  records.change_window",
+        "  records.change_window",
+    ),
+    Mutant("a late owner is told gone", "and lease.state == leases.SETTLED and 'gone'", "and 'gone'"),
+    Mutant("a claim takes one too many", "picks.round(call, limit - #claim.ids)", "picks.round(call, limit + 1)"),
+    Mutant(
+        "a task expires a ms late",
+        "run.expires_at <= call.sure\n      if is_late",
+        "run.expires_at < call.sure\n      if is_late",
+    ),
+    Mutant(
+        "expired tasks are charged",
+        "        picks.unpick(call, round, i, 0)\n        claim.expiring",
+        "        claim.expiring",
+    ),
+    Mutant(
+        "the end of a started task is watched",
+        "        if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end\n",
+        "",
+    ),
+    Mutant(
+        "resuming seats nobody",
+        "  limits.block(target, reason, is_blocked)\n",
+        "  limits.block(target, reason, is_blocked)\n  call.touched = {}\n",
+    ),
+    Mutant(
+        "blocked tenants stay in the draw",
+        "  if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end\n",
+        "",
+    ),
+    Mutant("a tenant's limit is not looked at", "return max_running == 0 or t.leased < max_running", "return true"),
+    Mutant("a closed queue is served", "while q.blocked == 0 and", "while bit.band(q.blocked, 1) == 0 and"),
+    Mutant(
+        "opening hours that open stay closed",
+        "limits.block(target, reason, is_blocked)",
+        "limits.block(target, reason, is_blocked or reason == BLOCKED_CLOSED and before > 0)",
+    ),
+    Mutant(
+        "resuming opens closed hours",
+        "limits.block(target, reason, is_blocked)",
+        "target.blocked = is_blocked and reason or 0",
+    ),
+    Mutant("every server changes opening hours", "if args[7] ~= '' and args[7] ~= revision then return false end", ""),
+    Mutant("removed opening hours change again", "    redis.call('ZREM', key(call, 'opening_changes'), name)\n", ""),
+    Mutant(
+        "nobody is told of an opening",
+        "call.readied = target.blocked == 0 and ready > 0",
+        "call.readied = reason == BLOCKED_PAUSED and target.blocked == 0 and ready > 0",
+    ),
+    Mutant("what keeps a tenant out is forgotten", "    limits.keep_out(call, t)\n", ""),
+    Mutant(
+        "a tenant is kept out since its last start",
+        "if cause ~= 0 and (t.slot ~= OUT or d.cause == 0) then",
+        "if cause ~= 0 then",
+    ),
+    Mutant(
+        "a tenant is kept out since its first time",
+        "if cause ~= 0 and (t.slot ~= OUT or d.cause == 0) then",
+        "if cause ~= 0 and d.cause == 0 then",
+    ),
+    Mutant(
+        "the time when a tenant was let in is lost",
+        "accounts.details_of(call, t).since = call.now",
+        "accounts.details_of(call, t)",
+    ),
+    Mutant(
+        "an idle tenant is kept out",
+        "t.ready > 0 and (d.blocked ~= 0 and d.blocked or 8) or 0",
+        "(d.blocked ~= 0 and d.blocked or 8)",
+    ),
+    Mutant("a claim does not tell who was kept out", "    limits.tell_kept(call, t)\n", ""),
+    Mutant(
+        "a tenant over its limit keeps the slot", "    accounts.touch(call, t)\n    return nil\n", "    return nil\n"
+    ),
+    Mutant(
+        "a tombstone at the head stays there",
+        "    if not pass_tombstone(call, t, first, priority) then return end\n    redis.call('LPOP', list)\n",
+        "    if not pass_tombstone(call, t, first, priority) then return end\n",
+    ),
+    Mutant("a start takes no token", "    limits.spend(call, t, 1)\n", ""),
+    Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
+    Mutant(
+        "there is no burst",
+        "local next_at = d.theoretical_arrival - (burst - 1) * interval",
+        "local next_at = d.theoretical_arrival",
+    ),
+    Mutant(
+        "tokens gather for ever",
+        "d.theoretical_arrival = math.max(d.theoretical_arrival, call.now) + count",
+        "d.theoretical_arrival = d.theoretical_arrival + count",
+    ),
+    Mutant(
+        "an old rate's debt stays",
+        "  d.theoretical_arrival = math.min(d.theoretical_arrival, call.now + burst * interval)",
+        "  local _ = d.theoretical_arrival",
+    ),
+    Mutant("a tenant out of tokens stays out", "  limits.unpark(call, part)\n", ""),
+    Mutant("a fast tenant comes for every token", "(refill - 1) * interval", "0"),
+    Mutant(
+        "a new rate waits for the old one's end",
+        "    limits.meter(call, t)\n  end\n  calls.close(call)\n  return flat",
+        "  end\n  calls.close(call)\n  return flat",
+    ),
+    Mutant(
+        "a new rate for all does not reach the parked",
+        "local is_metered_anew = previous.rate ~= now.rate or previous.burst ~= now.burst",
+        "local is_metered_anew = false",
+    ),
+    Mutant(
+        "a wider limit for all lets nobody in",
+        "if is_metered_anew or is_wider(previous.max_running, now.max_running)",
+        "if is_metered_anew",
+    ),
+    Mutant("a sweep has no end", "page[1] == '0' and 0 or 1, true", "1, true"),
+    Mutant(
+        "the slots that are read at once are others", "span.some = {before = first,", "span.some = {before = first + 1,"
+    ),
+    Mutant(
+        "a guarantee is not kept",
+        "return has_own(call, t) and t.leased < limits.of(call, t).guaranteed",
+        "return false",
+    ),
+    Mutant(
+        "a claim serves a guarantee once",
+        "    round.woken[#round.woken + 1], t.is_on_wake_list = t, 1  --",
+        "    local _ = t  --",
+    ),
+    Mutant("a guarantee sheds debt", "t.base = t.base + math.max(behind, 0)", "t.base = t.base + behind"),
+    Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
+    Mutant("quotas are not looked at", "  arrivals.check_quotas(call, new)\n", ""),
+    Mutant("claims tell no run timeout", "  out[7] = q.run_timeout_ms\n", "  out[7] = 0\n"),
+    Mutant("there is one tenant too many", ")) >= call.queue.max_tenants", ")) > call.queue.max_tenants"),
+    Mutant("a batch makes any tenant", "  if is_one_too_many(call, t) then refuse(", "  if false then refuse("),
+    Mutant("a known tenant is one too many", "return d and not d.packed and redis", "return d and redis"),
+    Mutant("a fire passes the quota", "if outcome == 'ok' and arrivals.exceeded(call, new) then", "if false then"),
+    Mutant(
+        "cancelled tasks weigh",
+        "    header.features, bytes + (run and #run.made or 0))\n  return 'ok'",
+        "    header.features, 0)\n  return 'ok'",
+    ),
+    Mutant("dead letters are not bounded", "  make_room_for_dead(call, t)\n", ""),
+    Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
+    Mutant(
+        "a claim overruns the limit",
+        "and not limits.is_eligible(call, t) then\n    accounts",
+        "and t.ready == 0 then\n    accounts",
+    ),
+    Mutant(
+        "the limit for all is not looked at by a draw", "(round.is_limited or call.is_touched[t])", "call.is_touched[t]"
+    ),
+    Mutant("an expired task takes a place under the limit", "  seats.count_lease(call, t, -1)\n", ""),
+    Mutant("idling banks credit", "t.base = t.base + math.max(behind, 0)", "t.base = t.base"),
+    Mutant(
+        "a choice does not see the leases of its own call",
+        "local leased = t.leased\n  if leased == 0 or call.queue.share",
+        "local leased = t.leased - (call.is_touched[t] and 1 or 0)\n  if leased == 0 or call.queue.share",
+    ),
+    Mutant("coming back sheds debt", "if behind < 0 and not", "if false and not"),
+    Mutant("the wake list starves the backlog", "if woken and not (is_behind and", "if woken and not (false and"),
+    Mutant(
+        "the backlog starves the wake list",
+        "is_behind and calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)",
+        "is_behind",
+    ),
+    Mutant(
+        "the second draw is ignored", "for _ = round.passes == 0 and 1 or FIRST, FIRST do draw", "for _ = 1, 1 do draw"
+    ),
+    Mutant("nobody is drawn again", "for _ = 1, REDRAWS do", "for _ = 1, 0 do"),
+    Mutant(
+        "the cursor stands still",
+        "q.cursor, round.passes = (q.cursor + 1) % round.line.slots, passes + 1",
+        "round.passes = passes + 1",
+    ),
+    Mutant(
+        "of few not all are looked at", "for i = first, first + count - 1 do", "for i = first, first + count - 2 do"
+    ),
+    Mutant("a tenant is is_on_wake_list twice", "  if t.is_on_wake_list == 1 then return end\n", ""),
+    Mutant("a dropped wake entry is not noted", "      accounts.touch(call, t).is_on_wake_list = 0\n", ""),
+    Mutant("woken tenants that are not served are lost", "  keep_woken(call, round)\n", ""),
+    Mutant(
+        "the clock stands still",
+        "if q.weight_sum > 0 then calls.move_clock(q, passed",
+        "if q.weight_sum > 0 then q.level = q.level + passed * q.running / q.weight_sum calls.move_clock(q, 0 * passed",
+    ),
+    Mutant(
+        "dispatches do not move the level",
+        "  calls.move_clock(q, moved)\n  return moved",
+        "  local level = q.level\n  calls.move_clock(q, moved)\n  q.level = level\n  return moved",
+    ),
+    Mutant("who is served does not raise the level", "  if vtime > q.level then q.level = vtime end\n", ""),
+    Mutant(
+        "tenants begin at the clock",
+        "local behind = call.queue.level - accounts",
+        "local behind = call.queue.clock - accounts",
+    ),
+    Mutant(
+        "lost leases leave the level where they moved it",
+        "true, q.level - by",
+        "true, q.level",
+    ),
+    Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
+    Mutant("a jump of the clock is service", "  if jump <= 0 or q.leased == 0 then return 0 end\n", "  jump = 0\n"),
+    Mutant("a jump of the clock is never service", "return math.max(q.lease_ms, CLOCK_BACK_MS)\n", "return 1000\n"),
+    Mutant("a short task does not move the clock", "if unseen > 0 and moves_clock then", "if false then"),
+    Mutant("running leases do not count", "return t.base + age_of(call, t) / t.weight", "return t.base"),
+    Mutant(
+        "nothing is expected of running leases",
+        "local age, least = age_of(call, t), leased * expected_of(call, t)",
+        "local age, least = age_of(call, t), 0",
+    ),
+    Mutant(
+        "an old lease does not lower the rate",
+        "if leased > 0 and age_of(call, t) > ms * leased then ms =",
+        "if false then ms =",
+    ),
+    Mutant("the mean is that over tasks", "call.mean = q.estimate_sq / q.estimate end", "call.mean = q.estimate end"),
+    Mutant(
+        "a tenant within its guarantee competes",
+        "standing = limits.is_within_guarantee(call, t) and ELIGIBLE or COMPETES",
+        "standing = COMPETES",
+    ),
+    Mutant("a dead worker's time is charged", "end_ms - (lease and lease.lasts or 0)", "call.now"),
+    Mutant("a lease given back teaches", "  if not is_worked then return end\n", ""),
+    Mutant("a change of share charges what ran before it", "math.max(began_at, q.epoch_at)", "began_at"),
+    Mutant("a hole in the slots", "moved.slot = t.slot", "moved.slot = last"),
+    Mutant(
+        "weights leak from the sum", "q.weight_sum + sign * t.weight", "q.weight_sum + math.max(sign, 0) * t.weight"
+    ),
+    Mutant("leases leak from the sum", "q.running + sign * accounts.running_of(t)", "q.running"),
+    Mutant(
+        "what a tenant was entitled to is not booked",
+        "books.entitled - sign * t.weight * q.clock",
+        "books.entitled - t.weight * q.clock",
+    ),
+    Mutant(
+        "a weight change alters booked time",
+        "  books.entitled = books.entitled + entitled - seats.entitled_to(call, t)\n",
+        "",
+    ),
+    Mutant(
+        "books outlive a change of share",
+        "books.epoch, books.delivered, books.entitled = q.epoch, 0, 0",
+        "books.epoch = q.epoch",
+    ),
+    Mutant(
+        "a weight change forgets the sum",
+        "  if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - previous end\n",
+        "",
+    ),
+    Mutant(
+        "a weight change counts running leases anew",
+        "  t.base = t.base + vtime - accounts.vtime_of(call, t)  --",
+        "  --",
+    ),
+    Mutant(
+        "a tenant keeps its class",
+        "elseif seats.is_outside(accounts.rate_of(call, t), 2 ^ t.class) then",
+        "elseif false then",
+    ),
+    Mutant(
+        "draws go by weight alone",
+        "local classes, _, class = call.queue.classes, math.frexp(accounts.rate_of(call, t))",
+        "local classes, _, class = call.queue.classes, math.frexp(t.weight)",
+    ),
+    Mutant("tasks may be free", "math.max(until_ms - q.origin - start, 1)", "until_ms - q.origin - start"),
+    Mutant("estimates do not learn", "  if not is_worked then return end\n", "  if true then return end\n"),
+    Mutant("tombstones are taken as tasks", "if (left[field] or 0) > 0 then", "if false then"),
+    Mutant("what is taken stays in its list", "redis.call('LTRIM', list, own.count, -1)", "local _ = own"),
+    Mutant("a tombstone is passed twice", "redis.call('HINCRBY', tombstone, field, -count) == 0", "false"),
+    Mutant("rounds take the same entries", "own.count, own.is_empty = own.count + #entries,", "_, own.is_empty = 0,"),
+    Mutant(
+        "tombstones are not credited",
+        "if redis.call('HINCRBY', tombstone, field, -1) == 0 then redis.call('HDEL', tombstone, field) end",
+        "",
+    ),
+    Mutant("an emptied list keeps its tombstones", "    if t.ready == 0 then places.drop_lists(call, t) end\n", ""),
+    Mutant(
+        "expired entries stay counted",
+        "d.tombstones = d.tombstones + 1\n  count_ready(call, t, -1)\n",
+        "d.tombstones = d.tombstones + 1\n",
+    ),
+    Mutant(
+        "a task taken out of its group stays counted",
+        "  turns.take_out(call, t, asked.priority, group, id)\n  count_ready(call, t, -1)\n",
+        "  turns.take_out(call, t, asked.priority, group, id)\n",
+    ),
+    Mutant(
+        "a replaced task keeps its attempts",
+        "run.uncounted_attempts, run.max_attempts, run.expires_at = run.attempt, terms.max_attempts,",
+        "run.max_attempts, run.expires_at = terms.max_attempts,",
+    ),
+    Mutant(
+        "a task that runs is replaced",
+        "  if run and leases.is_leased(run.state) then return nil end\n  local header, bytes",
+        "  local header, bytes",
+    ),
+    Mutant(
+        "a replaced task leaves its batch", "  asked.batch, asked.opened_at = previous.batch, previous.opened_at\n", ""
+    ),
+    Mutant(
+        "a replaced task still expires",
+        "  if found.header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
+        "",
+    ),
+    Mutant("a wait while a tenant is kept out counts", "d and d.cause ~= 0 and d.since or 0)", "0)"),
+    Mutant("a wait for a place in a batch counts", "if b and b.max_running > 0 then return nil end", ""),
+    Mutant(
+        "another task of the holder's id is replaced",
+        "if not found or task_options.of(call, holder).key ~= task.terms.asked.key then",
+        "if not found then",
+    ),
+    Mutant("who replaced is not remembered", "  records.mark_replaced(call, found.task.id, id)\n", ""),
+    Mutant("replaced payloads weigh as before", "new.bytes + #task.payload - found.bytes", "new.bytes"),
+    Mutant("tasks served from groups stay counted", "        d.grouped = d.grouped - source.taken\n", ""),
+    Mutant(
+        "a group gives its tasks again",
+        "        if source.taken > 0 then redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1) end\n",
+        "",
+    ),
+    Mutant(
+        "the clock of turns stands still",
+        "own.clock, own.turn[member], own.changed[member] = own.turn[member], nil, true",
+        "own.turn[member], own.changed[member] = nil, true",
+    ),
+    Mutant(
+        "groups have no weights",
+        "stand_in_line(own, member, own.clock + 1 / weight)",
+        "stand_in_line(own, member, own.clock + 1)",
+    ),
+    Mutant("a group begins at the clock", "clock + 1 / own.weight + own.order", "clock + own.order"),
+    Mutant(
+        "an empty group keeps its turn",
+        "  if redis.call('EXISTS', at) == 0 then turns.leave(call, t, priority, {LOOSE .. group}) end\n",
+        "",
+    ),
+    Mutant("the turns outlive the groups", "then return redis.call('DEL', at) end\n", "then return 0 end\n"),
+    Mutant(
+        "loose tasks have no turn",
+        "  if #loose.ids > 0 or loose.is_end then turns.set_loose(own, #loose.ids > 0) end\n",
+        "  turns.set_loose(own, false)\n",
+    ),
+    Mutant(
+        "each claim gives loose tasks a new turn",
+        "stand_in_line(own, LOOSE, turn and tonumber(turn) or own.clock + 1)",
+        "stand_in_line(own, LOOSE, own.clock + 1)",
+    ),
+    Mutant(
+        "loose tasks keep the turn of the last ones",
+        "  elseif not has_loose and turn then\n    own.changed[LOOSE] = true\n",
+        "",
+    ),
+    Mutant("the head of a group is its end", "text(is_at_head and -order or order)", "text(order)"),
+    Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
+    Mutant(
+        "a priority with groups is closed",
+        "  if d.grouped > 0 and redis.call('EXISTS', priorities.turns(call, t, priority)) == 1 then return end\n",
+        "",
+    ),
+    Mutant(
+        "of groups that come at one turn the last one goes first",
+        "own.order % ORDERS * ORDER_STEP",
+        "-own.order % ORDERS * ORDER_STEP",
+    ),
+    Mutant(
+        "groups that were not read have no turn",
+        "while not own.is_read and (not member or is_sooner(own.seen_to, own.last, own.turn[member], member)) do",
+        "while not own.is_read and not member do",
+    ),
+    Mutant(
+        "a group that is put back into has no priority",
+        "    turns.put(call, t, priority, some)\n    priorities.open(call, t, priority)\n",
+        "    turns.put(call, t, priority, some)\n",
+    ),
+    Mutant(
+        "attempts never run out",
+        "if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED, traceback) end",
+        "",
+    ),
+    Mutant(
+        "lost leases never run out",
+        "if is_last_attempt(run) then return settlements.bury(call, t, id, run, LEASE_LOST) end",
+        "",
+    ),
+    Mutant(
+        "one attempt too few",
+        "run.attempt - run.uncounted_attempts >= run.max_attempts",
+        "run.attempt - run.uncounted_attempts >= run.max_attempts - 1",
+    ),
+    Mutant(
+        "a task without a limit of attempts dies of them",
+        "return run.max_attempts > 0 and run.attempt",
+        "return run.attempt",
+    ),
+    Mutant("a limit of 0 is the queue's", "if o.max_attempts < 0 then", "if o.max_attempts <= 0 then"),
+    Mutant(
+        "releases give a task without a limit one",
+        "return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0",
+        "return run.max_attempts + run.uncounted_attempts",
+    ),
+    Mutant("release is not uncounted_attempts", "  run.uncounted_attempts = run.uncounted_attempts + 1\n", ""),
+    Mutant(
+        "release goes to the end",
+        "  places.put_ready(call, t, {id}, 'LPUSH')\nend\n\nfunction actions.reap",
+        "  places.put_ready(call, t, {id})\nend\n\nfunction actions.reap",
+    ),
+    Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
+    Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), untimed)\n", ""),
+    Mutant(
+        "leases are reaped early",
+        "'ZRANGE', key(call, name), '-inf', call.now,",
+        "'ZRANGE', key(call, name), '-inf', call.now + 1,",
+    ),
+    Mutant(
+        "tasks are promoted early",
+        "local ids = redis.call('ZRANGE', delayed, '-inf', call.now,",
+        "local ids = redis.call('ZRANGE', delayed, '-inf', '+inf',",
+    ),
+    Mutant("promotion has no limit", "math.max(1, math.floor(limit / #tenants))", "limit"),
+    Mutant("the rest of a herd is forgotten", "  if next_due[2] then\n", "  if false then\n"),
+    Mutant(
+        "a later start hides an earlier one",
+        "key(call, 'due'), 'LT', first, t.name)\n  d",
+        "key(call, 'due'), first, t.name)\n  d",
+    ),
+    Mutant("time goes back", "  call.now = math.max(time, q.now)\n", "  call.now = time\n"),
+    Mutant("a clock that was ahead stops the queue", "if back > CLOCK_BACK_MS then", "if false then"),
+    Mutant(
+        "accounts see that the time went back",
+        "q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2",
+        "q.now, q.anchored, q.sweeping = time, 1, 2",
+    ),
+    Mutant("leases of before the time went back go on", "  pull_in_leases(call, part)\n", ""),
+    Mutant("an id twice in a call is stored twice", "outcomes[n], seen[id] = admit(", "outcomes[n] = admit("),
+    Mutant(
+        "replay keeps the old attempts",
+        "attempt = attempts, uncounted_attempts = attempts,",
+        "attempt = attempts, uncounted_attempts = 0,",
+    ),
+    Mutant("replay keeps the closed window", "    reopen(call, id, record, header)\n", ""),
+    Mutant(
+        "purge leaves the record",
+        "    places.drop_letter(call, id, death)\n  end)",
+        "    places.take_out_dead(call, id, death)\n  end)",
+    ),
+    Mutant("dead letters are kept for ever", "'-inf', call.sure - q.dead_keep_ms,", "'-inf', 0,"),
+    Mutant("a flood pushes out the others", "'dead_counts'), 0, 1, 'REV',", "'dead_counts'), 0, 1,"),
+    Mutant("the flooder loses more than its lead", "most[2] - (most[4] or 0)", "most[2] - 0"),
+    Mutant("there may be one dead letter too many", "q.dead > q.dead_keep do", "q.dead > q.dead_keep + 1 do"),
+    Mutant("a tenant's letters outlive their end", "  redis.call('ZREM', key(call, 'deaths:' .. name), id)\n", ""),
+    Mutant("a letter is not its tenant's", "  redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)\n", ""),
+    Mutant(
+        "whose letters are most is not counted", "  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)\n", ""
+    ),
+    Mutant("an empty dead count is kept", "  if d.dead > 0 then\n", "  if true then\n"),
+    Mutant(
+        "a walk passes over those of one moment",
+        "local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)",
+        "local low = redis.call('ZCOUNT', deaths, '-inf', died_at)",
+    ),
+    Mutant("a walk shows a letter twice", "  return low\nend", "  return math.max(low - 1, 0)\nend"),
+    Mutant(
+        "a walk has no end",
+        "w.past = redis.call('ZCOUNT', w.deaths, '-inf', w.until_ms)",
+        "w.past = redis.call('ZCARD', w.deaths)",
+    ),
+    Mutant("a tenant sees all letters", "    w.deaths = key(call, 'deaths:' .. args[3])\n", ""),
+    Mutant("an exhausted task has no traceback", "EXHAUSTED, traceback)", "EXHAUSTED)"),
+    Mutant("a rejected task has no traceback", "REJECTED, traceback)", "REJECTED)"),
+    Mutant("a traceback is the error", "args[first + 5])\n", "args[first + 4])\n"),
+    Mutant("the reason is not looked at", "(walk.reason == '' or walk.reason == REASONS[reason])", "true"),
+    Mutant(
+        "younger letters are left out",
+        "'(' .. text(math.max(0, call.now - younger))",
+        "text(math.max(0, call.now - younger))",
+    ),
+    Mutant(
+        "accounts outlive a change of share",
+        "  if epoch > 0 and struct.unpack('<I', t.books) ~= epoch then renew(call, t) end\n",
+        "",
+    ),
+    Mutant(
+        "of many that fire all do", "if s.revision ~= revision or s.paused == 1", "if not s.revision or s.paused == 1"
+    ),
+    Mutant(
+        "a twin in one call fires twice",
+        "  s.revision = SCHEDULE.pack(s)\n",
+        "  local s = setmetatable({}, {__index = s})\n  s.revision = SCHEDULE.pack(s)\n",
+    ),
+    Mutant("a schedule fires early", "or s.next_at > call.now or", "or"),
+    Mutant("a paused schedule fires", "s.revision ~= revision or s.paused == 1 or", "s.revision ~= revision or"),
+    Mutant("a fire stays due", "  s.next_at = next_at\n  save_schedule(call, s)\n  return outcome", "  return outcome"),
+    Mutant("missed fires are made up for in any case", "s.misfire == ONCE or call.now - due_at <= LATE_MS", "true"),
+    Mutant("missed fires are never made up for", "s.misfire == ONCE or call.now - due_at", "call.now - due_at"),
+    Mutant("a fire is missed too soon", "call.now - due_at <= LATE_MS", "call.now - due_at < LATE_MS / 2"),
+    Mutant(
+        "a fire forgets its window",
+        "  terms.start_at = due_at\n",
+        "  terms.start_at, terms.expires_at = due_at, 0\n",
+    ),
+    Mutant(
+        "a fire forgets its attempts",
+        "  terms.start_at = due_at\n",
+        "  terms.start_at, terms.max_attempts = due_at, call.queue.max_attempts\n",
+    ),
+    Mutant(
+        "a fire asks for nothing",
+        "  terms.start_at = due_at\n",
+        "  terms.start_at, terms.asked, terms.features = due_at, PLAIN, terms.features - terms.features % 2\n",
+    ),
+    Mutant(
+        "an end after the start counts from the fire's enqueue",
+        "(o.start_at > 0 and o.start_at or call.now) + o.expires_after_start",
+        "(due_at and call.now or o.start_at > 0 and o.start_at or call.now) + o.expires_after_start",
+    ),
+    Mutant(
+        "an end after the start counts from the enqueue",
+        "(o.start_at > 0 and o.start_at or call.now) + o.expires_after_start",
+        "call.now + o.expires_after_start",
+    ),
+    Mutant(
+        "an end stays when its start moves",
+        "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
+        "return false",
+    ),
+    Mutant(
+        "every end moves with its start",
+        "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
+        "return header.expires_at > 0",
+    ),
+    Mutant(
+        "a window that was dropped comes back when its start moves",
+        "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
+        "return header.features % IS_LARGE >= END_MOVES",
+    ),
+    Mutant(
+        "a moved end is not watched",
+        "    redis.call('ZADD', key(call, 'expiring'), expires_at, id)\n  end\n  places",
+        "  end\n  places",
+    ),
+    Mutant("a moved start is forgotten", "    start_at = starts_at  -- its end counts from it\n", ""),
+    Mutant("a duplicate counts as fired", "if outcome == 'ok' then s.last_fired_at", "if true then s.last_fired_at"),
+    Mutant(
+        "a schedule's known id is enqueued again",
+        "  if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end\n",
+        "",
+    ),
+    Mutant("a paused schedule stays due", "s.paused == 1 and '+inf' or s.next_at", "s.next_at"),
+    Mutant(
+        "a schedule that is gone stays due", "  redis.call('ZREM', key(call, 'fires'), tenant .. '/' .. name)\n", ""
+    ),
+    Mutant("another task moves the time", "if s.timing ~= timing then s.timing", "if true then s.timing"),
+    Mutant("a resume does not look at the head", "if not s or s.revision ~= args[5] then", "if not s then"),
+    Mutant("a tick does not see the next fire", "extended = 0, fires = 0,", "extended = 0,"),
+    Mutant(
+        "a failed attempt is not told", "  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)\n  if", "  if"
+    ),
+    Mutant(
+        "a rejection is not told",
+        "  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)\n  settlements",
+        "  settlements",
+    ),
+    Mutant(
+        "a lost lease is not told", "  feeds.tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])\n", ""
+    ),
+    Mutant("an end is not told", "  feeds.tell_of(call, t, id, how, attempt, '')\n", ""),
+    Mutant(
+        "an expired task is told as dead",
+        "reason == EXPIRED and 'expired' or 'dead', run.attempt",
+        "'dead', run.attempt",
+    ),
+    Mutant(
+        "tasks that did not ask have events",
+        "if task_options.of(call, id).events > 0 then feeds.tell(",
+        "if true then feeds.tell(",
+    ),
+    Mutant("it is told of batches that did not ask", "  if b.events > 0 then\n    local", "  if true then\n    local"),
+    Mutant("an expired task is not dead to its batch", "  if how == 'expired' then b.dead = b.dead + 1 end\n", ""),
+    Mutant(
+        "a replayed task stays expired to its batch",
+        "  if reason == EXPIRED then b.expired = b.expired - 1 end\n",
+        "",
+    ),
+    Mutant("batches of all tenants are listed", "(args[3] == '' or args[3] == b.tenant)", "true"),
+    Mutant("batches in all states are listed", "(args[4] == '' or args[4] == BATCH_STATES[b.state])", "true"),
+    Mutant("a feed grows for ever", "'MAXLEN', '=', kept, '0-*'", "'0-*'"),
+    Mutant("a feed counts by the clock", "'0-*', 'event'", "'*', 'event'"),
+    Mutant("the last event is read again", "string.format('(0-%.0f', after)", "string.format('0-%.0f', after)"),
+    Mutant("a gap is not told", "newest - redis.call('XLEN', feed) + 1", "1"),
+    Mutant(
+        "hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept", ""
+    ),
+    Mutant("tasks that are covered are told", "q.hungry == 1 and call.notify and", "q.hungry == 1 and"),
+    Mutant("all tasks are covered", "else return #args end", "else call.notify = false return #args end"),
+    Mutant("tasks for a server are covered", "call.notify = '1 ' .. server elseif", "call.notify = false elseif"),
+    Mutant(
+        "more urgent tasks do not stand before one that waits",
+        "    before = before + redis.call('LLEN', priorities.list(call, t, priority))\n",
+        "",
+    ),
+    Mutant("a place among tombstones is called exact", "tombstones == 0 and place\n", "place\n"),
+    Mutant(
+        "limits are told as they hold",
+        "return flat(limits.set_for({prefix = keys[1]}, args[3]))",
+        "return flat(limits.set_for({prefix = keys[1]}, ''))",
+    ),
+    Mutant(
+        "two tenants get the same number", "  q.numbers = q.numbers + 1\n", "  q.numbers = math.max(q.numbers, 1)\n"
+    ),
+    Mutant("a slot that is taken is not written", "  put_in_slot(call, class, t.slot, t.tag)\n", ""),
+    Mutant("a freed slot is left with its old tag", "    put_in_slot(call, class, t.slot, moved.tag)\n", ""),
+    Mutant("the last of a class is not moved into the hole", "  if t.slot ~= last then\n", "  if false then\n"),
+    Mutant("a tenant that left a class is counted in it", "  classes[class] = last - 1\n", ""),
+    Mutant(
+        "slots are written one too far",
+        "redis.call('SETRANGE', at, 4 * slot - 4, tag)",
+        "redis.call('SETRANGE', at, 4 * slot, tag)",
+    ),
+    Mutant(
+        "a move does not see the slots that the call has changed",
+        "return changed and changed[slot] or redis.call('GETRANGE'",
+        "return redis.call('GETRANGE'",
+    ),
+    Mutant(
+        "a round does not see the slots that the call has changed",
+        "  if changed and changed[slot] then return changed[slot] end\n",
+        "",
+    ),
+    Mutant(
+        "details that changed are not written",
+        "      if packed ~= d.packed then details",
+        "      if not d.packed then details",
+    ),
+    Mutant(
+        "a tenant that was odd stays so",
+        "t.is_odd = accounts.are_odd(d) and",
+        "t.is_odd = (t.is_odd > 0 or accounts.are_odd(d)) and",
+    ),
+    *(
+        Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))
+        for who, field in ODD.items()
+    ),
+    Mutant(
+        "a sweep does not look for delayed tasks",
+        "    if first then redis.call('ZADD', key(call, 'due'), 'LT', first, t.name) end\n",
+        "",
+    ),
+    Mutant("a sweep lets nobody in", "    if t.ready > 0 and t.slot == OUT or is_idle then", "    if is_idle then"),
+    Mutant(
+        "delayed tasks wait for the time that went back",
+        "q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2",
+        "q.now, q.origin, q.anchored = time, q.origin - back, 1",
+    ),
+    Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
+    Mutant(
+        "a probe does not touch tenants outside the class",
+        "      if seats.is_outside(accounts.rate_of(call, t), top) then",
+        "      if false then",
+    ),
+    Mutant(
+        "a tenant without tasks stays in the pool",
+        "  if t.slot > 0 and t.standing ~= 0 then add(call, round, t) end\n",
+        "  if t.slot > 0 then add(call, round, t) end\n",
+    ),
+    Mutant(
+        "a served tenant stays in the pool unchanged",
+        "  table.remove(round.times, 1)\n  local t = table.remove(round.pool, 1)\n  round.pooled[t] = nil\n",
+        "  local t = round.pool[1]\n",
+    ),
+    Mutant("a tenant is in the pool twice", "  if not t or pooled[t] then return end", "  if not t then return end"),
+    Mutant("the pool has no bound", "  if place == round.most then\n    if", "  if false then\n    if"),
+    Mutant(
+        "the last comer leaves the pool",
+        "    if times[place] <= time then return end\n",
+        "    if true then return end\n",
+    ),
+    Mutant(
+        "of equals the first leaves the pool",
+        "    if times[place] <= time then return end\n",
+        "    if times[place] < time then return end\n",
+    ),
+    Mutant("the pool is in no order", "  while place > 0 and times[place] > time do", "  while false do"),
+    Mutant("a tenant that leaves the pool cannot come again", "    pooled[pool[place]] = nil\n", ""),
+    Mutant(
+        "an older number opens the lease",
+        "or number and lease.lease ~= number or",
+        "or number and lease.lease < number or",
+    ),
+    Mutant("an extended lease stays in its bundle", "    if run.is_extended == 0 then leave(call, run, 0) end\n", ""),
+    Mutant(
+        "an extended lease leaves its bundle twice",
+        "  if lease.is_extended == 0 then bundle.together",
+        "  if true then bundle.together",
+    ),
+    Mutant(
+        "an extended lease ends with its bundle",
+        "lease.lease == number and lease.is_extended == 0 and",
+        "lease.lease == number and",
+    ),
+    Mutant(
+        "an extension is not noted in the run",
+        "run.is_extended, run.lasts = 1, lasts",
+        "run.lasts = lasts",
+    ),
+    Mutant("a renewal is shorter than the lease", "math.max(run.lasts, call.queue.lease_ms)", "call.queue.lease_ms"),
+    Mutant(
+        "a lease keeps its first time",
+        "local lasts = math.max(run.lasts, call.queue.lease_ms)",
+        "local lasts = run.lasts",
+    ),
+    Mutant("a longer renewal is forgotten", "run.is_extended, run.lasts = 1, lasts", "run.is_extended = 1"),
+    Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
+    Mutant(
+        "an extension is over at once",
+        "  table.insert(known.extended, call.now + lasts)",
+        "  table.insert(known.extended, call.now)",
+    ),
+    Mutant(
+        "an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), known.ended)\n", ""
+    ),
+    Mutant(
+        "a later lease ends with the bundle",
+        "lease.lease == number and lease.is_extended == 0 and",
+        "lease.is_extended == 0 and",
+    ),
+    Mutant("a lease that ends stays in its bundle", "  leave(call, lease, 1)\n", ""),
+    Mutant(
+        "a bundle is dropped while leases of it are left",
+        "      if bundle.left > 0 then\n",
+        "      if bundle.together > 0 then\n",
+    ),
+    Mutant("a bundle is never dropped", "  write('HDEL', key(call, 'bundles'), gone)\n", ""),
+    Mutant("a claim's name is never forgotten", "  write('HDEL', key(call, 'claims'), names)\n", ""),
+    Mutant("a claim's name is not noted", "  redis.call('HSET', key(call, 'claims'), claim_name, field)\n", ""),
+    Mutant("a claim that is made again takes more", "if args[5] == 'again' and recall", "if false and recall"),
+    Mutant("a claim that is made again gives later leases", "and run.lease == lease and records", "and records"),
+    Mutant(
+        "a claim that is made again renews nothing",
+        "  redis.call('ZADD', key(call, 'leases'), 'XX', deadline, field)\n",
+        "",
+    ),
+    Mutant(
+        "a claim that is made again renews no extension",
+        "      if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end\n",
+        "",
+    ),
+    Mutant(
+        "a claim that is made again watches a bundle of extended leases",
+        "'leases'), 'XX', deadline",
+        "'leases'), deadline",
+    ),
+    Mutant(
+        "runs are read over what the call has changed",
+        "    if packed[ids[i]] == nil then missing",
+        "    if true then missing",
+    ),
+    Mutant(
+        "a twin is told of what is not written yet",
+        "  leases.write(call)  -- it may be this call that settled it\n",
+        "",
+    ),
+    Mutant(
+        "of leases lost together the last goes first",
+        "    return one[3] < other[3]\n",
+        "    return one[3] > other[3]\n",
+    ),
+    Mutant(
+        "lost leases go in the order of their bundles",
+        "    if one[2] ~= other[2] then return one[2] < other[2] end\n",
+        "",
+    ),
+    Mutant(
+        "extended leases of before the time went back go on",
+        "if pull_in(call, 'extended', limit) and is_done then",
+        "if is_done then",
+    ),
+    Mutant("a tick does not see the next end of an extended lease", "leases = 0, extended = 0,", "leases = 0,"),
+    Mutant(
+        "a mark is not made",
+        "  records.mark(call, id, how, lease, features)\n",
+        "  redis.call('HDEL', key(call, 'tasks'), id)\n",
+    ),
+    Mutant("marks are not named for their end", "  write('RPUSH', key(call, 'done:' .. minute), ids)\n", ""),
+    Mutant(
+        "marks of one call are alike", "if marked.lease ~= lease or marked.how ~= how then", "if not marked.packed then"
+    ),
+    Mutant(
+        "a mark is trimmed a minute early", "return (q.minute + 2) * MINUTE_MS", "return (q.minute + 1) * MINUTE_MS"
+    ),
+    Mutant("marks are never trimmed", "while limit > 0 and q.remembered > 0 and", "while false and"),
+    Mutant("a tick trims too many marks", "records.trim_marks(call, MARKS * part)", "records.trim_marks(call, 500)"),
+    Mutant(
+        "a minute without marks is not counted",
+        "q.minute, limit, call.is_changed = q.minute + 1, limit - 1, true",
+        "q.minute, call.is_changed = q.minute + 1, true",
+    ),
+    Mutant(
+        "marks of before the first minute are not found",
+        "if q.remembered == 0 or minute < q.minute then",
+        "if q.remembered == 0 then",
+    ),
+    Mutant(
+        "the first minute with marks is never later",
+        "if q.remembered == 0 or minute < q.minute then",
+        "if minute < q.minute then",
+    ),
+    Mutant("a large payload is not stored", "  write('HSET', key(call, 'payloads'), new.payloads)\n", ""),
+    Mutant(
+        "a large payload outlives its task",
+        "  if features >= IS_LARGE then table.insert(calls.table_of(call, 'unlarged'), id) end\n",
+        "",
+    ),
+    Mutant(
+        "a large payload outlives its dead letter",
+        "  if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end\n",
+        "",
+    ),
+    Mutant(
+        "a claim does not give a large payload",
+        "record, claim.bytes = records.whole(call, id, record), claim.bytes + run.bytes",
+        "claim.bytes = claim.bytes + run.bytes",
+    ),
+    Mutant("a claim that is made again gives no large payload", "records.whole(call, id, found[i])", "found[i]"),
+    Mutant(
+        "a dead letter is told without its large payload",
+        "  if record ~= '' then record = records.whole(call, id, record) end\n",
+        "",
+    ),
+    Mutant(
+        "a task is told without its large payload", "    record = record and records.whole(call, ids[i], record)\n", ""
+    ),
+    Mutant(
+        "a large payload weighs nothing",
+        "  return header, (struct.unpack('<I', record, position))",
+        "  return header, 0",
+    ),
+    Mutant(
+        "tasks of one call are all large or none",
+        "  local kind = is_large and 'large_header' or 'header'\n",
+        "  local kind = 'header'\n",
+    ),
+    Mutant("a reply is never full", "is_late or claim.bytes >= PAGE_BYTES or is_full", "is_late or is_full"),
+    Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
+    Mutant(
+        "what a reply has no room for is lost", "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n", ""
+    ),
+    Mutant(
+        "what a reply has no room for is not counted",
+        "picks.unpick(call, round, i, 1)",
+        "picks.unpick(call, round, i, 0)",
+    ),
+    Mutant(
+        "what a reply has no room for goes to the end",
+        "{returned[i].id}, 'LPUSH') end",
+        "{returned[i].id}, 'RPUSH') end",
+    ),
+    Mutant(
+        "what a reply has no room for is turned round", "  for i = #returned, 1, -1 do", "  for i = 1, #returned do"
+    ),
+    Mutant(
+        "the end of what a reply has no room for is not watched",
+        "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n",
+        "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n        table.insert(claim.expiring, id)\n",
+    ),
+    Mutant("a done task weighs", "lease.attempt, lease.features, lease.bytes)", "lease.attempt, lease.features, 0)"),
+    Mutant(
+        "a task that was stopped weighs",
+        "      lease.features, lease.bytes)\n  else",
+        "      lease.features, 0)\n  else",
+    ),
+    Mutant("a purged task weighs", "    accounts.add_bytes(call, t, -bytes)\n    records.drop", " records.drop"),
+    Mutant("a new task weighs nothing", "  accounts.add_bytes(call, t, new.bytes)\n", ""),
+    Mutant("a replayed task forgets what it weighs", "bytes = bytes, tag = t.tag", "bytes = 0, tag = t.tag"),
+    Mutant("a task's record does not say that it asks for more", "asked == PLAIN and 0 or HAS_OPTIONS", "0"),
+    Mutant(
+        "a task's run does not say that it asks for more",
+        "  if features < IS_LARGE then return features",
+        "  features = features - features % 2\n  if features < IS_LARGE then return features",
+    ),
+    Mutant(
+        "a claim does not look for what its tasks ask",
+        "  if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end\n  ids[n",
+        "  ids[n",
+    ),
+    Mutant(
+        "a claim that is made again does not look for what its tasks ask",
+        "      if run.features % 2 == HAS_OPTIONS then claim.asking",
+        "      if false then claim.asking",
+    ),
+    Mutant(
+        "a task's end does not look for what it asked",
+        "  if features % 2 == 0 then return end\n",
+        "  if true then return end\n",
+    ),
+    Mutant(
+        "an ack keeps no result",
+        "if lease.features % 2 == HAS_OPTIONS then task_options.keep_result",
+        "if false then task_options.keep_result",
+    ),
+    Mutant(
+        "a settlement finds that no server asks for more",
+        "if features[i] % 2 == 0 then known[id] = PLAIN elseif",
+        "if true then known[id] = PLAIN elseif",
+    ),
+    Mutant(
+        "a task that is taken alone stays in its list",
+        "    if own.count == 1 then\n      redis.call('LPOP', list)\n",
+        "    if own.count == 1 then\n",
+    ),
+    Mutant(
+        "tombstones that were passed stay counted",
+        "  d.tombstones, call.tombstones = d.tombstones - (last - count), call.tombstones + last - count\n",
+        "",
+    ),
+    Mutant("kept slots are lent while others are free", "  if not reserve.is_full(call) or limits", "  if limits"),
+    Mutant(
+        "a guaranteed lease is a loan",
+        "if not reserve.is_full(call) or limits.is_guaranteed(call, t) then",
+        "if not reserve.is_full(call) then",
+    ),
+    Mutant(
+        "a loan that ended is counted",
+        "  t.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1\n",
+        "  t.loan = NO_LOAN\n",
+    ),
+    Mutant(
+        "a loan that did not begin is counted",
+        "  if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end\n  t.ready",
+        "  t.ready",
+    ),
+    Mutant("no loan is a gift", "is_ahead and GIFT or LOAN", "LOAN"),
+    Mutant("every loan is a gift", "is_ahead and GIFT or LOAN", "GIFT"),
+    Mutant("no loan is repaid", "if t.loan == accounts.NO_LOAN or reserve.repay(call, t) then", "if true then"),
+    Mutant("who has tasks running is among the idle", "  write('ZREM', key(call, 'idle'), others)\n", ""),
+    Mutant("nobody is among the idle", "  write('ZADD', key(call, 'idle'), idle)\n", ""),
+    Mutant(
+        "a sweep does not look for the idle", "t.slot == OUT or is_idle then accounts", "t.slot == OUT then accounts"
+    ),
+    Mutant("the last slot is kept", "math.max(1, q.slots - math", "math.max(0, q.slots - math"),
+    Mutant(
+        "who is served in a kept slot raises the level", "  if is_full then return accounts.touch(call, best) end\n", ""
+    ),
+    Mutant(
+        "a postponed attempt counts",
+        "run.uncounted_attempts, run.error = run.uncounted_attempts + 1, message",
+        "run.uncounted_attempts, run.error = run.uncounted_attempts, message",
+    ),
+    Mutant(
+        "a copy without a key has options still",
+        "  return is_plain and PLAIN or copy\n",
+        "  return copy\n",
+    ),
+    Mutant("copies hold the dedupe key", "  copy.key = ''\n", ""),
+    Mutant("a task is for no webhook", "terms.webhook, terms.copies = webhook, {}", "terms.copies = {}"),
+    Mutant("a copy that is known is made again", "    if not known[i] then add(", "    if true then add("),
+    Mutant("copies are not counted in their batch", "      if is_copy then batches.count_copy(b) end\n", ""),
+    Mutant("nobody is told of copies", "  call.notify = call.notify or '1'  -- who", "  -- who"),
+    Mutant("a forgotten webhook counts", "call.queue.fan_outs - w.fan_out\n", "call.queue.fan_outs\n"),
+    Mutant("a changed webhook counts twice", "fan_out - (w and w.fan_out or 0)\n", "fan_out\n"),
+    Mutant("callbacks are copied", "  terms.copies = {}  -- none, whatever webhooks there are\n", ""),
+    Mutant("webhooks get tasks of any name", "    if w.name == '' or w.name == name then\n", "    if true then\n"),
+    Mutant(
+        "copied tasks are replaced",
+        "  if terms.replaces then refuse('bad_request', 'replace') end\n  if #payload",
+        "  if #payload",
+    ),
+    # Found in queues whose slots are all in use.
+    Mutant("kept slots are anybody's", "  return q.leased - q.loans >= ordinary_slots(q)\n", "  return false\n"),
+    Mutant(
+        "kept slots are rounded down",
+        "q.slots - math.ceil(q.slots * q.reserve / 100)",
+        "q.slots - math.floor(q.slots * q.reserve / 100)",
+    ),
+    Mutant("loans count as ordinary leases", "return q.leased - q.loans >=", "return q.leased >="),
+    Mutant(
+        "a repaid loan gets another lease",
+        "  return limits.is_guaranteed(call, t)\nend\n\n-- Writes which",
+        "  return true\nend\n\n-- Writes which",
+    ),
+    Mutant(
+        "who is guaranteed more gets none when it repays",
+        "  return limits.is_guaranteed(call, t)\nend\n\n-- Writes which",
+        "  return false\nend\n\n-- Writes which",
+    ),
+    Mutant(
+        "a loan outlives its lease",
+        "  if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end\n  if q.share",
+        "  if q.share",
+    ),
+    Mutant(
+        "a gift is charged at its end",
+        "if not is_gift then t.base = t.base + took / t.weight end",
+        "t.base = t.base + took / t.weight",
+    ),
+    Mutant(
+        "a gift moves the clock at its end",
+        "if unseen > 0 and moves_clock then",
+        "if unseen > 0 and t.standing == COMPETES then",
+    ),
+    Mutant(
+        "a gift leaves the running leases twice",
+        "if moves_clock then q.running",
+        "if t.standing == COMPETES then q.running",
+    ),
+    Mutant(
+        "a gift moves the clock while it runs",
+        "if t.standing == COMPETES and t.loan ~= accounts.GIFT then",
+        "if t.standing == COMPETES then",
+    ),
+    Mutant("a gift's time does not stand still", "SHARE_COUNT or t.loan == GIFT then", "SHARE_COUNT then"),
+    Mutant("a gift is charged as a dispatch", "  if t.loan == accounts.GIFT then return false end\n", ""),
+    Mutant(
+        "a repaid gift is charged",
+        "  t.base = t.base + vtime - accounts.vtime_of(call, t)\n  if t.standing == COMPETES then q.running",
+        "  if t.standing == COMPETES then q.running",
+    ),
+    Mutant(
+        "a repaid gift does not run",
+        "  if t.standing == COMPETES then q.running = q.running + accounts.running_of(t) - running end\n",
+        "",
+    ),
+    Mutant(
+        "a gift that stops competing is counted",
+        "q.running + sign * accounts.running_of(t)",
+        "q.running + sign * t.leased",
+    ),
+    Mutant(
+        "who has leases stands on the wake list",
+        "return call.queue.reserve == 0 or t.leased == 0 or limits",
+        "return true or limits",
+    ),
+    Mutant(
+        "the highest goes first",
+        "if one.base ~= other.base then return one.base < other.base end",
+        "if one.base ~= other.base then return one.base > other.base end",
+    ),
+    Mutant(
+        "those that this call has touched are overlooked",
+        "    if is_idle(t) and not numbers[t] then line",
+        "    if false then line",
+    ),
+    Mutant("no tick looks for the idle", "  if q.reserve > 0 then q.sweeping = 2 end\n", ""),
+    Mutant("the idle stay when there is no reserve", "  redis.call('DEL', key(call, 'idle'))\n", ""),
+    Mutant(
+        "a change of share keeps the old times of the idle",
+        "if q.reserve ~= kept or q.reserve > 0 and q.share ~= share then",
+        "if q.reserve ~= kept then",
+    ),
+    Mutant(
+        "a claim that got nothing calls for the next",
+        "call.readied or q.servable > 0 and not claim.is_kept",
+        "call.readied or q.servable > 0",
+    ),
+    Mutant(
+        "nobody is told of room",
+        "if call.readied or call.freed and reserve.has_room(call) then",
+        "if call.readied then",
+    ),
+    Mutant(
+        "room is told of while there is none",
+        "q.servable > 0 and not reserve.is_full(call)\nend\n\nlocal function is_idle",
+        "q.servable > 0\nend\n\nlocal function is_idle",
+    ),
+    Mutant("the number of slots is not kept", "  q.slots = slots\nend", "end"),
+    Mutant("more slots let nobody in", "if slots > q.slots and q.max_shares == 1 then", "if false then"),
+    Mutant(
+        "a max share is rounded up",
+        "math.max(1, math.floor(call.queue.slots * l.max_share / 100))",
+        "math.max(1, math.ceil(call.queue.slots * l.max_share / 100))",
+    ),
+    Mutant(
+        "a max share may be nothing",
+        "math.max(1, math.floor(call.queue.slots * l.max_share / 100))",
+        "math.floor(call.queue.slots * l.max_share / 100)",
+    ),
+    Mutant(
+        "a max share hides the limit",
+        "return l.max_running > 0 and math.min(l.max_running, most) or most",
+        "return most",
+    ),
+    Mutant("who wins a max share is not known of", "  if after.max_share > 0 then call.queue.max_shares = 1 end\n", ""),
+    # Found in queues that are emptied, and forgotten.
+    Mutant("a queue is forgotten with what it has", "are_default(q) and not deletion.has_keys(call)", "are_default(q)"),
+    Mutant(
+        "a queue is forgotten with its settings", "q.blocked == 0 and settings.are_default(q) and", "q.blocked == 0 and"
+    ),
+    Mutant("a paused queue is forgotten", "return q.blocked == 0 and settings", "return settings"),
+    Mutant("a queue is forgotten at once", "math.max(call.queue.now, made_at) + for_ms", "made_at + for_ms"),
+    Mutant(
+        "a forgotten queue keeps its record",
+        "if is_meant then\n    deletion",
+        "if false then\n    deletion",
+    ),
+    # Found in outboxes.
+    Mutant("a link is not kept", "    if not admit(call, t, link) then send(call, t, origin, link) end\n", ""),
+    Mutant("a link to this queue waits too", "if not admit(call, t, link) then send", "if true then send"),
+    Mutant(
+        "a known link is written again",
+        "  if redis.call('HEXISTS', key(call, 'outbox'), name) == 1 then return end\n  local record",
+        "  local record",
+    ),
+    Mutant(
+        "a known task is enqueued again",
+        "'HEXISTS', key(call, 'tasks'), link.id) == 1 then return true end",
+        "'HEXISTS', key(call, 'tasks'), link.id) == 2 then return true end",
+    ),
+    Mutant("a link is not counted", "  count(call, t, 1)\n  if accounts", "  if accounts"),
+    Mutant("a link has no bytes", "  accounts.add_bytes(call, t, links.bytes_of(record))\n", ""),
+    Mutant("a delivered link keeps its bytes", "  accounts.add_bytes(call, t, -links.bytes_of(record))\n", ""),
+    Mutant("a delivered link stays due", "  take_out(call, t, name)\n  accounts", "  accounts"),
+    Mutant("a link that is delivered stays due", "  redis.call('ZREM', links.of(call, t.name), name)\n", ""),
+    Mutant(
+        "a tenant without links stays due",
+        "  if not due_at then\n    redis.call('ZREM', key(call, 'outbox_due'), name)\n  elseif",
+        "  if not due_at then\n  elseif",
+    ),
+    Mutant("a tenant with links is due no more", "  if not due_at then\n    redis", "  if due_at then\n    redis"),
+    Mutant("a turn comes too early", "  links.put_off(call, t.name)\n  count(call, t, -1)", "  count(call, t, -1)"),
+    Mutant("a turn does not wait for what is put off", "    links.put_off(call, record.tenant)\n", ""),
+    Mutant("one that is due loses its turn", "  elseif due_at > call.now then\n", "  else\n"),
+    Mutant(
+        "a tenant's new link is due late",
+        "'outbox_due'), 'LT', due_at, record.tenant",
+        "'outbox_due'), 'NX', due_at, record.tenant",
+    ),
+    Mutant(
+        "a tenant loses its turn to a new link",
+        "'outbox_due'), 'LT', due_at, record.tenant",
+        "'outbox_due'), due_at, record.tenant",
+    ),
+    Mutant("a taken link stays due", "      redis.call('ZADD', at, call.now + taken.hold_ms, link)\n", ""),
+    Mutant(
+        "links are taken early",
+        "redis.call('ZRANGE', at, '-inf', call.now, 'BYSCORE'",
+        "redis.call('ZRANGE', at, '-inf', call.now + 1000, 'BYSCORE'",
+    ),
+    Mutant(
+        "tenants are looked at early",
+        "redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE'",
+        "redis.call('ZRANGE', due, '-inf', call.now + 1000, 'BYSCORE'",
+    ),
+    Mutant(
+        "the first tenant gets all",
+        "take_of(call, name, math.min(part, left), taken)",
+        "take_of(call, name, left, taken)",
+    ),
+    Mutant(
+        "a tenant keeps its turn",
+        "redis.call('ZADD', key(call, 'outbox_due'), math.max(next_due, call.now), name)",
+        "redis.call('ZADD', key(call, 'outbox_due'), next_due, name)",
+    ),
+    Mutant(
+        "a turn without a link ends the call", "    if #names == 0 or #taken.out > 0 then break end\n", "    break\n"
+    ),
+    Mutant(
+        "links that are due wake ticks",
+        "key(call, 'outbox_due'), '(' .. text(call.now), '+inf'",
+        "key(call, 'outbox_due'), '-inf', '+inf'",
+    ),
+    Mutant(
+        "a closed link is closed again",
+        "if not record or not redis.call('ZSCORE', links.of(call, record.tenant), name) then",
+        "if not record then",
+    ),
+    Mutant("tries are not counted", "  record.attempts = record.attempts + 1\n", ""),
+    Mutant(
+        "a link is given up late",
+        "record.written_at + GIVE_UP_MS <= call.now",
+        "record.written_at + 2 * GIVE_UP_MS <= call.now",
+    ),
+    Mutant("an address keeps its payload", "  record.payload = ''\n", ""),
+    Mutant("a dead letter stays due", "  take_out(call, t, name)\n  places", "  places"),
+    Mutant("an address is left behind", "    redis.call('HDEL', key(call, 'outbox'), id)\n", ""),
+    Mutant("an address keeps its bytes", "    accounts.add_bytes(call, t, -KEPT_BYTES)\n", ""),
+    Mutant("a dead link is replayed as a task", "    if died.reason == UNDELIVERED then", "    if false then"),
+    Mutant(
+        "a replayed link has been tried",
+        "link.payload, link.attempts, link.written_at = whole:sub(position), 0, call.now",
+        "link.payload = whole:sub(position)",
+    ),
+    Mutant(
+        "a replayed link has no payload",
+        "link.payload, link.attempts, link.written_at = whole:sub(position), 0, call.now",
+        "link.attempts, link.written_at = 0, call.now",
+    ),
+    Mutant(
+        "a replayed link is not counted",
+        "  links.put(call, name, link, call.now)\n  count(call, t, 1)",
+        "  links.put(call, name, link, call.now)",
+    ),
+    Mutant(
+        "a tick does not tell of links", "call.queue.links > 0 and redis.call('ZCOUNT'", "false and redis.call('ZCOUNT'"
+    ),
+    Mutant("a tick does not wait for links", "    times.links = tonumber(", "    local _ = tonumber("),
+    Mutant("repair does not count links", "      sums.links = sums.links + 1\n", ""),
+    Mutant(
+        "repair takes addresses for links",
+        "    if redis.call('HEXISTS', key(call, 'dead'), flat[i]) == 0 then\n",
+        "    do\n",
+    ),
+    Mutant(
+        "repair forgets the outbox's bytes", "    repairs.add_kept(call, record.tenant, links.bytes_of(record))\n", ""
+    ),
+    Mutant("an ended lease may enqueue", "args[1 + 3 * i]) and leases.is_leased(run.state)", "args[1 + 3 * i])"),
+    Mutant(
+        "a later attempt forgets what others made",
+        "= past.max_attempts, past.made, past.error",
+        "= past.max_attempts, '', past.error",
+    ),
+    Mutant("another task's attempts are remembered", "run.made, run.error = 1, 0, '', ''", "run.error = 1, 0, ''"),
+    Mutant("a digest is noted twice", "DIGESTS_PER_RUN and not has_made(run, digest) then", "DIGESTS_PER_RUN then"),
+    Mutant("a digest is found across two", "until not at or at % DIGEST_BYTES == 1", "until true"),
+    Mutant(
+        "digests have no bytes",
+        "      accounts.add_bytes(call, accounts.touch(call, accounts.at(call, run.tag)), DIGEST_BYTES)\n",
+        "",
+    ),
+    Mutant(
+        "a run does not know its digests' bytes",
+        "changed[id] = run.made .. digest, run.bytes + DIGEST_BYTES",
+        "changed[id] = run.made .. digest, run.bytes",
+    ),
+    Mutant("a later attempt forgets its digests' bytes", "    run.bytes = run.bytes + #past.made\n", ""),
+    Mutant(
+        "a dead task keeps its digests' bytes", "  if run.made then accounts.add_bytes(call, t, -#run.made) end\n", ""
+    ),
+    Mutant(
+        "a cancelled task keeps its digests' bytes",
+        "header.features, bytes + (run and #run.made or 0))",
+        "header.features, bytes)",
+    ),
+    Mutant(
+        "repair forgets digests' bytes",
+        "  sums.bytes = sums.bytes + fact.bytes + (run and #run.made or 0)\n",
+        "  sums.bytes = sums.bytes + fact.bytes\n",
+    ),
+]
