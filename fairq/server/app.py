@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import structlog
 import trio
@@ -96,7 +97,10 @@ class App:
     long_polls: dict[str, LongPolls] = field(factory=dict, init=False)
     searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
     tenants_purge: trio.Lock = field(factory=trio.Lock, init=False)  # of those of all tenants one works at a time,
-    operators_purge: trio.Lock = field(factory=trio.Lock, init=False)  # and one of the operators'
+    operators_purge: trio.Lock = field(factory=trio.Lock, init=False)  # and one of the operators';
+    own_purges: WeakValueDictionary[str, trio.Lock] = field(
+        factory=WeakValueDictionary, init=False
+    )  # one of each waits
     producers_calls: trio.CapacityLimiter = field(
         factory=lambda: trio.CapacityLimiter(PRODUCERS_CALLS), init=False
     )  # of the store, each for one tenant
