@@ -370,7 +370,8 @@ def end_change(queue: Queue) -> Iterator[None]:
     id, _ = queue.call("begin_change", "token", "pause", "q", "", "{}")
     yield
     assert queue.call("end_change", id, 0, "{}", "token", "pause", "q", "", "{}")
-    queue.client.delete(queue.key("changes"), queue.key("begun"))  # they are no keys of a queue
+    keys = ("changes", "begun", "of_tenants")  # they are no keys of a queue
+    queue.client.delete(*map(queue.key, keys))
 
 
 def pause_webhook(queue: Queue) -> Iterator[None]:
