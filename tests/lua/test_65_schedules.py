@@ -367,9 +367,8 @@ def test_schedules_that_are_due_are_told_in_order_a_part_of_each_tenant_and_none
 
 
 def test_a_tenant_that_is_passed_over_hides_no_other(queue: Queue) -> None:
-    fields = [field for n in range(1500) for field in (START, f"ada/s{n}")]
-    queue.client.zadd(f"{queue.prefix}:fires", dict(zip(fields[1::2], fields[::2], strict=True)))
+    queue.client.zadd(queue.key("fires"), {f"ada/s{n}": START for n in range(1500)})
     schedule(queue, "b", 100, tenant="bob")
     queue.advance(100)
     assert [row[0] for row in queue.call("due_schedules", 100, "ada")[2:]] == [b"bob/b"]
-    queue.client.delete(f"{queue.prefix}:fires")
+    queue.client.delete(queue.key("fires"))

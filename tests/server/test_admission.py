@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fairq.client.channel import Target
 from fairq.client.dial import dial
 from fairq.errors import TooMany, Unavailable
+from fairq.model.rates import Rate
 from fairq.server.net import admission as module
 from fairq.server.net.admission import (
     HANDSHAKE_BURST,
@@ -22,7 +23,6 @@ from fairq.server.net.admission import (
     MAX_HANDSHAKES,
     RETRY_MS,
     Admission,
-    Rate,
     Usage,
 )
 from fairq.server.net.auth import Identity
