@@ -162,8 +162,8 @@ MUTANTS = [
     ),
     Mutant(
         "expired tasks are charged",
-        "        picks.unpick(call, round, i, 0)\n        claim.expiring",
-        "        claim.expiring",
+        "    picks.unpick(call, round, i, 0)\n    picks.pass_over",
+        "    picks.pass_over",
     ),
     Mutant(
         "the end of a started task is watched",
@@ -294,8 +294,8 @@ MUTANTS = [
     Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
     Mutant(
         "a claim overruns the limit",
-        "and not limits.is_eligible(call, t) then\n    accounts",
-        "and t.ready == 0 then\n    accounts",
+        "or not limits.is_eligible(call, t)) then\n    accounts",
+        "or t.ready == 0) then\n    accounts",
     ),
     Mutant(
         "the limit for all is not looked at by a draw", "(round.is_limited or call.is_touched[t])", "call.is_touched[t]"
@@ -304,8 +304,8 @@ MUTANTS = [
     Mutant("idling banks credit", "t.base = t.base + math.max(behind, 0)", "t.base = t.base"),
     Mutant(
         "a choice does not see the leases of its own call",
-        "local leased = t.leased\n  if leased == 0 or call.queue.share",
-        "local leased = t.leased - (call.is_touched[t] and 1 or 0)\n  if leased == 0 or call.queue.share",
+        "local leased, time = t.leased, t.base\n",
+        "local leased, time = t.leased - (call.is_touched[t] and 1 or 0), t.base\n",
     ),
     Mutant("coming back sheds debt", "if behind < 0 and not", "if false and not"),
     Mutant("the wake list starves the backlog", "if woken and not (is_behind and", "if woken and not (false and"),
@@ -1187,7 +1187,7 @@ MUTANTS = [
     ),
     Mutant(
         "those that this call has touched are overlooked",
-        "    if is_idle(t) and not numbers[t] then line",
+        "    if may_borrow(call, t) and not numbers[t] then line",
         "    if false then line",
     ),
     Mutant("no tick looks for the idle", "  if q.reserve > 0 then q.sweeping = 2 end\n", ""),
