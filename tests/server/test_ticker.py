@@ -169,7 +169,7 @@ async def test_a_queue_in_which_nothing_happens_is_ticked_ever_less_until_someth
         before = store.ticks
         ticker.tick_within("q", 3_600_000)  # by this server: others may know of more
         await trio.sleep(FLOOR_S + 0.01)
-        assert store.ticks == before + 1
+        assert store.ticks > before
         nursery.cancel_scope.cancel()
 
 

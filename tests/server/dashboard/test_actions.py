@@ -155,7 +155,8 @@ async def test_dead_letters_are_replayed_by_choice_and_by_filter(server_store: s
     with trio.fail_after(90):
         async with busy(server_store) as (site, worker), raw(site.served, tenant("bob")) as bob:
             await bob.enqueue("q", [f"b{n}" for n in range(6)], max_attempts=1)
-            await worker.settle("q", "nack", *await worker.pushed(), error="other")  # ada's t0 goes again later
+            later = {"error": "other", "delay_ms": 3_600_000}  # ada's t0 goes again then
+            await worker.settle("q", "nack", *await worker.pushed(), **later)
             await site.do("cancel", queue="q", id="ada/t1")
             await site.do("cancel", queue="q", id="ada/t2")
             for _ in range(6):
