@@ -74,7 +74,7 @@ class Recorder(redis.Redis):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Ask."""
         self.asked.append(args)
-        return super().execute_command(*args, **options)
+        return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def take(self, *more: tuple[Any, ...]) -> Asked:
         """Take what was asked since the last time, and more."""
@@ -97,7 +97,7 @@ class Asked(NamedTuple):
     """What a step asks: commands as they are sent, and how many."""
 
     packed: bytes
-    count: int
+    replies: int
 
 
 class Recording(NamedTuple):
@@ -131,7 +131,7 @@ def play(client: redis.Redis, asked: list[Asked]) -> list[bytes]:
         connection.send_packed_command([b"".join(step.packed for step in asked)])
         told = []
         for step in asked:
-            replies = repr([read(connection) for _ in range(step.count)])
+            replies = repr([read(connection) for _ in range(step.replies)])
             told.append(hashlib.blake2b(replies.encode(), digest_size=8).digest())
         return told
     finally:

@@ -18,7 +18,8 @@ from .idle_walk import IdleWalk
 from .link_walk import LinkWalk
 from .machine import SMALL, SMALL_VARIANT, QueueMachine, Walk
 
-KINDS: dict[str, type[Walk | LinkWalk]] = {"usual": Walk, "full": FullWalk, "idle": IdleWalk, "links": LinkWalk}
+OF_MACHINE: dict[str, type[Walk]] = {"usual": Walk, "full": FullWalk, "idle": IdleWalk}
+KINDS = (*OF_MACHINE, "links")
 VERSIONS = ("planted", "small_planted")
 DIFFERENCES = (AssertionError, AttributeError, LookupError, TypeError, ValueError, redis.ResponseError, struct.error)
 
@@ -43,7 +44,7 @@ def begin(client: redis.Redis, kind: str, seed: int) -> Walk | LinkWalk:
         client.flushall()
         return LinkWalk(Queue(client, version=version), random.Random(seed), random.Random(seed))
     chosen = {"client": client, "version": version, **(SMALL if seed % 2 else {})}
-    return KINDS[kind](type("WalkMachine", (QueueMachine,), chosen)(), seed)
+    return OF_MACHINE[kind](type("WalkMachine", (QueueMachine,), chosen)(), seed)
 
 
 def steps(client: redis.Redis, kind: str, seed: int, compared: Collection[int]) -> Iterator[int]:
