@@ -616,7 +616,7 @@ class Model(Scheduling):
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, int(now - LEASES_SINCE) * LEASES_PER_MS)
         has_changed, is_kept = self.set_slots(slots), False
-        self.passed_over, self.late_of = set(), Counter()
+        self.passed_over, self.late_of = set(), Counter[Tenant]()
         rounds, self.kept = 0, [("", self.blocked, now, now)] if self.blocked else []
         while not self.blocked and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not is_kept:
             if self.claimed_bytes >= self.page:

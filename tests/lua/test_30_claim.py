@@ -89,7 +89,7 @@ EXPIRES_IN_10 = options(expires_in=10)
 def test_more_tombstones_than_one_call_passes_over_are_left_to_the_next(queue: Queue) -> None:
     queue.enqueue("ada", *(f"tombstone{n}" for n in range(500)), expires_in=10)
     queue.enqueue("ada", *(f"more{n}" for n in range(500)), expires_in=10)
-    queue.enqueue("ada", *(f"last{n}" for n in range(100)), expires_in=10)
+    queue.enqueue("ada", *(f"last{n}" for n in range(300)), expires_in=10)
     queue.enqueue("ada", "real")
     queue.advance(10)
     while queue.tick(500).expired:
