@@ -130,9 +130,7 @@ MUTANTS = [
         "out[i] = result or false",
     ),
     Mutant("a result is told of the next task of its id", "  task_options.drop_results(call, new.records)\n", ""),
-    Mutant(
-        "waiting tasks are put off beyond the limit", "accounts.details_of(call, t).delayed >= most then", "false then"
-    ),
+    Mutant("waiting tasks are put off beyond the limit", "most > 0 and d.delayed >= most or d.tomb", "false or d.tomb"),
     Mutant("a dead task holds its key", "  task_options.free_key(call, t.name, id)\n", ""),
     Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
     Mutant("a key is held for ever", "(until_ms == '0' or tonumber(until_ms) > call.now)", "true"),
@@ -165,6 +163,8 @@ MUTANTS = [
         "    picks.unpick(call, round, i, 0)\n    picks.pass_over",
         "    picks.pass_over",
     ),
+    Mutant("a late task is no turn", "math.max(0, turn - accounts.vtime_of(call, t))", "0"),
+    Mutant("a late task stays counted", "  t.ready, call.queue.ready = t.ready - 1, call.queue.ready - 1\n", ""),
     Mutant(
         "the end of a started task is watched",
         "        if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end\n",
