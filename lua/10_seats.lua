@@ -14,7 +14,7 @@
 --    that are longer than anybody expects; estimates only guide the choice.
 -- 2. The eligible tenant with the lowest virtual time is served, running leases counted as at least what is expected
 --    of them. With `share = time`, tenants whose share of the slots has room for one more lease come before all
---    others: nobody knows how long a task will take, and with many slots many leases begin before one has ended. The
+--    others: how long a task will take is unknown, and with many slots many leases begin before one has ended. The
 --    slots that are shared so are those attached, less the leases of tenants that do not compete. Up to FEW tenants are
 --    all looked at. Of more, FIRST are drawn by rate, weight / what the tenant's tasks take: a lottery's error grows
 --    with the square root of the dispatches, the best of several draws keeps it constant.

@@ -1,6 +1,6 @@
 -- What operators change, and what tenants set: who did what, when, from where. Its prefix is not a queue's but
--- `fq:{audit}`, or `fq:{audit-of-tenants}`: tenants that change much push nothing of the operators' out. Each tenant has
--- a part of the latter, so that none pushes out the others'.
+-- `fq:{audit}`, or `fq:{audit-of-tenants}`: tenants that change much push nothing of the operators' out. Each tenant
+-- has a part of the latter, so that none pushes out the others'.
 --
 -- A change is begun here, carried out elsewhere (in any slot, in any number of calls), and ended here. So it leaves a
 -- trace wherever its server dies. One that nobody has ended for a while is kept as one whose outcome is not known.
@@ -81,8 +81,8 @@ end
 
 -- end_change(keys, argv): note what has become of a change. It may have been kept as lost meanwhile.
 --   keys  1 prefix of the audit
---   argv  1 now  2 random_values  3 id  4 when it began (ms; 0: now, a tenant's, which is only noted here)  5 how it ended, as JSON  6 token  7 verb  8 queue
---         9 whose (a tenant)  10 the rest, as JSON
+--   argv  1 now  2 random_values  3 id  4 when it began (ms; 0: now, a tenant's, which is only noted here)
+--         5 how it ended, as JSON  6 token  7 verb  8 queue  9 whose (a tenant)  10 the rest, as JSON
 --   out   the id under which it is kept
 --   flags allow-oom
 function verbs.end_change(keys, args)

@@ -206,7 +206,8 @@ end
 local function due_rows(call, count, passed)
   local rows, of_tenant = {}, {}
   for offset = 0, LOOKED - 1, LOOKED_AT_ONCE do
-    local fields = redis.call('ZRANGE', key(call, 'fires'), '-inf', call.now, 'BYSCORE', 'LIMIT', offset, LOOKED_AT_ONCE)
+    local fields = redis.call('ZRANGE', key(call, 'fires'), '-inf', call.now, 'BYSCORE',
+      'LIMIT', offset, LOOKED_AT_ONCE)
     for _, field in ipairs(fields) do
       local tenant, name = field:match('^([^/]*)/(.*)$')
       local taken = of_tenant[tenant] or 0

@@ -627,7 +627,7 @@ class Model(Scheduling):
             while picks:
                 picks = [p for p in picks if not self.lease(p, worker, now, number, leased)]
             if self.is_empty and self.passed_over:
-                self.passed_over = set()  # nobody else is left
+                self.passed_over = set()  # no other tenant is left
             else:
                 rounds, is_kept = rounds + 1, self.is_kept
         is_short = len(leased) < limit

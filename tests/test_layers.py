@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "server/app": {"model", "wire", "store", "server/settings", "server/long_poll", *ROOMS},
     "server/verbs": SHARED | {"store", "server/app", *ROOMS},
     "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
-    "server/http": SHARED | {"server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
+    "server/http": SHARED | {"turns", "server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
     "server/admin": SHARED | {"store", "server/stats", "server/app", "server/net", "server/http"},
     "server/dashboard": SHARED | {"store", "server/app", "server/net", "server/http", "server/admin", *ROOMS},
     "server/run": SHARED

@@ -77,7 +77,7 @@ class Recorder(redis.Redis):
         return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def take(self, *more: tuple[Any, ...]) -> Asked:
-        """Take what was asked since the last time, and more."""
+        """Take the calls since the last time, and more."""
         asked = [*(args for args in self.asked if args[0] in KEPT), *more]
         self.asked.clear()
         connection = self.connection_pool.get_connection()
@@ -268,7 +268,7 @@ def main() -> None:
             with multiprocessing.Pool(PROCESSES, connect, (urls,)) as pool:
                 places = run(pool, searches_all)
         except KeyboardInterrupt:
-            sys.exit("stopped; what was found is kept")
+            sys.exit("stopped; the places found so far are kept")
         finally:
             for server in servers:
                 server.stop()

@@ -131,7 +131,7 @@ def test_every_verb_says_what_it_takes_and_gives() -> None:
 def test_sections_and_their_functions_stay_small() -> None:
     for path in SECTIONS:
         text = path.read_text()
-        assert text.count("\n") <= 260, path.name
+        assert text.count("\n") <= 280, path.name
         for function in re.findall(r"^(?:local )?function .*?^end", text, re.MULTILINE | re.DOTALL):
             assert function.count("\n") <= 40, f"{path.name}: {function.splitlines()[0]}"
         assert max(map(len, text.splitlines())) <= 120, path.name
