@@ -23,7 +23,8 @@ EXTRA = 1_000  # lines beyond what waits; a pipe takes some hundred
 DEADLINE_S = 60.0
 
 OPEN = """
-import atexit, multiprocessing, os, resource, signal, sys
+import atexit, multiprocessing, os, resource, signal, sys, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # of fork, from Python 3.12 on
 import structlog
 from fairq.cli import log_writer
 from fairq.cli.log_writer import LogWriter
