@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -120,7 +121,6 @@ TRACEBACK = """\
 Traceback (most recent call last):
   File "{app}", line 8, in street_of
     return address["street"]
-           ~~~~~~~^^^^^^^^^^
 KeyError: 'street'
 
 The above exception was the direct cause of the following exception:
@@ -142,7 +142,8 @@ def test_an_operator_reads_where_a_handler_failed(commands: Commands, server: Se
     shown = commands("dead", "show", "emails", f"ada/{id}")
     assert (shown.code, "ValueError: no street" in shown.out) == (0, True)
     _, begin, traceback = shown.out.partition("Traceback")
-    assert begin + traceback == TRACEBACK.format(app=app)
+    without_marks = re.sub(r"^ +[~^]+\n", "", begin + traceback, flags=re.MULTILINE)  # as each Python has them
+    assert without_marks == TRACEBACK.format(app=app)
 
 
 SLOW = """
