@@ -646,12 +646,12 @@ class Model(Scheduling):
         Tells whether that is all; if not, the pick is for another task of its tenant.
         """
         task = self.records[p.id]
-        run, is_late = self.runs.get(p.id) or Run(task.max_attempts), 0 < task.expires_at <= now
-        if not is_late and self.claimed_bytes >= self.page:
+        run = self.runs.get(p.id) or Run(task.max_attempts)
+        if self.claimed_bytes >= self.page:
             self.unpick(p, is_returned=True)
             return True
         self.expiring.pop(p.id, None)
-        if is_late:
+        if 0 < task.expires_at <= now:
             return self.drop_late(p, now)
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
         run.is_extended, run.taken, run.lasts = False, 0, self.settings["lease_ms"]

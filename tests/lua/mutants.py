@@ -990,7 +990,7 @@ MUTANTS = [
         "  local kind = is_large and 'large_header' or 'header'\n",
         "  local kind = 'header'\n",
     ),
-    Mutant("a reply is never full", "is_late or claim.bytes >= PAGE_BYTES or is_full", "is_late or is_full"),
+    Mutant("a reply is never full", "claim.bytes >= PAGE_BYTES or some_ask", "some_ask"),
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
     Mutant(
         "what a reply has no room for is lost", "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n", ""
