@@ -479,7 +479,7 @@ MUTANTS = [
         "stand_in_line(own, member, own.clock + 1 / weight)",
         "stand_in_line(own, member, own.clock + 1)",
     ),
-    Mutant("a group begins at the clock", "clock + 1 / own.weight + own.order", "clock + own.order"),
+    Mutant("a group begins at the clock", "clock + 1 / own.weight + math", "clock + math"),
     Mutant(
         "an empty group keeps its turn",
         "  if redis.call('EXISTS', at) == 0 then turns.leave(call, t, priority, {LOOSE .. group}) end\n",
@@ -501,7 +501,7 @@ MUTANTS = [
         "  elseif not has_loose and turn then\n    own.changed[LOOSE] = true\n",
         "",
     ),
-    Mutant("the head of a group is its end", "text(is_at_head and -order or order)", "text(order)"),
+    Mutant("the head of a group is its end", "  if is_at_head then order = -order end\n", ""),
     Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
     Mutant(
         "a priority with groups is closed",
@@ -510,8 +510,8 @@ MUTANTS = [
     ),
     Mutant(
         "of groups that come at one turn the last one goes first",
-        "own.order % ORDERS * ORDER_STEP",
-        "-own.order % ORDERS * ORDER_STEP",
+        "math.fmod(own.order, ORDERS) * ORDER_STEP",
+        "-math.fmod(own.order, ORDERS) * ORDER_STEP",
     ),
     Mutant(
         "groups that were not read have no turn",
