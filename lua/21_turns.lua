@@ -10,8 +10,8 @@
 -- those that were served last, behind those that have waited since; what it did not use is lost. The weight is that of
 -- the task that is served, or comes; of loose tasks 1. So while two groups wait, what they get differs from their
 -- shares by one dispatch each, and between two dispatches of a group no more come than there are groups, weights being
--- equal. Of groups that come at one turn the first goes first: a turn has a little more for who comes later, never as
--- much as one dispatch (`ORDERS`).
+-- equal. Of groups that come at one turn the first goes first: a turn has a little more for who comes later, and less
+-- for who goes to the head later, never as much as one dispatch (`ORDERS`).
 --
 -- The ids of a group stand in the sorted set `group:<tenant>:<priority>:<group>`, in order of `queue.sequence`, which
 -- counts up; those that go to the head have it with a minus sign. The turns stand in `turns:<tenant>:<priority>`: the
@@ -36,7 +36,8 @@ local function group_key(call, t, priority, group)
 end
 turns.group_key = group_key
 
--- Gives groups a turn that have none: {group, weight, order} each; returns how many these were.
+-- Gives groups a turn that have none: {group, weight, order} each; returns how many these were. Those that go to the
+-- head (order < 0) get a sooner one if they have one.
 function turns.join(call, t, priority, groups)
   local at, joining = priorities.turns(call, t, priority), {}
   local clock = redis.call('ZSCORE', at, CLOCK)
@@ -45,10 +46,10 @@ function turns.join(call, t, priority, groups)
     redis.call('ZADD', at, clock, CLOCK)
   end
   for _, own in ipairs(groups) do
-    local turn = clock + 1 / own.weight + own.order % ORDERS * ORDER_STEP
+    local turn = clock + 1 / own.weight + math.fmod(own.order, ORDERS) * ORDER_STEP
     joining[#joining + 1], joining[#joining + 2] = text(turn), LOOSE .. own.group
   end
-  return redis.call('ZADD', at, 'NX', unpack(joining))
+  return redis.call('ZADD', at, groups[1].order < 0 and 'LT' or 'NX', unpack(joining))
 end
 
 -- The next place in the order in which tasks come to their groups.
@@ -61,12 +62,13 @@ end
 -- `entries` being scores and ids by turns.
 function turns.note(call, groups, asked, id, is_at_head)
   local order, group = turns.next_order(call), turns.group_of(asked)
+  if is_at_head then order = -order end
   local own = groups[group]
   if not own then
     own = {group = group, weight = asked.weight, order = order, entries = {}}
     groups[group], groups[#groups + 1] = own, own
   end
-  own.entries[#own.entries + 1], own.entries[#own.entries + 2] = text(is_at_head and -order or order), id
+  own.entries[#own.entries + 1], own.entries[#own.entries + 2] = text(order), id
 end
 
 -- Puts ready tasks into their groups.

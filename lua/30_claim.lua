@@ -65,7 +65,8 @@ local function read_asked(call, ids, found)
   task_options.read_of(call, ids, features)
 end
 
--- The window of a picked task has closed. The pick is for the tenant's next one, up to a bound.
+-- The window of a picked task has closed. The pick is for the tenant's next one, up to a bound. A task that went back
+-- would be counted as such a one: so none is buried once the reply is full.
 local function bury(call, round, i, claim, id, past)
   local t, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
   claim.expiring[#claim.expiring + 1] = id
@@ -95,11 +96,11 @@ local function lease_round(call, round, claim)
       picks.unpick(call, round, i, 0)
     else
       run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record)
-      local is_full = some_ask and is_full_for(call, id, run.features)
+      local is_full = claim.bytes >= PAGE_BYTES or some_ask and is_full_for(call, id, run.features)
       local is_late = run.expires_at > 0 and run.expires_at <= call.sure
       if is_late and not is_full and #claim.late < LATE_PER_CALL then
         bury(call, round, i, claim, id, past)
-      elseif is_late or claim.bytes >= PAGE_BYTES or is_full then
+      elseif is_late or is_full then
         picks.unpick(call, round, i, 1)
         claim.returned[#claim.returned + 1] = {t = t, id = id}
       else

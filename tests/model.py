@@ -155,7 +155,7 @@ class Model(Scheduling):
         self.claims: dict[str, int] = {}  # its name -> its number
         self.claimed_bytes = 0
         self.sequence = 0  # the last order given to a task of a group
-        self.returned = Counter[tuple[str, int, str]]()  # by a claim whose reply was full
+        self.returned: list[str] = []  # by a claim whose reply was full
         self.marks: dict[str, tuple[int, str]] = {}  # id -> its owner's lease or 0, how it ended
         self.ended: dict[int, list[str]] = {}  # minute -> ids that ended in it
         self.minute = 0
@@ -216,14 +216,14 @@ class Model(Scheduling):
             return
         if b:
             b.admitted += 1
-        self.line_up(t, id, 0 if at_head else None)
+        self.line_up(t, id, at_head)
         self.readied = self.readied or not t.blocked
 
-    def line_up(self, t: Tenant, id: str, at: int | None) -> None:
+    def line_up(self, t: Tenant, id: str, at_head: bool) -> None:
         """Put a task that has a slot where it stands."""
         asked = self.records[id].asked
         self.sequence += asked.group != LOOSE
-        t.ready.put(id, asked, self.sequence, at)
+        t.ready.put(id, asked, -self.sequence if at_head else self.sequence, at_head)
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
         """Let a task wait for its start."""
@@ -612,7 +612,7 @@ class Model(Scheduling):
     ) -> list[tuple[str, int, int]]:
         """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number."""
         now = self.open(now)
-        self.claimed_bytes, self.returned = 0, Counter()
+        self.claimed_bytes, self.returned = 0, []
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, int(now - LEASES_SINCE) * LEASES_PER_MS)
         has_changed, is_kept = self.set_slots(slots), False
@@ -630,6 +630,7 @@ class Model(Scheduling):
                 self.passed_over = set()  # no other tenant is left
             else:
                 rounds, is_kept = rounds + 1, self.is_kept
+        self.put_back()
         is_short = len(leased) < limit
         if leased:
             self.last_lease, self.claims[worker], self.bundles[number] = number, number, [id for id, *_ in leased]
@@ -646,12 +647,12 @@ class Model(Scheduling):
         Tells whether that is all; if not, the pick is for another task of its tenant.
         """
         task = self.records[p.id]
-        run, is_late = self.runs.get(p.id) or Run(task.max_attempts), 0 < task.expires_at <= now
-        if not is_late and self.claimed_bytes >= self.page:
+        run = self.runs.get(p.id) or Run(task.max_attempts)
+        if self.claimed_bytes >= self.page:
             self.unpick(p, is_returned=True)
             return True
         self.expiring.pop(p.id, None)
-        if is_late:
+        if 0 < task.expires_at <= now:
             return self.drop_late(p, now)
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
         run.is_extended, run.taken, run.lasts = False, 0, self.settings["lease_ms"]
@@ -679,18 +680,23 @@ class Model(Scheduling):
         return is_over
 
     def unpick(self, p: Pick, is_returned: bool = False) -> None:
-        """Take a pick back; a task that is returned stands where it stood."""
+        """Take a pick back; a task that is returned is ready, and stands where it stood when the claim ends."""
         t = p.tenant
         self.refund(t, p.moved)
         self.count_lease(t, -1)
         self.end_loan(t)
         if is_returned:
-            asked = self.records[p.id].asked
-            place = (t.name, asked.priority, asked.group)
-            self.line_up(t, p.id, self.returned[place])
-            self.returned[place] += 1
+            t.ready.put(p.id, self.records[p.id].asked, 0, at_head=True)
+            self.returned.append(p.id)
         self.spend(t, -1)
         self.recount(t)
+
+    def put_back(self) -> None:
+        """Put what the claim returned at the heads of its lists, in the order in which it was picked."""
+        for id in self.returned:
+            self.records[id].tenant.ready.remove(id)
+        for id in reversed(self.returned):
+            self.line_up(self.records[id].tenant, id, at_head=True)
 
     def claim_again(self, now: float, worker: str) -> list[tuple[str, int, int]]:
         """Give what is left of a claim whose answer was lost, with new deadlines; nothing else changes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -79,13 +80,15 @@ class ReadyTasks:
             while line.groups:
                 yield line.pop(self.asked.__getitem__)
 
-    def put(self, id: str, asked: Asked, order: int, at: int | None = None) -> None:
-        """Put a task at the end of its group, or so far from its head; `order` counts the tasks that come to groups."""
+    def put(self, id: str, asked: Asked, order: int, at_head: bool = False) -> None:
+        """Put a task at the end or head of its group; `order` counts the tasks that come to groups, down at heads."""
         line = self.lines.setdefault(asked.priority, Line())
         if asked.group:
-            line.turn.setdefault(asked.group, line.clock + 1 / asked.weight + order % 2**20 * 2**-34)
+            turn = line.clock + 1 / asked.weight + math.fmod(order, 2**20) * 2**-34
+            known = line.turn.get(asked.group, turn)
+            line.turn[asked.group] = min(known, turn) if at_head else known
         ids = line.groups.setdefault(asked.group, deque())
-        ids.insert(len(ids) if at is None else at, id)
+        ids.insert(0 if at_head else len(ids), id)
         self.asked[id] = asked
 
     def popleft(self) -> str:

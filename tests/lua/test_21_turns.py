@@ -264,3 +264,12 @@ def test_what_does_not_fit_into_a_reply_stays_first_of_its_group(queue: Queue) -
         Keyspace(queue).check()
     assert taken[:2] == [["a0", "b1", "a2"], ["b3", "a4", "b5"]]
     assert sorted(taken[2]) == ["a6", "b7"]  # both groups had been emptied, and came anew
+
+
+def test_groups_that_do_not_fit_into_a_reply_are_served_before_those_that_come_later(queue: Queue) -> None:
+    coming, taken = [f"g{n}" for n in range(12)], list[str]()
+    for n, group in enumerate(coming):
+        queue.enqueue("ada", group, group=group, payload=b"x" * 600_000)
+        if n % 2 and n > 3:
+            taken += [lease.id for lease in queue.claim(10)]
+    assert taken == coming[:8]

@@ -307,3 +307,13 @@ def test_a_task_that_has_an_id_again_is_not_told_the_result_of_the_one_before(qu
     assert queue.enqueue("ada", "a") == ["ok"]
     assert queue.cancel("a") == ["ok"]
     assert queue.call("results", "a") == [None], "it was cancelled, and has no result"
+
+
+def test_a_result_whose_time_was_over_is_not_told_of_the_next_task_where_the_clock_goes_back(queue: Queue) -> None:
+    queue.enqueue("ada", "a", result=1000)
+    queue.end("ack_with_result", queue.claim()[0], "", "1")
+    queue.advance(200_000)
+    queue.tick()  # the id is forgotten; the store, whose clock stands still here, has the result yet
+    assert queue.enqueue("ada", "a") == ["ok"]
+    queue.advance(-199_500)
+    assert queue.call("results", "a") == [None]

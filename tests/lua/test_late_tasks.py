@@ -62,6 +62,13 @@ def test_late_tasks_are_passed_over_where_nobody_else_waits(queue: Queue) -> Non
     assert [lease.id for lease in queue.claim(1)] == ["live"]
 
 
+def test_a_late_task_behind_a_full_reply_takes_none_that_went_back(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", "c", payload=b"x" * 600_000)
+    queue.enqueue("ada", "late", expires_in=20)
+    queue.advance(20)
+    assert [[lease.id for lease in queue.claim(4)] for _ in range(2)] == [["a", "b"], ["c"]]
+
+
 def test_late_tasks_of_many_tenants_leave_the_others_their_part(queue: Queue) -> None:
     honest(queue)
     for n in range(50):

@@ -25,10 +25,11 @@ FOUND = [pytest.param(mutant, PLACES[mutant.name], id=mutant.name.replace(" ", "
          if PLACES.get(mutant.name)]  # fmt: skip
 
 
-def test_each_planted_bug_is_in_the_text_once_and_was_searched_for() -> None:
+def test_each_planted_bug_is_in_the_text_once_and_has_a_place() -> None:
     source = library.source()
     assert [mutant.name for mutant in MUTANTS if source.count(mutant.text) != 1] == []
     assert sorted(PLACES) == sorted(mutant.name for mutant in MUTANTS), COMMAND
+    assert [name for name, place in PLACES.items() if place is None] == [], f"not found: {COMMAND}"
 
 
 @pytest.mark.one_store
