@@ -136,7 +136,7 @@ function task_options.drop(call, name, id)
   call.task_options[id], call.queue.tasks_with_options = PLAIN, call.queue.tasks_with_options - 1
 end
 
--- Drops the results of tasks that had the ids of new ones, which come with their records: also those whose time is over,
+-- Drops the results of tasks that had the ids of new ones, which come with their records: those whose time is over too,
 -- for the clock may go back. Their bytes count until their time.
 function task_options.drop_results(call, new_records)
   if #new_records == 0 or call.queue.kept_until == 0 then return end

@@ -73,17 +73,18 @@ async def test_the_ack_of_a_worker_that_slept_through_its_lease_is_refused(world
             await producer.enqueue("a", first="slept", then="seen")
             await world.wait_journal(lambda ran: len(ran) == 1)
             sleeper.send(signal.SIGSTOP)
-            world.work(url, name="heir", concurrency=1)
-            await world.wait_journal(lambda ran: [row.attempt for row in ran if row.event == "start"] == [1, 2])
+            heir = world.work(url, name="heir", concurrency=1)
+            await world.wait_journal(lambda ran: any(row.event == "start" and row.pid == heir.pid for row in ran))
             world.touch("slept")
             sleeper.send(signal.SIGCONT)
             await sleeper.wait_printed("lease lost|too late")
+            attempt = world.journal("start")[-1].attempt  # 2, or more where the machine was too busy for leases of 2 s
             (state,) = (await operator.request("tasks", {"queue": "q", "ids": ["ada/a"]}))["tasks"]
-            assert (state["state"], state["attempt"]) == ("leased", 2)
+            assert (state["state"], state["attempt"]) == ("leased", attempt)
             world.touch("seen")
             row = await wait_drained(operator)
             assert (row["done"], row["dead"]) == (1, 0)
-            assert [(ran.id, ran.attempt) for ran in world.journal("end") if ran.pid != sleeper.pid] == [("a", 2)]
+            assert [(ran.id, ran.attempt) for ran in world.journal("end") if ran.pid != sleeper.pid] == [("a", attempt)]
             producer.check(world.journal(), may_repeat=lambda id: True)
 
 
