@@ -15,7 +15,7 @@ import fairq
 from fairq.client.handlers import perform
 from fairq.client.kinds import Handler
 from fairq.client.threads import Threads
-from fairq.client.watchdog import BLOCKED_S, LOOK_S, Watchdog
+from fairq.client.watchdog import BLOCKED_S, LOOK_S, Watchdog, handler_in
 from fairq.log import Log, shown
 from fairq.wire.frames import PushedTask
 from tests.logs import captured_logs
@@ -180,6 +180,8 @@ async def test_a_plain_function_may_block_its_thread(service: Service) -> None:
     watchdog = Watchdog(asked.append)
 
     def handle(task: object) -> None:
+        while handler_in(sys._current_frames().get(watchdog.thread_id)):
+            time.sleep(0.001)  # the loop has begun this thread, and not gone on yet
         for _ in range(100):
             watchdog.look(time.monotonic() + 100)
         looks.append(1)
