@@ -44,6 +44,7 @@ PARTS: dict[str, Part] = {
         ("deploy/", "pyproject.toml", "fairq/cli/", "fairq/server/settings.py", "fairq/server/admin/", "tests/deploy/"),
         {
             "promtool": "prometheus",
+            "prometheus": "prometheus",
             "nginx": "nginx-light",
             "caddy": "caddy",
             "systemd-analyze": "systemd",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.tools import program
+from tests.parts import program
 
 from .harness import fairq_here
 

@@ -13,12 +13,13 @@ import trio
 import yaml
 
 from tests import stores
+from tests.parts import program
 from tests.server.conftest import server_store
 from tests.server.harness import WORKER, raw, running, tenant
 from tests.server.http.harness import DEADLINE_S
 
 from .test_watching import ALERTS, EXPRESSIONS, page_of
-from .tools import DEPLOY, program, run
+from .tools import DEPLOY, run
 
 __all__ = ["server_store"]
 

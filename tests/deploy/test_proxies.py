@@ -15,12 +15,13 @@ import trio
 import fairq
 from fairq.server.run import Served
 from tests import stores
+from tests.parts import program
 from tests.server.conftest import server_store
 from tests.server.harness import WORKER, running, tenant
 from tests.server.http.harness import DEADLINE_S
 from tests.store.certificates import make_certificate
 
-from .tools import DEPLOY, program, run
+from .tools import DEPLOY, run
 
 __all__ = ["server_store"]
 

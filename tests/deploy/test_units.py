@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.parts import program
 from tests.server.conftest import server_store
 from tests.server.harness import running
 
-from .tools import DEPLOY, SECONDS, program, run
+from .tools import DEPLOY, SECONDS, run
 
 __all__ = ["server_store"]
 

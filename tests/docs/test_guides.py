@@ -35,7 +35,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository, as a reader has cloned it."""
     copy = tmp_path_factory.mktemp("home") / "fairq"
@@ -60,7 +60,6 @@ def check_namespaces() -> None:
 @pytest.mark.parametrize("guide", FOLLOWED, ids=lambda guide: guide.parent.name + "/" + guide.name)
 def test_a_reader_can_follow_a_guide(guide: Path, clone: Path, wheels: Path) -> None:
     check_namespaces()
-    shutil.rmtree(clone.parent / "try-fairq", ignore_errors=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRQ_", "PIP_"))}
     environment |= {
         "HOME": str(clone.parent),
