@@ -620,7 +620,7 @@ async def calendar(p: Probe) -> None:
 
         return args
 
-    await p.measure("due_schedules", "100 of those that are due", Q, (100,))
+    await p.measure("due_schedules", "100 due ones", Q, (100,))
     await p.measure("fire", "100 with all options", Q, firing(tenant(0)))
     await p.measure("fire", "100 of 1 MiB", Q, firing(tenant(1)))
     await p.measure("set_opening_hours", "a tenant", Q, (tenant(0), "x" * 1000, "1", now - 1, ""))

@@ -9,7 +9,7 @@ do
 
 local LOST_MS = 300000      -- after which nobody will end a change that has begun
 local MAX_BEGUN, KEPT = 1000, 10000
-local PART = 200            -- that are kept of a tenant, of those that tenants make
+local PART = 200            -- changes of each tenant, among the KEPT of the tenants' audit
 local MOVED_PER_CALL = 10
 local MAX_BYTES = 8192      -- of a change: a server writes at most half of that
 local UNKNOWN = '{"outcome":"unknown"}'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,9 +12,6 @@ from tests.server.conftest import server_store
 from .harness import Commands, ServerThread
 
 __all__ = ["server_store"]
-
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; processes inherit that, but no handler
-    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
