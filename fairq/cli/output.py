@@ -146,7 +146,6 @@ def configure_logging(
         processors=[structlog.contextvars.merge_contextvars, *common, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(stream),
-        cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
