@@ -1,7 +1,7 @@
 """Fixtures that give the suite a real store, and the two tiers of the suite.
 
 The first tier covers every behavior once, on the embedded Valkey, and needs nothing but README's test command. What
-takes long, or needs other programs, is marked `deep("PART")`; parts.py has the parts. `--deep PART` runs that part
+takes long, or needs other programs, is marked `deep("PART")`; parts.py has the parts. `--deep=PART` runs that part
 instead of the first tier.
 """
 
@@ -35,7 +35,7 @@ FIRST = "valkey"  # the store of the first tier
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --deep and --store."""
+    """Add --deep=and --store."""
     parser.addoption(
         "--deep",
         action="append",

@@ -1,6 +1,6 @@
 """The parts of the deep tier: what each tests, what it needs beyond README's test command, which changes it may catch.
 
-The one table of them: `pytest --deep PART` (conftest.py), `.ci/deep` and CONTRIBUTING go by it. It needs no package, so
+The one table of them: `pytest --deep=PART` (conftest.py), `.ci/deep` and CONTRIBUTING go by it. It needs no package, so
 that `.ci/deep` can read it on a bare machine: `python3 -m tests.parts packages PART`.
 """
 
