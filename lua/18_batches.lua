@@ -122,13 +122,6 @@ function batches.add_member(call, b, id)
   redis.call('ZADD', members_key(call, id), b.sequence, id)
 end
 
--- How many of a batch's tasks are copies for webhooks; -1: unknown, an older version has written it.
-function batches.copies_of(b) return b.copies == '' and -1 or tonumber(b.copies) end
-
-function batches.count_copy(b)
-  if b.copies ~= '' then b.copies = text(batches.copies_of(b) + 1) end
-end
-
 -- A dead letter of an unfinished batch, which died for this reason, is to run once more.
 function batches.count_revived(call, id, reason)
   local b = batches.of_task(call, id)

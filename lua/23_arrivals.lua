@@ -238,7 +238,7 @@ function arrivals.store(call, new)
     if asked.batch ~= '' then
       local b = batches.find(call, asked.batch)
       b.total = b.total + 1
-      if is_copy then batches.count_copy(b) end
+      if is_copy then b.copies = b.copies + 1 end
       batches.add_member(call, b, id)
     end
   end

@@ -171,17 +171,6 @@ async def add(client: Client, queue: str, tasks: Sequence[NewTask]) -> None:
                 await _wait_for_room(error)
 
 
-def stored_in(batch: BatchState, field: str) -> int:
-    """Return how many tasks a batch was given, without their copies for webhooks. Raises: BadRequest if unknown."""
-    if batch.total and batch.copies < 0:
-        raise BadRequest(
-            f"batch {batch.id} cannot be continued: an older server has stored tasks without counting copies "
-            "for webhooks, so which lines are missing is unknown",
-            field=field,
-        )
-    return batch.total - max(batch.copies, 0)
-
-
 def repeating(id: str, to: str = "continue") -> str:
     """Say that the command may be repeated, and why it would be."""
     return f"to {to}, repeat the command with --id {id}"
@@ -263,7 +252,8 @@ async def enqueue_lines(
             await add(client, queue, [task for line in chunk for task in line.tasks])
 
         is_once = is_keyed and not options.get("dedupe_period")
-        known = 0 if id is None else stored_in(await batch.state(), "lines")
+        state = await batch.state()
+        known = state.total - state.copies
         if not is_keyed:  # else duplicates are not counted, and all lines are sent again
             _skip(lines, known, batch.id)
         elif known and is_once:

@@ -17,7 +17,7 @@ import trio
 import uuid_utils
 from attrs import asdict, define, field, frozen
 
-from fairq.cli.lines import add, open_lines, repeating, saying_how_to_wait, store_lines, stored_in, with_room
+from fairq.cli.lines import add, open_lines, repeating, saying_how_to_wait, store_lines, with_room
 from fairq.cli.meter import Counts, Pace, Show, meter, say_counts
 from fairq.cli.payloads import read_json
 from fairq.client.verbs import encode_payload
@@ -145,7 +145,7 @@ def parse(line: bytes, number: int, id: str, max_running: int, options: TaskOpti
 
 def _tasks_left(request: Request, known: BatchState | None) -> list[NewTask]:
     """Return the tasks that an earlier run of the command has not stored. Raises: BadRequest if the file differs."""
-    stored = stored_in(known, "requests") if known else 0
+    stored = known.total - known.copies if known else 0
     if known is None or (known.state == "open" and stored <= len(request.tasks)):
         return request.tasks[stored:]
     if stored != len(request.tasks):

@@ -28,7 +28,7 @@ class BatchState:
     created_at_ms: int
     completed_at_ms: int
     expired: int = 0  # of the dead ones
-    copies: int = -1  # of the total, made for webhooks with fan-out; -1: an older server has not counted them
+    copies: int = 0  # of the total, made for webhooks with fan-out
 
     @property
     def waiting(self) -> int:

@@ -71,10 +71,7 @@ class _AttachExchange(Exchange):
             self.session.renewed(lease, outcome, self.sent_at)
 
     def refused(self, error: FairqError, now: float) -> None:
-        if error.field == "prefetch":  # a server of an earlier version does not know it
-            self.session.most_begun, self.session.must_attach = 0, True
-        else:
-            self.session.must_attach = self.session.refused(error, now)
+        self.session.must_attach = self.session.refused(error, now)
 
 
 @define(eq=False)
@@ -117,9 +114,6 @@ class _SettleExchange(Exchange):
             self.lost()
         elif len(self.settlements) > 1:  # one of them is invalid: each is sent alone to find out which
             session.alone.update((self.queue, each.id, each.lease) for each in self.settlements)
-            self.lost()
-        elif self.settlements[0].traceback:  # a server of an earlier version does not know it
-            self.settlements = [self.settlements[0]._replace(traceback="")]
             self.lost()
         elif self.settlements[0].links:  # its task shall not run again and again
             settlement = self.settlements[0]

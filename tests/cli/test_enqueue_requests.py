@@ -116,29 +116,6 @@ def test_copies_for_webhooks_are_not_taken_for_lines_that_are_stored(
     assert server.call(server.served.app.store.queue, "emails").enqueued == 1000  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("option", "id"), [("--lines", "mine"), ("--requests", "mine-1")])
-def test_a_batch_whose_copies_an_older_server_has_not_counted_is_not_continued(
-    commands: Commands, server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, id: str
-) -> None:
-    path = write(tmp_path / "file", '{"tasks": ' + str(list(range(500))) + "}\n" * 500)
-    with interrupted(monkeypatch):
-        assert enqueue(commands, option, path, "--id", "mine").code == 1
-    uncount_copies(server, f"ada/{id}")
-    assert commands("batches", "show", "emails", id, "--json", token=ADA).json["copies"] == -1
-    done = enqueue(commands, option, path, "--id", "mine")
-    assert (done.code, "older server" in done.err) == (2, True), done.err
-
-
-def uncount_copies(server: ServerThread, id: str) -> None:
-    """Have a batch's record end where older servers end it."""
-    assert server.served is not None
-    connection = server.served.app.store.connection
-    key = "fq:{emails/0}:batches"
-    record = server.call(connection.call, "HGET", key, id)
-    assert record.endswith(b"0")
-    server.call(connection.call, "HSET", key, id, record[:-1])
-
-
 @pytest.mark.parametrize(("of", "call"), [(sdk.Client, "open_batch"), (sdk.Client, "enqueue_tasks"), (Batch, "close")])
 async def test_a_lost_answer_makes_nothing_twice(
     server_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: type, call: str

@@ -144,19 +144,6 @@ def test_the_tasks_of_schedules_are_copied_and_callbacks_are_not(queue: Queue) -
     assert taken(queue) == {f"b-complete-{queue.now}": ""}
 
 
-def test_a_batch_that_an_older_version_has_written_does_not_say_how_many_copies_it_has(queue: Queue) -> None:
-    """Each version reads what the other has written; what it has not counted stays unknown."""
-    add(queue, A, fan_out=1)
-    add(queue, B, fan_out=1)
-    queue.call("open_batch", "ada", "b", 0, "", "", "c", 0)
-    key = f"{queue.prefix}:batches"
-    packed = queue.client.hget(key, "b")
-    assert isinstance(packed, bytes)
-    queue.client.hset(key, "b", packed.removesuffix(b"0"))
-    queue.enqueue("ada", "m", batch="b")
-    assert [batch and (batch.total, batch.copies) for batch in [queue.batch("b")]] == [(2, -1)]
-
-
 def test_servers_that_wait_are_told_of_copies_that_nobody_covers(queue: Queue) -> None:
     add(queue, A, fan_out=1)
     add(queue, B, fan_out=1)

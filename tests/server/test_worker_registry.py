@@ -134,11 +134,11 @@ async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(serv
         assert (await one.app.store.tasks("q", ["ada/a"]))[0].attempt == 1
 
 
-@pytest.mark.parametrize("number", ["told", "told by no server of an earlier version"])
+@pytest.mark.parametrize("number", ["told", "not told, by a full store"])
 async def test_a_late_announcement_does_not_end_the_connection_that_came_after_it(
     server_store: str, monkeypatch: pytest.MonkeyPatch, number: str
 ) -> None:
-    """Nor does a second copy of it; without a number it is taken for the last word."""
+    """Nor does a second copy of it. Without a number it is the last word."""
     tell_workers, told = Store.tell_workers, list[bytes]()
 
     async def note(self: Store, message: bytes) -> None:

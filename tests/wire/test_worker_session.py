@@ -160,21 +160,6 @@ def test_a_traceback_for_which_a_message_has_no_room_is_left_out() -> None:
     assert end.only()["settlements"] == [{"action": "nack", "id": "a", "lease": 1, "delay_ms": 5, "error": "no"}]
 
 
-def test_a_server_that_does_not_know_tracebacks_gets_the_rest(end: WorkerEnd) -> None:
-    end.push("a", "b")
-    end.session.settle("q", Settlement("nack", "a", 1, None, "no", traceback="frames"))
-    end.ack("b")
-    end.refuse(end.only(), "bad_request")
-    first, second = end.sent()
-    assert (ids(first), ids(second)) == (["a"], ["b"])
-    end.refuse(first, "bad_request")
-    end.stored(second)
-    (again,) = end.sent()
-    assert again["settlements"] == [{"action": "nack", "id": "a", "lease": 1, "error": "no"}]
-    end.stored(again)
-    assert (end.session.holding, end.session.dropped_settlements) == (0, [])
-
-
 def test_settlements_are_repeated_until_they_are_answered(end: WorkerEnd) -> None:
     end.push("a", "b")
     end.ack("a", "b")
@@ -326,15 +311,6 @@ def test_a_worker_tells_how_many_tasks_it_holds_in_advance() -> None:
             end.session.most_begun = most_begun
             end.connect()
             assert end.only().get("prefetch") == told
-
-
-def test_a_worker_attaches_without_what_a_server_of_an_earlier_version_refuses() -> None:
-    end = WorkerEnd(credit=3)
-    end.session.most_begun = 1
-    end.connect()
-    end.refuse(end.only(), "bad_request", field="prefetch")
-    assert "prefetch" not in end.only()
-    assert end.session.fatal is None
 
 
 def test_what_is_held_is_brought_along_before_what_has_ended() -> None:

@@ -319,7 +319,7 @@ class WorkerRegistry:
 
     async def _announce(self, token: str, worker: str, order: int, number: int, kept: Iterable[Any]) -> None:
         said: dict[str, Any] = {"server": self.server, "attached": [token, worker, order, list(kept)]}
-        if number:  # apart, since servers of an earlier version take it for a message that they do not know
+        if number:  # 0: a full store has numbered no attach
             said["number"] = number
         try:
             await self.store.tell_workers(orjson.dumps(said))
@@ -343,7 +343,7 @@ class WorkerRegistry:
             elif "answer" in said:
                 self.questions.on_answer(said["server"], *said["answer"])
             elif "attached" in said:
-                number = float(said.get("number", "inf"))  # servers of an earlier version tell none
+                number = float(said.get("number", "inf"))  # without one it is the last word
                 self.nursery.start_soon(partial(self._on_attached, number=number), *said["attached"])
         except (ValueError, KeyError, TypeError):
             log.warning("unknown message from another server", message=message[:200])
