@@ -69,6 +69,7 @@ PARTS: dict[str, Part] = {
         {"curl": "curl"},
     ),
     "fairness": Part("shares, lag and predictions at full size", ("lua/", "fairq/model/simulation/", "tests/")),
+    "loadtest": Part("every load test, quickly", (*_CODE, "loadtest/", "tests/loadtest/")),
     "fuzz": Part("generated requests against the documents of the HTTP APIs", ("fairq/server/", "fairq/wire/")),
     "longest": Part("long walks and histories, bounds at full size, memory", (*_CODE, "tests/", "loadtest/")),
 }

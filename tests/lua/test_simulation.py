@@ -85,7 +85,7 @@ SCENARIOS = {
         {
             "acme": Traffic(uneven(1500), 700),
             "globex": Traffic(uneven(200), 60),
-            "long": Traffic(uneven(8000), 4000),
+            "long": Traffic(uneven(8000), 6000),
         },
         weights={"long": 0.25},
     ),
