@@ -9,7 +9,7 @@
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d share:d hungry:d blocked:d limited:d sweeping:d anchored:d last_lease:d stage:d kept_until:d
 --:   numbers:d minute:d lease_ms:d max_attempts:d retry_base_ms:d retry_cap_ms:d dead_keep_ms:d dead_keep:d
---:   events_keep:d max_tenants:d run_timeout_ms:d reserve:B slots:I loans:I max_shares:B fan_outs:B ready:d
+--:   events_keep:d max_tenants:d run_timeout_ms:d reserve:B slots:I loans:I fan_outs:B ready:d
 --:   pending:d delayed:d leased:d dead:d tasks_with_options:d remembered:d links:d sequence:d enqueued:d done:d
 --:   buried:d expired:d cancelled:d delivered:d entitled:d
 --:   | classes
@@ -21,7 +21,7 @@
 --: DETAILS tag:c4 pending:I delayed:I dead:I links:I theoretical_arrival:d tombstones:I grouped:I priorities:B
 --:   blocked:B
 --:   limited:B cause:B out_at:d since:d | packed
---: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
+--: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d
 --: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 webhook:t1
 --: MARK version:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I

@@ -13,20 +13,15 @@
 -- Guarantee. A tenant with fewer leased tasks than it is guaranteed is served as if it had just woken (rule 3 of
 -- 10_seats.lua), but that one who is behind goes before it one time in eight only, until it has them. Its account
 -- goes on, so it draws less of what is left; the slots that it does not use are everybody's.
---
--- Max share. A limit that follows the workers: so many per cent of the slots that are attached to the queue, rounded
--- down, but one at least. Claims say how many slots there are (`queue.slots`). When there are fewer, tenants without
--- room may stand in slots, as when a limit for all has been lowered; when there are more, ticks let in those that were
--- out.
 
 local limits = {
   -- KEYS.md
-  names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead', 'max_share'},
+  names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'},
   -- What holds for all where nothing is set (0: none). It bounds payloads and counts in each queue, not memory: a task
   -- takes 90 bytes beside its payload, one with many options 410, more with long names.
   defaults = {
     max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
-    dead = 0, max_share = 0,
+    dead = 0,
   },
 }
 local UNSET = -1                                      -- of a tenant's limit: the one for all holds
@@ -78,20 +73,12 @@ function limits.is_plain(call, t)
   return call.queue.limited == 0 and t.is_odd == 0 and not t.details
 end
 
--- The most tasks of a tenant that may be leased at once; 0: any number.
-function limits.max_running_of(call, t)
-  local l = limits.of(call, t)
-  if l.max_share == 0 then return l.max_running end
-  local most = math.max(1, math.floor(call.queue.slots * l.max_share / 100))
-  return l.max_running > 0 and math.min(l.max_running, most) or most
-end
-
 -- Whether one more task of the tenant may be leased.
 function limits.is_eligible(call, t)
   if t.ready == 0 then return false end
   if limits.is_plain(call, t) then return true end
   if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end
-  local max_running = limits.max_running_of(call, t)
+  local max_running = limits.of(call, t).max_running
   return max_running == 0 or t.leased < max_running
 end
 
@@ -165,27 +152,13 @@ function limits.meter(call, t)
   limits.block(d, BLOCKED_RATE, next_at > call.now)
 end
 
--- Whether a limit for all (running tasks, or a share) now leaves tenants room that it did not leave before.
-local function is_wider(previous, now)
-  return previous > 0 and (now == 0 or now > previous)
-end
-
 -- The limits for all have changed: the next ticks count tokens anew, and let in tenants that have room under the new
 -- limits, some at a time.
 function limits.recheck_all(call, previous, now)
   local is_metered_anew = previous.rate ~= now.rate or previous.burst ~= now.burst
-  if is_metered_anew or is_wider(previous.max_running, now.max_running)
-      or is_wider(previous.max_share, now.max_share) then
-    call.queue.sweeping = 2
-  end
-end
-
--- A claim says how many slots are attached to the queue: more than before may let in tenants that their max share kept
--- out.
-function limits.set_slots(call, slots)
-  local q = call.queue
-  if slots > q.slots and q.max_shares == 1 then q.sweeping, call.unpark_at = 2, call.now end
-  q.slots = slots
+  local before, after = previous.max_running, now.max_running
+  local is_wider = before > 0 and (after == 0 or after > before)
+  if is_metered_anew or is_wider then call.queue.sweeping = 2 end
 end
 
 -- Goes on with a sweep (2: begins it): of `count` of all tenants lets in those that a limit for all kept out, counts

@@ -162,7 +162,7 @@ function draws.begin(call, wanted)
   local has_slots = is_shared_by_time and q.slots > 0
   call.slots_per_weight = has_slots and (q.slots - q.leased + q.running) / q.weight_sum or 0
   return {line = line, wanted = wanted, pool = {}, times = {}, pooled = {}, most = line.slots > FEW and POOL or FEW,
-    probes = {next = 1, count = 0}, passed = false, passes = 0, is_limited = q.limited == 1 or q.max_shares == 1,
+    probes = {next = 1, count = 0}, passed = false, passes = 0, is_limited = q.limited == 1,
     ahead = is_shared_by_time and call.mean / 2 / q.weight_sum or 0}
 end
 

@@ -228,7 +228,7 @@ function verbs.claim(keys, args)
     lasts = q.lease_ms, bytes = 0, tag = '', attempt = 0, uncounted_attempts = 0, max_attempts = 0, expires_at = 0,
     made = '', error = ''}
   local has_changed = slots ~= q.slots
-  if has_changed then limits.set_slots(call, slots) end
+  q.slots = slots
   local rounds = fill(call, claim, limit)
   local is_short = #claim.ids < limit
   if rounds > 0 or has_changed or is_short and q.hungry == 0 then

@@ -4,7 +4,7 @@ do
 local RANGES = {  -- limit -> maximum; 0 is none, and -1 the queue's
   max_running = 1000000, guaranteed = 1000000, rate = 1000000, burst = 1000000, queued = 1000000000,
   stored_bytes = 2 ^ 50,
-  delayed = 1000000000, dead = 10000000, max_share = 100,
+  delayed = 1000000000, dead = 10000000,
 }
 
 -- Reads the pairs of limit and value from `first` on, and checks them all.
@@ -61,7 +61,6 @@ function verbs.set_limits(keys, args)
   local previous, after = limits.set_for(call, name), limits.set_for(call, name)
   for limit, value in pairs(given) do after[limit] = value end
   if has_version then versions.check(args[5], flat(previous), flat(after)) end
-  if after.max_share > 0 then call.queue.max_shares = 1 end
   if name == '' then
     call.queue.limited = save_limits(call, name, after)
     limits.recheck_all(call, previous, after)

@@ -65,8 +65,8 @@ function verbs.why(keys, args)
   local holds, facts = limits.of(call, t), place_of(call, t, id, state)
   for _, name in ipairs({'weight', 'estimate', 'ready', 'leased'}) do facts[name] = t[name] end
   for _, name in ipairs({'blocked', 'theoretical_arrival'}) do facts[name] = accounts.details_of(call, t)[name] end
-  for _, name in ipairs({'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
-  facts.max_running, facts.queue_slots, facts.queue_kept = limits.max_running_of(call, t), q.slots, reserve.kept(call)
+  for _, name in ipairs({'max_running', 'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
+  facts.queue_slots, facts.queue_kept = q.slots, reserve.kept(call)
   for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'blocked'}) do facts['queue_' .. name] = q[name] end
   facts.debt = math.max(0, accounts.vtime_of(call, t) - q.level) * t.weight
   facts.competes = t.standing == COMPETES and 1 or 0

@@ -123,7 +123,6 @@ end
 -- Whether a tenant does not stand where its state says it belongs. Where only the limit for all says so, it may.
 local function is_misplaced(call, t, d)
   local own = d.limited == 1 and limits.set_for(call, t.name).max_running or UNSET
-  if limits.of(call, t).max_share > 0 then own = UNSET end  -- the slots may have changed since
   local is_within = limits.is_within_guarantee(call, t)
   if t.slot == OUT then
     return limits.is_eligible(call, t) and (call.queue.sweeping == 0 or own ~= UNSET) or t.standing == COMPETES

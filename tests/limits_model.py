@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .fair_pick import Tenant
 
-LIMITS = ("max_running", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead", "max_share")
+LIMITS = ("max_running", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead")
 UNSET, REFILL_MS = -1, 20
 DEFAULTS: dict[str, float] = {
     **dict.fromkeys(LIMITS, 0),
@@ -35,7 +35,6 @@ class Limiting:
         self.blocked = 0
         self.sweeping = 0
         self.slots = 0  # attached to the queue
-        self.max_shares = 0  # whether anybody ever had one
 
     def set_for(self, name: str) -> dict[str, float]:
         """Return the limits set for a tenant, or for all."""
@@ -46,23 +45,9 @@ class Limiting:
         own = self.set_for(t.name)[which]
         return self.set_for("")[which] if own == UNSET else own
 
-    def max_running_of(self, t: Tenant) -> float:
-        """Tell how many of the tenant's tasks may be leased at once; 0: any number."""
-        max_running, part = self.limit(t, "max_running"), self.limit(t, "max_share")
-        most = max(1, math.floor(self.slots * part / 100)) if part else 0
-        return min(max_running, most) if max_running and most else max_running or most
-
-    def set_slots(self, slots: int) -> bool:
-        """Take how many slots there are; more may let tenants in."""
-        has_changed = slots != self.slots
-        if slots > self.slots and self.max_shares:
-            self.sweeping = 2
-        self.slots = slots
-        return has_changed
-
     def is_eligible(self, t: Tenant) -> bool:
         """Whether one more task of the tenant may be leased."""
-        max_running = self.max_running_of(t)
+        max_running = self.limit(t, "max_running")
         return bool(t.ready) and not t.blocked and (not max_running or t.leased < max_running)
 
     def is_guaranteed(self, t: Tenant) -> bool:
@@ -115,15 +100,13 @@ class Limiting:
             self.own.pop(name, None)
         else:
             self.own[name] = after
-        self.max_shares |= after["max_share"] > 0
         if name:
             self.meter(self.touch(name))
         else:
             if any(previous[which] != after[which] for which in ("rate", "burst")):
                 self.sweeping = 2
-            for which in ("max_running", "max_share"):
-                if previous[which] > 0 and not 0 < after[which] <= previous[which]:
-                    self.sweeping = 2
+            if previous["max_running"] > 0 and not 0 < after["max_running"] <= previous["max_running"]:
+                self.sweeping = 2
         return previous
 
     def note_opening_hours(self, name: str, text: str, is_open: bool, changes_at: float) -> str:

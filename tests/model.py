@@ -615,7 +615,7 @@ class Model(Scheduling):
         self.claimed_bytes, self.returned = 0, []
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, int(now - LEASES_SINCE) * LEASES_PER_MS)
-        has_changed, is_kept = self.set_slots(slots), False
+        has_changed, is_kept, self.slots = slots != self.slots, False, slots
         self.passed_over, self.late_of = set(), Counter[Tenant]()
         rounds, self.kept = 0, [("", self.blocked, now, now)] if self.blocked else []
         while not self.blocked and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not is_kept:

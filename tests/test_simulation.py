@@ -45,8 +45,8 @@ def queues(draw: Any) -> tuple[Setup, list[Demand], Pattern]:
             demand(name, draw(COUNTS), draw(st.sampled_from([1, 300, 9_000])), draw(st.integers(0, 9)), fails)
         )
         terms[name] = Terms(
-            draw(st.sampled_from([0.25, 1.0, 8.0])), draw(st.integers(0, 3)), draw(st.sampled_from([0, 10, 50])),
-            draw(st.integers(0, 2)), draw(st.sampled_from([0.0, 0.0, 0.5, 20.0])), draw(st.integers(0, 3)),
+            draw(st.sampled_from([0.25, 1.0, 8.0])), draw(st.integers(0, 3)), draw(st.integers(0, 2)),
+            draw(st.sampled_from([0.0, 0.0, 0.5, 20.0])), draw(st.integers(0, 3)),
         )  # fmt: skip
     share, reserve = draw(st.sampled_from(["time", "count"])), draw(st.sampled_from([0, 0, 30]))
     setup = Setup(draw(st.integers(1, 5)), terms, share, reserve)
@@ -90,8 +90,9 @@ def test_limits_on_running_tasks_hold_at_all_times(drawn: tuple[Setup, list[Dema
     class Watched(FairPick):
         def take(self, account: Account) -> tuple[float, int]:
             assert self.leased <= setup.slots
-            assert not account.max_running or account.leased <= account.max_running
-            watched.append((account.leased, account.max_running))
+            most = account.terms.max_running
+            assert not most or account.leased <= most
+            watched.append((account.leased, most))
             return super().take(account)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -273,15 +274,14 @@ def test_the_last_part_of_a_busy_period_is_taken() -> None:
 
 
 def test_the_limits_of_today_are_simulated_and_those_proposed() -> None:
-    limits = {"a": Limits(max_running=2, max_share=50, rate=3.5)}
+    limits = {"a": Limits(max_running=2, rate=3.5)}
     observed = observe(row(), history(series("a", [50], [50])), {"a": state("a", weight=2.0)}, limits)
-    assert observed.setup.tenants["a"] == Terms(2.0, 2, 50, 0, 3.5, 0)
+    assert observed.setup.tenants["a"] == Terms(2.0, 2, 0, 3.5, 0)
     proposal = Proposal({"a": 4.0}, {"a": {"max_running": 1}}, slots=7, share="count", reserve=10)
     (only,) = compare(observed, proposal).tenants
     assert only.proposed_terms == evolve(only.terms, weight=4.0, max_running=1)
     setup = proposal.apply(observed.setup)
     assert (setup.slots, setup.share, setup.reserve) == (7, "count", 10)
-    assert Terms(max_running=5, max_share=50).most_running(4) == 2
 
 
 REFUSED: list[tuple[Proposal, str]] = [
@@ -290,7 +290,6 @@ REFUSED: list[tuple[Proposal, str]] = [
     (Proposal(limits={"a": {"max_running": -1}}), "max_running"),
     (Proposal(limits={"a": {"max_running": 1.5}}), "max_running"),
     (Proposal(limits={"a": {"rate": float("inf")}}), "rate"),
-    (Proposal(limits={"a": {"max_share": 101}}), "max_share"),
     (Proposal(limits={"a": {"dead": 1}}), "dead"),
     (Proposal(traffic={"a": -1.0}), "traffic"),
     (Proposal(traffic={"a": 1e9}), "traffic"),

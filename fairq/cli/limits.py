@@ -26,9 +26,8 @@ _TOLD = {
     "stored_bytes": "Bytes stored (payloads, results, keys, batches, schedules); more are refused.",
     "delayed": "Tasks that wait for their start time; more are refused.",
     "dead": "Dead letters kept; when there are more, the oldest are deleted.",
-    "max_share": "Part of the attached slots that its tasks may use: 20% or 0.2; at least one slot.",
 }
-_UNITS = {"max_share": "%", "rate": "/s", "stored_bytes": " bytes"}
+_UNITS = {"rate": "/s", "stored_bytes": " bytes"}
 Limit = str | None
 
 
@@ -45,7 +44,6 @@ class GivenLimits:
     stored_bytes: Annotated[Limit, Parameter(help=_TOLD["stored_bytes"])] = None
     delayed: Annotated[Limit, Parameter(help=_TOLD["delayed"])] = None
     dead: Annotated[Limit, Parameter(help=_TOLD["dead"])] = None
-    max_share: Annotated[Limit, Parameter(help=_TOLD["max_share"])] = None
 
 
 def parse_percent(name: str, text: str) -> int:
@@ -64,8 +62,6 @@ def parse_limit(name: str, text: str) -> float | None:
     """Read a limit: a number, `none` (0) or `default` (None); a rate may be `300/min`. Raises: BadRequest."""
     if text in ("default", "none"):
         return None if text == "default" else 0
-    if name == "max_share":
-        return parse_percent(name, text)
     number, slash, unit = text.partition("/")
     try:
         if name != "rate":

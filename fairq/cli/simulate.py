@@ -37,7 +37,6 @@ class Proposed:
 
     weight: Annotated[Of, Parameter(help="A tenant's weight, as acme=4.")] = None
     max_running: Annotated[Of, Parameter(help="Tasks that run at once, as acme=10; 0 or none: any number.")] = None
-    max_share: Annotated[Of, Parameter(help="Part of the slots that its tasks may use, as acme=20%.")] = None
     guaranteed: Annotated[Of, Parameter(help="Tasks that run before other tenants are served, as acme=2.")] = None
     rate: Annotated[Of, Parameter(help="Starts per second, as acme=5, acme=300/min.")] = None
     burst: Annotated[Of, Parameter(help="Starts at once under a rate, as acme=10.")] = None

@@ -19,7 +19,6 @@ LIMIT_RANGES: dict[str, int] = {  # limit -> maximum; 0 is none
     "stored_bytes": 1 << 50,
     "delayed": 1_000_000_000,
     "dead": 10_000_000,
-    "max_share": 100,
 }
 
 
@@ -31,8 +30,7 @@ class Limits:
     only). `rate` is starts a second, of which `burst` may come at once (0: as many as in a second). `queued` bounds
     the tasks that wait, `delayed` those that wait for their start, `stored_bytes` all that it keeps (payloads, also of
     running tasks and dead letters; results, dedupe keys, batches, schedules), `dead` its dead letters: of more, the
-    oldest go. Where nothing is set for all, that is 10,000,000 tasks and 1 GiB. `max_share` bounds running tasks
-    too, in per cent of the slots that are attached to the queue.
+    oldest go. Where nothing is set for all, that is 10,000,000 tasks and 1 GiB.
     """
 
     max_running: int | None = None
@@ -43,7 +41,6 @@ class Limits:
     stored_bytes: int | None = None
     delayed: int | None = None
     dead: int | None = None
-    max_share: int | None = None
 
 
 @define

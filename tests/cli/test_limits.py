@@ -36,15 +36,6 @@ def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: 
     assert commands("tenants", "limits", "emails", "ada", "--json").json["holds"]["max_running"] == 20
 
 
-def test_a_max_share_is_a_part_of_the_slots(commands: Commands) -> None:
-    set_limits = ("tenants", "set-limits", "emails", "ada", "--max-share")
-    assert "max_share default -> 20%" in commands(*set_limits, "20%").out
-    assert "max_share 20% -> 50%" in commands(*set_limits, "0.5").out
-    assert "max_share none -> 70%" in commands("queues", "set-limits", "emails", "--max-share", "70%").out
-    assert "max_share 50% -> default" in commands(*set_limits, "default").out
-    assert commands("tenants", "limits", "emails", "ada", "--json").json["holds"]["max_share"] == 70
-
-
 def test_a_limit_that_can_be_none_is_refused(commands: Commands) -> None:
     for argv, word in [
         (["--max-running", "many"], "max_running"),
@@ -54,8 +45,6 @@ def test_a_limit_that_can_be_none_is_refused(commands: Commands) -> None:
         (["--rate", "fast"], "rate"),
         (["--rate", "1e9"], "rate"),
         (["--stored-bytes", "5MB"], "stored_bytes"),
-        (["--max-share", "20"], "max_share"),
-        (["--max-share", "101%"], "max_share"),
         ([], "--stored-bytes"),
     ]:
         one_line_error(commands("tenants", "set-limits", "emails", "ada", *argv), 2, word)

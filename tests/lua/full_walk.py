@@ -1,10 +1,10 @@
-"""A walk of the state machine through queues whose slots are all in use: what the reserve and max shares are about."""
+"""A walk of the state machine through queues whose slots are all in use: what the reserve is about."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .machine import MAX_SHARES, NAMES, RESERVES, SLOTS, QueueMachine, Walk
+from .machine import NAMES, RESERVES, SLOTS, QueueMachine, Walk
 
 TASKS = [f"id{n}" for n in range(10, 80)]
 
@@ -61,7 +61,7 @@ class FullWalk(Walk):
             case 1:
                 m.keep_slots(percent=choose(RESERVES))
             case 2:
-                m.set_max_share(name=choose(["", tenant]), percent=choose(MAX_SHARES))
+                m.set_limits(name=choose(["", tenant]), limit="max_running", choice=choose(range(6)))
             case 3:
                 m.set_limits(name=tenant, limit=choose(["guaranteed", "max_running"]), choice=self.random.randrange(4))
             case 4:

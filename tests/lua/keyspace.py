@@ -348,16 +348,12 @@ class Keyspace:
         eligible = {t: s for t, s in self.seats.items() if s.slot != OUT}
         for tenant, seat in self.seats.items():
             max_running = self.limits[tenant].max_running if tenant in self.limits else -1
-            most = self.most_of(tenant)
-            if max_running >= 0 and not most:  # a limit for all, or the slots, may have changed since it was seated
+            if max_running >= 0:  # a limit for all may have changed since it was seated
                 assert (tenant in eligible) == seat.is_eligible(max_running), tenant
             elif tenant in eligible:
                 assert seat.is_eligible(0), tenant
             else:  # one that a limit for all kept out, which is wider now, is let in by the next ticks
-                max_running = (
-                    max_running if max_running >= 0 else self.limits[""].max_running if "" in self.limits else 0
-                )
-                max_running = min(max_running, most) if max_running and most else max_running or most
+                max_running = self.limits[""].max_running if "" in self.limits else 0
                 assert self.queue.sweeping or not seat.is_eligible(max_running), tenant
         assert self.queue.servable == len(eligible)
         competing = {t: s for t, s in eligible.items() if not 0 < self.guaranteed(t) >= s.leased}
@@ -376,12 +372,6 @@ class Keyspace:
         """How many leases a tenant is guaranteed."""
         found = self.limits.get(tenant) or self.limits.get("")
         return found.guaranteed if found else 0
-
-    def most_of(self, tenant: str) -> float:
-        """How many leases a tenant may have by its max share; 0: any number."""
-        found = [self.limits[name].max_share for name in (tenant, "") if name in self.limits]
-        part = next((each for each in found if each >= 0), 0)
-        return max(1, math.floor(self.queue.slots * part / 100)) if part else 0
 
     def check_reserve(self) -> None:
         """Loans are counted, one to a tenant without other leases; who has a slot and no lease is written down."""

@@ -98,7 +98,6 @@ TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEAS
 AGES = [0, 0, 1, 50, LEASE]
 SLOTS = [4, 3, 2, 5, 10, 1]
 RESERVES = [50, 20, 90, 34, 0, 50]
-MAX_SHARES = [-1, 50, 20, 100, 0, 34]
 KEEPS = [1000, 1000, 5, 1, 0]
 FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
     st.sampled_from(["", "", *NAMES]),
@@ -318,12 +317,6 @@ class QueueMachine(RuleBasedStateMachine):
             values["burst"] = 2
         if limit == "guaranteed" and not name:
             name = NAMES[0]
-        self.same(self.queue_at_now().set_limits(name, **values), self.model.set_limits(self.now, name, values))
-
-    @rule(name=st.sampled_from(["", *NAMES]), percent=st.sampled_from(MAX_SHARES))
-    def set_max_share(self, name: str, percent: int) -> None:
-        """Bound a tenant's, or everybody's, part of the slots."""
-        values: dict[str, float] = {"max_share": percent}
         self.same(self.queue_at_now().set_limits(name, **values), self.model.set_limits(self.now, name, values))
 
     @rule(
@@ -594,8 +587,8 @@ class QueueMachine(RuleBasedStateMachine):
                 facts[name]
                 for name in ("weight", "ready", "leased", "blocked", "max_running", "rate", "competes", "queue_kept")
             ],
-            [t.weight, len(t.ready), t.leased, t.blocked, self.model.max_running_of(t), self.model.limit(t, "rate"),
-             t.in_weight_sum, self.model.kept_slots],
+            [t.weight, len(t.ready), t.leased, t.blocked, self.model.limit(t, "max_running"),
+             self.model.limit(t, "rate"), t.in_weight_sum, self.model.kept_slots],
         )  # fmt: skip
         if state == "delayed":
             return self.same(facts["ahead"], len(t.ready))
@@ -787,7 +780,7 @@ class Walk:
             m.enqueue(tenant=tenant, ids=[choose(MANY_IDS)], window={"key": key, "replace": 1, **window})
 
     def attach(self) -> None:
-        """Change how many slots there are, how many are kept, or how many one may have."""
+        """Change how many slots there are, how many are kept, or how many a tenant may have."""
         m, choose = self.machine, self.attacher.choice
         match choose([0, 0, 0, 1, 2]):
             case 0:
@@ -795,7 +788,7 @@ class Walk:
             case 1:
                 m.keep_slots(percent=choose(RESERVES))
             case 2:
-                m.set_max_share(name=choose(["", *NAMES]), percent=choose(MAX_SHARES))
+                m.set_limits(name=choose(["", *NAMES]), limit="max_running", choice=choose(range(6)))
 
     def seek(self) -> None:
         """Do what seldom comes by chance: widen a limit that keeps tenants out, replay what an earlier batch left.

@@ -1208,24 +1208,7 @@ MUTANTS = [
         "q.servable > 0 and not reserve.is_full(call)\nend\n\nlocal function is_idle",
         "q.servable > 0\nend\n\nlocal function is_idle",
     ),
-    Mutant("the number of slots is not kept", "  q.slots = slots\nend", "end"),
-    Mutant("more slots let nobody in", "if slots > q.slots and q.max_shares == 1 then", "if false then"),
-    Mutant(
-        "a max share is rounded up",
-        "math.max(1, math.floor(call.queue.slots * l.max_share / 100))",
-        "math.max(1, math.ceil(call.queue.slots * l.max_share / 100))",
-    ),
-    Mutant(
-        "a max share may be nothing",
-        "math.max(1, math.floor(call.queue.slots * l.max_share / 100))",
-        "math.floor(call.queue.slots * l.max_share / 100)",
-    ),
-    Mutant(
-        "a max share hides the limit",
-        "return l.max_running > 0 and math.min(l.max_running, most) or most",
-        "return most",
-    ),
-    Mutant("who wins a max share is not known of", "  if after.max_share > 0 then call.queue.max_shares = 1 end\n", ""),
+    Mutant("the number of slots is not kept", "  q.slots = slots\n", ""),
     # Found in queues that are emptied, and forgotten.
     Mutant("a queue is forgotten with what it has", "are_default(q) and not deletion.has_keys(call)", "are_default(q)"),
     Mutant(

@@ -10,9 +10,7 @@ import redis
 
 from .calls import LEASE_MS, Listener, Queue, writes
 
-UNSET = dict.fromkeys(
-    ("max_running", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead", "max_share"), -1.0
-)
+UNSET = dict.fromkeys(("max_running", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead"), -1.0)
 NONE = dict.fromkeys(UNSET, 0.0) | {"queued": 1e7, "delayed": 1e7, "stored_bytes": 2.0**30}  # what holds by default
 
 

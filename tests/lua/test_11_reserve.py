@@ -1,4 +1,4 @@
-"""The reserve and max shares: who comes finds a slot, weights hold, and both follow the workers."""
+"""The reserve: who comes finds a slot, weights hold, and it follows the workers."""
 
 from __future__ import annotations
 
@@ -174,56 +174,6 @@ def test_tenants_that_waited_when_it_was_set_are_found_by_ticks(queue: Queue) ->
     assert queue.claim(1, slots=10) == []
     queue.tick()
     assert [lease.id for lease in queue.claim(1, slots=10)] == ["o2"]
-
-
-@pytest.mark.parametrize("name", ["flooder", ""])
-def test_a_max_share_follows_the_workers(queue: Queue, name: str) -> None:
-    fleet = Fleet(queue, 10)
-    queue.set_limits(name, max_share=30)
-    flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
-    assert running_by_slots(fleet, flooder, 10, 20, 5, 4, 10) == [(3, 3), (6, 6), (6, 1), (1, 1), (3, 3)]
-
-
-def test_the_smaller_of_max_running_and_max_share_bounds(queue: Queue) -> None:
-    queue.enqueue("ada", *(f"t{n}" for n in range(20)))
-    queue.set_limits("ada", max_share=50, max_running=3)
-    assert len(queue.claim(10, slots=10)) == 3
-    queue.set_limits("ada", max_running=8)
-    assert len(queue.claim(10, slots=10)) == 2
-    queue.set_limits("ada", max_share=-1)
-    assert len(queue.claim(10, slots=10)) == 3
-
-
-def test_a_wider_max_share_for_all_lets_tenants_in(queue: Queue) -> None:
-    queue.enqueue("ada", *(f"t{n}" for n in range(20)))
-    queue.set_limits("", max_share=20)
-    assert len(queue.claim(10, slots=10)) == 2
-    queue.set_limits("", max_share=30)
-    queue.tick()
-    assert len(queue.claim(10, slots=10)) == 1
-    queue.set_limits("", max_share=0)
-    queue.tick()
-    assert len(queue.claim(10, slots=10)) == 10
-
-
-def test_when_there_are_fewer_slots_a_tenant_that_stands_in_one_is_not_served_beyond_its_max_share(
-    queue: Queue,
-) -> None:
-    queue.enqueue("ada", *(f"t{n}" for n in range(20)))
-    queue.set_limits("ada", max_share=50)
-    assert len(queue.claim(3, slots=10)) == 3
-    assert queue.claim(3, slots=4) == []
-    assert queue.tenant("ada").is_eligible == 0
-
-
-def test_a_claim_that_lets_tenants_in_asks_for_a_tick(queue: Queue) -> None:
-    queue.enqueue("ada", *(f"t{n}" for n in range(20)))
-    queue.set_limits("ada", max_share=50)
-    queue.claim(10, slots=10)
-    assert queue.call("claim", "w", 1, "", "", 10, random_values=b"\0" * 800)[4] == -1
-    assert queue.call("claim", "w", 1, "", "", 20, random_values=b"\0" * 800)[4] == queue.now
-    queue.tick()
-    assert len(queue.claim(10, slots=20)) == 5
 
 
 def test_a_claim_that_gets_nothing_but_kept_slots_does_not_call_for_another(queue: Queue) -> None:

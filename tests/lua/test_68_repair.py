@@ -86,7 +86,7 @@ def drain(queue: Queue) -> list[str]:
     queue.call("resume", "")
     queue.call("set_opening_hours", "", "", 1, 0, "")
     for name in ["", *queue.tenants()]:
-        queue.set_limits(name, **dict.fromkeys(("max_running", "rate", "max_share"), 0 if not name else -1))
+        queue.set_limits(name, **dict.fromkeys(("max_running", "rate"), 0 if not name else -1))
         if name:
             queue.call("resume", name)
             queue.call("set_opening_hours", name, "", 1, 0, "")

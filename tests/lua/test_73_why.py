@@ -133,7 +133,7 @@ def test_of_kept_slots_it_is_told_how_many_they_are_to_those_that_may_have_none(
     assert why(queue, "b").causes == []
     queue.set_limits("ada", guaranteed=4)
     assert why(queue, "t").causes == []
-    queue.set_limits("ada", guaranteed=3, max_share=75)
+    queue.set_limits("ada", guaranteed=3, max_running=3)
     assert why(queue, "t").causes == ["max_running"]
 
 

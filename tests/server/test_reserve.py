@@ -1,4 +1,4 @@
-"""Kept slots and max shares on real servers: who says how many slots there are, and who is told when there is room."""
+"""Kept slots on real servers: who says how many slots there are, and who is told when there is room."""
 
 from __future__ import annotations
 
@@ -46,24 +46,6 @@ async def test_kept_slots_are_for_those_that_have_nothing_running(served: Served
             await operator.ask("configure", queue="q", settings={"reserve": 0})
             await worker.settle("q", "ack", quick)
             assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_a_max_share_grows_when_a_worker_comes(served: Served) -> None:
-    with trio.fail_after(60):
-        async with (
-            raw(served, OPERATOR) as operator,
-            raw(served, tenant("ada")) as ada,
-            raw(served, WORKER) as worker,
-            raw(served, WORKER) as another,
-        ):
-            await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_share": 50})
-            await worker.attach("q", credit=4)
-            await ada.enqueue("q", [f"a{n}" for n in range(9)])
-            assert len(await worker.pushed(2)) == 2
-            await worker.quiet()
-            await another.attach("q", credit=4, name="another")
-            await wait_until(lambda: sum(len(connection.account.held) for connection in served.app.connections) == 4)
 
 
 async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ class Account:
     """A tenant of the queue: what it waits for, what runs, its virtual time."""
 
     terms: Terms
-    max_running: int  # 0: any number
     ready: deque[tuple[float, int]] = field(factory=deque)  # when each came, its attempt
     weight: int = field(init=False)  # in thousandths, so that sums are exact
     leased: int = 0
@@ -78,7 +77,7 @@ class FairPick:
         setup = self.setup
         self._by_time = setup.share == "time"
         self._ordinary = max(1, setup.slots - math.ceil(setup.slots * setup.reserve / 100))
-        self.accounts = [Account(terms, terms.most_running(setup.slots)) for terms in setup.tenants.values()]
+        self.accounts = [Account(terms) for terms in setup.tenants.values()]
 
     def pass_time(self, until: float) -> None:
         """Let time pass: the level moves with what runs."""
@@ -199,7 +198,8 @@ class FairPick:
     # --- where a tenant stands
 
     def _may_start(self, account: Account) -> bool:
-        is_below = not account.max_running or account.leased < account.max_running
+        most = account.terms.max_running
+        is_below = not most or account.leased < most
         return bool(account.ready) and is_below and account.blocked_until <= self.now
 
     def _may_wake(self, account: Account) -> bool:

@@ -16,7 +16,7 @@ from fairq.model.queues import SETTING_RANGES, SHARES
 MAX_TENANTS = 20  # of their own; more take part as others
 MAX_SLOTS = 10_000
 MAX_TRAFFIC = 100.0
-LIMITS = ("max_running", "max_share", "guaranteed", "rate", "burst")  # that matter to a simulation
+LIMITS = ("max_running", "guaranteed", "rate", "burst")  # that matter to a simulation
 
 
 @frozen
@@ -25,17 +25,9 @@ class Terms:
 
     weight: float = 1.0
     max_running: int = 0
-    max_share: int = 0
     guaranteed: int = 0
     rate: float = 0.0
     burst: int = 0
-
-    def most_running(self, slots: int) -> int:
-        """Tell how many of its tasks may run at once; 0: any number."""
-        if not self.max_share:
-            return self.max_running
-        most = max(1, math.floor(slots * self.max_share / 100))
-        return min(self.max_running, most) if self.max_running else most
 
 
 @frozen

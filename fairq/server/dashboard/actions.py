@@ -146,7 +146,6 @@ _LIMIT_NOTES = {
     "stored_bytes": "bytes of all that is kept",
     "delayed": "tasks that wait for their start",
     "dead": "dead letters; of more, the oldest go",
-    "max_share": "% of the slots",
 }
 
 
