@@ -51,17 +51,16 @@ class Hooks:
 
 
 async def _call(hook: Hook) -> None:
-    """Call a function: `async def` in the event loop, `def` in a thread, which goes on if it is left."""
-    if inspect.iscoroutinefunction(hook):
-        await hook()
-        return
+    """Call a function in a thread, which goes on if it is left; await what it returns in the loop (`async def`)."""
     from fairq.client.threads import Threads
 
     threads = Threads(1)
     try:
-        await threads.run(lambda _: hook(), None)
+        (returned,) = await threads.run(lambda _: [hook()], None)  # trio's threads refuse to return a coroutine
     finally:
         threads.close()
+    if inspect.isawaitable(returned):
+        await returned
 
 
 def around_of(middleware: Middleware) -> Around:

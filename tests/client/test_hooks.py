@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
@@ -30,6 +30,15 @@ async def test_startup_comes_first_and_shutdown_last(service: Service) -> None:
     async def open_pool() -> None:
         done.append("open pool")
 
+    def plainly(function: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        return lambda: function()
+
+    @app.on_startup
+    @plainly
+    async def warm_up() -> None:
+        await anyio.lowlevel.checkpoint()
+        done.append("warm up")
+
     @app.on_startup
     def load_model() -> None:
         assert threading.current_thread() is not threading.main_thread()
@@ -52,7 +61,7 @@ async def test_startup_comes_first_and_shutdown_last(service: Service) -> None:
         for _ in range(2):  # once for each run
             await client.enqueue("emails", 1)
             await app.run(burst=True)
-    assert done == ["open pool", "load model", "task", "drop model", "close pool"] * 2
+    assert done == ["open pool", "warm up", "load model", "task", "drop model", "close pool"] * 2
 
 
 @on_both
