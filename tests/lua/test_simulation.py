@@ -85,7 +85,7 @@ SCENARIOS = {
         {
             "acme": Traffic(uneven(1500), 700),
             "globex": Traffic(uneven(200), 60),
-            "long": Traffic(uneven(8000), 6000),
+            "long": Traffic(uneven(4000), 3000),
         },
         weights={"long": 0.25},
     ),

@@ -16,6 +16,7 @@ from fairq.model.simulation.setup import Setup, Terms
 OUT, AWAKE, SEATED = range(3)
 _LOAN, _GIFT = 1, 2
 _REFILL_MS = 20
+_SOONER = 2.0**36  # ms, more than virtual times differ
 _OWN_PART, _QUEUE_PART = 8, 64  # of which estimates are means
 
 
@@ -161,10 +162,14 @@ class FairPick:
         return best
 
     def _first(self) -> Account | None:
-        """Return the seated tenant with the lowest virtual time, running leases taken for as long as expected."""
+        """Return the seated tenant with the lowest virtual time, running leases taken for as long as expected.
+
+        Those whose share of the slots has room for one more come before the others.
+        """
         seated, now, mean = self._seated, self.now, max(self._mean, 1.0)
         if len(seated) < 2 or not self._by_time:
             return self._first_of_count()
+        slots_per_weight = (self.setup.slots - self.leased + self._running) / self._weights if self._weights else 0.0
         turn = self.random.randrange(len(seated))
         best, lowest = None, math.inf
         for place in range(turn - len(seated), turn):
@@ -174,6 +179,8 @@ class FairPick:
                 age = leased * now - account.starts
                 least = leased * (account.estimate if account.estimate > mean else mean)
                 time += (age if age > least else least) / account.weight
+            if leased + 1 <= account.weight * slots_per_weight:
+                time -= _SOONER
             if time < lowest:
                 best, lowest = account, time
         return best
