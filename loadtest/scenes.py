@@ -132,10 +132,10 @@ async def crowd(p: Probe) -> None:
     await p.measure("tenants", f"a page of {s.tenants:,}", Q, ("0", LOOKS))
     await p.measure("tenants", f"{LOOKS} by name", Q, ("0", LOOKS, *(tenant(n) for n in range(LOOKS))))
     await p.measure("queue_state", where, Q)
-    calls, waits = itertools.count(1), pack_waits(dict.fromkeys(range(61), 1))
+    waits = pack_waits(dict.fromkeys(range(61), 1))
 
     async def counted() -> Args:
-        return ["server", next(calls), 0, *(word for n in range(31) for word in (tenant(n), 9, 9, 1, waits))]
+        return [0, *(word for n in range(31) for word in (tenant(n), 9, 9, 1, waits))]
 
     await p.measure("add_history", f"31 of {where}", Q, counted)
     await p.measure("history", "a page", Q, (10, -1, PAGE_SLOTS))

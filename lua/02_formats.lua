@@ -43,7 +43,7 @@
 --: LINK queue:t1 id:t1 options:t2 size:I
 --: OUTBOX attempts:I written_at:d origin:t1 tenant:t1 queue:t1 id:t1 options:t2 payload:rest
 --: QUIET since:d epoch:I delivered:d done:d
---: SLOT version:B number:d enqueued:I done:I dead:I expired:I cancelled:I lost:I
+--: SLOT number:d enqueued:I done:I dead:I expired:I cancelled:I lost:I
 --: SLOT_ROW enqueued:I started:I done:I failed:I delivered:d entitled:d name:t1 waits:t2
---: TOTALS call:d blurred:d numbers:d enqueued:d done:d dead:d expired:d cancelled:d
---: OLD_BOOKS call:d epoch:I delivered:d entitled:d done:d
+--: TOTALS enqueued:d done:d dead:d expired:d cancelled:d delivered:d entitled:d numbers:d
+--: LOOKED_AT delivered:d entitled:d done:d

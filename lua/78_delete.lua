@@ -31,7 +31,7 @@ local FIXED = {
   'outbox', 'outbox_due',
 }
 local PASSING = {  -- what goes by itself, and is no reason to keep a queue
-  'history:10', 'history:60', 'history:900', 'history_state', 'history_books', 'history_books_before',
+  'history:10', 'history:60', 'history:900', 'history_last',
 }
 local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
 

@@ -1,24 +1,26 @@
 -- What servers add to the history of a queue, and what is read of it.
+--
+-- Servers count what they see (enqueued, started, failed, waiting times), and add that every few seconds. The rest is
+-- what the queue, and the tenants that are looked at, have grown by since `history_last`. The row of the others gets
+-- what the queue gave and no other row tells. A tenant that was not looked at for long may have been in that row
+-- meanwhile: it is told at most what the queue gave since the last call, after those that grew by less.
 do
 
 local SMALLEST = 0.001         -- service below this is an error of rounding
 local ROWS_PER_CALL = 31       -- of a server: 30 tenants, and the others
 local ARGS_PER_ROW = 5
 local EARLIER_SLOTS = 3        -- in which tenants are looked for whose tasks run on
-local BOOKS_KEPT = 500         -- of a generation; there are two
-local SERVERS_KEPT, SERVER_MS = 200, 3600000
+local LAST_KEPT = 1000         -- tenants in `history_last`; then all are forgotten
 local NEW_MS = 600000          -- for how long a queue that was never counted is taken for a new one
 local PAGE_SLOTS = 240
 local KEEP_MS = 14 * 86400000
-local TOTALLED = {'enqueued', 'done', 'dead', 'expired', 'cancelled'}
-local BOOKED = {'delivered', 'entitled', 'done'}
-local BESIDE = {'history_state', 'history_books', 'history_books_before'}
+local NOTHING = {enqueued = 0, done = 0, dead = 0, expired = 0, cancelled = 0, delivered = 0, entitled = 0, numbers = 0}
 
 -- The rows that a server has counted, by tenant.
 local function rows_in(args)
-  local rows, count = {}, (#args - 5) / ARGS_PER_ROW
+  local rows, count = {}, (#args - 3) / ARGS_PER_ROW
   if count % 1 ~= 0 or count > ROWS_PER_CALL then refuse('bad_request', 'tenants') end
-  for i = 6, #args, ARGS_PER_ROW do
+  for i = 4, #args, ARGS_PER_ROW do
     local name = args[i]
     if name ~= '' then check_tenant(name) end
     if rows[name] then refuse('bad_request', 'tenant') end
@@ -31,148 +33,93 @@ local function rows_in(args)
   return rows
 end
 
-local function nothing_of(call_number)
-  return {call = call_number, epoch = -1, delivered = 0, entitled = 0, done = 0}
-end
-
--- The books of the whole queue, as those of a tenant.
-local function books_of_all(q)
-  return {call = 0, epoch = q.epoch, delivered = q.delivered, entitled = q.entitled, done = q.done}
-end
-
-local function totals_of(q, call_number, blurred)
-  return {call = call_number, blurred = blurred, numbers = q.numbers, enqueued = q.enqueued, done = q.done,
-    dead = q.buried, expired = q.expired, cancelled = q.cancelled}
-end
-
--- The queue's totals when they were last looked at, and what the rows have told of all its books: nothing, if the
--- queue is new; what they are now, if that is unknown.
-local function last_time(call)
-  local q, packed = call.queue, redis.call('HMGET', key(call, 'history_state'), 'totals', 'told')
-  if packed[1] and packed[2] then return TOTALS.unpack(packed[1]), (OLD_BOOKS.unpack(packed[2])) end
-  if call.now - q.origin >= NEW_MS then return totals_of(q, 0, 0), books_of_all(q) end
-  return totals_of(calls.new_queue(), 0, 0), nothing_of(0)
-end
-
--- The tenants of the rows, and those of the last slots, whose tasks may run on: their names, tags and details.
-local function tenants_of(call, rows)
-  local step, wanted, is_known, found = history.STEPS[1], {}, {['']  = true}, {rows}
+-- The accounts of the rows' tenants, and of those in the last slots, whose tasks may run on.
+local function accounts_of(call, rows)
+  local step, is_wanted, names, tags, found = history.STEPS[1], {}, {}, {}, {}
+  for name in pairs(rows) do is_wanted[name] = true end
   for back = 0, EARLIER_SLOTS do
-    found[#found + 1] = history.names_in(call, step, history.number_of(call, step) - back)
-  end
-  for _, some in ipairs(found) do
-    for name in pairs(some) do
-      if not is_known[name] then wanted[#wanted + 1], is_known[name] = name, true end
+    for name in pairs(history.slot_of(call, step, history.number_of(call, step) - back).rows) do
+      is_wanted[name] = true
     end
   end
-  local names, tags, details = {}, {}, {}
-  local packed = #wanted > 0 and redis.call('HMGET', key(call, 'tenants'), unpack(wanted)) or {}
-  for i, name in ipairs(wanted) do
-    if packed[i] then
-      names[#names + 1], tags[#tags + 1], details[#details + 1] = name, packed[i]:sub(1, 4), packed[i]
-    end
+  is_wanted[''] = nil
+  for name in pairs(is_wanted) do names[#names + 1] = name end
+  local details = #names > 0 and redis.call('HMGET', key(call, 'tenants'), unpack(names)) or {}
+  for i = 1, #names do
+    if details[i] then tags[#tags + 1] = details[i]:sub(1, 4) end
   end
-  return names, tags, details
-end
-
--- Tenants' books as they were when they were last looked at: those of a new tenant are empty; false if not known.
-local function last_books(call, tags, numbers)
-  local found = redis.call('HMGET', key(call, 'history_books'), unpack(tags))
-  local older = redis.call('HMGET', key(call, 'history_books_before'), unpack(tags))
-  for i, tag in ipairs(tags) do
-    local packed, is_new = found[i] or older[i], struct.unpack('<I', tag) > numbers
-    found[i] = packed and OLD_BOOKS.unpack(packed) or is_new and nothing_of(HORIZON_MS)
+  accounts.read(call, tags)
+  for i, name in ipairs(names) do
+    if details[i] then found[#found + 1] = accounts.named(call, name, details[i]) end
   end
   return found
 end
 
--- What books have grown by; not below nothing, and what is not worth a row is none.
 local function growth_of(last, new)
-  if last.epoch ~= new.epoch then last.delivered, last.entitled = 0, 0 end  -- the unit was changed: all began anew
   local growth = {}
-  for _, field in ipairs(BOOKED) do
-    local more = new[field] - last[field]
-    growth[field] = more >= SMALLEST and more or 0
-  end
+  for field, value in pairs(new) do growth[field] = math.max(value - last[field], 0) end
   return growth
 end
 
--- Adds service to the tenant's row, and to what the rows have told.
-local function tell(rows, name, growth, told)
-  if growth.done == 0 and growth.delivered == 0 and growth.entitled == 0 then return end
+-- What looked-at tenants have grown by, and (second) what they have now, to be kept. One that was not looked at before
+-- begins at nothing if it is new, else now.
+local function growths_of(call, rows, last)
+  local found, tags, grown, kept = accounts_of(call, rows), {}, {}, {}
+  for i, t in ipairs(found) do tags[i] = t.tag end
+  local packed = #tags > 0 and redis.call('HMGET', key(call, 'history_last'), unpack(tags)) or {}
+  for i, t in ipairs(found) do
+    local new = {delivered = accounts.delivered_to(call, t), entitled = seats.entitled_to(call, t),
+      done = accounts.books_of(call, t).done}
+    local is_new = struct.unpack('<I', t.tag) > last.numbers
+    local growth = growth_of(packed[i] and LOOKED_AT.unpack(packed[i]) or is_new and NOTHING or new, new)
+    growth.name, grown[i] = t.name, growth
+    kept[#kept + 1], kept[#kept + 2] = t.tag, LOOKED_AT.pack(new)
+  end
+  return grown, kept
+end
+
+-- Adds service to a row, at most what is left of what the queue gave.
+local function tell(rows, name, growth, left)
+  if growth.done == 0 and growth.delivered < SMALLEST and growth.entitled < SMALLEST then return end
   local row = history.row_of(rows, name)
-  for _, field in ipairs(BOOKED) do row[field], told[field] = growth[field], told[field] + growth[field] end
-end
-
--- Looks at the books of tenants, and adds to the rows what they have got since these were last looked at, if that was
--- since the last blurred call.
-local function add_named(call, rows, last, told)
-  local names, tags, details = tenants_of(call, rows)
-  if #names == 0 then return end
-  accounts.read(call, tags)
-  local at, books, before = key(call, 'history_books'), {}, last_books(call, tags, last.numbers)
-  for i, name in ipairs(names) do
-    local t = accounts.named(call, name, details[i])
-    local kept, old = accounts.books_of(call, t), before[i]
-    local new = {call = last.call + 1, epoch = kept.epoch, delivered = accounts.delivered_to(call, t),
-      entitled = seats.entitled_to(call, t), done = kept.done}
-    if old and old.call >= last.blurred then tell(rows, name, growth_of(old, new), told) end
-    books[2 * i - 1], books[2 * i] = tags[i], OLD_BOOKS.pack(new)
+  for _, field in ipairs({'done', 'delivered', 'entitled'}) do
+    row[field] = math.min(growth[field], left[field])
+    left[field] = left[field] - row[field]
   end
-  write('HSET', at, books)
-  if redis.call('HLEN', at) > BOOKS_KEPT then redis.call('RENAME', at, key(call, 'history_books_before')) end
 end
 
--- Adds to the rows what the queue has given since the last call: to named tenants, and (the rest) to the others.
-local function add_service(call, rows, last, told)
-  local all = books_of_all(call.queue)
-  if told.epoch ~= all.epoch then told.epoch, told.delivered, told.entitled = all.epoch, 0, 0 end
-  add_named(call, rows, last, told)
-  tell(rows, '', growth_of(told, all), told)
-end
-
--- Remembers the number of the server's call; forgets servers that have not called for long, if there are many.
-local function note_server(call, server, number)
-  local at, old = key(call, 'history_state'), {}
-  redis.call('HSET', at, 'server ' .. server, number .. ' ' .. text(call.now))
-  if redis.call('HLEN', at) <= SERVERS_KEPT then return end
-  local pairs_ = redis.call('HGETALL', at)
-  for i = 1, #pairs_, 2 do
-    local when = pairs_[i]:find('^server ') and tonumber(pairs_[i + 1]:match(' (.+)$'))
-    if when and when < call.now - SERVER_MS then old[#old + 1] = pairs_[i] end
-  end
-  write('HDEL', at, old)
+-- What the queue had when it was looked at last. A queue that was never looked at begins at nothing if it is new.
+local function last_of(call, at, new)
+  local packed = redis.call('HGET', at, 'queue')
+  if packed then return (TOTALS.unpack(packed)) end
+  return call.now - call.queue.origin < NEW_MS and NOTHING or new
 end
 
 -- add_history(keys, argv): add what a server has counted since its last call, and what the queue and its tenants have
 -- done since the last call of any.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 server  4 number of its call (1 ..): the same one again adds nothing  5 lost
---         (leases that ran out)  then per tenant (none twice; at most 31; empty: all others): tenant, enqueued,
---         started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and how many starts, rising)
---   out   "ok" | "again"; how many tasks are leased
+--   argv  1 now  2 random_values  3 lost (leases that ran out)  then per tenant (none twice; at most 31; empty: all
+--         others): tenant, enqueued, started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and
+--         how many starts, rising)
+--   out   how many tasks are leased
 --   flags none: refused when the store is full
 function verbs.add_history(keys, args)
-  local call = calls.open_made(keys, args)
-  check_id(args[3], ID_BYTES)
-  local number, lost = check_whole(args[4], 'number', 1, HORIZON_MS), check_whole(args[5], 'lost', 0, history.MOST)
-  local rows, state = rows_in(args), key(call, 'history_state')
-  local known = redis.call('HGET', state, 'server ' .. args[3])
-  if known and tonumber(known:match('^%S+')) == number then return {'again', call.queue.leased} end
-  local last, told = last_time(call)
-  local new, new_in = totals_of(call.queue, last.call + 1, last.blurred), {lost = lost}
-  add_service(call, rows, last, told)
-  local is_blurred = rows[''] ~= nil
-  for _, field in ipairs(TOTALLED) do new_in[field] = math.max(0, new[field] - last[field]) end
-  for i, step in ipairs(history.STEPS) do
-    local is_folded = history.add(call, step, new_in, rows)
-    is_blurred = is_blurred or i == 1 and is_folded
-  end
-  if is_blurred then new.blurred = new.call end
-  redis.call('HSET', state, 'totals', TOTALS.pack(new), 'told', OLD_BOOKS.pack(told))
-  note_server(call, args[3], number)
-  for _, name in ipairs(BESIDE) do redis.call('PEXPIRE', key(call, name), KEEP_MS) end
-  return {'ok', call.queue.leased}
+  local call, lost = calls.open_made(keys, args), check_whole(args[3], 'lost', 0, history.MOST)
+  local q, rows, at = call.queue, rows_in(args), key(call, 'history_last')
+  local new = {enqueued = q.enqueued, done = q.done, dead = q.buried, expired = q.expired, cancelled = q.cancelled,
+    delivered = q.delivered, entitled = q.entitled, numbers = q.numbers}
+  local last = last_of(call, at, new)
+  local counts, left = growth_of(last, new), growth_of(last, new)
+  local grown, kept = growths_of(call, rows, last)
+  table.sort(grown, function(a, b) return a.delivered < b.delivered end)
+  for _, growth in ipairs(grown) do tell(rows, growth.name, growth, left) end
+  tell(rows, '', left, left)
+  counts.lost = lost
+  for _, step in ipairs(history.STEPS) do history.add(call, step, counts, rows) end
+  if redis.call('HLEN', at) > LAST_KEPT then redis.call('DEL', at) end
+  redis.call('HSET', at, 'queue', TOTALS.pack(new), unpack(kept))
+  redis.call('PEXPIRE', at, KEEP_MS)
+  return q.leased
 end
 
 -- history(keys, argv): the slots of a ring that have anything, the oldest first.

@@ -118,7 +118,7 @@ class App:
         self.deliverer = Deliverer(self.store, self.nursery, self.ticker.tick_within)
         self.revocations = Revocations(self.store)
         self.store.counts = Counts()
-        self.recorder = Recorder(self.store, self.name, self.store.counts)
+        self.recorder = Recorder(self.store, self.store.counts)
         self.questions = Questions(self.name, self.store, self.nursery, self._answer)
         self.lease_holders = LeaseHolders(self.owners, self.questions, self.nursery)
         self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self._give_back, self.questions)

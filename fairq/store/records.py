@@ -181,7 +181,7 @@ def pack_waits(waits: Mapping[int, int]) -> bytes:
 
 def unpack_slot(packed: bytes) -> Slot:
     """Read an interval of a queue's history."""
-    _, number, *totals = _SLOT.unpack_from(packed)
+    number, *totals = _SLOT.unpack_from(packed)
     rows, at = [], _SLOT.size
     while at < len(packed):
         *counts, delivered, entitled = _ROW.unpack_from(packed, at)

@@ -540,16 +540,12 @@ class Store:
         facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         return Waiting(now_ms, state.state, state.attempt, state.at_ms, Facts(**facts) if facts else None)
 
-    async def add_history(self, queue: str, server: str, number: int, counts: QueueCounts) -> bool:
-        """Add what a server has counted since its last call; returns whether tasks are running.
-
-        A call under the number of the server's last one adds nothing.
-        """
-        args: list[str | bytes | int] = [server, number, counts.lost]
+    async def add_history(self, queue: str, counts: QueueCounts) -> bool:
+        """Add what a server has counted since its last call; returns whether tasks are running."""
+        args: list[str | bytes | int] = [counts.lost]
         for tenant, count in counts.tenants.items():
             args += (tenant, count.enqueued, count.started, count.failed, pack_waits(count.waits))
-        _, leased = await self._call("add_history", queue, *args)
-        return bool(leased)
+        return bool(await self._call("add_history", queue, *args))
 
     async def history(self, queue: str, step_s: int, last: int, count: int) -> HistoryPage:
         """Read what is kept of `count` intervals up to the one of a number (-1: the newest)."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from fairq.model.history import OTHERS, STEPS
 
-from .calls import Queue, Share
+from .calls import Queue
 
 TENANTS, EARLIER = 20, 3  # rows of an interval beside that of the others; intervals in which tenants are looked for
-SERVICE, SMALLEST = ("delivered", "entitled", "done"), 0.001
+SERVICE, SMALLEST = ("done", "delivered", "entitled"), 0.001
 TOTALS = {"enqueued": "enqueued", "done": "done", "dead": "buried", "expired": "expired", "cancelled": "cancelled"}
 
 
@@ -38,16 +38,12 @@ class Interval:
     totals: Counter[str] = field(default_factory=Counter)
     rows: dict[str, Counted] = field(default_factory=dict)
 
-    def fold(self, one: float) -> bool:
-        """Keep the tenants with the most traffic; return whether there were others."""
+    def fold(self) -> None:
+        """Keep the tenants that got the most."""
         named = [name for name in self.rows if name != OTHERS]
-        named.sort(key=lambda name: (-self._traffic(name, one), name))
+        named.sort(key=lambda name: (-self.rows[name].service["delivered"], -self.rows[name].sums["started"], name))
         for name in named[TENANTS:]:
             self.rows.setdefault(OTHERS, Counted()).add(self.rows.pop(name))
-        return len(named) > TENANTS
-
-    def _traffic(self, name: str, one: float) -> float:
-        return max(self.rows[name].sums["started"], self.rows[name].service["delivered"] / one)
 
 
 @dataclass
@@ -57,53 +53,52 @@ class HistoryModel:
     queue: Queue
     intervals: dict[int, dict[int, Interval]] = field(default_factory=lambda: {step: {} for step, _ in STEPS.values()})
     totals: Counter[str] = field(default_factory=Counter)
-    books: dict[str, tuple[int, Share]] = field(default_factory=dict)  # and the call that looked at them
+    whole: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SERVICE, 0.0))
+    seen: dict[str, dict[str, float]] = field(default_factory=dict)  # what tenants had when they were looked at
     known: set[str] = field(default_factory=set)  # tenants at the last call
-    calls: int = 0
-    blurred: int = 0  # the last call in which somebody had no row
-    told: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # service, by all rows
 
     def add(self, rows: Mapping[str, Counted], lost: int) -> None:
         """Add what a server has counted, and what the queue itself says."""
         state, tenants = self.queue.queue_state(), self.queue.tenants()
-        one = 1.0 if state["share"] else max(state["estimate"], 1.0)
+        had = {name: {what: float(getattr(share, what)) for what in SERVICE} for name, share in tenants.items()}
         new = Counter({name: int(state[told]) for name, told in TOTALS.items()})
         growth = new - self.totals + Counter(lost=lost)
         added = {name: Counted(row.sums.copy(), defaultdict(float), row.waits.copy()) for name, row in rows.items()}
-        self.calls += 1
-        for name in self._looked_at(added) & tenants.keys():
-            self._grow(added, name, tenants[name])
-        whole = {what: sum(getattr(share, what) for share in tenants.values()) for what in SERVICE}
-        self._tell(added, OTHERS, {what: whole[what] - self.told[what] for what in SERVICE})
-        is_blurred = OTHERS in added
-        self.totals, self.known = new, set(tenants)
+        whole = {what: sum(each[what] for each in had.values()) for what in SERVICE}
+        left = _grown(self.whole, whole)
+        looked_at = self._looked_at(added) & tenants.keys()
+        grown = {name: _grown(self._last(name, had[name]), had[name]) for name in looked_at}
+        for name in sorted(grown, key=lambda each: grown[each]["delivered"]):
+            _tell(added, name, grown[name], left)
+        _tell(added, OTHERS, dict(left), left)
+        self.totals, self.whole, self.known = new, whole, set(tenants)
+        self.seen.update((name, had[name]) for name in looked_at)
         for step, intervals in self.intervals.items():
             interval = intervals.setdefault(self.queue.now // 1000 // step, Interval())
             interval.totals.update(growth)
             for name, row in added.items():
                 interval.rows.setdefault(name, Counted()).add(row)
-            is_blurred |= interval.fold(one) and step == 10
-        if is_blurred:
-            self.blurred = self.calls
+            interval.fold()
 
     def _looked_at(self, added: Mapping[str, Counted]) -> set[str]:
         newest = self.queue.now // 1000 // 10
         last = [self.intervals[10][newest - n].rows for n in range(EARLIER + 1) if newest - n in self.intervals[10]]
         return {name for rows in (added, *last) for name in rows} - {OTHERS}
 
-    def _grow(self, added: dict[str, Counted], name: str, share: Share) -> None:
-        call, last = self.books.get(name, (0 if name in self.known else self.calls, None))
-        self.books[name] = (self.calls, share)
-        if call >= max(self.blurred, 1):
-            before = {what: getattr(last, what) if last else 0 for what in SERVICE}
-            self._tell(added, name, {what: getattr(share, what) - before[what] for what in SERVICE})
+    def _last(self, name: str, now: dict[str, float]) -> dict[str, float]:
+        return self.seen.get(name) or (now if name in self.known else dict.fromkeys(SERVICE, 0.0))
 
-    def _tell(self, added: dict[str, Counted], name: str, growth: Mapping[str, float]) -> None:
-        growth = {what: more if more >= SMALLEST else 0 for what, more in growth.items()}
-        if any(growth.values()):
-            row = added.setdefault(name, Counted())
-            row.sums["done"] += int(growth["done"])
-            for what in ("delivered", "entitled"):
-                row.service[what] += growth[what]
-            for what, more in growth.items():
-                self.told[what] += more
+
+def _grown(last: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    return {what: max(now[what] - last[what], 0.0) for what in SERVICE}
+
+
+def _tell(added: dict[str, Counted], name: str, growth: Mapping[str, float], left: dict[str, float]) -> None:
+    if growth["done"] == 0 and max(growth.values()) < SMALLEST:
+        return
+    row = added.setdefault(name, Counted())
+    for what in SERVICE:
+        told = min(growth[what], left[what])
+        left[what] -= told
+        row.service[what] += told
+    row.sums["done"] += round(row.service.pop("done"))

@@ -52,7 +52,6 @@ class RecordedFleet(Fleet):
         super().__init__(Queue(client), slots, seed)
         self.limits: dict[str, Limits] = {}
         self.enqueued, self.counted, self.waited = Counter[str](), Counter[str](), Counter[str]()
-        self.flushes = 0
         for name, each in traffic.items():
             self.limits[name] = Limits(max_running=each.max_running)
             length = _same_again(name, each.length, seed)
@@ -68,13 +67,12 @@ class RecordedFleet(Fleet):
 
     def flush(self) -> None:
         """Add the counts to the history."""
-        self.flushes += 1
         args: list[object] = []
         for name, sender in self.senders.items():
             waits = Counter(bucket_of(round(wait)) for wait in sender.waits[self.waited[name] :])
             args += (name, self.enqueued.pop(name, 0), sender.started - self.counted[name], 0, pack_waits(waits))
             self.counted[name], self.waited[name] = sender.started, len(sender.waits)
-        self.queue.call("add_history", "s1", self.flushes, 0, *args)
+        self.queue.call("add_history", 0, *args)
 
     def record(self, seconds: int) -> None:
         """Run for so long."""

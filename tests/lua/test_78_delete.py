@@ -78,8 +78,7 @@ def fill(queue: Queue) -> None:
     queue.client.hset(queue.key("repair"), "number", 1)  # a repair was broken off
     queue.client.sadd(queue.key("repair:woken"), "tag")
     queue.client.zadd(queue.key("repair:ready:ada"), {"lost": 1})
-    queue.call("add_history", "server", 1, 0, "ada", 1, 1, 0, b"")
-    queue.client.hset(queue.key("history_books_before"), b"\1\0\0\0", b"")  # many tenants had been counted
+    queue.call("add_history", 0, "ada", 1, 1, 0, b"")
     queue.client.set(queue.key("deleting"), "runs 0")  # a search was broken off
 
 

@@ -281,22 +281,20 @@ REFUSED: dict[str, Rows] = {
         "bad_request change": [("1-1", 0, "{}", *WHO_WHAT, ""), ("1-1", 0, "{}", *WHO_WHAT, "", "x" * 8193)],
     },
     "add_history": {
-        "bad_request id": [(id, 1, 0) for id in (*BAD_IDS, "x" * 256)],
-        "bad_request number": [("s", number, 0) for number in (0, -1, 1.5, "nan", "", 2**52 + 1)],
-        "bad_request lost": [("s", 1, lost) for lost in COUNTS],
+        "bad_request lost": [(lost,) for lost in COUNTS],
         "bad_request tenants": [
-            ("s", 1, 0, "ada"), ("s", 1, 0, "ada", 1, 1, 1),
-            ("s", 1, 0, *(word for n in range(32) for word in (f"t{n}", 1, 1, 0, b""))),
+            (0, "ada"), (0, "ada", 1, 1, 1),
+            (0, *(word for n in range(32) for word in (f"t{n}", 1, 1, 0, b""))),
         ],
         "bad_request tenant": [
-            *(("s", 1, 0, "ada", 1, 1, 1, b"", name, 1, 1, 1, b"") for name in NAMES if name),
-            ("s", 1, 0, "ada", 1, 1, 1, b"", "ada", 1, 1, 1, b""),
+            *((0, "ada", 1, 1, 1, b"", name, 1, 1, 1, b"") for name in NAMES if name),
+            (0, "ada", 1, 1, 1, b"", "ada", 1, 1, 1, b""),
         ],
-        "bad_request enqueued": [("s", 1, 0, "ada", count, 1, 1, b"") for count in COUNTS],
-        "bad_request started": [("s", 1, 0, "ada", 1, count, 1, b"") for count in COUNTS],
-        "bad_request failed": [("s", 1, 0, "ada", 1, 1, count, b"") for count in COUNTS],
+        "bad_request enqueued": [(0, "ada", count, 1, 1, b"") for count in COUNTS],
+        "bad_request started": [(0, "ada", 1, count, 1, b"") for count in COUNTS],
+        "bad_request failed": [(0, "ada", 1, 1, count, b"") for count in COUNTS],
         "bad_request waits": [
-            ("s", 1, 0, "ada", 1, 1, 1, waits)
+            (0, "ada", 1, 1, 1, waits)
             for waits in (b"x", WAITED(61, 1), WAITED(3, 1) * 2, WAITED(3, 1) + WAITED(2, 1), WAITED(3, 1)[:-1])
         ],
     },

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import redis
 import trio
 
+from fairq.errors import Unavailable
 from fairq.model.history import MAX_NAMED, NAMED, OTHERS, STEPS, Row, Slot
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
 from fairq.server.stats.history import read_history, summed
-from fairq.server.stats.recorder import KEEP_S, Recorder
+from fairq.server.stats.recorder import Recorder
 from fairq.store import keys
-from fairq.store.counts import Counts, QueueCounts
+from fairq.store.counts import Counts
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from tests import clusters, stores
-from tests.store.proxy import Proxy, open_proxy
-from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
 
@@ -29,21 +26,6 @@ from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
 async def ask(operator: Raw, **body: Any) -> Any:
     """Ask for the history of the queue."""
     return await operator.ask("history", queue="q", **body)
-
-
-@asynccontextmanager
-async def recording(url: str) -> AsyncIterator[tuple[Store, Recorder, Proxy]]:
-    """A store behind a proxy, and what adds to its history; nothing else is sent."""
-    port = int(url.rpartition(":")[2].partition("/")[0])
-    async with open_proxy(port) as proxy, open_store(f"redis://127.0.0.1:{proxy.port}/0") as store:
-        store.counts = Counts()
-        yield store, Recorder(store, "one", store.counts), proxy
-
-
-async def enqueued(store: Store) -> list[int]:
-    """Read how many tasks of ada's were enqueued, by interval, at any time."""
-    found = await read_history(store, "q", "1h", ["ada"])
-    return [count for row in found.tenants for count in row.enqueued if count]
 
 
 async def test_what_happened_is_told_once_it_was_added(served: Served) -> None:
@@ -104,62 +86,25 @@ async def test_a_server_that_stops_adds_what_it_has_counted(server_store: str) -
             assert (await ask(operator))["totals"]["enqueued"] == 1
 
 
-async def test_a_call_whose_reply_was_lost_counts_once(server_store: str) -> None:
+async def test_a_call_that_fails_is_not_repeated_and_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: Any) -> bool:
+        raise Unavailable("the store is away")
+
+    recorder, counts = served.app.recorder, served.app.recorder.counts
     with trio.fail_after(60):
-        async with recording(server_store) as (store, recorder, proxy):
-            await store.enqueue("q", "ada", [NewTask("ada/a", b"1")])
-            proxy.lose_next_reply()
+        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            await ada.enqueue("q", ["a"])
+            counts.of("q").of("ada").started += 7
+            with monkeypatch.context() as patch:
+                patch.setattr(Store, "add_history", away)
+                await recorder.flush()
+            assert recorder.dropped == 7
             await recorder.flush()
-            assert proxy.lost == 1
-
-            async def is_back() -> bool:
-                return any(node.is_connected for node in store.connection.nodes())
-
-            await wait_until(is_back)
-            assert await enqueued(store) == [1], "the store had carried it out"
-            await store.enqueue("q", "ada", [NewTask("ada/b", b"1"), NewTask("ada/c", b"1")])
+            assert (await ask(operator))["times_ms"] == []
+            await ada.enqueue("q", ["b"])
             await recorder.flush()
-            assert sum(await enqueued(store)) == 1, "it is repeated first"
-            await recorder.flush()
-            assert sum(await enqueued(store)) == 3
-            assert recorder.dropped == 0
-
-
-async def test_counts_stay_while_the_store_is_away_and_go_after_a_while(
-    server_store: str, autojump_clock: trio.testing.MockClock
-) -> None:
-    """By a clock of its own: the store's answers do not come in its time."""
-    added: list[tuple[str, int, int]] = []
-
-    class Away(Store):
-        is_away = True
-
-        async def add_history(self, queue: str, server: str, number: int, counts: QueueCounts) -> bool:
-            await trio.sleep(0.1)
-            if self.is_away:
-                from fairq.errors import Unavailable
-
-                raise Unavailable("the store is away")
-            added.append((queue, number, sum(row.enqueued for row in counts.tenants.values())))
-            return False
-
-    store = Away(None, None)  # type: ignore[arg-type]
-    counts = Counts()
-    recorder = Recorder(store, "one", counts)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(recorder.run)
-        counts.enqueued("q", "ada", 1)
-        await trio.sleep(KEEP_S - 30)
-        counts.enqueued("q", "ada", 5)
-        store.is_away = False
-        await trio.sleep(30)
-        assert added == [("q", 1, 1), ("q", 2, 5)]
-        store.is_away = True
-        counts.claimed("q", 5, [])
-        counts.of("q").of("ada").started += 7
-        await trio.sleep(KEEP_S + 30)
-        assert (recorder.dropped, recorder._pending) == (7, {})
-        nursery.cancel_scope.cancel()
+            told = (await ask(operator))["totals"]
+            assert (told["enqueued"], told["started"]) == (2, 0), "the store counts what is enqueued"
 
 
 async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +168,7 @@ async def test_in_a_cluster_the_history_is_in_the_slot_of_its_queue(cluster: clu
     with trio.fail_after(60):
         async with open_store(cluster.url) as store:
             store.counts = Counts()
-            recorder = Recorder(store, "one", store.counts)
+            recorder = Recorder(store, store.counts)
             for n in range(6):
                 await store.enqueue(f"q-{n}", "ada", [NewTask("ada/a", b"1")])
             await recorder.flush()
@@ -231,7 +176,7 @@ async def test_in_a_cluster_the_history_is_in_the_slot_of_its_queue(cluster: clu
                 assert (await read_history(store, f"q-{n}")).totals.enqueued == 1
                 node = cluster.owner(keys.queue_prefix(f"q-{n}"))
                 with redis.Redis(port=node.port) as client:
-                    assert len(list(client.scan_iter(f"{keys.queue_prefix(f'q-{n}')}:history*"))) == 5
+                    assert len(list(client.scan_iter(f"{keys.queue_prefix(f'q-{n}')}:history*"))) == 4
 
 
 def slot(number: int, **rows: tuple[int, float]) -> Slot:

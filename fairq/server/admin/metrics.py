@@ -188,7 +188,7 @@ class _Now:
 
     def _of_tenants(self) -> Iterator[Metric]:
         recorder = self.app.recorder
-        dropped = "starts that this server counted, and that the history has not: the store was away for too long"
+        dropped = "starts that this server counted, and that the history has not: the store was away or full"
         yield CounterMetricFamily("fairq_history_dropped", dropped, value=recorder.dropped)
         yield from tell_stored(self.tenants)
         tallies = recorder.tallies.queues
