@@ -111,7 +111,10 @@ function verbs.add_history(keys, args)
   local last = last_of(call, at, new)
   local counts, left = growth_of(last, new), growth_of(last, new)
   local grown, kept = growths_of(call, rows, last)
-  table.sort(grown, function(a, b) return a.delivered < b.delivered end)
+  table.sort(grown, function(a, b)
+    if a.delivered ~= b.delivered then return a.delivered < b.delivered end
+    return precedes(a.name, b.name)
+  end)
   for _, growth in ipairs(grown) do tell(rows, growth.name, growth, left) end
   tell(rows, '', left, left)
   counts.lost = lost

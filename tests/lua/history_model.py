@@ -68,7 +68,7 @@ class HistoryModel:
         left = _grown(self.whole, whole)
         looked_at = self._looked_at(added) & tenants.keys()
         grown = {name: _grown(self._last(name, had[name]), had[name]) for name in looked_at}
-        for name in sorted(grown, key=lambda each: grown[each]["delivered"]):
+        for name in sorted(grown, key=lambda each: (grown[each]["delivered"], each)):
             _tell(added, name, grown[name], left)
         _tell(added, OTHERS, dict(left), left)
         self.totals, self.whole, self.known = new, whole, set(tenants)
