@@ -36,8 +36,6 @@
 --:   completed_at:d state:B events:B tenant:t1 on_complete:t2 on_success:t2 on_death:t2
 --: SCHEDULE version:B paused:B misfire:B next_at:d last_fired_at:d timing:rest
 --: TEMPLATE options:t2 payload:rest
---: SUMS ready:d pending:d delayed:d leased:d dead:d tombstones:d grouped:d starts:d bytes:d links:d
---: TALLY alive:d running:d admitted:d
 --: HOURS is_open:B changes_at:d text:rest
 --: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 secrets:rest
 --: LINK queue:t1 id:t1 options:t2 size:I

@@ -56,9 +56,10 @@ end
 
 -- How much of the time since the last change is nobody's service: what goes beyond the longest step, and beyond the
 -- last deadline (leases given while lease_ms was longer last longer). The clock has jumped ahead then, or the machine
--- or the service stood still.
+-- or the service stood still. All of it where the queue is under repair.
 local function jump_to(call, time)
   local q = call.queue
+  if q.blocked >= BLOCKED_REPAIR then return time - q.now end
   local jump = time - q.now - calls.longest_step(q)
   if jump <= 0 or q.leased == 0 then return 0 end
   for _, name in ipairs({'leases', 'extended'}) do
@@ -133,7 +134,6 @@ function calls.open_any(keys, args)
     fired_bytes = 0,                                 -- payloads of schedules (65_schedules.lua)
     lowered = false,                                 -- what lost leases did to the level (12_charges.lua)
     is_changed = false,                              -- whether a tick changed what no tenant's account shows
-    repair = false,                                  -- the repair that this call goes on with (68_repair.lua)
     messages = false,                                -- to be published when all is written
   }
   set_time(call, calls.clock_ms(call, args[1]))

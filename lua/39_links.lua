@@ -50,7 +50,7 @@ local function with_moments(link)
   return OPTIONS.pack(o)
 end
 
-local function count(call, t, more)
+function links.count(call, t, more)
   local d = accounts.details_of(call, t)
   d.links, call.queue.links = d.links + more, call.queue.links + more
 end
@@ -109,7 +109,7 @@ end
 local function take_out(call, t, name)
   redis.call('ZREM', links.of(call, t.name), name)
   links.put_off(call, t.name)
-  count(call, t, -1)
+  links.count(call, t, -1)
 end
 
 -- Makes a dead letter of a record that will not be delivered.
@@ -143,7 +143,7 @@ local function send(call, t, origin, link)
     id = link.id, options = with_moments(link), payload = link.payload}
   links.put(call, name, record, call.now)
   accounts.add_bytes(call, t, links.bytes_of(record))
-  count(call, t, 1)
+  links.count(call, t, 1)
   if accounts.details_of(call, t).links > LINKS_PER_TENANT then
     links.bury(call, t, name, record, 'too many links of the tenant wait to be delivered')
   end
@@ -178,7 +178,7 @@ function links.revive(call, name, death, record)
   if not link then return accounts.add_bytes(call, t, -bytes) end
   link.payload, link.attempts, link.written_at = whole:sub(position), 0, call.now
   links.put(call, name, link, call.now)
-  count(call, t, 1)
+  links.count(call, t, 1)
 end
 
 end

@@ -19,7 +19,8 @@ local KEYS_PER_SLICE = 150
 local FIELDS_PER_READ, READS_PER_SLICE = 100, 20
 local MARKED_MINUTES = 5000  -- before now, in which there may be marks
 local OF_TENANT = {
-  'ready:', 'priorities:', 'tombstone:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:ready:', 'links:',
+  'ready:', 'priorities:', 'tombstone:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:tasks:', 'repair:delayed:',
+  'links:',
 }
 local OF_BATCH = {'members:', 'pending:'}
 local OF_RUN = {'progress:'}
@@ -28,7 +29,7 @@ local FIXED = {
   'tasks', 'payloads', 'task_options',
   'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'bundles', 'claims', 'leases', 'extended', 'dead',
   'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle', 'quiet',
-  'outbox', 'outbox_due',
+  'outbox', 'outbox_due', 'repair', 'repair:tenants',
 }
 local PASSING = {  -- what goes by itself, and is no reason to keep a queue
   'history:10', 'history:60', 'history:900', 'history_last',
@@ -230,7 +231,6 @@ function verbs.empty_queue(keys, args)
   for class in pairs(call.queue.classes) do doomed[#doomed + 1] = key(call, 'class:' .. class) end
   redis.call('UNLINK', unpack(doomed))
   deletion.forget_history(call)
-  repairs.forget(call)
   if call.queue.kept_until > call.now and sweep_some(call) then return 'more' end
   return 'done'
 end

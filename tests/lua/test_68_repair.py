@@ -1,83 +1,86 @@
-"""Repair: a broken queue is sound again, a sound one stays as it is, and no call does more than a slice."""
+"""Repair: whatever was derived is built anew, and what was true of tasks stays true."""
 
 from __future__ import annotations
-
-from collections import Counter
-from typing import Any
 
 import pytest
 import redis
 
 from .breakage import Breaker
-from .calls import Queue, load_variant, options, refused, snapshot, words
-from .keyspace import Keyspace, unpack_queue
+from .calls import Queue, load_variant, options, refused, words
+from .full_walk import FullWalk
+from .idle_walk import IdleWalk
+from .keyspace import Keyspace
 from .machine import QueueMachine, Walk
 
+DERIVED = {
+    "ready", "wake", "class", "tombstone", "priorities", "due", "leases", "extended", "expiring", "deaths", "dead_counts",
+    "turns", "group", "done", "members", "pending", "completed", "parked", "idle", "links", "outbox_due",
+}  # fmt: skip
+SLICES = ("PAGE, LONG_PAGE, KEYS = 100, 10, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5")
 
-def repair(queue: Queue, most: int = 10_000) -> dict[str, int] | None:
-    """Repair a queue, in `most` calls or less; returns the mended faults, or None if they were not enough."""
+
+def repair(queue: Queue, most: int = 100_000) -> int:
+    """Repair a queue, in `most` calls or less; returns in how many, 0 if they were not enough."""
     number: object = ""
-    for _ in range(most):
-        outcome, number, _, *pairs = queue.call("repair", number)
+    for n in range(most):
+        outcome, number, *_ = queue.call("repair", number)
         if outcome == b"done":
-            return {kind.decode(): count for kind, count in zip(pairs[::2], pairs[1::2], strict=True)}
+            return n + 1
         assert outcome == b"more"
-    return None
+    return 0
 
 
-def kept(queue: Queue) -> dict[bytes, Any]:
-    """Dump every key; the queue's own decoded, since its classes are in no order."""
-    dumped: dict[bytes, Any] = snapshot(queue)
-    key = queue.key("queue").encode()
-    if key in dumped:
-        record: Any = queue.client.get(queue.key("queue"))
-        dumped[key] = vars(unpack_queue(record))
-        dumped[key].pop("hungry")  # servers that wait for work are told when the repair is over
-    return dumped
-
-
-def walked(client: redis.Redis, seed: int, steps: int = 60) -> Queue:
+def walked(client: redis.Redis, seed: int, kind: type[Walk] = Walk) -> Queue:
     """Make a queue by a walk of the state machine."""
     machine: QueueMachine = type("StoreMachine", (QueueMachine,), {"client": client})()
-    path = Walk(machine, seed)
-    for _ in range(steps):
+    path = kind(machine, seed)
+    for _ in range(60):
         path.step()
     machine.queue.now = machine.latest
     machine.queue.call("configure", "retry_base_ms", 1)  # the queue's clock is that of what follows
     return machine.queue
 
 
-def test_a_sound_queue_stays_as_it_is(redis_client: redis.Redis) -> None:
-    for seed in range(2):
-        queue = walked(redis_client, seed)
-        before = kept(queue)
-        assert repair(queue) == {}, seed
-        assert kept(queue) == before, seed
+def small_pages(client: redis.Redis) -> Queue:
+    """Make a queue for a library that repairs in pages of two."""
+    load_variant(client, "slices", SLICES)
+    return Queue(client, version="slices")
 
 
-def places(keys: Keyspace) -> dict[str, str]:
-    """Say where each task is."""
-    found = {id: "ready" for id in keys.records}
-    found |= {id: "delayed" for delayed in keys.delayed.values() for id in delayed}
-    found |= {id: "pending" for ids in keys.pending.values() for id in ids}
-    found |= {id: "leased" for id in keys.leases} | {id: "dead" for id in keys.dead}
-    return found
+def facts(keys: Keyspace) -> dict[str, object]:
+    """Read what repair must not change: tasks, where they are, their attempts and leases, and what tenants have had."""
+    runs = {
+        id: (run.lease, run.state, run.attempt, run.uncounted_attempts, run.taken, run.made)
+        for id, run in keys.runs.items()
+    }
+    return {
+        "tasks": set(keys.records), "marks": set(keys.marks), "runs": runs, "dead": set(keys.dead),
+        "delayed": {tenant: delayed for tenant, delayed in keys.delayed.items() if delayed},
+        "accounts": {tenant: (seat.weight, seat.base) for tenant, seat in keys.seats.items()},
+        "delivered": {tenant: seat.delivered for tenant, seat in keys.seats.items()},
+    }  # fmt: skip
 
 
-def live(keys: Keyspace) -> dict[tuple[str, str], list[str]]:
-    """Read the ready tasks of each list, without tombstones, and of each group, in their order."""
-    found = {(place, group): ids for place, groups in keys.groups.items() for group, ids in groups.items()}
-    for tenant, priorities in keys.priorities.items():
-        for priority, ids in priorities.items():
-            tombstones = keys.priority_tombstones[tenant].get(priority, Counter()).copy()
-            order = []
-            for id in ids:
-                if tombstones[id]:
-                    tombstones[id] -= 1
-                else:
-                    order.append(id)
-            found[tenant, priority] = order
-    return found
+def check_rebuilt(queue: Queue, before: dict[str, object], broken: str = "") -> None:
+    """Assert that a queue is sound, nothing that was true is lost, leases can be settled and all tasks come out."""
+    after = Keyspace(queue)
+    after.check()
+    now = facts(after)
+    lost = {"delayed"} if broken.startswith("delayed") else {"accounts", "delivered"} if "accounts" in broken else set()
+    for name in before.keys() - lost:
+        assert now[name] == before[name], name
+    for id in after.leases:
+        assert queue.settle(("ack", id, after.runs[id].lease)) == ["ok"], id
+    taken = drain(queue)
+    assert len(set(taken)) == len(taken)
+    assert set(taken) == after.records.keys() - after.leases - after.dead.keys() - set(delayed_in(queue))
+
+
+def delayed_in(queue: Queue) -> list[str]:
+    """Find tasks that are delayed, or have ended without being taken."""
+    keys = Keyspace(queue)
+    keys.check()
+    return [id for delayed in keys.delayed.values() for id in delayed]
 
 
 def drain(queue: Queue) -> list[str]:
@@ -100,45 +103,31 @@ def drain(queue: Queue) -> list[str]:
     raise AssertionError(f"ready tasks are not handed out: {queue.queue_state()}")
 
 
-MADE_ANEW = {
-    "ready", "wake", "class", "tombstone", "priorities", "due", "leases", "bundles", "expiring", "deaths",
-    "dead_counts", "turns", "accounts", "tenants", "extended", "done", "members",
-}  # fmt: skip
+@pytest.mark.parametrize("kind", [Walk, FullWalk, IdleWalk])
+def test_a_sound_queue_keeps_all_that_is_true_of_it(redis_client: redis.Redis, kind: type[Walk]) -> None:
+    for seed in range(4):
+        queue = walked(redis_client, seed, kind)
+        before = facts(Keyspace(queue))
+        assert repair(queue)
+        check_rebuilt(queue, before)
 
 
-def check_mended(queue: Queue, before: Keyspace, broken: str) -> None:
-    """Assert that a queue is sound again: no task is lost, doubled or elsewhere, and all come out."""
-    after = Keyspace(queue)
-    after.check()
-    assert after.records.keys() == before.records.keys()
-    was, now = places(before), places(after)
-    if not broken.startswith(("pending", "delayed")):  # these say where a task is
-        assert {id: place for id, place in was.items() if now[id] != place} == {}
-    if not broken.startswith(("pending", "delayed", "ready", "group", "tombstone", "task_options")):
-        assert live(after) == live(before)
-    assert repair(queue) == {}
-    ready = {id for id, place in now.items() if place == "ready"}
-    taken = drain(queue)
-    assert len(set(taken)) == len(taken)
-    assert not [id for id in ready.difference(taken) if queue.state(id) in ("ready", "leased")]
-
-
-def break_and_mend(client: redis.Redis, seed: int) -> None:
+def break_and_repair(client: redis.Redis, seed: int) -> None:
     """Break something in a queue of a walk, and repair it."""
     queue = walked(client, seed)
-    before, breaker = Keyspace(queue), Breaker(queue, seed)
+    before, breaker = facts(Keyspace(queue)), Breaker(queue, seed)
     while not breaker.break_one():
         pass
     try:
         repair(queue)
-        check_mended(queue, before, breaker.done)
+        check_rebuilt(queue, before, breaker.done)
     except Exception as error:
         raise AssertionError(f"seed {seed}, broken: {breaker.done}") from error
 
 
 def test_a_queue_with_something_broken_is_sound_again(redis_client: redis.Redis) -> None:
     for seed in range(12):
-        break_and_mend(redis_client, seed)
+        break_and_repair(redis_client, seed)
 
 
 @pytest.mark.deep("longest")
@@ -146,45 +135,36 @@ def test_a_queue_with_something_broken_is_sound_again(redis_client: redis.Redis)
 @pytest.mark.parametrize("walk", range(10))
 def test_many_queues_with_something_broken_are_sound_again(redis_client: redis.Redis, walk: int) -> None:
     for seed in range(1000 + walk * 100, 1100 + walk * 100):
-        break_and_mend(redis_client, seed)
+        break_and_repair(redis_client, seed)
 
 
-def small_slices(client: redis.Redis) -> Queue:
-    """Make a queue for a library that repairs in slices of two."""
-    load_variant(client, "slices", ("repairs.PAGE, repairs.WORK = 64, 100", "repairs.PAGE, repairs.WORK = 2, 2"))
-    return Queue(client, version="slices")
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_repair_that_is_left_is_gone_on_with(redis_client: redis.Redis, seed: int) -> None:
-    queue = walked(redis_client, 5000 + seed)
-    slices, before, breaker = small_slices(redis_client), Keyspace(queue), Breaker(queue, seed)
-    slices.now = queue.now
-    while not breaker.break_one():
-        pass
-    assert repair(slices, most=1 + seed) is None
-    assert int(queue.queue_state()["blocked"]) & 16
-    if seed % 2:  # a call failed half way
-        redis_client.hset(queue.key("repair"), "is_open", 1)
-    elif seed % 3:  # the store is another one now
-        redis_client.hset(queue.key("repair"), "life", "another")
-    assert repair(slices) is not None
-    check_mended(queue, before, breaker.done)
-
-
-def test_all_that_is_wrong_at_once_is_mended(redis_client: redis.Redis) -> None:
+def test_all_that_is_derived_may_be_lost_at_once(redis_client: redis.Redis) -> None:
     queue = walked(redis_client, 3)
-    before = Keyspace(queue)
-    for name in before.names:
-        if name.split(":")[0] in MADE_ANEW:
+    keys = Keyspace(queue)
+    for name in keys.names:
+        if name.split(":")[0] in DERIVED:
             queue.client.delete(queue.key(name))
     repair(queue)
-    after = Keyspace(queue)
-    after.check()
-    assert places(after) == places(before)
+    check_rebuilt(queue, facts(keys))
 
 
-def test_a_lost_task_comes_before_those_that_were_enqueued_after_it(queue: Queue) -> None:
+@pytest.mark.parametrize("how", ["left", "failed half way", "another store"])
+@pytest.mark.parametrize("calls", [1, 20, 60, 90, 120])
+def test_a_repair_that_is_left_is_gone_on_with(redis_client: redis.Redis, how: str, calls: int) -> None:
+    queue = walked(redis_client, 5000 + calls)
+    slices, before = small_pages(redis_client), facts(Keyspace(queue))
+    slices.now = queue.now
+    assert not repair(slices, most=calls)
+    assert int(queue.queue_state()["blocked"]) & 16
+    if how == "failed half way":
+        redis_client.hset(queue.key("repair"), "is_open", 1)
+    elif how == "another store":
+        redis_client.hset(queue.key("repair"), "life", "another")
+    assert repair(slices) > (calls if how != "left" else 0)
+    check_rebuilt(queue, before)
+
+
+def test_ready_tasks_stand_in_the_order_in_which_they_were_enqueued(queue: Queue) -> None:
     ids = [f"t{n}" for n in range(6)]
     for id in ids:
         queue.enqueue("ada", id)
@@ -193,26 +173,25 @@ def test_a_lost_task_comes_before_those_that_were_enqueued_after_it(queue: Queue
     for id in ("t0", "t2", "t3", "t5"):
         queue.client.lrem(queue.key("ready:ada"), 0, id)
     queue.client.delete(queue.key("ready:ada:9"))
-    assert (repair(queue) or {})["ready"] == 10
+    repair(queue)
     assert [lease.id for lease in queue.claim(20)] == [*(f"p{id}" for id in ids), *ids]
 
 
-def test_what_is_in_its_list_stays_where_it_is(queue: Queue) -> None:
-    queue.enqueue("ada", "first")
-    (lease,) = queue.claim()
-    queue.advance(5)
-    queue.enqueue("ada", "second", "third")
-    queue.end("nack", lease, 0)  # at the end of the list, though enqueued first
-    queue.client.lrem(queue.key("ready:ada"), 0, "third")
-    assert repair(queue) == {"ready": 1}
-    assert queue.peek("ada") == ["second", "first", "third"]
+def test_it_says_how_many_tasks_and_tenants_have_their_places(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    queue.enqueue("bob", "later", delay=1000)
+    queue.end("reject", queue.claim()[0])
+    outcome, number = b"more", ""
+    while outcome == b"more":
+        outcome, number, step, tasks, tenants = queue.call("repair", number)
+    assert (step, tasks, tenants) == (b"", 3, 2)
 
 
 def test_meanwhile_the_queue_gives_nothing_and_takes_no_change(redis_client: redis.Redis) -> None:
-    queue = small_slices(redis_client)
+    queue = small_pages(redis_client)
     queue.enqueue("ada", *(f"t{n}" for n in range(9)))
     (lease,) = queue.claim()
-    assert repair(queue, most=3) is None
+    assert not repair(queue, most=3)
     refused(queue, "repairing queue", "enqueue", "ada", "new", options(), b"{}")
     refused(queue, "repairing queue", "settle", "ack", lease.id, lease.lease)
     for verb, args in {"tick": (1,), "cancel": ("t5",), "pause": ("",), "configure": (), "replay": ("t5",)}.items():
@@ -221,28 +200,36 @@ def test_meanwhile_the_queue_gives_nothing_and_takes_no_change(redis_client: red
     assert queue.claim(5) == []
     assert queue.state("t5") == "ready"
     assert dict(zip(*[iter(words(queue.call("why", "t5")[2:]))] * 2, strict=True))["queue_blocked"] == "16"
-    assert repair(queue) == {}
+    repair(queue)
     assert len(queue.claim(20)) == 8
     assert queue.end("ack", lease) == "ok"
 
 
 def test_a_call_for_a_repair_that_is_over_begins_no_other(queue: Queue) -> None:
     queue.enqueue("ada", "t")
-    outcome, number, *_ = queue.call("repair", "")
-    assert outcome == b"done"
+    number: object = ""
+    while (answer := queue.call("repair", number))[0] == b"more":
+        number = answer[1]
     assert queue.call("repair", number)[0] == b"gone"
     assert queue.queue_state()["blocked"] == 0
 
 
+def test_a_claim_whose_answer_was_lost_gets_its_leases_again(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    leases = queue.claim(2, "w1-7")
+    repair(queue)
+    assert queue.claim(2, "w1-7", again=True) == leases
+
+
 def test_leases_that_could_not_be_extended_meanwhile_get_a_whole_lease_from_the_end(redis_client: redis.Redis) -> None:
-    queue = small_slices(redis_client)
+    queue = small_pages(redis_client)
     queue.configure(lease_ms=1000)
     queue.enqueue("ada", "a", "b", "c")
     one, two = queue.claim(1)[0], queue.claim(1)[0]
     queue.end("extend", two)
-    assert repair(queue, most=3) is None
+    assert not repair(queue, most=12)
     queue.advance(5000)
-    assert repair(queue) == {}
+    repair(queue)
     assert queue.tick().reaped == 0
     assert (queue.end("ack", one), queue.end("ack", two)) == ("ok", "ok")
     queue.claim(1)
@@ -250,32 +237,51 @@ def test_leases_that_could_not_be_extended_meanwhile_get_a_whole_lease_from_the_
     assert queue.tick().reaped == 1
 
 
-def test_no_call_looks_at_more_than_a_slice(queue: Queue) -> None:
+def test_the_time_of_a_repair_is_nobodys_service(redis_client: redis.Redis) -> None:
+    queue = small_pages(redis_client)
+    queue.enqueue("ada", "a")
+    queue.enqueue("bob", "b", "c")
+    (lease,) = queue.claim()
+    queue.advance(10)
+    assert not repair(queue, most=5)
+    queue.advance(5000)
+    repair(queue)
+    assert queue.end("ack", lease) == "ok"
+    keys = Keyspace(queue)
+    assert (keys.queue.delivered, sum(seat.delivered for seat in keys.seats.values())) == (10, 10)
+
+
+def test_a_tenant_keeps_what_it_is_owed(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"a{n}" for n in range(9)))
+    queue.enqueue("bob", *(f"b{n}" for n in range(9)))
+    held = queue.claim(1)
+    queue.advance(900)
+    queue.end("ack", held[0])
+    level = Keyspace(queue).queue.level
+    before = {name: seat.base for name, seat in Keyspace(queue).seats.items()}
+    assert len(set(before.values())) == 2
+    repair(queue)
+    after = Keyspace(queue)
+    assert ({name: seat.base for name, seat in after.seats.items()}, after.queue.level) == (before, level)
+
+
+def test_no_call_does_more_than_a_page(queue: Queue) -> None:
     for start in range(0, 2000, 500):
         queue.enqueue("ada", *(f"t{n:04}" for n in range(start, start + 500)), expires_in=10**6)
-    for n in range(100):
-        queue.enqueue(f"tenant-{n}", f"one-{n}", delay=5)
+    for n in range(300):
+        queue.enqueue(f"tenant-{n}", f"one-{n}", delay=5, batch="" if n else "", group=f"g{n}")
     queue.claim(500)
     queue.client.delete(queue.key("ready:ada"), queue.key("expiring"))
     number: object = ""
     outcome, calls, most = b"more", 0, 0
     while outcome == b"more":
-        before = int(queue.client.info("commandstats")["cmdstat_fcall"]["calls"])
         work = commands_run(queue)
         outcome, number, *_ = queue.call("repair", number)
         most, calls = max(most, commands_run(queue) - work), calls + 1
-        assert int(queue.client.info("commandstats")["cmdstat_fcall"]["calls"]) == before + 1
-    assert calls > 2000 / 400
-    assert most < 2500, "commands in one call"
+    assert calls > 2000 / 100
+    assert most < 1500, "commands in one call"
     Keyspace(queue).check()
-    assert queue.peek("ada", 3) == ["t0500", "t0501", "t0502"]
-
-
-def test_dead_letters_of_nobody_are_forgotten(queue: Queue) -> None:
-    queue.enqueue("ada", "a")
-    queue.client.zadd(queue.key("dead_counts"), {"nobody": 5})
-    assert repair(queue) == {"dead": 1}
-    Keyspace(queue).check()
+    assert queue.peek("ada", 3) == ["t0150", "t0151", "t0152"]
 
 
 def commands_run(queue: Queue) -> int:
