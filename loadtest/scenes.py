@@ -682,17 +682,6 @@ async def one_tenant(p: Probe) -> None:
     await p.measure(
         "repair", f"the longest slice, {where}", Q, ("",), calls=1_000_000, rounds=1, until=lambda r: r[0] == b"done"
     )
-    ready = f"{keys.queue_prefix(Q)}:ready:lone"
-    await p.command("LTRIM", ready, s.listed // 2, -1)
-    await p.measure(
-        "repair",
-        f"half of the list lost, {where}",
-        Q,
-        ("",),
-        calls=1_000_000,
-        rounds=1,
-        until=lambda r: r[0] == b"done",
-    )
     await p.measure("make_queue", "made before", Q)
     await p.measure("add_queue", "one", keys.REGISTRY, lambda: _queue(next(count)))
     change = ("token", "set_weight", Q, "lone", "x" * 4_000)

@@ -15,8 +15,6 @@
 local repairs = {}  -- what other sections call
 do
 
-repairs.steps = {}  -- {name, step(call, cursor)} each
-
 local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtual time that they have
 
 -- The store's run id; empty where its user may not ask.

@@ -1,18 +1,16 @@
 -- The steps of a repair (68_repair.lua), in order; each does a page and returns the next cursor, nil at its end.
 --
--- A tenant's tasks are not put into their places as they are found, but first into `repair:tasks:<tenant>`, in the order
--- in which they were enqueued; leased ones come before all others, since they have the slots of their batches.
+-- A tenant's tasks are not put into their places as they are found, but first into `repair:tasks:<tenant>`, in the
+-- order in which they were enqueued; leased ones come before all others, since they have the slots of their batches.
 do
 
 local PAGE, LONG_PAGE, KEYS = 100, 10, 500  -- elements of a page; of those that may be long; keys that are looked at
-local DERIVED = {}  -- the kinds of keys that are dropped: what stands before the first colon in their names
-for _, kind in ipairs({'ready', 'priorities', 'tombstone', 'group', 'turns', 'class', 'wake', 'idle', 'sweep', 'parked',
-    'due', 'expiring', 'leases', 'extended', 'deaths', 'dead_counts', 'pending', 'members', 'completed', 'done',
-    'links', 'outbox_due', 'repair'}) do
-  DERIVED[kind] = true
-end
-
-local steps = repairs.steps
+local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
+  ready = true, priorities = true, tombstone = true, group = true, turns = true, class = true, wake = true, idle = true,
+  sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,
+  dead_counts = true, pending = true, members = true, completed = true, done = true, links = true, outbox_due = true,
+  repair = true,
+}
 
 -- A page of a hash: its fields and values by turns, the next cursor, and the fields alone.
 local function scan(call, name, cursor, count)
@@ -339,12 +337,11 @@ local function finish_batches(call, cursor)
   return next_cursor
 end
 
-for i, step in ipairs({{'drop', drop}, {'accounts', name_accounts}, {'tenants', clear_tenants},
-    {'dead', prune_dead}, {'runs', prune_runs}, {'task_options', prune_options}, {'bundles', empty_bundles},
-    {'claims', name_bundles}, {'batches', clear_batches}, {'tasks', find_tasks}, {'ends', add_ends},
-    {'templates', add_templates}, {'links', add_links}, {'places', put_all}, {'leases', put_bundles},
-    {'ends of batches', finish_batches}}) do
-  steps[i] = step
-end
+repairs.steps = {  -- name, step(call, cursor)
+  {'drop', drop}, {'accounts', name_accounts}, {'tenants', clear_tenants}, {'dead', prune_dead}, {'runs', prune_runs},
+  {'task_options', prune_options}, {'bundles', empty_bundles}, {'claims', name_bundles}, {'batches', clear_batches},
+  {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates}, {'links', add_links}, {'places', put_all},
+  {'leases', put_bundles}, {'ends of batches', finish_batches},
+}
 
 end

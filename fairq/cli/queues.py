@@ -216,16 +216,15 @@ def resume(queue: str, *, server: Server | None = None) -> None:
 
 @queues.command
 def repair(queue: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Rebuild a queue's indexes and counts from its tasks' records, and print the faults.
+    """Rebuild a queue's indexes and counts from its tasks' records.
 
     During the repair the queue starts no tasks and refuses changes. If this command is interrupted, run it again.
 
     Example: `fairq queues repair emails`
     """
 
-    mended = run_with(server or Server(), lambda client: client.repair_queue(queue))
+    done = run_with(server or Server(), lambda client: client.repair_queue(queue))
     if json:
-        print_json({"queue": queue, "mended": mended})
+        print_json({"queue": queue, "tasks": done.tasks, "tenants": done.tenants})
     else:
-        what = ", ".join(f"{kind} {count:,}" for kind, count in sorted(mended.items()))
-        print(f"{queue}: mended: {what}" if what else f"{queue}: sound, nothing to mend")
+        print(f"{queue}: rebuilt: {done.tasks:,} tasks of {done.tenants:,} tenants")

@@ -108,12 +108,11 @@ class OperatorClient(Client):
             async for _ in sweeps:
                 pass
 
-    async def repair_queue(self, queue: str) -> dict[str, int]:
-        """Rebuild what a queue keeps beside its tasks; returns the mended faults, by kind. Raises: NotFound."""
-        mended: dict[str, int] = {}
+    async def repair_queue(self, queue: str) -> Repair:
+        """Rebuild what a queue keeps beside its tasks; returns how many tasks and tenants it has. Raises: NotFound."""
         async for step in self.repairing_queue(queue):
-            mended = step.mended or mended
-        return mended
+            last = step
+        return last
 
     async def repairing_queue(self, queue: str) -> AsyncGenerator[Repair, None]:
         """Repair a queue step by step; each step takes about a second. Raises: NotFound."""

@@ -85,12 +85,13 @@ def check_settings(changes: object) -> dict[str, str | int]:
 
 @frozen
 class Repair:
-    """How far a repair is: `more`, `done` or `gone` (another call has ended it); where it is, the mended faults."""
+    """How far a repair is: `more`, `done` or `gone` (another call has ended it); its step, what has its place again."""
 
     outcome: str
     number: int
     doing: str
-    mended: dict[str, int]
+    tasks: int
+    tenants: int
 
 
 @frozen

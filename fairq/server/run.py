@@ -171,10 +171,10 @@ async def _serve_http(
 
 
 async def _repair(store: Store) -> None:
-    """Repair all queues, and log the faults."""
+    """Repair all queues."""
     for queue in await store.queues():
         done = await store.repair(queue)
-        log.info("repaired", queue=queue, mended=done.mended)
+        log.info("repaired", queue=queue, tasks=done.tasks, tenants=done.tenants)
 
 
 async def _open_listeners(

@@ -453,10 +453,9 @@ class Store:
         """
         deadline = trio.current_time() + seconds
         while True:
-            outcome, number, doing, *pairs = await self._call("repair", queue, "" if number is None else number)
-            mended = {kind.decode(): count for kind, count in zip(pairs[::2], pairs[1::2], strict=True)}
+            outcome, number, doing, tasks, tenants = await self._call("repair", queue, "" if number is None else number)
             if outcome != b"more" or trio.current_time() >= deadline:
-                return Repair(outcome.decode(), number, doing.decode(), mended)
+                return Repair(outcome.decode(), number, doing.decode(), tasks, tenants)
 
     async def configure(self, queue: str, changes: dict[str, str | int], if_version: str = "") -> QueueSettings:
         """Change settings of the queue, atomically; returns the old ones. Raises: StaleVersion."""

@@ -208,7 +208,6 @@ def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(
                 assert shown.json[0]["state"] in ("ready", "delayed"), shown
             repaired = restored("queues", "repair", queue, "--json")
             assert repaired.code == 0, repaired.err
-            assert not any(repaired.json["mended"].values()), repaired.out
     finally:
         thread.stop()
 

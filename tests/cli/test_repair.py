@@ -22,16 +22,13 @@ def keys(server_store: str) -> redis.Redis:
     return stores.connect(server_store)
 
 
-def test_a_queue_is_mended_and_what_was_wrong_is_told(commands: Commands, keys: redis.Redis) -> None:
+def test_a_queue_is_rebuilt_and_what_it_has_is_told(commands: Commands, keys: redis.Redis) -> None:
     for number in range(3):
         commands.enqueue("emails", str(number))
     keys.delete(f"{KEY}ready:ada")
-    assert commands("queues", "repair", "emails", "--json").json == {"queue": "emails", "mended": {"ready": 3}}
+    assert commands("queues", "repair", "emails", "--json").json == {"queue": "emails", "tasks": 3, "tenants": 1}
     assert keys.llen(f"{KEY}ready:ada") == 3
-    assert commands("queues", "repair", "emails").out == "emails: sound, nothing to mend\n"
-    assert commands("queues", "repair", "emails", "--json").json == {"queue": "emails", "mended": {}}
-    keys.delete(f"{KEY}ready:ada")
-    assert commands("queues", "repair", "emails").out == "emails: mended: ready 3\n"
+    assert commands("queues", "repair", "emails").out == "emails: rebuilt: 3 tasks of 1 tenants\n"
 
 
 def test_a_queue_that_is_none_is_not_repaired(commands: Commands) -> None:
@@ -50,7 +47,7 @@ async def test_what_is_under_repair_says_so_and_takes_no_changes_until_it_is_don
         with pytest.raises(Refused, match="repairing"):
             await ada.enqueue("emails", ["two"])
         done = await operator.ask("repair", queue="emails")
-        assert (done["outcome"], done["mended"]) == ("done", {})
+        assert (done["outcome"], done["tasks"], done["tenants"]) == ("done", 1, 1)
         assert (await operator.ask("repair", queue="emails", number=done["number"]))["outcome"] == "gone"
         assert await ada.enqueue("emails", ["two"]) == ["ok"]
         async with raw(served, WORKER) as worker:

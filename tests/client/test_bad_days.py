@@ -227,4 +227,3 @@ async def test_a_call_whose_answer_is_lost_changes_things_once(served: Served, n
                     assert told == answer
             row = await served.app.store.queue("emails")
             assert (row.enqueued, row.ready, row.delayed, row.cancelled) == counts
-            assert await op.repair_queue("emails") == {}

@@ -1234,7 +1234,7 @@ MUTANTS = [
         "'HEXISTS', key(call, 'tasks'), link.id) == 1 then return true end",
         "'HEXISTS', key(call, 'tasks'), link.id) == 2 then return true end",
     ),
-    Mutant("a link is not counted", "  count(call, t, 1)\n  if accounts", "  if accounts"),
+    Mutant("a link is not counted", "  links.count(call, t, 1)\n  if accounts", "  if accounts"),
     Mutant("a link has no bytes", "  accounts.add_bytes(call, t, links.bytes_of(record))\n", ""),
     Mutant("a delivered link keeps its bytes", "  accounts.add_bytes(call, t, -links.bytes_of(record))\n", ""),
     Mutant("a delivered link stays due", "  take_out(call, t, name)\n  accounts", "  accounts"),
@@ -1245,7 +1245,7 @@ MUTANTS = [
         "  if not due_at then\n  elseif",
     ),
     Mutant("a tenant with links is due no more", "  if not due_at then\n    redis", "  if due_at then\n    redis"),
-    Mutant("a turn comes too early", "  links.put_off(call, t.name)\n  count(call, t, -1)", "  count(call, t, -1)"),
+    Mutant("a turn comes too early", "  links.put_off(call, t.name)\n  links.count(call, t, -1)", "  links.count(call, t, -1)"),
     Mutant("a turn does not wait for what is put off", "    links.put_off(call, record.tenant)\n", ""),
     Mutant("one that is due loses its turn", "  elseif due_at > call.now then\n", "  else\n"),
     Mutant(
@@ -1315,21 +1315,23 @@ MUTANTS = [
     ),
     Mutant(
         "a replayed link is not counted",
-        "  links.put(call, name, link, call.now)\n  count(call, t, 1)",
+        "  links.put(call, name, link, call.now)\n  links.count(call, t, 1)",
         "  links.put(call, name, link, call.now)",
     ),
     Mutant(
         "a tick does not tell of links", "call.queue.links > 0 and redis.call('ZCOUNT'", "false and redis.call('ZCOUNT'"
     ),
     Mutant("a tick does not wait for links", "    times.links = tonumber(", "    local _ = tonumber("),
-    Mutant("repair does not count links", "      sums.links = sums.links + 1\n", ""),
+    Mutant(
+        "repair does not count links", "      links.count(call, accounts.named(call, record.tenant), 1)\n", ""
+    ),
     Mutant(
         "repair takes addresses for links",
-        "    if redis.call('HEXISTS', key(call, 'dead'), flat[i]) == 0 then\n",
+        "    if redis.call('HEXISTS', key(call, 'dead'), name) == 0 then\n",
         "    do\n",
     ),
     Mutant(
-        "repair forgets the outbox's bytes", "    repairs.add_kept(call, record.tenant, links.bytes_of(record))\n", ""
+        "repair forgets the outbox's bytes", "    add_bytes(call, record.tenant, links.bytes_of(record))\n", ""
     ),
     Mutant("an ended lease may enqueue", "args[1 + 3 * i]) and leases.is_leased(run.state)", "args[1 + 3 * i])"),
     Mutant(
@@ -1359,9 +1361,5 @@ MUTANTS = [
         "header.features, bytes + (run and #run.made or 0))",
         "header.features, bytes)",
     ),
-    Mutant(
-        "repair forgets digests' bytes",
-        "  sums.bytes = sums.bytes + fact.bytes + (run and #run.made or 0)\n",
-        "  sums.bytes = sums.bytes + fact.bytes\n",
-    ),
+    Mutant("repair forgets digests' bytes", "  accounts.add_bytes(call, t, #run.made)\n", ""),
 ]

@@ -15,13 +15,13 @@ from .calls import START, VERBS, Queue, snapshot
 
 TABLES = (
     "verbs|calls|accounts|limits|seats|charges|draws|task_options|priorities|batches|feeds|records|places|arrivals|leases|takes|picks"
-    "|settlements|links|waiting|actions|reserve|repairs|jobs|turns|replacing|webhooks|settings|deletion|history|versions"
+    "|settlements|links|waiting|actions|reserve|repairs|turns|replacing|webhooks|settings|deletion|history|versions"
 )
 NAMES = rf"({TABLES})\.[A-Z_]+"
 TOP_LEVEL = re.compile(
     rf"local function |local [A-Z_, ]+ = |local ({TABLES}) = \{{\}}\s*$|do$|local limits = \{{$|\}}$"
     rf"|function ({TABLES})\.|({TABLES})\.\w+ = \w+$|register\(|end$|{NAMES}(, {NAMES})* = "
-    r"|local \w+(, \w+)* = repairs\.\w+|local repairs = \{jobs = \{\}\}"
+    r"|repairs\.steps = \{"
 )
 SECTIONS = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
 

@@ -76,8 +76,9 @@ def fill(queue: Queue) -> None:
     queue.client.zadd(queue.key("idle"), {b"\1\0\0\0": 0})  # there is a reserve
     queue.client.hset(queue.key("quiet"), b"\1\0\0\0", b"")  # a tenant had nothing
     queue.client.hset(queue.key("repair"), "number", 1)  # a repair was broken off
-    queue.client.sadd(queue.key("repair:woken"), "tag")
-    queue.client.zadd(queue.key("repair:ready:ada"), {"lost": 1})
+    queue.client.zadd(queue.key("repair:tenants"), {"ada": 0})
+    queue.client.zadd(queue.key("repair:tasks:ada"), {"lost": 1})
+    queue.client.zadd(queue.key("repair:delayed:ada"), {"lost": 1})
     queue.call("add_history", 0, "ada", 1, 1, 0, b"")
     queue.client.set(queue.key("deleting"), "runs 0")  # a search was broken off
 

@@ -109,7 +109,7 @@ BODIES: dict[str, Schema] = {
     "drain_worker": body(workers=WHOLE),
     "pause": _WAS,
     "resume": _WAS,
-    "repair": given_in(Repair, outcome=words("more", "done", "gone"), mended=counts()),
+    "repair": given_in(Repair, outcome=words("more", "done", "gone")),
     "dead": body(dead=rows("dead_letter"), cursor=CURSOR, left=WHOLE),
     "dead_letter": body(dead_letter=ref("dead_letter")),
     "replay": _OUTCOMES,

@@ -40,7 +40,7 @@ TOLD = frozenset({
     "has_fan_out", "role", "queues", "label", "expires_in_ms",
 })  # fmt: skip
 TARGETS = ("name", "id", "ids", "worker", "url")
-_RESULTS = ("outcome", "outcomes", "cancelled", "workers", "contents", "mended", "fires_at_ms")
+_RESULTS = ("outcome", "outcomes", "cancelled", "workers", "contents", "tasks", "tenants", "fires_at_ms")
 _NAME_BYTES = 128  # of a queue and a tenant: they may not have been checked yet
 
 
