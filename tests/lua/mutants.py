@@ -1245,7 +1245,11 @@ MUTANTS = [
         "  if not due_at then\n  elseif",
     ),
     Mutant("a tenant with links is due no more", "  if not due_at then\n    redis", "  if due_at then\n    redis"),
-    Mutant("a turn comes too early", "  links.put_off(call, t.name)\n  links.count(call, t, -1)", "  links.count(call, t, -1)"),
+    Mutant(
+        "a turn comes too early",
+        "  links.put_off(call, t.name)\n  links.count(call, t, -1)",
+        "  links.count(call, t, -1)",
+    ),
     Mutant("a turn does not wait for what is put off", "    links.put_off(call, record.tenant)\n", ""),
     Mutant("one that is due loses its turn", "  elseif due_at > call.now then\n", "  else\n"),
     Mutant(
