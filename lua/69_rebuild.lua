@@ -4,7 +4,7 @@
 -- order in which they were enqueued; leased ones come before all others, since they have the slots of their batches.
 do
 
-local PAGE, LONG_PAGE, KEYS = 100, 10, 500  -- elements of a page; of those that may be long; keys that are looked at
+local PAGE, LONG_PAGE, KEYS = 100, 4, 500  -- elements of a page; of those that may be long; keys that are looked at
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
   ready = true, priorities = true, tombstone = true, group = true, turns = true, class = true, wake = true, idle = true,
   sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,
