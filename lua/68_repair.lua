@@ -3,7 +3,7 @@
 -- True are the records in `tasks` (with `payloads` and `task_options`), deaths, runs, the times in `delayed`, accounts
 -- (weight, base, books), batches, the outbox, and what operators set. All else follows from that: every derived key is
 -- dropped, every count is zero, and then each task goes to its place by the functions that enqueue and tick use
--- (69_rebuild.lua has the steps). So what those functions keep needs no care here.
+-- (76_repair_steps.lua has the steps). So what those functions keep needs no care here.
 --
 -- A call does one page of one step; `repair` says how far it is. If a call failed half way, or the store is another one
 -- than before (by its run id: cursors are good for one life of one store), the repair begins anew, which it can at any

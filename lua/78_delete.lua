@@ -19,8 +19,8 @@ local KEYS_PER_SLICE = 150
 local FIELDS_PER_READ, READS_PER_SLICE = 100, 20
 local MARKED_MINUTES = 5000  -- before now, in which there may be marks
 local OF_TENANT = {
-  'ready:', 'priorities:', 'tombstone:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:tasks:', 'repair:delayed:',
-  'links:',
+  'ready:', 'priorities:', 'tombstone:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:tasks:',
+  'repair:delayed:', 'links:',
 }
 local OF_BATCH = {'members:', 'pending:'}
 local OF_RUN = {'progress:'}

@@ -1326,17 +1326,13 @@ MUTANTS = [
         "a tick does not tell of links", "call.queue.links > 0 and redis.call('ZCOUNT'", "false and redis.call('ZCOUNT'"
     ),
     Mutant("a tick does not wait for links", "    times.links = tonumber(", "    local _ = tonumber("),
-    Mutant(
-        "repair does not count links", "      links.count(call, accounts.named(call, record.tenant), 1)\n", ""
-    ),
+    Mutant("repair does not count links", "      links.count(call, accounts.named(call, record.tenant), 1)\n", ""),
     Mutant(
         "repair takes addresses for links",
         "    if redis.call('HEXISTS', key(call, 'dead'), name) == 0 then\n",
         "    do\n",
     ),
-    Mutant(
-        "repair forgets the outbox's bytes", "    add_bytes(call, record.tenant, links.bytes_of(record))\n", ""
-    ),
+    Mutant("repair forgets the outbox's bytes", "    add_bytes(call, record.tenant, links.bytes_of(record))\n", ""),
     Mutant("an ended lease may enqueue", "args[1 + 3 * i]) and leases.is_leased(run.state)", "args[1 + 3 * i])"),
     Mutant(
         "a later attempt forgets what others made",

@@ -45,7 +45,6 @@ async def test_tasks_that_come_while_a_purge_is_under_way_stay(served: Served, o
         assert await ada.cancel_all("q") == 0
         await batch.close()
         assert (await batch.state()).cancelled == (cancelled + row.ready if "batch" in options else 0)
-    async with fairq.open_operator(url_of(served), token=OPERATOR) as op:
 
 
 async def test_a_tenant_that_gets_tasks_while_it_is_emptied_is_not_deleted_with_them(served: Served) -> None:

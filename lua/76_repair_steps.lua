@@ -1,10 +1,13 @@
--- The steps of a repair (68_repair.lua), in order; each does a page and returns the next cursor, nil at its end.
+-- The steps of a repair (68_repair.lua), in order; each does a page and returns the next cursor, nil at its end. A page
+-- is 60 elements, 4 of those that may be long, 500 keys; what is only compared comes by 256, or by 512 at once.
 --
--- A tenant's tasks are not put into their places as they are found, but first into `repair:tasks:<tenant>`, in the
--- order in which they were enqueued; leased ones come before all others, since they have the slots of their batches.
+-- A tenant's tasks are not put into their places (69_repair_places.lua) as they are found, but first into
+-- `repair:tasks:<tenant>`, in the order in which they were enqueued; leased ones come before all others, since they
+-- have the slots of their batches.
 do
 
-local PAGE, LONG_PAGE, KEYS = 100, 4, 500  -- elements of a page; of those that may be long; keys that are looked at
+local PAGE, LONG_PAGE, KEYS = 60, 4, 500  -- elements of a page; of those that may be long; keys that are looked at
+local SMALL = 256  -- half of what the store keeps as a small hash
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
   ready = true, priorities = true, tombstone = true, group = true, turns = true, class = true, wake = true, idle = true,
   sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,
@@ -12,11 +15,19 @@ local DERIVED = {  -- the kinds of keys that are dropped: what stands before the
   repair = true,
 }
 
--- A page of a hash: its fields and values by turns, the next cursor, and the fields alone.
+-- A page of a hash: its fields and values by turns, the next cursor, and the fields alone. A small hash comes at once,
+-- however many are asked for, and in the same order each time: of that it is a part, behind those that were seen.
 local function scan(call, name, cursor, count)
-  local page, fields = redis.call('HSCAN', key(call, name), cursor, 'COUNT', count or PAGE), {}
-  for i = 1, #page[2], 2 do fields[#fields + 1] = page[2][i] end
-  return page[2], page[1] ~= '0' and page[1] or nil, fields
+  local seen, most = tonumber(cursor:match('^part (%d+)$')), count or PAGE
+  local page = redis.call('HSCAN', key(call, name), seen and '0' or cursor, 'COUNT', most)
+  local flat, next_cursor, fields = page[2], page[1] ~= '0' and page[1] or nil, {}
+  if seen or cursor == '0' and not next_cursor and #flat > 4 * most then
+    local last = (seen or 0) + most
+    next_cursor = 2 * last < #flat and 'part ' .. last or nil
+    flat = {unpack(flat, 2 * (seen or 0) + 1, math.min(2 * last, #flat))}
+  end
+  for i = 1, #flat, 2 do fields[#fields + 1] = flat[i] end
+  return flat, next_cursor, fields
 end
 
 local function drop(call, cursor)
@@ -73,7 +84,7 @@ end
 
 -- Takes fields out of a hash that are of no task, or of none that is to have them.
 local function prune(call, name, cursor, may_have)
-  local _, next_cursor, ids = scan(call, name, cursor)
+  local _, next_cursor, ids = scan(call, name, cursor, SMALL)  -- at once if it is small: what goes moves the others
   local found, deaths, wrong = {}, {}, {}
   if #ids > 0 then found, deaths = records.of(call, ids), redis.call('HMGET', key(call, 'dead'), unpack(ids)) end
   for i, id in ipairs(ids) do
@@ -120,7 +131,7 @@ local function add_bytes(call, name, bytes)
   accounts.add_bytes(call, accounts.touch_named(call, name), bytes)
 end
 
-local function write_batches(call)
+function repairs.write_batches(call)
   local fields = {}
   for id, b in pairs(call.batches or {}) do
     if b then fields[#fields + 1], fields[#fields + 2] = id, BATCH.pack(b) end
@@ -136,7 +147,7 @@ local function clear_batches(call, cursor)
     add_bytes(call, b.tenant, batches.bytes_of(b))
     if b.state == COMPLETE then redis.call('ZADD', key(call, 'completed'), b.completed_at, id) end
   end
-  write_batches(call)
+  repairs.write_batches(call)
   return next_cursor
 end
 
@@ -217,106 +228,10 @@ local function add_links(call, cursor)
   return next_cursor
 end
 
--- A record says no more that its task asks for more, where nothing is known of that.
-local function mend_features(call, id, header, record)
-  if header.features % 2 == 0 or task_options.of(call, id) ~= PLAIN then return end
-  local _, position = HEADER.unpack(record)
-  header.features = header.features - HAS_OPTIONS
-  redis.call('HSET', key(call, 'tasks'), id, HEADER.pack(header) .. record:sub(position))
-end
-
--- A run says of its task what the record says, and has no deadline of its own.
-local function mend_run(call, t, id, run, header, bytes)
-  run.tag, run.features, run.bytes, run.is_extended = t.tag, header.features, bytes + #run.made, 0
-  call.queue.last_lease = math.max(call.queue.last_lease, run.lease)
-  accounts.add_bytes(call, t, #run.made)
-  leases.set_run(call, id, run)
-end
-
-local function put_leased(call, t, id, run)
-  local q, b = call.queue, batches.of_task(call, id)
-  t.leased, t.starts, q.leased = t.leased + 1, t.starts + math.max(run.began_at, q.epoch_at), q.leased + 1
-  if b then b.admitted, b.running = b.admitted + 1, b.running + 1 end
-  if t.loan ~= accounts.NO_LOAN then
-    if t.leased == 1 then q.loans = q.loans + 1 else reserve.end_loan(call, t) end
-  end
-  local bundle = leases.bundle(call, run.lease) or {left = 0, together = 0, claim = '', ids = ''}
-  bundle.ids = bundle.ids == '' and id or bundle.ids .. '\n' .. id
-  bundle.left, bundle.together, bundle.is_changed = bundle.left + 1, bundle.together + 1, true
-  call.bundles[run.lease] = bundle
-  redis.call('ZADD', key(call, 'leases'), 'GT', text(call.now + run.lasts), leases.field(run.lease))
-end
-
--- Puts a task that waits for its start there; the sets of those are replaced when the tenant's are all known.
-local function put_delayed(call, t, id, start_at)
-  redis.call('ZADD', key(call, 'repair:delayed:' .. t.name), start_at, id)
-  redis.call('ZADD', key(call, 'due'), 'LT', start_at, t.name)
-  places.count_delayed(call, t, 1)
-end
-
--- When a waiting task starts, if that is known and not over. The time of a retry stands nowhere else.
-local function start_of(call, at, header, run)
-  return at or not run and header.start_at > call.now and text(header.start_at)
-end
-
--- Puts tasks of a tenant into their places.
-local function put_tasks(call, t, ids)
-  local found, ready = records.of(call, ids), {}
-  local starts = redis.call('ZMSCORE', key(call, 'delayed:' .. t.name), unpack(ids))
-  leases.read_runs(call, ids)
-  for i, id in ipairs(ids) do
-    local header, bytes = records.read(found[i])
-    local run, b = leases.run_of(call, id), batches.of_task(call, id)
-    mend_features(call, id, header, found[i])
-    if run then mend_run(call, t, id, run, header, bytes) end
-    if b then
-      b.total = b.total + 1
-      batches.add_member(call, b, id)
-    end
-    if run and leases.is_leased(run.state) then
-      put_leased(call, t, id, run)
-    else
-      if header.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), text(header.expires_at), id) end
-      local start_at = start_of(call, starts[i], header, run)
-      if start_at then put_delayed(call, t, id, start_at) else ready[#ready + 1] = id end
-    end
-  end
-  if #ready > 0 then places.put_ready(call, t, ready) end
-end
-
--- All tasks of a tenant have their places.
-local function end_tenant(call, t)
-  local delayed, copy = key(call, 'delayed:' .. t.name), key(call, 'repair:delayed:' .. t.name)
-  if t.leased == 0 then t.loan = accounts.NO_LOAN end
-  redis.call('UNLINK', delayed)  -- first: what RENAME replaces may be freed at once
-  if redis.call('EXISTS', copy) == 1 then redis.call('RENAME', copy, delayed) end
-  redis.call('ZREM', key(call, 'repair:tenants'), t.name)
-end
-
--- Goes on with the first tenants that have tasks without a place.
-local function put_all(call)
-  local left = PAGE
-  for _, name in ipairs(redis.call('ZRANGE', key(call, 'repair:tenants'), 0, PAGE - 1)) do
-    local aside, t = key(call, 'repair:tasks:' .. name), accounts.touch_named(call, name)
-    local ids = batches.cut(call, redis.call('ZRANGE', aside, 0, left - 1))
-    if #ids > 0 then
-      put_tasks(call, t, ids)
-      redis.call('ZREM', aside, unpack(ids))
-    end
-    if redis.call('EXISTS', aside) == 1 then break end
-    end_tenant(call, t)
-    left = left - #ids - 1
-    if left <= 0 then break end
-  end
-  write_batches(call)
-  leases.write(call)
-  return redis.call('EXISTS', key(call, 'repair:tenants')) == 1 and '0' or nil
-end
-
 -- Bundles without tasks go. No lease could be extended meanwhile, so each has a whole one from now.
 local function put_bundles(call, cursor)
   if cursor == '0' then redis.call('UNLINK', key(call, 'claims')) end
-  local flat, next_cursor = scan(call, 'bundles', cursor)
+  local flat, next_cursor = scan(call, 'bundles', cursor, SMALL)
   for i = 1, #flat, 2 do
     local bundle, field = BUNDLE.unpack(flat[i + 1]), flat[i]
     if bundle.left == 0 then
@@ -340,8 +255,8 @@ end
 repairs.steps = {  -- name, step(call, cursor)
   {'drop', drop}, {'accounts', name_accounts}, {'tenants', clear_tenants}, {'dead', prune_dead}, {'runs', prune_runs},
   {'task_options', prune_options}, {'bundles', empty_bundles}, {'claims', name_bundles}, {'batches', clear_batches},
-  {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates}, {'links', add_links}, {'places', put_all},
-  {'leases', put_bundles}, {'ends of batches', finish_batches},
+  {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates}, {'links', add_links},
+  {'places', repairs.put_all}, {'leases', put_bundles}, {'ends of batches', finish_batches},
 }
 
 end
