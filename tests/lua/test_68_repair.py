@@ -56,11 +56,12 @@ def facts(keys: Keyspace) -> dict[str, object]:
         id: (run.lease, run.state, run.attempt, run.uncounted_attempts, run.taken, run.made)
         for id, run in keys.runs.items()
     }
+    known = {tenant for tenant, seat in keys.seats.items() if seat.epoch == keys.queue.epoch}  # others start anew
     return {
         "tasks": set(keys.records), "marks": set(keys.marks), "runs": runs, "dead": set(keys.dead),
         "delayed": {tenant: delayed for tenant, delayed in keys.delayed.items() if delayed},
-        "accounts": {tenant: (seat.weight, seat.base) for tenant, seat in keys.seats.items()},
-        "delivered": {tenant: seat.delivered for tenant, seat in keys.seats.items()},
+        "accounts": {tenant: (seat.weight, seat.base * (tenant in known)) for tenant, seat in keys.seats.items()},
+        "delivered": {tenant: seat.delivered * (tenant in known) for tenant, seat in keys.seats.items()},
     }  # fmt: skip
 
 
