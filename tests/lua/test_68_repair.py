@@ -1,4 +1,4 @@
-"""Repair: whatever was derived is built anew, and what was true of tasks stays true."""
+"""Repair: all that is derived is built anew, and tasks, attempts and leases stay as they are."""
 
 from __future__ import annotations
 
