@@ -14,7 +14,8 @@
 -- 3. A tenant has one loan at most, and while it has it no other lease. It ends with the lease.
 -- 4. Of a tenant whose virtual time is ahead of the level by more than a task, the loan is a *gift*: its virtual time
 --    stands still and it does not move the clock, though its weight stays in the sum. Else those who get kept slots
---    again and again would drive the level away from a tenant with more weight than the ordinary slots can serve.
+--    again and again would drive the level away from a tenant with more weight than the ordinary slots can serve, and
+--    owe so much that they get nothing once the reserve ends.
 -- 5. Nothing happens to the others: they keep their slots, their weight and their clock.
 --
 -- The sorted set `idle` has the tenants that stand in slots and have nothing running, by virtual time, which for them

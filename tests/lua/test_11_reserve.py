@@ -113,6 +113,19 @@ def test_a_tenant_that_was_given_slots_does_not_pay_for_them(fleet: Fleet) -> No
     assert min(got) >= 8_000 * 10 / 190 - 110, "no more than a task behind"
 
 
+def test_when_the_reserve_ends_nobody_pays_for_what_it_gave(fleet: Fleet) -> None:
+    """The light ones had twice their share in kept slots. Charged for it, they would now have nothing for 12 s."""
+    heavy = fleet.tenant("heavy", about(100), weight=90, endless=True)
+    lights = [fleet.tenant(f"t{n}", about(100), endless=True) for n in range(10)]
+    fleet.run(12_000)
+    before = [each.held(12_000) for each in lights]
+    assert sum(before) > 1.9 * 12_000
+    fleet.keep(0)
+    assert fleet.share(heavy, 8) == pytest.approx(9, rel=0.05)
+    got = [each.held(20_000) - since for each, since in zip(lights, before, strict=True)]
+    assert min(got) >= 10 * 8_000 / 100 - 330, "no more than three tasks behind"
+
+
 @pytest.mark.parametrize("slots", [1, 2, 5, 6])
 def test_kept_slots_are_rounded_up_but_never_the_last_one(queue: Queue, slots: int) -> None:
     fleet = Fleet(queue, slots)
