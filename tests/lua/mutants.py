@@ -594,7 +594,9 @@ MUTANTS = [
     Mutant("a tenant's letters outlive their end", "  redis.call('ZREM', key(call, 'deaths:' .. name), id)\n", ""),
     Mutant("a letter is not its tenant's", "  redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)\n", ""),
     Mutant(
-        "whose letters are most is not counted", "  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)\n", ""
+        "whose letters are most is not counted",
+        "  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)\n  if reason",
+        "  if reason",
     ),
     Mutant("an empty dead count is kept", "  if d.dead > 0 then\n", "  if true then\n"),
     Mutant(
@@ -924,7 +926,9 @@ MUTANTS = [
         "  records.mark(call, id, how, lease, features)\n",
         "  redis.call('HDEL', key(call, 'tasks'), id)\n",
     ),
-    Mutant("marks are not named for their end", "  write('RPUSH', key(call, 'done:' .. minute), ids)\n", ""),
+    Mutant(
+        "marks are not named for their end", "  write('RPUSH', key(call, 'done:' .. minute), ids)\n  write", "  write"
+    ),
     Mutant(
         "marks of one call are alike", "if marked.lease ~= lease or marked.how ~= how then", "if not marked.packed then"
     ),
