@@ -127,7 +127,6 @@ MUTANTS = [
         "out[i] = result and tonumber(until_ms) > call.now and result or false",
         "out[i] = result or false",
     ),
-    Mutant("a result is told of the next task of its id", "  task_options.drop_results(call, new.records)\n", ""),
     Mutant("a dead task holds its key", "  task_options.free_key(call, t.name, id)\n", ""),
     Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
     Mutant("a key is held for ever", "(until_ms == '0' or tonumber(until_ms) > call.now)", "true"),
