@@ -1,7 +1,7 @@
 -- Repair (68_repair.lua): how the tasks that were put aside get their places, tenant by tenant.
 do
 
-local PAGE = 60  -- tasks, or tenants, of a call
+local PAGE = 40  -- tasks, or tenants, of a call
 
 -- A record says no more that its task asks for more, where nothing is known of that.
 local function mend_features(call, id, header, record)

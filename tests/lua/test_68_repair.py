@@ -16,8 +16,8 @@ DERIVED = {
     "dead_counts", "turns", "group", "done", "members", "pending", "completed", "parked", "idle", "links", "outbox_due",
 }  # fmt: skip
 SLICES = (
-    ("PAGE, LONG_PAGE, KEYS = 60, 4, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5"),
-    ("local PAGE = 60  -- tasks", "local PAGE = 2  -- tasks"),
+    ("PAGE, LONG_PAGE, KEYS = 40, 4, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5"),
+    ("local PAGE = 40  -- tasks", "local PAGE = 2  -- tasks"),
     ("local SMALL = 256", "local SMALL = 2"),
 )
 
