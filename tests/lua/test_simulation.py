@@ -19,6 +19,7 @@ from .recorded import RecordedFleet, Traffic
 
 SECONDS = 900
 SHARE_POINTS, FACTOR = 0.05, 2.0
+MANY = 300  # starts; a 99th percentile of fewer is the luck of two or three tasks
 NO_MATTER_MS = 200.0  # waiting times that are that short say how many slots were free, not how they were shared
 
 
@@ -85,7 +86,7 @@ SCENARIOS = {
         {
             "acme": Traffic(uneven(1500), 700),
             "globex": Traffic(uneven(200), 60),
-            "long": Traffic(uneven(4000), 3000),
+            "long": Traffic(uneven(8000), 4000),
         },
         weights={"long": 0.25},
     ),
@@ -105,6 +106,8 @@ def check(client: redis.Redis, scenario: Scenario, seed: int, seconds: int = SEC
         assert row.proposed.share is not None
         assert row.proposed.p99_ms is not None
         assert abs(row.proposed.share - real.share) <= SHARE_POINTS, row
+        if real.started < MANY:
+            continue
         low, high = sorted((row.proposed.p99_ms + NO_MATTER_MS, real.p99_ms + NO_MATTER_MS))
         assert high <= FACTOR * low, row
 
