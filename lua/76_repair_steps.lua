@@ -1,12 +1,14 @@
--- The steps of a repair (68_repair.lua), in order; each does a page and returns the next cursor, nil at its end. A page
--- is 40 elements, 4 of those that may be long, 500 keys; what is only compared comes by 256, or by 512 at once.
+-- The steps of a repair (68_repair.lua), in order; each does a page and returns the next cursor, nil at its end.
+--
+-- A page has 40 elements. It has 4 where elements may be long, and 256 where they are only compared: 512 if the hash is
+-- small, since the store returns that whole. A page of the search for keys looks at 500.
 --
 -- A tenant's tasks are not put into their places (69_repair_places.lua) as they are found, but first into
 -- `repair:tasks:<tenant>`, in the order in which they were enqueued; leased ones come before all others, since they
 -- have the slots of their batches.
 do
 
-local PAGE, LONG_PAGE, KEYS = 40, 4, 500  -- elements of a page; of those that may be long; keys that are looked at
+local PAGE, LONG_PAGE, KEYS = 40, 4, 500  -- elements; elements that may be long; keys
 local SMALL = 256  -- half of what the store keeps as a small hash
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
   ready = true, priorities = true, tombstone = true, group = true, turns = true, class = true, wake = true, idle = true,
