@@ -93,17 +93,15 @@ class _StoreRegistry:
     @asynccontextmanager
     async def _noted(self, verb: str, id: str, new: Any) -> AsyncIterator[None]:
         """Put what is done meanwhile into the audit, as that of the user of this machine."""
-        from fairq.store import keys
-
         who = {"label": cut(_user()), "role": Role.OPERATOR.value, "address": cut(gethostname()), "via": "store"}
         draft = Draft("", verb, "", "", orjson.dumps({**who, "target": cut(id), "new": new}))
-        begun = await self.store.audit.begin(keys.AUDIT, draft)
+        begun = await self.store.audit.begin(draft)
         try:
             yield
         except FairqError as error:
-            await self.store.audit.end(begun, orjson.dumps({"outcome": error.code}))
+            await self.store.audit.end(begun, draft, orjson.dumps({"outcome": error.code}))
             raise
-        await self.store.audit.end(begun, orjson.dumps({"outcome": "ok"}))
+        await self.store.audit.end(begun, draft, orjson.dumps({"outcome": "ok"}))
 
 
 def _user() -> str:

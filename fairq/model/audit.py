@@ -53,10 +53,14 @@ class Draft(NamedTuple):
     tenant: str
     rest: bytes
 
+    def named(self) -> list[str | bytes]:
+        """Return its fields as those of an entry of a stream: name, value, ..."""
+        return ["token", self.token, "verb", self.verb, "queue", self.queue, "tenant", self.tenant, "change", self.rest]
+
 
 @frozen
 class AuditPage:
-    """Changes that have ended, the newest first (after a change: the oldest first), and those that have begun.
+    """Changes that have ended, the newest first (after a change: the oldest first), and those that have only begun.
 
     `cursor`: where the page before in time begins; empty at the oldest. `newest`: where to look on for later changes.
     """
@@ -89,8 +93,6 @@ class AuditFilter:
     def takes(self, row: dict[str, str]) -> bool:
         """Whether a change, as it is stored, is asked for."""
         if self.queues is not None and row["queue"] not in self.queues:
-            return False
-        if int(row["at"]) < self.since_ms:
             return False
         return all(getattr(self, name) in ("", row[name]) for name in ("token", "verb", "queue", "tenant"))
 

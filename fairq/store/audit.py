@@ -8,23 +8,15 @@ from typing import Any, NamedTuple
 import orjson
 from attrs import define
 
-from fairq.model.audit import BEGUN, NO_CHANGE, AuditFilter, AuditPage, Change, Draft
+from fairq.model.audit import BEGUN, NO_CHANGE, UNKNOWN, AuditFilter, AuditPage, Change, Draft
+from fairq.store import keys
 from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection
 
 AT_ONCE = 250  # changes that one call reads
 LOOKED = 2_500  # that one request looks at: then its cursor says where the next goes on
 BEGUN_SHOWN = 100
-NEVER_BEGUN = "0-0"  # the id of a change that is only noted when it has ended
-
-
-class Begun(NamedTuple):
-    """A change that is noted, and may be carried out."""
-
-    prefix: str
-    id: str
-    at_ms: int
-    draft: Draft
+LOST_MS = 300_000  # after which nobody will end a change that has begun
 
 
 class _Entry(NamedTuple):
@@ -33,12 +25,22 @@ class _Entry(NamedTuple):
     id: str
     fields: dict[str, str]
 
-    def change(self) -> Change:
-        """Return the change that it is."""
+    @property
+    def at_ms(self) -> int:
+        """When it was written."""
+        return _moment(self.id)
+
+    def change(self, outcome: str = "") -> Change:
+        """Return the change that it is, with an outcome if it has not ended."""
         rest = orjson.loads(self.fields["change"])
-        ended = orjson.loads(self.fields["ended"]) if "ended" in self.fields else {"outcome": BEGUN}
+        ended = orjson.loads(self.fields["ended"]) if "ended" in self.fields else {"outcome": outcome}
         named = {name: self.fields[name] for name in ("token", "verb", "queue", "tenant")}
-        return Change(id=self.id, at_ms=int(self.fields["at"]), **named, **rest, **ended)
+        return Change(id=self.id, at_ms=self.at_ms, **named, **rest, **ended)
+
+
+def _moment(id: str) -> int:
+    """Return when an entry of that id was written: it begins with the store's time, in ms."""
+    return int(id.partition("-")[0])
 
 
 def _entries(rows: Sequence[Any]) -> Iterator[_Entry]:
@@ -54,14 +56,18 @@ class Audit:
     connection: Connection | Cluster
     call: Callable[..., Awaitable[Any]]
 
-    async def begin(self, prefix: str, draft: Draft) -> Begun:
-        """Note a change that is about to be carried out: from now on it leaves a trace. It works on a full store."""
-        id, at_ms = await self.call(prefix, "begin_change", *draft)
-        return Begun(prefix, id.decode(), at_ms, draft)
+    async def begin(self, draft: Draft) -> bytes:
+        """Note a change that is about to be carried out, on a full store too: it leaves a trace. Returns its id."""
+        id: bytes = await self.call(keys.AUDIT, "begin_change", *draft.named())
+        return id
 
-    async def end(self, begun: Begun, ended: bytes) -> None:
+    async def end(self, id: bytes, draft: Draft, ended: bytes) -> None:
         """Note what has become of it, as JSON: the outcome, the previous value, the result."""
-        await self.call(begun.prefix, "end_change", begun.id, begun.at_ms, ended, *begun.draft)
+        await self.call(keys.AUDIT, "end_change", id, *draft.named(), "ended", ended)
+
+    async def note(self, draft: Draft, ended: bytes) -> None:
+        """Note what a tenant has set."""
+        await self.call(keys.TENANTS_AUDIT, "end_change", "", *draft.named(), "ended", ended)
 
     async def page(self, prefix: str, which: AuditFilter, cursor: str, after: str, count: int) -> AuditPage:
         """Read up to `count` changes: from a cursor on (empty: the newest) backwards, or those `after` one."""
@@ -89,9 +95,10 @@ class Audit:
 
     async def _read_on(self, prefix: str, which: AuditFilter, after: str, count: int) -> AuditPage:
         found: list[Change] = []
-        looked = 0
+        looked, since_ms = 0, which.since_ms
         while looked < LOOKED:
-            rows = await self.connection.call("XRANGE", f"{prefix}:changes", f"({after}", "+", "COUNT", AT_ONCE)
+            first = f"({after}" if _moment(after) >= since_ms else since_ms
+            rows = await self.connection.call("XRANGE", f"{prefix}:changes", first, "+", "COUNT", AT_ONCE)
             for entry in _entries(rows):
                 after, looked = entry.id, looked + 1
                 if which.takes(entry.fields):
@@ -103,5 +110,11 @@ class Audit:
         return AuditPage(found, newest=after)
 
     async def _begun(self, prefix: str, which: AuditFilter) -> list[Change]:
-        rows = await self.connection.call("XREVRANGE", f"{prefix}:begun", "+", "-", "COUNT", BEGUN_SHOWN)
-        return [entry.change() for entry in _entries(rows) if which.takes(entry.fields)]
+        since = which.since_ms or "-"
+        rows = await self.connection.call("XREVRANGE", f"{prefix}:begun", "+", since, "COUNT", BEGUN_SHOWN)
+        now_ms = 1_000 * int((await self.connection.nodes()[0].call("TIME"))[0]) if rows else 0
+        return [
+            entry.change(BEGUN if entry.at_ms > now_ms - LOST_MS else UNKNOWN)
+            for entry in _entries(rows)
+            if which.takes(entry.fields)
+        ]

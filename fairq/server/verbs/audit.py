@@ -1,9 +1,9 @@
 """The audit: every change by an operator is noted before it is carried out, and how it ended.
 
 So each leaves a trace: one whose server died meanwhile, could not reach the store any more, or was asked by an operator
-who has gone, stays as begun, then as one whose outcome is unknown. A change that cannot be noted is not carried out.
-What tenants set is noted afterwards, if it was not refused, at a rate for each tenant: their audit serves to explain,
-and is no promise. Payloads, secrets and tokens are never noted: only the fields in TOLD are.
+who has gone, is shown as begun, and after minutes as one whose outcome is unknown. A change that cannot be noted is not
+carried out. What tenants set is noted afterwards, if it was not refused, at a rate for each tenant: their audit serves
+to explain, and is no promise. Payloads, secrets and tokens are never noted: only the fields in TOLD are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from fairq.server.net.connection import Connection
 from fairq.server.net.origin import ORIGIN, Origin
 from fairq.server.verbs.request_scope import Body, tenant_or_all
 from fairq.store import keys
-from fairq.store.audit import NEVER_BEGUN, Begun
 from fairq.wire import messages as wire
 from fairq.wire.terms import Role
 
@@ -57,19 +56,18 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
     if connection.identity.role is not Role.OPERATOR:
         body = await verb(app, connection, request)
         if connection.usage is None or connection.usage.notes.take_now(1, trio.current_time()):
-            begun = Begun(keys.TENANTS_AUDIT, NEVER_BEGUN, 0, draft)
-            await _end(app, begun, {"outcome": "ok", **_told_of(request, body)})
+            await _end(app, None, draft, {"outcome": "ok", **_told_of(request, body)})
         return body
     try:
-        begun = await app.store.audit.begin(keys.AUDIT, draft)
+        id = await app.store.audit.begin(draft)
     except OutcomeUnknown:
         raise Unavailable("the change could not be noted in the audit: it was not carried out") from None
     try:
         body = await verb(app, connection, request)
     except Exception as error:
-        await _end(app, begun, {"outcome": error.code if isinstance(error, FairqError) else FairqError.code})
+        await _end(app, id, draft, {"outcome": error.code if isinstance(error, FairqError) else FairqError.code})
         raise
-    await _end(app, begun, {"outcome": "ok", **_told_of(request, body)})
+    await _end(app, id, draft, {"outcome": "ok", **_told_of(request, body)})
     return body
 
 
@@ -131,15 +129,17 @@ def _told_of(request: Any, body: Body) -> Body:
     return {**told, "result": _small(result)} if result else told
 
 
-async def _end(app: App, begun: Begun, ended: Body) -> None:
-    """Note how a change ended, in the store and in the log; if the store is away, it stays there as begun."""
-    draft = begun.draft
+async def _end(app: App, id: bytes | None, draft: Draft, ended: Body) -> None:
+    """Note how a change ended (None: a tenant's), in the store and in the log; if the store is away, it stays begun."""
     told = {"queue": draft.queue, "tenant": draft.tenant, **orjson.loads(draft.rest), **ended}
     log.info("audit", token=draft.token, verb=draft.verb, **{name: value for name, value in told.items() if value})
     try:
-        await app.store.audit.end(begun, orjson.dumps(ended))
+        if id is None:
+            await app.store.audit.note(draft, orjson.dumps(ended))
+        else:
+            await app.store.audit.end(id, draft, orjson.dumps(ended))
     except FairqError as error:
-        log.warning("the end of a change could not be noted", id=begun.id, verb=draft.verb, reason=error.message)
+        log.warning("the end of a change could not be noted", verb=draft.verb, reason=error.message)
 
 
 async def audit(app: App, connection: Connection, request: wire.Audit) -> Body:
