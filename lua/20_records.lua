@@ -8,7 +8,7 @@
 local records = {}  -- what other sections call
 do
 
-local TASK, DONE, CANCELLED, REPLACED = 1, 0, 255, 254  -- the first byte: its version, or of a mark how the task ended
+local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: its version, or of a mark how the task ended
 local LARGE_BYTES = 4096
 local MINUTE_MS = 60000
 
@@ -18,14 +18,9 @@ end
 
 -- How an id that is remembered has ended, 'done' or 'cancelled', and with which lease; nil if the record is no mark.
 function records.read_mark(record)
-  if not record or record:byte(1) == TASK or record:byte(1) == REPLACED then return nil end
+  if not record or record:byte(1) == TASK then return nil end
   local mark = MARK.unpack(record)
   return mark.version == DONE and 'done' or 'cancelled', mark.lease
-end
-
--- The id of the task that took what the task of this record asked for (27_replace.lua); nil if none did.
-function records.taker_of(record)
-  return record and record:byte(1) == REPLACED and record:sub(MARK.size + 1) or nil
 end
 
 -- The header of a tenant's new tasks on these terms, made once in a call.
@@ -95,12 +90,6 @@ function records.mark(call, id, how, lease, features)
   end
   marked[n + 1], marked[n + 2] = id, marked.packed
   if features >= IS_LARGE then table.insert(calls.table_of(call, 'unlarged'), id) end
-end
-
--- A mark of a task that was never stored, since another one took what it asked for.
-function records.mark_replaced(call, id, taker)
-  local marked = calls.table_of(call, 'marked')
-  marked[#marked + 1], marked[#marked + 2] = id, MARK.pack({version = REPLACED, lease = 0}) .. taker
 end
 
 -- The minute that it is: marks are named in its list.

@@ -75,15 +75,15 @@ function arrivals.check_batch(call, name, asked)
   asked.opened_at = b.created_at
 end
 
--- Tasks of one call that will be stored; nothing is written before all are known. `more_delayed`: how many of those
--- whose content is replaced will be delayed and were not; `places`: how much of a call they take.
+-- Tasks of one call that will be stored; nothing is written before all are known. `replaced`: those that will be
+-- cancelled for them, and the room that these leave; `places`: how much of a call they take.
 function arrivals.new(name)
   return {name = name, records = {}, payloads = {}, ready = {}, delayed = {}, expiring = {}, tasks_with_options = {},
-    replaced = {}, holders = {}, bytes = 0, more_delayed = 0, places = 0}
+    replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = {}, bytes = 0, places = 0}
 end
 
 -- Adds one task to those that will be stored.
-local function add(call, new, id, payload, terms)
+function arrivals.add(call, new, id, payload, terms)
   local start_at, expires_at, asked = terms.start_at, terms.expires_at, terms.asked
   local n, is_large = #new.records, nil
   new.records[n + 1] = id
@@ -107,6 +107,15 @@ local function add(call, new, id, payload, terms)
     table.insert(new.tasks_with_options, {id, asked, terms.period, terms.is_copy})
     if asked.key ~= '' then new.holders[asked.key] = id end
   end
+end
+
+-- Notes a waiting task that is to be cancelled when the others are stored: they may take the room that it leaves.
+function arrivals.replace(call, new, task)
+  local header, bytes = records.read(task.record)
+  local is_delayed = redis.call('ZSCORE', key(call, 'delayed:' .. header.tenant), task.id)
+  new.replaced[#new.replaced + 1] = task
+  new.freed_bytes = new.freed_bytes + bytes + (task.run and #task.run.made or 0)
+  if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
 end
 
 -- What a copy asks for: all that its task does, but for the dedupe key.
@@ -153,7 +162,7 @@ local function add_copies(call, new, id, payload, copies)
   for i, terms in ipairs(copies) do ids[i] = id .. '+' .. terms.webhook end
   local known = records.of(call, ids)
   for i, terms in ipairs(copies) do
-    if not known[i] then add(call, new, ids[i], payload, terms) end
+    if not known[i] then arrivals.add(call, new, ids[i], payload, terms) end
   end
   call.notify = call.notify or '1'  -- who covers the tasks does not know of these
 end
@@ -168,7 +177,7 @@ function arrivals.admit(call, new, id, payload, terms)
     if holder then return 'duplicate ' .. holder, not own and holder end
   end
   local copies = copies_of(call, terms)
-  add(call, new, id, payload, terms)
+  arrivals.add(call, new, id, payload, terms)
   if #copies > 0 then add_copies(call, new, id, payload, copies) end
   return 'ok'
 end
@@ -194,14 +203,14 @@ function arrivals.exceeded(call, new)
   local l, waiting = limits.of(call, t), t.ready + d.pending + d.delayed
   local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
   if d.tombstones >= arrivals.MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
-  local excess = waiting + #new.ready + #new.delayed / 2 - l.queued
+  local excess = waiting + #new.ready + #new.delayed / 2 - #new.replaced - l.queued
   if l.queued > 0 and #new.records > 0 and excess > 0 then return 'queued', excess * task_ms end
-  local bytes, has_more = accounts.books_of(call, t).bytes, #new.records > 0 or new.bytes > 0
-  excess = bytes + new.bytes - l.stored_bytes
-  if l.stored_bytes > 0 and has_more and excess > 0 then
+  local bytes = accounts.books_of(call, t).bytes
+  excess = bytes + new.bytes - new.freed_bytes - l.stored_bytes
+  if l.stored_bytes > 0 and #new.records > 0 and excess > 0 then
     return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms
   end
-  local delayed = #new.delayed / 2 + new.more_delayed
+  local delayed = #new.delayed / 2 - new.freed_delayed
   excess = d.delayed + delayed - l.delayed
   if l.delayed > 0 and delayed > 0 and excess > 0 then
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]

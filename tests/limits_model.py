@@ -81,13 +81,13 @@ class Limiting:
         for name in names:
             self.meter(self.touch(name))
 
-    def exceeded(self, t: Tenant, new: int, delayed: int, size: int, pending: int, has_new: bool, is_more: bool) -> str:
+    def exceeded(self, t: Tenant, new: int, delayed: int, size: int, pending: int) -> str:
         """Say which limit tasks would exceed; `pending` wait already, and `size` bytes will be kept."""
         waiting = len(t.ready) + pending + len(t.delayed)
         excess = {
-            "queued": (waiting + new) * has_new,
-            "stored_bytes": size * is_more,
-            "delayed": (len(t.delayed) + delayed) * bool(delayed),
+            "queued": waiting + new,
+            "stored_bytes": size,
+            "delayed": (len(t.delayed) + delayed) * (delayed > 0),
         }
         return next((name for name, value in excess.items() if 0 < self.limit(t, name) < value), "")
 

@@ -449,7 +449,7 @@ class Model(Scheduling):
         if why_not := self.batches_refuse(tenant, tasks, now) or self.copies_refuse(tasks):
             return [why_not]
         new: dict[str, tuple[Task, dict[str, Any]]] = {}
-        replaced: dict[str, tuple[str, Task, dict[str, Any]]] = {}  # new id -> whom it replaces
+        replaced: list[str] = []  # who holds a key that a new task takes
         holders: dict[str, str] = {}
         t = self.tenants.get(tenant) or Tenant(tenant)
         for id, given in tasks:
@@ -460,18 +460,16 @@ class Model(Scheduling):
             key = given.get("key", "")
             first = holders.get(key) or self.holder(tenant, key, now)
             may_replace = given.get("replace") and key not in holders and first and self.can_be_replaced(first, key)
-            if id in replaced or (id in self.marks and self.marks[id][1].startswith("replaced")):
-                outcomes.append(f"replaced {replaced[id][0]}" if id in replaced else self.marks[id][1])
-            elif id in self.records or id in new or id in self.marks:
+            if id in self.records or id in new or id in self.marks:
                 outcomes.append("duplicate")
             elif 0 < expires_at <= max(start_at, now):
                 outcomes.append("expired")
             elif first and not may_replace:
                 outcomes.append(f"duplicate {first}")
             else:
-                outcomes.append(f"replaced {first}" if first else "ok")
+                outcomes.append("replaced" if first else "ok")
                 if key:
-                    holders[key] = first or id
+                    holders[key] = id
                 attempts = int(given.get("max_attempts", self.settings["max_attempts"]))
                 priority, result_ttl = given.get("priority", 50), given.get("result", 0)
                 asked = (priority, key, result_ttl, given.get("batch", ""), given.get("events", 0))
@@ -480,17 +478,17 @@ class Model(Scheduling):
                 task = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2))
                 task.end_moves, task.created_at = bool(after), now
                 task.webhook, _ = self.receivers(given.get("name", ""))
+                new[id] = task, given
                 if first:
-                    replaced[id] = first, task, given
+                    replaced.append(first)
                 else:
-                    new[id] = task, given
                     new |= self.copies(id, task, given.get("name", ""), known=[*self.records, *self.marks, *new])
-        if (new or replaced) and (which := self.too_much(t, now, [task for task, _ in new.values()], replaced)):
+        if new and (which := self.too_much(t, now, [task for task, _ in new.values()], replaced)):
             return [f"FAIRQ quota_exceeded {which}"]
+        for holder in replaced:
+            self.cancel_one(holder, now)
         for id, (task, given) in new.items():
             self.add(id, task, given.get("period", 0), now)
-        for id, (holder, task, given) in replaced.items():
-            self.replace(id, holder, task, given.get("period", 0), now)
         self.counts["enqueued"] += len(new)
         return outcomes
 
@@ -535,44 +533,18 @@ class Model(Scheduling):
         self.close(now)
         return "ok"
 
-    def too_much(
-        self, t: Tenant, now: float, new: list[Task], replaced: dict[str, tuple[str, Task, dict[str, Any]]]
-    ) -> str:
-        """Say which limit tasks would exceed that are new, or give others their content."""
+    def too_much(self, t: Tenant, now: float, new: list[Task], replaced: list[str]) -> str:
+        """Say which limit new tasks would exceed, with those gone that they replace."""
         if self.is_one_too_many(t.name):
             return "max_tenants"
-        starts = [task.start_at > now for task in new]
-        more = sum(task.size for task in new) + sum(
-            task.size - self.records[h].size for h, task, _ in replaced.values()
-        )
-        delayed = starts.count(True) + sum(
-            task.start_at > now and h not in t.delayed for h, task, _ in replaced.values()
-        )
-        return self.exceeded(t, len(new), delayed, self.bytes_of(t) + more, t.pending, bool(new), bool(new) or more > 0)
+        delayed = sum(task.start_at > now for task in new) - sum(id in t.delayed for id in replaced)
+        more = sum(task.size for task in new) - sum(self.records[id].size for id in replaced)
+        return self.exceeded(t, len(new) - len(replaced), delayed, self.bytes_of(t) + more, t.pending)
 
     def can_be_replaced(self, id: str, key: str) -> bool:
-        """Whether the task that took a key waits; its id may be another task's by now."""
-        return id in self.records and self.records[id].key == key and id not in self.dead and id not in self.leases
-
-    def replace(self, id: str, holder: str, task: Task, window: float, now: float) -> None:
-        """Give a waiting task the content of another one, whose id is remembered."""
-        old, t = self.records[holder], self.touch(task.tenant.name)
-        self.take_out(holder)
-        self.expiring.pop(holder, None)
-        task.tenant, task.batch, task.opened_at = t, old.batch, old.opened_at
-        self.records[holder] = task
-        self.holders[t.name, task.key] = now + window if window else 0, holder
-        if window:
-            self.keep(t, "k", task.key, len(task.key), now + window)
-        if run := self.runs.get(holder):
-            run.uncounted_attempts, run.max_attempts, run.error = run.attempt, task.max_attempts, ""
-        if task.expires_at:
-            self.expiring[holder] = task.expires_at
-        if task.start_at > now:
-            self.put_delayed(t, holder, task.start_at)
-        else:
-            self.put_ready(t, holder)
-        self.mark(id, 0, f"replaced {holder}", now)
+        """Whether the task that took a key waits, in no batch; its id may be another task's by now."""
+        is_waiting = id in self.records and id not in self.dead and id not in self.leases
+        return is_waiting and self.records[id].key == key and not self.records[id].batch
 
     def add(self, id: str, task: Task, window: float, now: float) -> None:
         """Store a new task."""
@@ -760,7 +732,7 @@ class Model(Scheduling):
         run, finished, death = self.runs.get(id), self.marks.get(id), self.dead.get(id)
         if run:
             return "gone" if run.lease == lease and run.state == "settled" else "stale"
-        if finished and not finished[1].startswith("replaced"):
+        if finished:
             return "gone" if finished[0] == lease else "stale"
         if death is None:
             return "gone"

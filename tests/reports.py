@@ -106,7 +106,7 @@ def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, 
         return ("dead", d.tenant.name, d.attempts, d.died_at, d.reason, d.error)
     if id not in model.records:
         _, how = model.marks.get(id, (0, "unknown"))
-        return ("unknown" if how.startswith("replaced") else how, "", 0, 0, "", "")
+        return (how, "", 0, 0, "", "")
     t, run = model.records[id].tenant, model.runs.get(id) or Run(0)
     if id in model.leases:
         return ("leased", t.name, run.attempt, model.leases[id], run.worker, run.error)

@@ -86,7 +86,7 @@ def enqueue(
     dedupe_period
         Time to hold the dedupe key, as 5m, whatever happens to the task (default: until the task ends).
     replace
-        If a task with the dedupe key waits, give it this payload, start, expiry and priority, and print its id.
+        If a task with the dedupe key waits, cancel it, and enqueue this one.
     name
         What kind of task it is; its worker is told (default: none).
     group

@@ -65,7 +65,7 @@ class EnqueuedTask:
     """A task that the service has taken over.
 
     `is_duplicate`: it knew the id already, or another task holds the dedupe key, and then `id` is that one's.
-    `is_replaced`: a waiting task that holds the dedupe key has taken its content; `id` is that one's.
+    `is_replaced`: it took the place of the waiting task that held the dedupe key, which is cancelled.
     Producers get full ids, `<tenant>/<id>`, and name tasks by them.
     """
 

@@ -45,9 +45,7 @@ class UnnamedTaskOptions(TypedDict, total=False):
         Seconds | None,
         "how long the key is held in any case, in seconds or as a timedelta (until it has ended)",
     ]
-    replace: Annotated[
-        bool | None, "the waiting task that has the key takes this one's payload, time, priority and the rest (False)"
-    ]
+    replace: Annotated[bool | None, "the waiting task that has the key is cancelled, and this one has the key (False)"]
     result_ttl: Annotated[
         Seconds | None, "how long what its handler returns is kept, in seconds or as a timedelta (not at all)"
     ]

@@ -126,11 +126,11 @@ class NewTask(NamedTuple):
 
     `payload` is JSON text. Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or
     `expires_at_ms`, likewise, or `expires_after_start_ms` after the start. While another task of the tenant holds
-    `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate; with `replace` that one takes all that
-    this one asks for, if it waits. Its result is kept for `result_ttl_ms`; `events`: what becomes of it is told in its
-    tenant's feed; `batch` is the id of an open batch. Its tenant's groups take turns, by `group_weight`; the group of a
-    batch's task is the batch, unless it names another. Its worker is told its `name`: what kind of task it is; and its
-    `trace`: the span that enqueued it, which the SDK says if tracing is on.
+    `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate; with `replace` that one is cancelled, if
+    it waits in no batch, and this one has the key. Its result is kept for `result_ttl_ms`; `events`: what becomes of it
+    is told in its tenant's feed; `batch` is the id of an open batch. Its tenant's groups take turns, by `group_weight`;
+    the group of a batch's task is the batch, unless it names another. Its worker is told its `name`: what kind of task
+    it is; and its `trace`: the span that enqueued it, which the SDK says if tracing is on.
     """
 
     id: str

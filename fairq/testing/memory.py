@@ -11,7 +11,6 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha1
-from typing import Any
 
 import orjson
 from attrs import define, field
@@ -81,7 +80,6 @@ class MemoryQueue:
     _last_lease: int = field(default=0, init=False)
     _order: int = field(default=0, init=False)  # in a tenant's line: a heap of priority and order; some have expired
     _holders: dict[tuple[str, str], tuple[int, Record]] = field(factory=dict, init=False)  # of dedupe keys; until when
-    _replaced: dict[str, tuple[int, str]] = field(factory=dict, init=False)  # by whom, and when
     _due: list[tuple[int, str, Record]] = field(factory=list, init=False)  # heaps; those that moved on are passed over
     _expiring: list[tuple[int, str, Record]] = field(factory=list, init=False)
 
@@ -91,7 +89,7 @@ class MemoryQueue:
     def enqueue_all(self, now: int, tenant: str, tasks: Sequence[NewTask]) -> list[str]:
         """Store tasks, whose ids are full ones, all or none. Raises: NotFound, BatchClosed."""
         for task in tasks:
-            if task.batch and not self._outcome_of_known(now, task.id):
+            if task.batch and not self._knows(now, task.id):
                 self._check_batch(now, tenant, task.batch)
         keys = set[str]()
         return [self.enqueue(now, tenant, task, keys) for task in tasks]
@@ -103,26 +101,18 @@ class MemoryQueue:
         if batch.state != "open":
             raise BatchClosed("the batch takes no more tasks", field="batch")
 
-    def _outcome_of_known(self, now: int, id: str) -> str:
-        """Say what becomes of a task whose id is known; empty: it is not."""
-        if self._knows(now, id):
-            return "duplicate"
-        if (replaced := self._replaced.get(id)) and self._is_remembered(now, replaced[0]):
-            return f"replaced {replaced[1]}"
-        return ""
-
     def enqueue(self, now: int, tenant: str, task: NewTask, keys: set[str] | None = None) -> str:
         """Store a task, whose id is a full one, and whose batch is open.
 
-        `keys`: dedupe keys that tasks of the same call have taken, whose content later ones of it do not replace.
+        `keys`: dedupe keys that tasks of the same call have taken: later ones of it do not replace these.
         """
         keys = set() if keys is None else keys
         start_at = now + task.delay_ms if task.delay_ms else task.start_at_ms
         expires_at = now + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
         if task.expires_after_start_ms:
             expires_at = (start_at or now) + task.expires_after_start_ms
-        if known := self._outcome_of_known(now, task.id):
-            return known
+        if self._knows(now, task.id):
+            return "duplicate"
         if 0 < expires_at <= max(start_at, now):
             return "expired"
         first = self._holder(now, tenant, task.dedupe_key) if task.dedupe_key else None
@@ -131,10 +121,8 @@ class MemoryQueue:
         attempts = self.settings.max_attempts if task.max_attempts is None else task.max_attempts
         record = Record(task, tenant, attempts, now, start_at, expires_at)
         if first:
-            record = self._renew(self.records[first], record)
-            self._replaced[task.id] = now, first
-        else:
-            self.records.pop(task.id, None)  # of a task that is forgotten
+            self._cancel(now, self.records[first])
+        self.records.pop(task.id, None)  # of a task that is forgotten
         if task.batch:
             record.batch = self.batches[full_id(tenant, task.batch)]
             record.batch.counts["new"] += 1
@@ -145,24 +133,7 @@ class MemoryQueue:
             keys.add(task.dedupe_key)
         self._wait(record, start_at if start_at > now else 0)
         self._follow(now, record.batch)
-        return f"replaced {first}" if first else "ok"
-
-    def _renew(self, record: Record, new: Record) -> Record:
-        """Give a waiting task another one's content and fresh attempts, and take it out of its place."""
-        if record.state == "ready":
-            self._turns.remove(record.tenant)
-        heaps: tuple[list[Any], ...] = (self._lines[record.tenant], self._due, self._expiring)
-        for heap in heaps:
-            heap[:] = [entry for entry in heap if entry[2] is not record]
-            heapq.heapify(heap)
-        if record.batch:
-            record.batch.drop_pending(record)
-        record.task, record.enqueued_at_ms = new.task._replace(id=record.id), new.enqueued_at_ms
-        record.start_at_ms, record.expires_at_ms, record.error = new.start_at_ms, new.expires_at_ms, ""
-        record.max_attempts = new.max_attempts + record.attempt * (new.max_attempts > 0)
-        record.uncounted_attempts = record.attempt
-        record.made.clear()
-        return record
+        return "replaced" if first else "ok"
 
     def _knows(self, now: int, id: str) -> bool:
         record = self.records.get(id)
@@ -181,9 +152,9 @@ class MemoryQueue:
         return record.id if (until > now if until else record.state not in _ENDED) else None
 
     def _may_take(self, tenant: str, dedupe_key: str) -> bool:
-        """Tell whether the task that took a key still waits; its id may be another one's by now."""
+        """Tell whether the task that took a key still waits, in no batch; its id may be another one's by now."""
         _, record = self._holders[tenant, dedupe_key]
-        return record.state in _WAITING and self.records.get(record.id) is record
+        return record.state in _WAITING and not record.batch and self.records.get(record.id) is record
 
     def _wait(self, record: Record, start_at: int) -> None:
         """Have a task wait: for a worker, or for its start."""

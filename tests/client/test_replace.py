@@ -16,21 +16,24 @@ from .harness import working
 from .test_batch import Mill
 
 
-async def test_a_waiting_task_takes_the_new_content(served: Served, ada: fairq.Client) -> None:
+async def test_a_waiting_task_is_cancelled_for_the_new_one(served: Served, ada: fairq.Client) -> None:
     first = await ada.enqueue("emails", "old", dedupe_key="k", delay=3600)
     again = await ada.enqueue("emails", "new", dedupe_key="k", replace=True, delay=1800, expires_in=7200, priority=3)
-    assert (again.id, again.is_replaced, again.is_duplicate, first.is_replaced) == (first.id, True, False, False)
-    state = await first.state()
-    assert (state.state, state.id) == ("delayed", first.id)
-    now = await ada.enqueue("emails", "now", dedupe_key="k", replace=True)
-    assert (now.id, (await first.state()).state) == (first.id, "ready")
+    assert (again.id != first.id, again.is_replaced, again.is_duplicate, first.is_replaced) == (
+        True,
+        True,
+        False,
+        False,
+    )
+    assert ((await first.state()).state, (await again.state()).state) == ("cancelled", "delayed")
+    await ada.enqueue("emails", "now", dedupe_key="k", replace=True)
     mill = Mill(served)
     async with working(mill.app):
         await wait_until(partial(mill.has_run, 1))
         assert mill.ran == ["now"]
         await wait_until(lambda: not mill.running)
     later = await ada.enqueue("emails", "later", dedupe_key="k", replace=True)
-    assert (later.id != first.id, later.is_replaced) == (True, False)
+    assert not later.is_replaced
 
 
 async def test_a_running_task_is_not_replaced(served: Served, ada: fairq.Client) -> None:

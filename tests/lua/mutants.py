@@ -428,33 +428,17 @@ MUTANTS = [
         "  turns.take_out(call, t, asked.priority, group, id)\n  count_ready(call, t, -1)\n",
         "  turns.take_out(call, t, asked.priority, group, id)\n",
     ),
+    Mutant("a task that runs is replaced", "  if run and leases.is_leased(run.state) or asked.key", "  if asked.key"),
+    Mutant("a task of a batch is replaced", " or asked.batch ~= '' then return nil end", " then return nil end"),
     Mutant(
-        "a replaced task keeps its attempts",
-        "run.uncounted_attempts, run.max_attempts, run.expires_at = run.attempt, terms.max_attempts,",
-        "run.max_attempts, run.expires_at = terms.max_attempts,",
-    ),
-    Mutant(
-        "a task that runs is replaced",
-        "  if run and leases.is_leased(run.state) then return nil end\n  local header, bytes",
-        "  local header, bytes",
-    ),
-    Mutant(
-        "a replaced task leaves its batch", "  asked.batch, asked.opened_at = previous.batch, previous.opened_at\n", ""
-    ),
-    Mutant(
-        "a replaced task still expires",
-        "  if found.header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
+        "a replaced task stays",
+        "  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end\n",
         "",
     ),
     Mutant("a wait while a tenant is kept out counts", "d and d.cause ~= 0 and d.since or 0)", "0)"),
     Mutant("a wait for a place in a batch counts", "if b and b.max_running > 0 then return nil end", ""),
-    Mutant(
-        "another task of the holder's id is replaced",
-        "if not found or task_options.of(call, holder).key ~= task.terms.asked.key then",
-        "if not found then",
-    ),
-    Mutant("who replaced is not remembered", "  records.mark_replaced(call, found.task.id, id)\n", ""),
-    Mutant("replaced payloads weigh as before", "new.bytes + #task.payload - found.bytes", "new.bytes"),
+    Mutant("another task of the holder's id is replaced", " or asked.key ~= dedupe_key or", " or"),
+    Mutant("replaced payloads weigh as before", "  new.freed_bytes = new.freed_bytes + bytes", "  new.freed_bytes = 0"),
     Mutant("tasks served from groups stay counted", "        d.grouped = d.grouped - source.taken\n", ""),
     Mutant(
         "a group gives its tasks again",

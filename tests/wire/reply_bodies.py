@@ -49,7 +49,7 @@ def given_in(kind: Any, **changes: Schema) -> Schema:
 
 
 _OUTCOMES = body(outcomes={"type": "array", "items": words(*get_args(Outcome))})
-_SENT = {"type": "string", "pattern": "^(?:ok|expired|refused|duplicate(?: .+)?|replaced .+)$"}
+_SENT = {"type": "string", "pattern": "^(?:ok|expired|refused|duplicate(?: .+)?|replaced)$"}
 _REFUSALS = {
     "type": "object",
     "additionalProperties": {"type": "object", "properties": CODED, "required": ["code", "message"]},

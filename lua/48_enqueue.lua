@@ -1,0 +1,79 @@
+-- The verb `enqueue`.
+--
+-- A task that is enqueued with `replace` takes the place of the waiting task that holds its dedupe key: that one is
+-- cancelled in the same call. One that runs, has ended or is in a batch stays, and the new task is its duplicate.
+
+do
+
+-- The waiting task that holds a dedupe key under this id; nil if there is none: the key may be held for a period beyond
+-- its task, whose id may be that of another one by then.
+local function find_replaced(call, id, dedupe_key)
+  local record = redis.call('HGET', key(call, 'tasks'), id)
+  if not records.is_task(record) or redis.call('HEXISTS', key(call, 'dead'), id) == 1 then return nil end
+  leases.read_runs(call, {id})
+  local run = leases.run_of(call, id)
+  local asked = task_options.of(call, id)
+  if run and leases.is_leased(run.state) or asked.key ~= dedupe_key or asked.batch ~= '' then return nil end
+  return {id = id, record = record, run = run}
+end
+
+-- Checks and decides on a task; returns its outcome.
+local function admit(call, new, id, payload, terms)
+  arrivals.check_batch(call, new.name, terms.asked)
+  arrivals.check_copies(call, terms, payload)
+  local outcome, holder = arrivals.admit(call, new, id, payload, terms)
+  local replaced = holder and terms.replaces and find_replaced(call, holder, terms.asked.key)
+  if not replaced then return outcome end
+  arrivals.replace(call, new, replaced)
+  arrivals.add(call, new, id, payload, terms)
+  return 'replaced'
+end
+
+-- The ids of the tasks in the arguments, of which the last may say who is to hear of them.
+local function read_ids(call, args)
+  local last, ids = arrivals.read_hint(call, args), {}
+  for i = 4, last, 3 do ids[#ids + 1] = args[i] end
+  if #ids == 0 or #ids > TASKS_PER_CALL or last % 3 ~= 0 then refuse('bad_request', 'tasks') end
+  return ids
+end
+
+-- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
+--   keys  1 prefix
+--   argv  1 now  2 random_values  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md),
+--         payload; last of all (may be left out: all servers) who is to hear of them: "covered", nobody, for the caller
+--         claims as many tasks right behind this call; or "wake <server>", that one first
+--         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
+--         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
+--   out   per task (of the first ones, where copies for webhooks or long callbacks of many batches fill the call; the
+--         others are for the next call):
+--         "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
+--         | "duplicate <id>" (another task holds its dedupe key: not stored)
+--         | "replaced" (stored, and the waiting task that held its dedupe key is cancelled)
+--         | "expired" (it would expire before it could start: not stored)
+--   flags none: refused as a whole when the store is full
+function verbs.enqueue(keys, args)
+  local call, new, outcomes = calls.open_made(keys, args), arrivals.new(args[3]), {}
+  local terms = {}  -- by packed options: those of most tasks of a call are the same
+  check_tenant(new.name)
+  local ids = read_ids(call, args)
+  local known, seen = records.of(call, ids), {}
+  for n, id in ipairs(ids) do
+    check_id(id, ID_BYTES)
+    local packed, payload = args[2 + 3 * n], args[3 + 3 * n]
+    terms[packed] = terms[packed] or arrivals.read_options(call, packed)
+    if known[n] or seen[id] then
+      outcomes[n] = 'duplicate'
+    else
+      if arrivals.is_full(call, new) then break end
+      outcomes[n], seen[id] = admit(call, new, id, payload, terms[packed]), true
+    end
+  end
+  if #new.records == 0 then return outcomes end
+  arrivals.check_quotas(call, new)
+  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end
+  arrivals.store(call, new)
+  settlements.close(call)
+  return outcomes
+end
+
+end
