@@ -14,7 +14,6 @@ from fairq.model.simulation.run import Outcome, Played, play
 from fairq.model.simulation.setup import Proposal, Setup, Terms, check_proposal
 from fairq.model.simulation.traffic import Pattern, batch_size
 
-_CLOSE = math.log(1.2)  # waiting times are measured no better than that
 _UNFIT = math.log(2.0)
 _FLOOR_MS = 20.0  # differences below are of no interest
 
@@ -88,7 +87,6 @@ def _terms_of(setup: Setup, name: str) -> Terms:
 
 def _fit(observed: Observed, seed: int) -> tuple[Pattern, Played]:
     """Return the pattern of arrivals and run times under which the model comes closest to the measurements."""
-
     arrivals: dict[str, list[Sequence[int]]] = {}
     for demand in observed.demands:
         arrivals.setdefault(demand.group, []).append(demand.arrivals)
@@ -100,8 +98,6 @@ def _fit(observed: Observed, seed: int) -> tuple[Pattern, Played]:
         misfit = _misfit(observed.measured, played.outcomes)
         if best is None or misfit < best[0]:
             best = misfit, pattern, played
-        if misfit <= _CLOSE:
-            break
     assert best is not None
     return best[1:]
 

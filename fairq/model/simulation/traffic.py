@@ -59,14 +59,15 @@ def arrival_times(demand: Demand, step_ms: float, pattern: Pattern, factor: floa
     """Yield when each task comes, in order of intervals, ms from the beginning; negative: it waits already."""
     for n in range(demand.waiting):
         yield -demand.waited_ms * (1 - n / demand.waiting)
-    owed, size = 0.0, pattern.batches.get(demand.group, 1)
+    owed, size, whole_ms = 0.0, pattern.batches.get(demand.group, 1), step_ms * len(demand.arrivals)
     for number, count in enumerate(demand.arrivals):
         owed += count * factor
         whole, begins = int(owed + 1e-9), number * step_ms
         owed -= whole
         batches = max(1, round(whole / size))
         for n in range(batches):
-            at = max(0.0, begins + source.random() * step_ms - source.random() * FLUSH_MS)
+            at = begins + source.random() * step_ms - source.random() * FLUSH_MS
+            at %= whole_ms  # what came before the beginning comes at the end
             yield from (at for _ in range(whole * n // batches, whole * (n + 1) // batches))
 
 
