@@ -223,7 +223,7 @@ def test_tasks_with_a_start_time_come_when_they_may_start() -> None:
 
 
 def test_attempts_after_failures_are_no_tasks_of_their_own() -> None:
-    (dying,) = told(series("a", [40, 0], [100, 100], done=0, failed=200)).demands
+    (dying,) = told(series("a", [0, 40, 0], [0, 100, 100], done=0, failed=200)).demands
     assert (sum(dying.arrivals), dying.fails) == (40, 1.0)
     (rejected,) = told(series("a", [100, 100], [100, 100], done=100, failed=100)).demands
     assert (sum(rejected.arrivals), rejected.fails) == (200, 0.0)
