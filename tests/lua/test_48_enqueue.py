@@ -19,7 +19,8 @@ def replace(queue: Queue, id: str, payload: bytes = b"new", **asked: Any) -> str
 
 @pytest.mark.parametrize("place", ["ready", "delayed", "grouped", "retried"])
 def test_a_waiting_task_is_cancelled_wherever_it_waits(queue: Queue, place: str) -> None:
-    asked: dict[str, Any] = {"delayed": {"delay": 100}, "grouped": {"group": "g"}}.get(place, {})
+    of_place: dict[str, dict[str, Any]] = {"delayed": {"delay": 100}, "grouped": {"group": "g"}}
+    asked = of_place.get(place, {})
     queue.enqueue("ada", "a", key="k", expires_in=5000, payload=LONG, events=1, **asked)
     if place == "retried":
         queue.end("nack", queue.claim(1)[0], 0, "bad")
