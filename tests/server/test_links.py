@@ -272,7 +272,8 @@ async def test_a_link_to_a_queue_that_is_being_deleted_arrives_when_it_is_made_a
         store = served.app.store
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await ada.enqueue("next", ["old"])
-            await store.connection.call(*_fcall("block_queue", "next", 1, 1))
+            await store.connection.call("MSET", *(word for n in range(1000) for word in (f"other:{n}", "")))
+            await store.connection.call(*_fcall("delete_queue", "next", "any"))
             await worker.attach("q", credit=1)
             await worker.settle("q", "ack", await leased(worker, ada), links=[LINK])
 

@@ -129,6 +129,7 @@ async def test_a_deletion_that_was_broken_off_bars_the_queue_until_another_finis
     async with opened(store_url, 2, quota=100) as (one, two):
         await put(one, *(f"a-{n}" for n in range(300)), priority=3)
         await two.set_weight("other", "ada", 1)
+        redis_client.mset({f"fq:{{other/0}}{n}": "" for n in range(1000)})  # the deletion does not end at once
         lease = (await one.claim(Q, "w", 1)).leases[0]
         with pytest.raises(NotEmpty, match="queue emails is not empty: 299 ready, 1 leased"):
             await one.registry.delete(Q, purge=False)
