@@ -166,6 +166,25 @@ async def test_who_ends_a_deletion_that_others_have_ended_touches_no_queue_made_
         assert (await one.queues(), (await one.queue(Q)).ready) == ([Q], 1)
 
 
+async def test_what_is_left_of_a_deletion_whose_server_died_at_its_end_goes_with_the_next(store_url: str) -> None:
+    async with opened(store_url, 2, quota=1) as (one, two):
+        await put(one, "a")
+        call = one.registry.call
+
+        async def die(prefix: str, verb: str, *args: object) -> object:
+            if verb == "remove_queue":
+                raise trio.BrokenResourceError
+            return await call(prefix, verb, *args)
+
+        one.registry.call = die
+        with pytest.raises(trio.BrokenResourceError):
+            await one.registry.delete(Q, purge=True)
+        assert await two.queues() == [Q]
+        assert (await two.registry.delete(Q, purge=False)).outcome == "ok"
+        assert (await two.registry.delete(Q, purge=False)).outcome == "gone"
+        assert await put(two, "a", queue="other") == ["ok"], "its quota was given back"
+
+
 async def test_an_empty_queue_goes_and_its_maker_may_make_another(store_url: str) -> None:
     async with opened(store_url, 1, quota=1) as (store,):
         await put(store, "a", result_ttl_ms=3_600_000)
