@@ -11,7 +11,7 @@ do
 local LOOKED = 250   -- tasks that one call looks at, more or less
 local STEPS = 10     -- parts of places that it looks at
 local NAMES = 20     -- batches or groups that are read at once
-local BACK = 1000     -- entries of a list, among which the one met last is looked for
+local BACK = 1000     -- entries of a list, in which the one met last is looked for; LOOKED more ahead
 local DELAYED, PENDING, READY, GROUPS = 0, 1, 2, 3  -- stages; 2 * priority more for the last two
 
 local function scan(command, at, cursor, count)
@@ -60,7 +60,7 @@ end
 -- Where the walk goes on in a list: behind the entry that it met last, which was at `place` and may have moved.
 local function place_behind(list, place, last)
   local first = math.max(0, place - BACK)
-  local page = place > 0 and redis.call('LRANGE', list, first, place - 1) or {}
+  local page = place > 0 and redis.call('LRANGE', list, first, place + LOOKED) or {}
   for i = #page, 1, -1 do
     if page[i] == last then return first + i end
   end
