@@ -12,7 +12,7 @@
 
 do
 
-local KEYS_PER_CALL = 300
+local KEYS_PER_CALL = 150
 local HAS_SOMETHING = {'tenants', 'tasks', 'limits', 'opening_hours', 'webhooks'}  -- all else belongs to a tenant
 local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
 local HISTORY = {'history:10', 'history:60', 'history:900', 'history_last'}

@@ -213,7 +213,7 @@ def test_a_call_deletes_a_bounded_number_of_keys(queue: Queue) -> None:
     before, what = queue.client.dbsize(), "any"
     while queue.call("delete_queue", what)[0] == b"more":
         left, what = queue.client.dbsize(), "begun"
-        assert before - left <= 400
+        assert before - left <= 200
         before = left
     assert kinds(queue) == set()
 
