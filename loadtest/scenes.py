@@ -166,11 +166,7 @@ async def crowd(p: Probe) -> None:
     await p.measure(
         "repair", f"the longest slice, {where}", Q, ("",), calls=100_000, rounds=1, until=lambda r: r[0] == b"done"
     )
-    await p.call("block_queue", Q, 1, 1)
-    await p.measure(
-        "empty_queue", f"the longest slice, {where}", Q, calls=100_000, rounds=1, until=lambda r: r == b"done"
-    )
-    await p.measure("drop_queue", where, Q, rounds=1)
+    await deleting(p, f"the longest slice, {where}")
 
 
 def _claim(count: Iterator[int], limit: int) -> Prepare:
@@ -319,9 +315,13 @@ async def features(p: Probe) -> None:
     await p.measure(
         "repair", "the longest slice of this", Q, ("",), calls=100_000, rounds=1, until=lambda r: r[0] == b"done"
     )
-    await p.call("block_queue", Q, 1, 1)
+    await deleting(p, "the longest slice of this")
+
+
+async def deleting(p: Probe, what: str) -> None:
+    """Delete the queue."""
     await p.measure(
-        "empty_queue", "the longest slice of this", Q, calls=100_000, rounds=1, until=lambda r: r == b"done"
+        "delete_queue", what, Q, ("any",), calls=100_000, rounds=1, until=lambda r: r[0] in (b"ok", b"gone")
     )
 
 
@@ -688,13 +688,9 @@ async def one_tenant(p: Probe) -> None:
     await p.measure("begin_change", "one", keys.AUDIT, change)
     await p.measure("end_change", "one", keys.AUDIT, ("0-0", 0, "x" * 2_000, *change))
     await p.measure("forget_queue", f"only asked, {where}", Q, (0, 0, "", 0))
-    await p.measure("block_queue", where, Q, (1, 1), rounds=1)
-    await p.measure(
-        "empty_queue", f"the longest slice, {where}", Q, calls=100_000, rounds=1, until=lambda r: r == b"done"
-    )
     entry = await p.command("HGET", keys.QUEUES, Q)
+    await deleting(p, f"the longest slice, {where}")
     await p.measure("remove_queue", where, keys.REGISTRY, (Q, entry), rounds=1)
-    await p.measure("drop_queue", where, Q, rounds=1)
 
 
 async def webhooks(p: Probe) -> None:

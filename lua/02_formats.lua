@@ -40,7 +40,7 @@
 --: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 secrets:rest
 --: LINK queue:t1 id:t1 options:t2 size:I
 --: OUTBOX attempts:I written_at:d origin:t1 tenant:t1 queue:t1 id:t1 options:t2 payload:rest
---: QUIET since:d epoch:I delivered:d done:d
+--: QUIET since:d books:rest
 --: SLOT number:d enqueued:I done:I dead:I expired:I cancelled:I lost:I
 --: SLOT_ROW enqueued:I started:I done:I failed:I delivered:d entitled:d name:t1 waits:t2
 --: TOTALS enqueued:d done:d dead:d expired:d cancelled:d delivered:d entitled:d numbers:d

@@ -168,6 +168,12 @@ function calls.open_made(keys, args)
   return call
 end
 
+-- The store's run id: cursors are good for one life of one store. Empty where its user may not ask.
+function calls.life_of_store()
+  local told = redis.pcall('INFO', 'server')
+  return type(told) == 'string' and told:match('run_id:(%w+)') or ''
+end
+
 -- Whether the call has read so many bytes of batches (each may have long callbacks) and of links' payloads that it
 -- leaves the rest to the next one. It may read one more.
 function calls.is_full(call)

@@ -11,7 +11,7 @@ do
 local LOOKED = 250   -- tasks that one call looks at, more or less
 local STEPS = 10     -- parts of places that it looks at
 local NAMES = 20     -- batches or groups that are read at once
-local PAGES_BACK = 8  -- of a list, in which the entry met last is looked for
+local BACK = 1000     -- entries of a list, in which the one met last is looked for; LOOKED more ahead
 local DELAYED, PENDING, READY, GROUPS = 0, 1, 2, 3  -- stages; 2 * priority more for the last two
 
 local function scan(command, at, cursor, count)
@@ -20,17 +20,14 @@ local function scan(command, at, cursor, count)
   return page[1], page[2]
 end
 
--- The members of a part of a sorted set; returns whether it was the last one.
-local function scan_set(walk, at, ids)
-  local next_cursor, page = scan('ZSCAN', at, walk.inner, LOOKED)
-  for i = 1, #page, 2 do ids[#ids + 1] = page[i] end
-  walk.inner = next_cursor
-  return next_cursor == '0'
+local function go_to(walk, stage)
+  walk.stage, walk.outer, walk.name, walk.inner = stage, '0', '', '0'
 end
 
 -- The next of the batches or groups that have tasks of the tenant, in one order whichever call asks; and the cursor
--- behind them.
-local function names_of(call, walk, stage)
+-- behind them. Delayed tasks are in a set without a name.
+local function names_of(walk, stage)
+  if not stage.command then return {''}, '0' end
   local names = {}
   local next_cursor, page = scan(stage.command, stage.at, walk.outer, NAMES)
   for i = 1, #page, 2 do
@@ -42,29 +39,28 @@ local function names_of(call, walk, stage)
   return names, next_cursor
 end
 
--- Some ids of the sets that a hash, or a sorted set, names; returns whether they were the last ones.
-local function scan_sets(call, walk, stage, ids)
-  local names, next_cursor = names_of(call, walk, stage)
+-- Some ids of the sorted sets of a stage; returns whether they were the last ones.
+local function scan_sets(walk, stage, ids)
+  local names, next_outer = names_of(walk, stage)
   for i, name in ipairs(names) do
-    if name ~= walk.name then walk.name, walk.inner = name, '0' end
-    if not scan_set(walk, stage.set_of(name), ids) then return false end
-    if #ids >= LOOKED and names[i + 1] then
-      walk.name, walk.inner = names[i + 1], '0'
+    local cursor, page = scan('ZSCAN', stage.set_of(name), name == walk.name and walk.inner or '0', LOOKED)
+    for at = 1, #page, 2 do ids[#ids + 1] = page[at] end
+    local is_end = cursor == '0'
+    if not is_end or #ids >= LOOKED and names[i + 1] then
+      walk.name, walk.inner = is_end and names[i + 1] or name, cursor
       return false
     end
   end
-  walk.outer, walk.name, walk.inner = next_cursor, '', '0'
-  return next_cursor == '0'
+  walk.outer, walk.name, walk.inner = next_outer, '', '0'
+  return next_outer == '0'
 end
 
 -- Where the walk goes on in a list: behind the entry that it met last, which was at `place` and may have moved.
 local function place_behind(list, place, last)
-  if place == 0 or redis.call('LINDEX', list, place - 1) == last then return place end
-  for first = place, math.max(place - PAGES_BACK * LOOKED, 1 - LOOKED), -LOOKED do
-    local page = redis.call('LRANGE', list, math.max(first, 0), first + LOOKED - 1)
-    for i = #page, 1, -1 do
-      if page[i] == last then return math.max(first, 0) + i end
-    end
+  local first = math.max(0, place - BACK)
+  local page = place > 0 and redis.call('LRANGE', list, first, place + LOOKED) or {}
+  for i = #page, 1, -1 do
+    if page[i] == last then return first + i end
   end
   return 0
 end
@@ -78,17 +74,17 @@ local function scan_list(walk, list, ids)
   return #page < LOOKED
 end
 
--- The places where tasks of the tenant wait, in the order of the walk.
+-- The places where tasks of the tenant wait, in the order of the walk: a list, or sorted sets and where their names are.
 local function stages_of(call, t)
   local d = accounts.details_of(call, t)
-  local stages = {{number = DELAYED, at = key(call, 'delayed:' .. t.name), look = scan_set}}
+  local stages = {{number = DELAYED, set_of = function() return key(call, 'delayed:' .. t.name) end}}
   if d.pending > 0 then
     stages[2] = {number = PENDING, command = 'HSCAN', at = key(call, 'batches'),
       name_of = function(id, packed) return BATCH.unpack(packed).tenant == t.name and id end,
       set_of = function(id) return key(call, 'pending:' .. id) end}
   end
   for _, priority in ipairs(priorities.of(call, t)) do
-    stages[#stages + 1] = {number = READY + 2 * priority, at = priorities.list(call, t, priority), look = scan_list}
+    stages[#stages + 1] = {number = READY + 2 * priority, list = priorities.list(call, t, priority)}
     if d.grouped > 0 then
       stages[#stages + 1] = {number = GROUPS + 2 * priority, command = 'ZSCAN',
         at = priorities.turns(call, t, priority),
@@ -101,8 +97,8 @@ end
 
 local function read_walk(call, args)
   local older = check_whole(args[5], 'older_than_ms', 0, HORIZON_MS)
-  local walk = {until_ms = math.max(0, call.now - older), stage = DELAYED, outer = '0', name = '', inner = '0',
-    error = args[6], has_age = older > 0, bytes = 0}
+  local walk = {until_ms = math.max(0, call.now - older), error = args[6], has_age = older > 0, bytes = 0}
+  go_to(walk, DELAYED)
   if args[4] == '' then return walk end
   local until_ms, stage
   until_ms, stage, walk.outer, walk.inner, walk.name = args[4]:match('^(%d+) (%d+) (%d+) (%d+) (.*)$')
@@ -115,13 +111,13 @@ end
 local function look(call, walk, t)
   local ids, steps = {}, 0
   for _, stage in ipairs(stages_of(call, t)) do
-    if stage.number > walk.stage then walk.stage, walk.outer, walk.name, walk.inner = stage.number, '0', '', '0' end
+    if stage.number > walk.stage then go_to(walk, stage.number) end
     while stage.number == walk.stage do
       if steps == STEPS or #ids >= LOOKED or walk.bytes >= PAGE_BYTES then return ids end
       local is_end
-      if stage.look then is_end = stage.look(walk, stage.at, ids) else is_end = scan_sets(call, walk, stage, ids) end
+      if stage.list then is_end = scan_list(walk, stage.list, ids) else is_end = scan_sets(walk, stage, ids) end
+      if is_end then go_to(walk, stage.number + 0.5) end
       steps = steps + 1
-      if is_end then walk.stage, walk.outer, walk.name, walk.inner = walk.stage + 0.5, '0', '', '0' end
     end
   end
   walk.stage = false

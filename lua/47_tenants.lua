@@ -72,13 +72,10 @@ end
 
 -- Whether nothing has become of the tenant for so long; if that is not known, it is noted from now on.
 local function is_quiet(call, t, for_ms)
-  local books, packed = accounts.books_of(call, t), redis.call('HGET', key(call, 'quiet'), t.tag)
+  local packed = redis.call('HGET', key(call, 'quiet'), t.tag)
   local noted = packed and QUIET.unpack(packed)
-  if noted and noted.delivered == books.delivered and noted.done == books.done and noted.epoch == books.epoch then
-    return noted.since + for_ms <= call.sure
-  end
-  redis.call('HSET', key(call, 'quiet'), t.tag, QUIET.pack({since = call.now, epoch = books.epoch,
-    delivered = books.delivered, done = books.done}))
+  if noted and noted.books == t.books then return noted.since + for_ms <= call.sure end
+  redis.call('HSET', key(call, 'quiet'), t.tag, QUIET.pack({since = call.now, books = t.books}))
   return false
 end
 

@@ -16,23 +16,19 @@ end
 -- add_queue(keys, argv): note that a queue is made.
 --   keys  1 prefix of the registry
 --   argv  1 now  2 random_values  3 queue  4 maker (a tenant; empty: an operator)  5 how many queues it may have made
---         (empty: any number)  6 whether the queue has no record (0, 1; may be left out: 0): it is made now, so
---         `remove_queue` no longer takes the entry that it may still have
---   out   "ok" | "known" (unchanged, but for the time in the entry of a queue without a record). Refused with
---         `quota_exceeded queues` where the maker has made as many already.
+--         (empty: any number)
+--   out   "ok" | "known" (by its maker until now). Refused with `quota_exceeded queues` where the maker has made as
+--         many already. The entry has a time of its own in any case: `remove_queue` leaves it if it was told another.
 --   flags none: refused when the store is full
 function verbs.add_queue(keys, args)
   local call, queue, maker = open_registry(keys, args), args[3], args[4]
   local quota = args[5] == '' and math.huge or check_whole(args[5], 'quota', 0, MAX_QUOTA)
-  local is_anew = check_whole(args[6] or 0, 'anew', 0, 1) == 1
   if maker ~= '' then check_tenant(maker) end
   if #queue > 63 or not queue:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'queue') end
   local entry = redis.call('HGET', key(call, 'names'), queue)
   if entry then
     local made_at, by = entry:match('^(%d+)( .*)$')
-    if is_anew then
-      redis.call('HSET', key(call, 'names'), queue, text(math.max(call.now, tonumber(made_at) + 1)) .. by)
-    end
+    redis.call('HSET', key(call, 'names'), queue, text(math.max(call.now, tonumber(made_at) + 1)) .. by)
     return 'known'
   end
   if maker ~= '' then

@@ -17,12 +17,6 @@ do
 
 local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtual time that they have
 
--- The store's run id; empty where its user may not ask.
-local function life_of_store()
-  local told = redis.pcall('INFO', 'server')
-  return type(told) == 'string' and told:match('run_id:(%w+)') or ''
-end
-
 -- Blocks the queue, and sets all that it counts to zero.
 local function clear(call)
   local q, hours = call.queue, redis.call('HGET', key(call, 'opening_hours'), '')
@@ -39,7 +33,7 @@ end
 -- How far the repair is: {number, life, level, step, cursor}; begins it, or begins it anew.
 local function load(call)
   local found = redis.call('HMGET', key(call, 'repair'), 'number', 'life', 'level', 'step', 'cursor', 'is_open')
-  local life, q = life_of_store(), call.queue
+  local life, q = calls.life_of_store(), call.queue
   local state = {number = tonumber(found[1] or call.now), life = life, level = found[3] or text(q.level),
     step = tonumber(found[4] or 1), cursor = found[5] or '0'}
   if found[2] ~= life or found[6] ~= '0' or q.blocked < BLOCKED_REPAIR then

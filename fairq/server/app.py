@@ -145,7 +145,7 @@ class App:
         if channel == keys.WORKERS and message:
             self.worker_registry.on_announcement(message)
         if channel == keys.DELETED and message:
-            self.forget(*message.split(" ", 1))
+            self.forget(message)
         queues = self._channels.values() if not channel else filter(None, [self._channels.get(channel)])
         for queue in list(queues):
             if dispatcher := self.dispatchers.get(queue):
@@ -181,15 +181,14 @@ class App:
                 if not unmade:
                     del self._unmade[whose]
 
-    def forget(self, what: str, queue: str) -> None:
-        """Forget a queue whose deletion has begun or ended; its workers stay attached, and get no tasks."""
+    def forget(self, queue: str) -> None:
+        """Forget a queue that is being deleted; its workers stay attached, and get no tasks."""
         self.store.registry.forget(queue)
         self.ticker.forget(queue)
         self.recorder.forget(queue)
         if dispatcher := self.dispatchers.get(queue):
             dispatcher.forget()
-            if what == keys.DELETION_BEGUN:  # leases held after the end belong to a new queue of that name
-                dispatcher.stop_all()
+            dispatcher.stop_all()
             if not dispatcher.capacity.workers:
                 dispatcher.stop_claiming()
                 del self.dispatchers[queue]

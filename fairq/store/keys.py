@@ -7,8 +7,7 @@ from hashlib import sha256
 REGISTRY = "fq:{queues}"  # the prefix of the registry of queues: KEYS[1] of its functions
 QUEUES = REGISTRY + ":names"  # hash: queue name -> when it was made, and by which tenant
 QUEUES_BEFORE_5 = "fq:queues"  # set of queue names, in data of versions before 5
-DELETED = "fq:deleted"  # channel: `begun` or `ended`, a space, and the name of a queue
-DELETION_BEGUN, DELETION_ENDED = "begun", "ended"
+DELETED = "fq:deleted"  # channel: the name of a queue
 AUDIT = "fq:{audit}"  # the prefix of the audit of what operators change: KEYS[1] of its functions
 TENANTS_AUDIT = "fq:{audit-of-tenants}"  # the same of what tenants set
 TOKENS = "fq:tokens"  # hash: token id -> JSON

@@ -2,7 +2,7 @@
 
 A queue is made by the first call that puts something into it. This server remembers which queues exist, so that it asks
 the store once. If another server has deleted the queue meanwhile, the store refuses the call. An operator deletes a
-queue (lua/78_delete.lua), or servers remove one that nobody uses (82_forget.lua).
+queue or servers remove one that nobody uses (both: lua/78_delete.lua).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Registry:
             return
         is_new = not await self.exists(queue)
         if is_new or is_unmade:
-            await self._add(queue, maker, self.quota if maker else None, is_unmade=is_unmade)
+            await self._add(queue, maker, self.quota if maker else None)
             await self.call(keys.queue_prefix(queue), "make_queue")
             await self._add(queue, maker, None)  # it may have been deleted in between
         if len(self.known) >= MAX_KNOWN:
@@ -81,13 +81,10 @@ class Registry:
         """Whether there is such a queue; works on a full store."""
         return queue in self.known or bool(await self.connection.call("HEXISTS", keys.QUEUES, queue))
 
-    async def _add(self, queue: str, maker: str, quota: int | None, *, is_unmade: bool = False) -> None:
-        """Add a queue to the registry, unless it is there. Raises: QuotaExceeded.
-
-        `is_unmade`: an entry that is there is renewed: the server that forgets the queue then leaves it.
-        """
+    async def _add(self, queue: str, maker: str, quota: int | None) -> None:
+        """Add a queue to the registry, or renew its entry, which who ends the queue leaves. Raises: QuotaExceeded."""
         try:
-            await self.call(keys.REGISTRY, "add_queue", queue, maker, "" if quota is None else quota, int(is_unmade))
+            await self.call(keys.REGISTRY, "add_queue", queue, maker, "" if quota is None else quota)
         except QuotaExceeded:
             message = f"tenant {maker} has reached its limit of {quota} queues: queue {queue} was not made"
             raise QuotaExceeded(message, field="queues") from None
@@ -114,12 +111,10 @@ class Registry:
 
         `entry`: its entry in the registry, read before.
         """
-        await self._tell(keys.DELETION_ENDED, queue)  # before it can be made anew
-        if not await self._forget_record(queue, entry, idle_ms, is_meant=True):
-            return False
-        await self.call(keys.REGISTRY, "remove_queue", queue, entry)
-        await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)  # to workers that have just come
-        return True
+        await self._tell(queue)  # before it can be made anew
+        if is_idle := await self._forget_record(queue, entry, idle_ms, is_meant=True):
+            await self._remove(queue, entry)
+        return is_idle
 
     async def _forget_record(self, queue: str, entry: bytes, idle_ms: int, *, is_meant: bool) -> bool:
         now_ms, made_at_ms = round(time.time() * 1000), _maker(entry).made_at_ms
@@ -134,25 +129,28 @@ class Registry:
         """
         deadline, prefix = trio.current_time() + seconds, keys.queue_prefix(queue)
         entry = await self.connection.call("HGET", keys.QUEUES, queue)
-        outcome, *pairs = await self.call(prefix, "block_queue", int(purge), int(entry is not None))
+        outcome, *pairs = await self.call(prefix, "delete_queue", "any" if purge else "empty")
         contents = {name.decode(): count for name, count in zip(pairs[::2], pairs[1::2], strict=True)}
         if outcome == b"not_empty":
             what = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in contents.items() if count)
             raise NotEmpty(f"queue {queue} is not empty: {what}", field="purge")
-        if outcome == b"gone":
+        if outcome == b"gone" and entry is None:
             return Deletion("gone", {})
-        await self._tell(keys.DELETION_BEGUN, queue)
-        while (outcome := await self.call(prefix, "empty_queue")) == b"more":
+        await self._tell(queue)
+        while outcome == b"more":
             if trio.current_time() >= deadline:
                 return Deletion("more", contents)
-        if outcome == b"done":  # else another caller has finished it
-            if entry is not None:
-                await self.call(keys.REGISTRY, "remove_queue", queue, entry)
-            await self._tell(keys.DELETION_ENDED, queue)  # before the queue can be made again
-            await self.call(prefix, "drop_queue")
+            outcome, *_ = await self.call(prefix, "delete_queue", "begun")
+        if entry is not None:
+            await self._remove(queue, entry)
         return Deletion("ok", contents)
 
-    async def _tell(self, what: str, queue: str) -> None:
+    async def _remove(self, queue: str, entry: bytes) -> None:
+        """Remove a queue that has ended; one that was made anew since stays, since its entry is another one."""
+        await self.call(keys.REGISTRY, "remove_queue", queue, entry)
+        await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)  # to workers that wait for it
+
+    async def _tell(self, queue: str) -> None:
         """Tell all servers to forget a queue; the message may be lost."""
         self.forget(queue)
-        await self.connection.call("PUBLISH", keys.DELETED, f"{what} {queue}")
+        await self.connection.call("PUBLISH", keys.DELETED, queue)

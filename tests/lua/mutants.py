@@ -1193,17 +1193,11 @@ MUTANTS = [
     ),
     Mutant("the number of slots is not kept", "  q.slots = slots\n", ""),
     # Found in queues that are emptied, and forgotten.
-    Mutant("a queue is forgotten with what it has", "are_default(q) and not deletion.has_keys(call)", "are_default(q)"),
-    Mutant(
-        "a queue is forgotten with its settings", "q.blocked == 0 and settings.are_default(q) and", "q.blocked == 0 and"
-    ),
-    Mutant("a paused queue is forgotten", "return q.blocked == 0 and settings", "return settings"),
-    Mutant("a queue is forgotten at once", "math.max(call.queue.now, made_at) + for_ms", "made_at + for_ms"),
-    Mutant(
-        "a forgotten queue keeps its record",
-        "if is_meant then\n    deletion",
-        "if false then\n    deletion",
-    ),
+    Mutant("a queue is forgotten with what it has", "\n      or redis.call('EXISTS', unpack(has)) > 0 then", " then"),
+    Mutant("a queue is forgotten with its settings", " or not settings.are_default(q)\n", "\n"),
+    Mutant("a paused queue is forgotten", "> call.sure or q.blocked > 0 or not", "> call.sure or not"),
+    Mutant("a queue is forgotten at once", "math.max(q.now, made_at) + for_ms", "made_at + for_ms"),
+    Mutant("a forgotten queue keeps its record", "unlink(call, {'queue', unpack(HISTORY)})", "unlink(call, HISTORY)"),
     # Found in outboxes.
     Mutant("a link is not kept", "    if not admit(call, t, link) then send(call, t, origin, link) end\n", ""),
     Mutant("a link to this queue waits too", "if not admit(call, t, link) then send", "if true then send"),

@@ -227,10 +227,7 @@ def test_a_deleted_queue_leaves_nothing_of_its_groups(queue: Queue) -> None:
     for priority in (50, 7):
         put(queue, "a", 3, priority=priority)
         put(queue, "b", 3, priority=priority)
-    assert queue.call("block_queue", 1, 1)[0] == b"ok"
-    while queue.call("empty_queue") != b"done":
-        pass
-    queue.call("drop_queue")
+    assert queue.call("delete_queue", "any")[0] == b"ok"
     assert list(queue.client.scan_iter("*")) == []
 
 

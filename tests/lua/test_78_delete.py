@@ -18,7 +18,6 @@ KEYS = (Path(fairq.__file__).parent / "lua" / "KEYS.md").read_text()
 KINDS = set(re.findall(r"^\| `([a-z_]+)[:`]", KEYS[: KEYS.index("## Keys of the service")], re.MULTILINE)) | {
     "progress"
 }
-BARE = {"queue", "test", "deleting"}  # what stays until the end
 DAY_MS = 86_400_000
 TIMING = b"any bytes"
 PUTS_IN = {
@@ -80,60 +79,33 @@ def fill(queue: Queue) -> None:
     queue.client.zadd(queue.key("repair:tasks:ada"), {"lost": 1})
     queue.client.zadd(queue.key("repair:delayed:ada"), {"lost": 1})
     queue.call("add_history", 0, "ada", 1, 1, 0, b"")
-    queue.client.set(queue.key("deleting"), "runs 0")  # a search was broken off
+    queue.client.set(queue.key("deleting"), "x 0")  # a search was broken off
 
 
-def empty(queue: Queue) -> int:
-    """Delete what a blocked queue holds; returns in how many slices."""
-    slices = 1
-    while queue.call("empty_queue") == b"more":
-        slices += 1
-    return slices
+def crowd(queue: Queue) -> None:
+    """Give the store so many other keys that no deletion ends with its first call."""
+    queue.client.mset({f"fq:{{other/0}}:{n}": "" for n in range(1000)})
+
+
+def delete(queue: Queue, what: str = "any") -> int:
+    """Delete a queue; returns in how many calls."""
+    calls = 1
+    while (outcome := queue.call("delete_queue", what)[0]) == b"more":
+        what, calls = "begun", calls + 1
+    assert outcome == b"ok"
+    return calls
 
 
 def test_every_kind_of_key_is_made_and_none_is_left(queue: Queue) -> None:
     fill(queue)
     assert kinds(queue) == KINDS, "fill() makes a key of each kind in KEYS.md"
+    crowd(queue)
     other = Queue(queue.client, "fq:{mail-2/0}")
     other.enqueue("ada", "a", result=1000)
     left = snapshot(other)
-    assert queue.call("block_queue", 1, 1)[0] == b"ok"
-    assert empty(queue) > 4
-    assert kinds(queue) == BARE
-    assert queue.call("drop_queue") == b"ok"
+    assert delete(queue) > 3
     assert kinds(queue) == set()
-    assert snapshot(other).keys() == {name for name in left if name.startswith(b"fq:{mail-2/0}")}
-
-
-def test_what_is_named_is_found_without_a_search(queue: Queue) -> None:
-    """Without kept results and held keys only the names are walked: the search is no net for forgotten kinds."""
-    fill(queue)
-    queue.client.delete(queue.key("result:kept"), queue.key("result:held-key"), queue.key("unique:ada:k"))
-    queue.client.delete(queue.key("deleting"))
-    queue.advance(11 * DAY_MS)  # no result is kept any more
-    queue.call("block_queue", 1, 1)
-    empty(queue)
-    assert {kind for kind in kinds(queue) if kind != "done"} == BARE  # of days ago: no tick came
-
-
-def test_done_ids_of_the_last_minutes_are_deleted(queue: Queue) -> None:
-    queue.enqueue("ada", "a", "b")
-    queue.end("ack", queue.claim()[0])
-    queue.advance(60_000)
-    queue.end("ack", queue.claim()[0])
-    queue.call("block_queue", 0, 1)
-    queue.advance(119_999)
-    empty(queue)
-    assert kinds(queue) == BARE
-
-
-def test_done_ids_of_before_the_clock_went_back_are_deleted(queue: Queue) -> None:
-    queue.enqueue("ada", "a")
-    queue.end("ack", queue.claim()[0])
-    queue.advance(-600_000)
-    queue.call("block_queue", 0, 1)
-    empty(queue)
-    assert kinds(queue) == BARE
+    assert snapshot(other).keys() == {name for name in left if not name.startswith(queue.key("").encode())}
 
 
 def test_nothing_is_put_into_a_queue_that_was_not_made(queue: Queue) -> None:
@@ -165,12 +137,11 @@ HOLDS: dict[str, Callable[[Queue], object]] = {
 def test_what_a_queue_holds_is_named_and_it_stays(queue: Queue, what: str) -> None:
     HOLDS[what](queue)
     before = snapshot(queue)
-    outcome, *pairs = queue.call("block_queue", 0, 1)
+    outcome, *pairs = queue.call("delete_queue", "empty")
     counts = dict(zip(pairs[::2], pairs[1::2], strict=True))
     assert (outcome, counts[what.encode()]) == (b"not_empty", 1)
     assert {name.decode() for name in counts} == set(HOLDS)
-    assert snapshot(queue) == before
-    assert queue.call("empty_queue") == queue.call("drop_queue") == b"gone"
+    assert queue.call("delete_queue", "begun") == [b"gone"]
     assert snapshot(queue) == before
 
 
@@ -179,26 +150,23 @@ def test_an_empty_queue_is_deleted_without_purge(queue: Queue) -> None:
     queue.end("ack", queue.claim()[0])
     queue.open_batch("b")
     queue.call("close_batch", "b")
-    assert queue.call("block_queue", 0, 1)[0] == b"ok"
-    empty(queue)
-    assert queue.call("drop_queue") == b"ok"
+    delete(queue, "empty")
     assert kinds(queue) == set()
 
 
-def test_a_queue_that_is_not_there_is_gone(queue: Queue) -> None:
+def test_what_was_never_made_is_gone(queue: Queue) -> None:
     queue.client.delete(queue.key("queue"))
     queue.claim(1)
     before = snapshot(queue)
-    assert queue.call("block_queue", 1, 0) == [b"gone"]
+    assert queue.call("delete_queue", "any") == [b"gone"]
     assert snapshot(queue) == before
-    assert queue.call("block_queue", 0, 1)[0] == b"ok"  # it is in the registry, and was about to be made
 
 
 def test_a_blocked_queue_answers_no_other_verb(queue: Queue) -> None:
     fill(queue)
+    crowd(queue)
     revision = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
-    queue.call("block_queue", 1, 1)
-    queue.call("empty_queue")
+    assert queue.call("delete_queue", "any")[0] == b"more"
     others = {
         **PUTS_IN, "claim": ("w", 1), "settle": ("ack", "a", 1), "tick": (1,), "cancel": ("a",), "replay": ("dead",),
         "reschedule": (0, 0, "a"), "purge": ("dead",), "close_batch": ("capped",), "cancel_batch": ("capped",),
@@ -212,29 +180,42 @@ def test_a_blocked_queue_answers_no_other_verb(queue: Queue) -> None:
     assert queue.queue_state()["stage"] == 2
 
 
-def test_it_may_be_broken_off_anywhere_and_begun_again(queue: Queue) -> None:
+def test_a_deletion_is_gone_on_with_by_any_caller_and_begins_no_other(queue: Queue) -> None:
     fill(queue)
-    assert queue.call("block_queue", 1, 1)[0] == b"ok"
-    while queue.call("empty_queue") == b"more":
-        assert queue.call("drop_queue") in (b"more", b"ok")
-        outcome, *_ = queue.call("block_queue", 0, 0)  # by now nobody need say again that it may hold something
-        if outcome == b"gone":
-            break
-    queue.call("drop_queue")
-    assert kinds(queue) == set()
+    crowd(queue)
+    assert queue.call("delete_queue", "begun") == [b"gone"], "nobody has said that it may be deleted"
+    assert queue.call("delete_queue", "any")[0] == b"more"
+    assert delete(queue, "empty") > 2, "by now nobody need say again that it may hold something"
+    queue.client.set(queue.key("test"), 1)
+    queue.call("make_queue")
+    assert queue.call("delete_queue", "begun") == [b"gone"]
+    assert queue.queue_state()["stage"] == 1
 
 
-def test_a_slice_deletes_a_bounded_number_of_keys(queue: Queue) -> None:
+def test_a_cursor_of_another_store_is_begun_anew(queue: Queue) -> None:
+    """After a failover the keys are in another order."""
+    crowd(queue)
+    cursors, what = list[bytes](), "any"
+    for life in (b"other", None):
+        queue.call("delete_queue", what)
+        kept = queue.client.get(queue.key("deleting"))
+        assert isinstance(kept, bytes)
+        cursors, what = [*cursors, kept.split()[1]], "begun"
+        if life:
+            queue.client.set(queue.key("deleting"), life + b" " + cursors[0])
+    assert cursors[0] == cursors[1] != b"0"
+
+
+def test_a_call_deletes_a_bounded_number_of_keys(queue: Queue) -> None:
     for name in range(20):
         for priority in range(0, 100, 2):
             queue.enqueue(f"t-{name}", f"{name}-{priority}", priority=priority)
-    queue.call("block_queue", 1, 1)
-    before = queue.client.dbsize()
-    while queue.call("empty_queue") == b"more":
-        left = queue.client.dbsize()
-        assert before - left <= 700
+    before, what = queue.client.dbsize(), "any"
+    while queue.call("delete_queue", what)[0] == b"more":
+        left, what = queue.client.dbsize(), "begun"
+        assert before - left <= 200
         before = left
-    assert kinds(queue) == BARE
+    assert kinds(queue) == set()
 
 
 class Registry(Queue):
@@ -273,7 +254,7 @@ def test_a_tenant_makes_as_many_queues_as_its_quota_says(registry: Registry) -> 
     assert registry.add("q-0", "ada", 3) == registry.add("q-0", "bob", 0) == "known"
     assert registry.add("q-3", "bob", 3) == registry.add("q-4") == "ok"
     assert registry.add("q-5", "ada", 4) == registry.add("q-6", "ada") == "ok"  # a higher quota, or none
-    assert registry.entry("q-0") == f"{registry.now} ada".encode()
+    assert registry.entry("q-0") == f"{registry.now + 2} ada".encode(), "it was added twice more"
     assert registry.entry("q-4") == f"{registry.now} ".encode()
 
 
@@ -300,11 +281,8 @@ def test_a_queue_that_was_made_anew_stays(registry: Registry) -> None:
 def test_an_entry_that_was_renewed_stays(registry: Registry) -> None:
     registry.add("q", "ada", 1)
     entry = registry.entry("q")
-    registry.advance(1)
-    assert registry.call("add_queue", "q", "bob", 0, 0) == b"known"
-    assert registry.entry("q") == entry
-    assert registry.call("add_queue", "q", "bob", 0, 1) == b"known"
-    assert registry.entry("q") == f"{registry.now} ada".encode(), "it still counts for its maker"
+    assert registry.call("add_queue", "q", "bob", 0) == b"known"
+    assert registry.entry("q") == f"{registry.now + 1} ada".encode(), "it still counts for its maker"
     assert registry.remove("q", entry) == "gone"
     assert registry.remove("q", registry.entry("q")) == "ok"
     assert registry.client.hgetall(registry.key("makers")) == {}

@@ -102,7 +102,7 @@ STAYS: dict[str, Callable[[Queue], object]] = {
     "a tenant's pause": lambda queue: queue.call("pause", "ada"),
     "opening hours": lambda queue: queue.call("set_opening_hours", "", "daily", 1, queue.now + 50 * DAY, ""),
     "a tenant's hours": lambda queue: queue.call("set_opening_hours", "ada", "daily", 0, queue.now + 50 * DAY, ""),
-    "a key that only the list of keys knows": lambda queue: queue.client.hset(queue.key("quiet"), "tag", ""),
+    "a webhook": lambda queue: queue.call("add_webhook", "0000000a", "https://a.example/", "", 0, ""),
 }
 
 

@@ -20,6 +20,7 @@ from fairq.store.records import pack_waits, unpack_slot
 
 from .calls import START, Queue, load_variant, snapshot
 from .history_model import Counted, HistoryModel, Interval
+from .test_78_delete import crowd
 
 RINGS = tuple(STEPS.values())
 NAMES = [f"t{n}" for n in range(26)]
@@ -337,7 +338,8 @@ def test_a_queue_that_is_not_there_or_busy_with_itself_takes_none(queue: Queue, 
     if name == "unmade":
         queue.client.delete(queue.key("queue"))
     elif name == "deleting":
-        queue.call("block_queue", 1, 1)
+        crowd(queue)
+        queue.call("delete_queue", "any")
     else:
         for n in range(700):
             queue.enqueue("ada", f"id-{n}")

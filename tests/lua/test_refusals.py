@@ -265,7 +265,6 @@ REFUSED: dict[str, Rows] = {
         "bad_request tenant": [("q", name, 1) for name in NAMES if name],
         "bad_request queue": [(name, "ada", 1) for name in SCHEDULES],
         "bad_request quota": [("q", "ada", quota) for quota in (-1, 1.5, "nan", "inf", "many", 1_000_001)],
-        "bad_request anew": [("q", "ada", 1, anew) for anew in (-1, 2, "nan", "yes")],
         "quota_exceeded queues": [("q", "ada", 0)],
     },
     "add_history": {
@@ -297,10 +296,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request witness": [(0, 0, witness, 1) for witness in WITNESSES],
         "bad_request delete": [(0, 0, "", delete) for delete in (-1, 2, "nan", "", "yes")],
     },
-    "block_queue": {
-        "bad_request purge": [(purge, 1) for purge in (-1, 2, "nan", "", "yes")],
-        "bad_request known": [(1, known) for known in (-1, 2, "nan", "", "yes")],
-    },
+    "delete_queue": {"bad_request what": [(what,) for what in ("", 1, "all", "Any")]},
     "schedules": {
         "bad_request tenant": [(name, "", 0, 1) for name in NAMES if name],
         "bad_request name": [("ada", name, 0, 1) for name in NAMES if name],
@@ -310,8 +306,9 @@ REFUSED: dict[str, Rows] = {
     "due_schedules": {"bad_request count": [(count,) for count in (*LIMITS, 101)]},
 }  # fmt: skip
 NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
-    "queue_state", "webhooks", "dead_letter", "opening_hours", "permissions", "make_queue", "empty_queue", "drop_queue",
-    "remove_queue", "begin_change", "end_change"}  # fmt: skip
+    "queue_state", "webhooks", "dead_letter", "opening_hours", "permissions", "make_queue", "remove_queue",
+    "begin_change", "end_change",
+}  # fmt: skip
 # Tested elsewhere: tests' clock and random values; what another build has written; queues that begin or end.
 ELSEWHERE = {
     "forbidden now", "bad_request random_values", "bad_request record", "bad_request schedule", "unmade queue",

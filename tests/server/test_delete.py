@@ -25,6 +25,11 @@ def client(server_store: str) -> redis.Redis:
     return stores.connect(server_store)
 
 
+def crowd(client: redis.Redis) -> None:
+    """Give the store so many other keys that no deletion ends with its first call."""
+    client.mset({f"other:{n}": "" for n in range(1000)})
+
+
 def keys_of(client: redis.Redis, queue: str) -> set[bytes]:
     """Name all keys of a queue."""
     return set(client.scan_iter(f"{keys.queue_prefix(queue)}:*"))
@@ -156,6 +161,7 @@ async def test_a_deletion_that_its_server_did_not_finish_is_finished_by_another(
                 await ada.enqueue("q", ["a"])
                 (task,) = await worker.pushed()
                 await dies.app.store.enqueue("q", "bob", [NewTask(f"b-{n}", b"1", priority=9) for n in range(300)])
+                crowd(client)
                 await worker.ask("credit", credit=0)
                 assert (await dies.app.store.registry.delete("q", purge=True, seconds=0)).outcome == "more"
             with pytest.raises(Refused, match="deleting queue: the queue is being deleted"):
@@ -175,6 +181,7 @@ async def test_a_long_deletion_is_answered_before_it_is_done(
     served: Served, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.server.verbs.admin._DELETE_S", 0.0)
+    crowd(client)
     async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
         for _ in range(2):
             await ada.enqueue("q", [f"id-{n}" for n in range(160)], priority=9)

@@ -16,9 +16,11 @@ from fairq.store import keys, library
 from fairq.store.store import Store
 from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import Role
+from tests import stores
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+from .test_delete import crowd
 
 LINK = {"queue": "next", "id": "link", "payload": [1]}
 
@@ -265,14 +267,15 @@ async def test_what_the_target_never_takes_is_a_dead_letter_that_can_be_replayed
 
 @pytest.mark.usefixtures("quick_floor")
 async def test_a_link_to_a_queue_that_is_being_deleted_arrives_when_it_is_made_anew(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served, server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.server.timers.outbox._BACKOFF_MS", 50)
     with trio.fail_after(60):
         store = served.app.store
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await ada.enqueue("next", ["old"])
-            await store.connection.call(*_fcall("block_queue", "next", 1, 1))
+            crowd(stores.connect(server_store))
+            await store.connection.call(*_fcall("delete_queue", "next", "any"))
             await worker.attach("q", credit=1)
             await worker.settle("q", "ack", await leased(worker, ada), links=[LINK])
 

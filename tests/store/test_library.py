@@ -31,7 +31,7 @@ VERBS = {
     "resume_schedule", "fire", "schedules", "due_schedules", "why", "oldest", "permissions",
     "begin_change", "end_change",
     "add_history", "history",
-    "make_queue", "block_queue", "empty_queue", "drop_queue", "forget_queue", "add_queue", "remove_queue",
+    "make_queue", "delete_queue", "forget_queue", "add_queue", "remove_queue",
 }  # fmt: skip
 
 

@@ -129,6 +129,7 @@ async def test_a_deletion_that_was_broken_off_bars_the_queue_until_another_finis
     async with opened(store_url, 2, quota=100) as (one, two):
         await put(one, *(f"a-{n}" for n in range(300)), priority=3)
         await two.set_weight("other", "ada", 1)
+        redis_client.mset({f"fq:{{other/0}}{n}": "" for n in range(1000)})  # the deletion does not end at once
         lease = (await one.claim(Q, "w", 1)).leases[0]
         with pytest.raises(NotEmpty, match="queue emails is not empty: 299 ready, 1 leased"):
             await one.registry.delete(Q, purge=False)
@@ -163,6 +164,25 @@ async def test_who_ends_a_deletion_that_others_have_ended_touches_no_queue_made_
         one.registry.call = let_other_finish
         assert (await one.registry.delete(Q, purge=True)).outcome == "ok"
         assert (await one.queues(), (await one.queue(Q)).ready) == ([Q], 1)
+
+
+async def test_what_is_left_of_a_deletion_whose_server_died_at_its_end_goes_with_the_next(store_url: str) -> None:
+    async with opened(store_url, 2, quota=1) as (one, two):
+        await put(one, "a")
+        call = one.registry.call
+
+        async def die(prefix: str, verb: str, *args: object) -> object:
+            if verb == "remove_queue":
+                raise trio.BrokenResourceError
+            return await call(prefix, verb, *args)
+
+        one.registry.call = die
+        with pytest.raises(trio.BrokenResourceError):
+            await one.registry.delete(Q, purge=True)
+        assert await two.queues() == [Q]
+        assert (await two.registry.delete(Q, purge=False)).outcome == "ok"
+        assert (await two.registry.delete(Q, purge=False)).outcome == "gone"
+        assert await put(two, "a", queue="other") == ["ok"], "its quota was given back"
 
 
 async def test_an_empty_queue_goes_and_its_maker_may_make_another(store_url: str) -> None:

@@ -1,6 +1,6 @@
 """Forgetting tenants and queues that have had nothing for a day, so that they leave the listings.
 
-The store decides, in one call each (lua/47_tenants.lua, 82_forget.lua). Every server does it, once in about an hour: to
+The store decides, in one call each (lua/47_tenants.lua, 78_delete.lua). Every server does it, once in about an hour: to
 do it twice does no harm. A queue goes after its last tenant, and not while a worker takes its tasks.
 """
 
