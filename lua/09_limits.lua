@@ -17,8 +17,8 @@
 local limits = {
   -- KEYS.md
   names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'},
-  -- What holds for all where nothing is set (0: none). It bounds payloads and counts in each queue, not memory: a task
-  -- takes 90 bytes beside its payload, one with many options 410, more with long names.
+  -- What holds for all where nothing is set (0: none). In each queue it bounds what the store keeps for a tenant, but
+  -- for what dead letters say of their ends, tombstones, and ids that are remembered for minutes (accounts.bytes_of).
   defaults = {
     max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
     dead = 0,

@@ -85,14 +85,14 @@ end
 -- Adds one task to those that will be stored.
 local function add(call, new, id, payload, terms)
   local start_at, expires_at, asked = terms.start_at, terms.expires_at, terms.asked
-  local n, is_large = #new.records, nil
-  new.records[n + 1] = id
-  new.records[n + 2], is_large = records.make(call, new.name, payload, terms)
+  local record, is_large, bytes = records.make(call, new.name, id, payload, terms)
+  table.insert(new.records, id)
+  table.insert(new.records, record)
   if is_large then
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)
   end
-  new.bytes, new.places = new.bytes + #payload, new.places + (asked == PLAIN and 1 or SPECIAL_PLACES)
+  new.bytes, new.places = new.bytes + bytes, new.places + (asked == PLAIN and 1 or SPECIAL_PLACES)
   if start_at > call.now then
     table.insert(new.delayed, start_at)
     table.insert(new.delayed, id)
@@ -196,7 +196,7 @@ function arrivals.exceeded(call, new)
   if d.tombstones >= arrivals.MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
   local excess = waiting + #new.ready + #new.delayed / 2 - l.queued
   if l.queued > 0 and #new.records > 0 and excess > 0 then return 'queued', excess * task_ms end
-  local bytes, has_more = accounts.books_of(call, t).bytes, #new.records > 0 or new.bytes > 0
+  local bytes, has_more = accounts.kept_by(call, t, l.stored_bytes), #new.records > 0 or new.bytes > 0
   excess = bytes + new.bytes - l.stored_bytes
   if l.stored_bytes > 0 and has_more and excess > 0 then
     return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms
@@ -220,7 +220,7 @@ end
 function arrivals.check_bytes(call, t, bytes)
   if is_one_too_many(call, t) then refuse('quota_exceeded', string.format('max_tenants %.0f', RETRY_MS[2])) end
   local most = limits.of(call, t).stored_bytes
-  if bytes > 0 and most > 0 and accounts.books_of(call, t).bytes + bytes > most then
+  if bytes > 0 and most > 0 and accounts.kept_by(call, t, most) + bytes > most then
     refuse('quota_exceeded', string.format('stored_bytes %.0f', RETRY_MS[2]))
   end
 end

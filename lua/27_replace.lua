@@ -16,8 +16,8 @@ local function find_waiting(call, id)
   leases.read_runs(call, {id})
   local run = leases.run_of(call, id)
   if run and leases.is_leased(run.state) then return nil end
-  local header, bytes = records.read(record)
-  return {id = id, header = header, bytes = bytes + (run and #run.made or 0), run = run}
+  local header, bytes = records.read(record, id)
+  return {id = id, header = header, bytes = bytes + (run and records.extra_of(run) or 0), run = run}
 end
 
 -- Has the holder of a task's dedupe key take what the task asks for, if it waits; returns the outcome. A key that is
@@ -28,7 +28,8 @@ function replacing.admit(call, new, task, holder)
   local was_delayed = redis.call('ZSCORE', key(call, 'delayed:' .. new.name), holder)
   local terms = task.terms
   found.task, new.holders[terms.asked.key] = task, holder
-  new.replaced[#new.replaced + 1], new.bytes = found, new.bytes + #task.payload - found.bytes
+  found.record, found.is_large, found.new_bytes = records.make(call, new.name, holder, task.payload, terms)
+  new.replaced[#new.replaced + 1], new.bytes = found, new.bytes + found.new_bytes - found.bytes
   if terms.start_at > call.now and not was_delayed then new.more_delayed = new.more_delayed + 1 end
   return 'replaced ' .. holder
 end
@@ -38,23 +39,22 @@ local function renew_run(call, found, features)
   local run, terms = found.run, found.task.terms
   if not run then return end
   run.uncounted_attempts, run.max_attempts, run.expires_at = run.attempt, terms.max_attempts, terms.expires_at
-  run.bytes, run.features, run.made, run.error = #found.task.payload, features, '', ''
+  run.bytes, run.features, run.made, run.error = found.new_bytes, features, '', ''
   leases.set_run(call, found.id, run)
 end
 
-local function write_record(call, new, found)
-  local task, id = found.task, found.id
-  local record, is_large = records.make(call, new.name, task.payload, task.terms)
-  redis.call('HSET', key(call, 'tasks'), id, record)
-  if is_large then
-    redis.call('HSET', key(call, 'payloads'), id, task.payload)
+local function write_record(call, found)
+  local id = found.id
+  redis.call('HSET', key(call, 'tasks'), id, found.record)
+  if found.is_large then
+    redis.call('HSET', key(call, 'payloads'), id, found.task.payload)
   elseif found.header.features >= IS_LARGE then
     redis.call('HDEL', key(call, 'payloads'), id)
   end
-  renew_run(call, found, records.read(record).features)
+  renew_run(call, found, records.read(found.record).features)
 end
 
-local function replace_one(call, new, t, found)
+local function replace_one(call, t, found)
   local id, terms, previous, asked = found.id, found.task.terms, task_options.of(call, found.id), {}
   places.take_out(call, t, id)
   if found.header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end
@@ -62,7 +62,7 @@ local function replace_one(call, new, t, found)
   asked.batch, asked.opened_at = previous.batch, previous.opened_at
   task_options.set(call, id, asked)
   task_options.hold_key(call, t, id, asked.key, terms.period)
-  write_record(call, new, found)
+  write_record(call, found)
   if terms.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), terms.expires_at, id) end
   places.put(call, t, id, terms.start_at)
   records.mark_replaced(call, found.task.id, id)
@@ -72,7 +72,7 @@ end
 function replacing.store(call, new)
   if #new.replaced == 0 then return end
   local t = accounts.touch_named(call, new.name)
-  for _, found in ipairs(new.replaced) do replace_one(call, new, t, found) end
+  for _, found in ipairs(new.replaced) do replace_one(call, t, found) end
   leases.write(call)
 end
 

@@ -21,7 +21,6 @@ local SCHEDULES_PER_TENANT = 1000
 local FIRES_PER_CALL = 100
 local FIRES_PER_TENANT = 25  -- of these
 local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- fires that are due, of which some are passed over
-local BYTES_PER_TASK = 2048  -- what a task counts for beside its payload: some have many copies (14_webhooks.lua)
 
 local function load_schedule(call, tenant, name)
   local revision = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
@@ -79,7 +78,7 @@ function verbs.schedule(keys, args)
   s = s or {version = SCHEDULE_VERSION, tenant = tenant, name = name, paused = 0, last_fired_at = 0}
   if s.timing ~= timing then s.timing, s.next_at = timing, next_at end
   s.misfire = misfire
-  local t, bytes = accounts.named(call, tenant), KEPT_BYTES + #template
+  local t, bytes = accounts.named(call, tenant), accounts.bytes_of(field, #template)
   if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', key(call, 'templates'), field) end
   arrivals.check_bytes(call, t, bytes)
   accounts.add_bytes(call, accounts.touch(call, t), bytes)
@@ -98,11 +97,10 @@ function verbs.unschedule(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]
   check_schedule(tenant, name)
   if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
-  local t = accounts.touch_named(call, tenant)
-  local bytes = redis.call('HSTRLEN', key(call, 'templates'), tenant .. '/' .. name)
-  accounts.add_bytes(call, t, -KEPT_BYTES - bytes)
-  redis.call('HDEL', key(call, 'templates'), tenant .. '/' .. name)
-  redis.call('ZREM', key(call, 'fires'), tenant .. '/' .. name)
+  local t, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
+  accounts.add_bytes(call, t, -accounts.bytes_of(field, redis.call('HSTRLEN', key(call, 'templates'), field)))
+  redis.call('HDEL', key(call, 'templates'), field)
+  redis.call('ZREM', key(call, 'fires'), field)
   calls.close(call)
   return 'ok'
 end
@@ -165,8 +163,7 @@ local function enqueue_fire(call, s, due_at)
   local outcome = arrivals.admit(call, new, id, template.payload, terms)
   if outcome == 'ok' and arrivals.exceeded(call, new) then outcome = 'quota_exceeded' end
   if outcome == 'ok' then arrivals.store(call, new) end
-  local stored_bytes = new.bytes + BYTES_PER_TASK * #new.records / 2
-  call.fired_bytes = call.fired_bytes + math.max(stored_bytes, #template.payload)
+  call.fired_bytes = call.fired_bytes + math.max(new.bytes, #template.payload)
   return outcome
 end
 

@@ -17,7 +17,13 @@ DEFAULTS: dict[str, float] = {
     "stored_bytes": 2**30,
     "delayed": 10_000_000,
 }
+ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700
 PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING = 1, 2, 4, 8
+
+
+def bytes_of(name: str, size: int) -> int:
+    """Tell what a thing of that name counts among its tenant's bytes."""
+    return ITEM_BYTES + NAMED_IN * len(name) + size
 
 
 class Limiting:

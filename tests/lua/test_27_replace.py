@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .calls import LEASE_MS, Queue, options, refused, unpack, words
+from .calls import LEASE_MS, Queue, counted, options, refused, unpack, words
 from .keyspace import Keyspace
 
 LONG = b"x" * 5000  # stands apart
@@ -108,14 +108,14 @@ def test_of_one_call_the_first_of_a_key_replaces(queue: Queue) -> None:
 
 def test_what_is_kept_is_counted(queue: Queue) -> None:
     queue.enqueue("ada", "a", key="k", payload=b"12345")
-    assert queue.tenant("ada").bytes == 5
+    assert queue.tenant("ada").bytes == counted("a", 5, key="k")
     replace(queue, "n1", payload=LONG)
-    assert queue.tenant("ada").bytes == 5000
+    assert queue.tenant("ada").bytes == counted("a", 5000, key="k")
     replace(queue, "n2", payload=b"1")
-    assert queue.tenant("ada").bytes == 1
+    assert queue.tenant("ada").bytes == counted("a", 1, key="k")
     assert queue.queue_state()["enqueued"] == 1
     queue.enqueue("ada", "full", delay=5)
-    queue.set_limits("ada", stored_bytes=100, delayed=1, queued=1)
+    queue.set_limits("ada", stored_bytes=counted("full") + counted("a", 100, key="k"), delayed=1, queued=1)
     refused(queue, "quota_exceeded stored_bytes", "enqueue", "ada", "n3", options(key="k", replace=1), b"x" * 101)
     assert replace(queue, "n4", payload=b"22") == "replaced a"  # there is no more of them than before
     Keyspace(queue).check()
