@@ -91,8 +91,7 @@ function accounts.delivered_to(call, t)
   return accounts.books_of(call, t).delivered + (call.queue.share == SHARE_TIME and age_of(call, t) or 0)
 end
 
--- What a thing of that name counts among its tenant's bytes: its own `size`, and what the store takes for it beside that
--- (lua/KEYS.md says how that was measured).
+-- What a thing of that name and size counts among its tenant's bytes (lua/KEYS.md says how that was measured).
 function accounts.bytes_of(name, size)
   return ITEM_BYTES + NAMED_IN * #name + size
 end

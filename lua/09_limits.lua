@@ -17,8 +17,9 @@
 local limits = {
   -- KEYS.md
   names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'},
-  -- What holds for all where nothing is set (0: none). In each queue it bounds what the store keeps for a tenant, but
-  -- for what dead letters say of their ends, tombstones, and ids that are remembered for minutes (accounts.bytes_of).
+  -- What holds for all where nothing is set (0: none), in each queue. stored_bytes compares what the store takes for a
+  -- tenant, at most (accounts.bytes_of), and refuses new tasks, batches and schedules beyond it. What tasks then say
+  -- (results, errors, events, links) counts, and is taken; errors of letters, tombstones and marks have other bounds.
   defaults = {
     max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
     dead = 0,
