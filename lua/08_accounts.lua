@@ -131,15 +131,12 @@ end
 
 -- Reads the tenants of these tags that this call has not met yet, in one command.
 function accounts.read(call, tags)
-  local known, missing, n = call.accounts, {}, 0
+  local known, missing = call.accounts, {}
   for i = 1, #tags do
     local tag = tags[i]
-    if known[tag] == nil then
-      known[tag], n = false, n + 1
-      missing[n] = tag
-    end
+    if known[tag] == nil then known[tag], missing[#missing + 1] = false, tag end
   end
-  local found = n > 0 and redis.call('HMGET', key(call, 'accounts'), unpack(missing)) or {}
+  local found = #missing > 0 and redis.call('HMGET', key(call, 'accounts'), unpack(missing)) or {}
   for i = 1, #found do
     if found[i] then add(call, missing[i], found[i]) end
   end
@@ -148,11 +145,8 @@ end
 -- The account of a tag; nil if there is none.
 function accounts.at(call, tag)
   local t = call.accounts[tag]
-  if t == nil then
-    accounts.read(call, {tag})
-    t = call.accounts[tag]
-  end
-  return t or nil
+  if t == nil then accounts.read(call, {tag}) end
+  return call.accounts[tag] or nil
 end
 
 local function new_account(call, name)

@@ -251,10 +251,10 @@ MUTANTS = [
     ),
     Mutant(
         "a new rate for all does not reach the parked",
-        "local is_metered_anew = previous.rate ~= now.rate or previous.burst ~= now.burst",
-        "local is_metered_anew = false",
+        "  if is_wider or previous.rate ~= now.rate or previous.burst ~= now.burst then",
+        "  if is_wider then",
     ),
-    Mutant("a wider limit for all lets nobody in", "if is_metered_anew or is_wider then", "if is_metered_anew then"),
+    Mutant("a wider limit for all lets nobody in", "if is_wider or previous.rate", "if previous.rate"),
     Mutant("a sweep has no end", "page[1] == '0' and 0 or 1, true", "1, true"),
     Mutant(
         "the slots that are read at once are others", "span.some = {before = first,", "span.some = {before = first + 1,"
@@ -271,11 +271,10 @@ MUTANTS = [
     ),
     Mutant("a guarantee sheds debt", "t.base = t.base + math.max(behind, 0)", "t.base = t.base + behind"),
     Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
-    Mutant("quotas are not looked at", "  arrivals.check_quotas(call, new)\n", ""),
+    Mutant("quotas are not looked at", "  arrivals.check_quotas(call, new)\n  arrivals.store", "  arrivals.store"),
     Mutant("claims tell no run timeout", "  out[7] = q.run_timeout_ms\n", "  out[7] = 0\n"),
     Mutant("there is one tenant too many", ")) >= call.queue.max_tenants", ")) > call.queue.max_tenants"),
-    Mutant("a batch makes any tenant", "  if is_one_too_many(call, t) then refuse(", "  if false then refuse("),
-    Mutant("a known tenant is one too many", "return d and not d.packed and redis", "return d and redis"),
+    Mutant("a known tenant is one too many", "if not d.packed and redis", "if redis"),
     Mutant("a fire passes the quota", "if outcome == 'ok' and arrivals.exceeded(call, new) then", "if false then"),
     Mutant(
         "cancelled tasks weigh",
@@ -541,7 +540,11 @@ MUTANTS = [
         "return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0",
         "return run.max_attempts + run.uncounted_attempts",
     ),
-    Mutant("release is not uncounted_attempts", "  run.uncounted_attempts = run.uncounted_attempts + 1\n", ""),
+    Mutant(
+        "release is not uncounted_attempts",
+        "  run.uncounted_attempts = run.uncounted_attempts + 1\n  keep_waiting",
+        "  keep_waiting",
+    ),
     Mutant(
         "release goes to the end",
         "  places.put_ready(call, t, {id}, 'LPUSH')\nend\n\nfunction actions.reap",
@@ -1092,10 +1095,10 @@ MUTANTS = [
     ),
     Mutant(
         "a copy without a key has options still",
-        "  return is_plain and PLAIN or copy\n",
-        "  return copy\n",
+        "  if is_plain then copy.asked",
+        "  if false then copy.asked",
     ),
-    Mutant("copies hold the dedupe key", "  copy.key = ''\n", ""),
+    Mutant("copies hold the dedupe key", "  copy.asked = with(terms.asked, 'key', '')\n", ""),
     Mutant("a task is for no webhook", "terms.webhook, terms.copies = webhook, {}", "terms.copies = {}"),
     Mutant("a copy that is known is made again", "    if not known[i] then add(", "    if true then add("),
     Mutant("nobody is told of copies", "  call.notify = call.notify or '1'  -- who", "  -- who"),
