@@ -131,12 +131,15 @@ end
 
 -- Reads the tenants of these tags that this call has not met yet, in one command.
 function accounts.read(call, tags)
-  local known, missing = call.accounts, {}
+  local known, missing, n = call.accounts, {}, 0
   for i = 1, #tags do
     local tag = tags[i]
-    if known[tag] == nil then known[tag], missing[#missing + 1] = false, tag end
+    if known[tag] == nil then
+      known[tag], n = false, n + 1
+      missing[n] = tag
+    end
   end
-  local found = #missing > 0 and redis.call('HMGET', key(call, 'accounts'), unpack(missing)) or {}
+  local found = n > 0 and redis.call('HMGET', key(call, 'accounts'), unpack(missing)) or {}
   for i = 1, #found do
     if found[i] then add(call, missing[i], found[i]) end
   end

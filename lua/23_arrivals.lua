@@ -86,8 +86,8 @@ end
 local function add(call, new, id, payload, terms)
   local start_at, expires_at, asked = terms.start_at, terms.expires_at, terms.asked
   local record, is_large, bytes = records.make(call, new.name, id, payload, terms)
-  table.insert(new.records, id)
-  table.insert(new.records, record)
+  local n = #new.records
+  new.records[n + 1], new.records[n + 2] = id, record
   if is_large then
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)

@@ -87,7 +87,9 @@ class Limiting:
         for name in names:
             self.meter(self.touch(name))
 
-    def exceeded(self, t: Tenant, new: int, delayed: int, size: int, pending: int, has_new: bool, is_more: bool) -> str:
+    def exceeded(
+        self, t: Tenant, new: int, delayed: int, size: float, pending: int, has_new: bool, is_more: bool
+    ) -> str:
         """Say which limit tasks would exceed; `pending` wait already, and `size` bytes will be kept."""
         waiting = len(t.ready) + pending + len(t.delayed)
         excess = {
