@@ -980,7 +980,7 @@ MUTANTS = [
     Mutant(
         "a large payload weighs nothing",
         "  return features < IS_LARGE and #record or position - 1 + struct.unpack('<I', record, position)",
-        "  return #record",
+        "  return features < IS_LARGE and #record or position - 1",
     ),
     Mutant(
         "tasks of one call are all large or none",
