@@ -87,7 +87,6 @@ MUTANTS = [
         "  if t.is_on_wake_list == 1 then redis.call('LREM'",
         "  if false then redis.call('LREM'",
     ),
-    Mutant("a tenant is dropped with its dead letters", "t.leased, 'dead', d.dead,", "t.leased, 'dead', 0,"),
     Mutant("a cancelled task is tried again", "if is_stopping and not is_done then", "if false then"),
     Mutant(
         "a cancelled task stays in its list",
