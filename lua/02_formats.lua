@@ -17,12 +17,13 @@
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B
 --:   name:t1 books:rest | tag details
---: BOOKS epoch:I entitled:d delivered:d done:d bytes:d
+--: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I
 --: DETAILS tag:c4 pending:I delayed:I dead:I links:I theoretical_arrival:d tombstones:I grouped:I priorities:B
 --:   blocked:B
 --:   limited:B cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d
---: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 webhook:t1
+--: HEADER version:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1
+--:   webhook:t1
 --: MARK version:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I

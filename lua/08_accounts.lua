@@ -21,6 +21,7 @@ local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one l
 accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 
 local SOONER = 2 ^ 36  -- more than virtual times differ; what is left of a double tells hundredths of a ms apart
+local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- at most, of the store: a thing, copies of its name, an event
 local DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
 -- Whether nothing about the tenant but its account matters: its details need not be read.
@@ -90,6 +91,18 @@ function accounts.delivered_to(call, t)
   return accounts.books_of(call, t).delivered + (call.queue.share == SHARE_TIME and age_of(call, t) or 0)
 end
 
+-- What a thing of that name and size counts among its tenant's bytes (lua/KEYS.md says how that was measured).
+function accounts.bytes_of(name, size)
+  return ITEM_BYTES + NAMED_IN * #name + size
+end
+
+-- What a tenant keeps, its feed included: of that no more than half of the limit counts, where there is one.
+function accounts.kept_by(call, t, limit)
+  local books = accounts.books_of(call, t)
+  local feed = EVENT_COST * books.events
+  return books.bytes + math.min(feed, limit and limit / 2 or feed)
+end
+
 -- What the tenant keeps in the store has grown by so many bytes.
 function accounts.add_bytes(call, t, bytes)
   local books = accounts.books_of(call, t)
@@ -135,11 +148,8 @@ end
 -- The account of a tag; nil if there is none.
 function accounts.at(call, tag)
   local t = call.accounts[tag]
-  if t == nil then
-    accounts.read(call, {tag})
-    t = call.accounts[tag]
-  end
-  return t or nil
+  if t == nil then accounts.read(call, {tag}) end
+  return call.accounts[tag] or nil
 end
 
 local function new_account(call, name)
@@ -152,7 +162,7 @@ local function new_account(call, name)
     details = {tag = tag, pending = 0, delayed = 0, dead = 0, links = 0, theoretical_arrival = 0, tombstones = 0,
       grouped = 0, priorities = 0, blocked = 0, limited = 0, cause = 0, out_at = 0, since = 0, packed = false},
   }
-  call.accounts[tag], call.books[t] = t, {epoch = q.epoch, entitled = 0, delivered = 0, done = 0, bytes = 0}
+  call.accounts[tag], call.books[t] = t, {epoch = q.epoch, entitled = 0, delivered = 0, done = 0, bytes = 0, events = 0}
   return t
 end
 

@@ -17,8 +17,9 @@
 local limits = {
   -- KEYS.md
   names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'},
-  -- What holds for all where nothing is set (0: none). It bounds payloads and counts in each queue, not memory: a task
-  -- takes 90 bytes beside its payload, one with many options 410, more with long names.
+  -- What holds for all where nothing is set (0: none), in each queue. stored_bytes compares what the store takes for a
+  -- tenant, at most (accounts.bytes_of), and refuses new tasks, batches and schedules beyond it. What tasks then say
+  -- (results, errors, events, links) counts, and is taken; errors of letters, tombstones and marks have other bounds.
   defaults = {
     max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
     dead = 0,
@@ -52,25 +53,22 @@ function limits.of(call, t)
   local is_own = has_own(call, t)
   if call.queue.limited == 0 and not is_own then return limits.defaults end
   local known = calls.table_of(call, 'limits')
-  local for_all = known['']
-  if not for_all then
-    for_all = limits.set_for(call, '')
-    known[''] = for_all
-  end
+  local for_all = known[''] or limits.set_for(call, '')
+  known[''] = for_all
   if not is_own then return for_all end
-  local own = known[t.name]
-  if own then return own end
-  own = limits.set_for(call, t.name)
-  for limit, value in pairs(for_all) do
-    if own[limit] == UNSET then own[limit] = value end
+  if not known[t.name] then
+    local own = limits.set_for(call, t.name)
+    for limit, value in pairs(for_all) do
+      if own[limit] == UNSET then own[limit] = value end
+    end
+    known[t.name] = own
   end
-  known[t.name] = own
-  return own
+  return known[t.name]
 end
 
 -- Whether neither details nor limits matter to the tenant.
 function limits.is_plain(call, t)
-  return call.queue.limited == 0 and t.is_odd == 0 and not t.details
+  return call.queue.limited == 0 and accounts.is_plain(t)
 end
 
 -- Whether one more task of the tenant may be leased.
@@ -88,8 +86,7 @@ end
 
 -- Whether all that the tenant has is what it is guaranteed: then it does not compete with the others.
 function limits.is_within_guarantee(call, t)
-  if not has_own(call, t) then return false end
-  local guaranteed = limits.of(call, t).guaranteed
+  local guaranteed = has_own(call, t) and limits.of(call, t).guaranteed or 0
   return guaranteed > 0 and t.leased <= guaranteed
 end
 
@@ -155,10 +152,9 @@ end
 -- The limits for all have changed: the next ticks count tokens anew, and let in tenants that have room under the new
 -- limits, some at a time.
 function limits.recheck_all(call, previous, now)
-  local is_metered_anew = previous.rate ~= now.rate or previous.burst ~= now.burst
   local before, after = previous.max_running, now.max_running
   local is_wider = before > 0 and (after == 0 or after > before)
-  if is_metered_anew or is_wider then call.queue.sweeping = 2 end
+  if is_wider or previous.rate ~= now.rate or previous.burst ~= now.burst then call.queue.sweeping = 2 end
 end
 
 -- Goes on with a sweep (2: begins it): of `count` of all tenants lets in those that a limit for all kept out, counts

@@ -18,7 +18,6 @@ local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
 local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, weight = 1, key = '', batch = '',
   group = ''}
 local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
-local KEPT_BYTES = 100               -- that a key, a batch or a schedule counts beside what is in it
 local KEY_GRACE_MS = 60000           -- keys that end by a TTL end so much later: the functions look at the time in them
 
 local task_options = {}  -- what other sections call
@@ -90,11 +89,10 @@ end
 
 -- Notes that a tenant keeps a result (r) or a dedupe key (k) for so long: its bytes count until then (see `trim`), and
 -- it is to be looked for when the queue is deleted.
-local function note_kept(call, t, kind, name, bytes, ms)
-  local member = kind .. t.tag .. struct.pack('<I', bytes + KEPT_BYTES) .. name
-  if redis.call('ZADD', key(call, 'ends'), call.now + ms, member) == 1 then
-    accounts.add_bytes(call, t, bytes + KEPT_BYTES)
-  end
+local function note_kept(call, t, kind, name, size, ms)
+  local bytes = accounts.bytes_of(name, size)
+  local member = kind .. t.tag .. struct.pack('<I', bytes) .. name
+  if redis.call('ZADD', key(call, 'ends'), call.now + ms, member) == 1 then accounts.add_bytes(call, t, bytes) end
   call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
 end
 
@@ -106,7 +104,7 @@ function task_options.hold_key(call, t, id, dedupe_key, period_ms)
     return
   end
   redis.call('SET', at, holder, 'PX', string.format('%.0f', period_ms + KEY_GRACE_MS))
-  note_kept(call, t, 'k', dedupe_key, #dedupe_key, period_ms)
+  note_kept(call, t, 'k', dedupe_key, #id, period_ms)
 end
 
 -- Gives a task's dedupe key back, if it is the task's still and not held for a period.

@@ -31,8 +31,8 @@ end
 batches.find = batch
 
 -- What a batch counts among its tenant's bytes, until it is forgotten.
-function batches.bytes_of(b)
-  return KEPT_BYTES + #b.on_complete + #b.on_success + #b.on_death
+function batches.bytes_of(id, b)
+  return accounts.bytes_of(id, #b.on_complete + #b.on_success + #b.on_death)
 end
 
 -- The batch that a task belongs to, if any, and if it is not complete.

@@ -25,34 +25,43 @@ end
 
 -- The header of a tenant's new tasks on these terms, made once in a call.
 local function header_of(call, tenant, terms, is_large)
-  local kind = is_large and 'large_header' or 'header'
+  local kind, asked = is_large and 'large_header' or 'header', terms.asked
   if not terms[kind] then
+    terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.key .. asked.group, 0)
     terms[kind] = HEADER.pack({version = TASK, features = terms.features + (is_large and IS_LARGE or 0),
-      max_attempts = terms.max_attempts, enqueued_at = call.now, start_at = terms.start_at,
-      expires_at = terms.expires_at, tenant = tenant, name = terms.name,
-      webhook = terms.webhook})
+      max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
+      expires_at = terms.expires_at, tenant = tenant, name = terms.name, webhook = terms.webhook})
   end
   return terms[kind]
 end
 
--- A new task's record, and whether its payload is to stand apart. The terms are those of one tenant and call.
-function records.make(call, tenant, payload, terms)
+-- A new task's record, whether its payload is to stand apart, and what it counts. The terms are those of one tenant and
+-- call.
+function records.make(call, tenant, id, payload, terms)
   local is_large = #payload > LARGE_BYTES
-  return header_of(call, tenant, terms, is_large) .. (is_large and struct.pack('<I', #payload) or payload), is_large
+  local header = header_of(call, tenant, terms, is_large)
+  return header .. (is_large and struct.pack('<I', #payload) or payload), is_large,
+    accounts.bytes_of(id, #header + #payload + terms.extra)
 end
 
--- A record's header, and how long the task's payload is.
-function records.read(record)
+-- How long a record is with its payload, which begins at `position`.
+local function length_of(record, features, position)
+  return features < IS_LARGE and #record or position - 1 + struct.unpack('<I', record, position)
+end
+
+-- A record's header, and (where the id is given) what the task counts.
+function records.read(record, id)
   local header, position = HEADER.unpack(record)
-  if header.features < IS_LARGE then return header, #record - position + 1 end
-  return header, (struct.unpack('<I', record, position))
+  return header, id and accounts.bytes_of(id, length_of(record, header.features, position) + header.extra)
 end
 
--- What a claim asks of a record, as values: features, max_attempts, expires_at, and how long the task's payload is.
-function records.terms(record)
-  local _, features, max_attempts, _, _, expires_at, _, _, _, position = struct.unpack(HEADER.format, record)
-  if features < IS_LARGE then return features, max_attempts, expires_at, #record - position + 1 end
-  return features, max_attempts, expires_at, (struct.unpack('<I', record, position))
+-- What a run counts among its tenant's bytes, beside its task.
+function records.extra_of(run) return #run.made + #run.error end
+
+-- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts.
+function records.terms(record, id)
+  local _, features, max_attempts, extra, _, _, expires_at, _, _, _, position = struct.unpack(HEADER.format, record)
+  return features, max_attempts, expires_at, accounts.bytes_of(id, length_of(record, features, position) + extra)
 end
 
 -- The record with its payload behind the header, however long that is.

@@ -101,14 +101,14 @@ end
 function places.drop_letter(call, id, death)
   local t, record = places.take_out_dead(call, id, death), redis.call('HGET', key(call, 'tasks'), id)
   if records.is_task(record) then
-    local header, bytes = records.read(record)
+    local header, bytes = records.read(record, id)
     accounts.add_bytes(call, t, -bytes)
     records.drop(call, id, header)
   end
   task_options.drop(call, t.name, id)
   if DEATH.unpack(death).reason == UNDELIVERED then  -- the address of a link (39_links.lua)
     redis.call('HDEL', key(call, 'outbox'), id)
-    accounts.add_bytes(call, t, -KEPT_BYTES)
+    accounts.add_bytes(call, t, -accounts.bytes_of(id, 0))
   end
 end
 
@@ -130,7 +130,7 @@ function places.put_dead(call, t, id, reason, run, traceback)
     died_at = call.now, tenant = t.name, error = run.error, traceback = (traceback or ''):sub(1, TRACEBACK_BYTES)}))
   redis.call('ZADD', key(call, 'deaths'), call.now, id)
   redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)
-  if run.made then accounts.add_bytes(call, t, -#run.made) end
+  if run.made then accounts.add_bytes(call, t, -records.extra_of(run)) end
   d.dead, q.dead, q.buried = d.dead + 1, q.dead + 1, q.buried + 1
   redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
   if reason == EXPIRED then q.expired = q.expired + 1 end

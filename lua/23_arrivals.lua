@@ -85,14 +85,14 @@ end
 -- Adds one task to those that will be stored.
 function arrivals.add(call, new, id, payload, terms)
   local start_at, expires_at, asked = terms.start_at, terms.expires_at, terms.asked
-  local n, is_large = #new.records, nil
-  new.records[n + 1] = id
-  new.records[n + 2], is_large = records.make(call, new.name, payload, terms)
+  local record, is_large, bytes = records.make(call, new.name, id, payload, terms)
+  local n = #new.records
+  new.records[n + 1], new.records[n + 2] = id, record
   if is_large then
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)
   end
-  new.bytes, new.places = new.bytes + #payload, new.places + (asked == PLAIN and 1 or SPECIAL_PLACES)
+  new.bytes, new.places = new.bytes + bytes, new.places + (asked == PLAIN and 1 or SPECIAL_PLACES)
   if start_at > call.now then
     table.insert(new.delayed, start_at)
     table.insert(new.delayed, id)
@@ -111,30 +111,28 @@ end
 
 -- Notes a waiting task that is to be cancelled when the others are stored: they may take the room that it leaves.
 function arrivals.replace(call, new, task)
-  local header, bytes = records.read(task.record)
+  local header, bytes = records.read(task.record, task.id)
   local is_delayed = redis.call('ZSCORE', key(call, 'delayed:' .. header.tenant), task.id)
   new.replaced[#new.replaced + 1] = task
-  new.freed_bytes = new.freed_bytes + bytes + (task.run and #task.run.made or 0)
+  new.freed_bytes = new.freed_bytes + bytes + (task.run and records.extra_of(task.run) or 0)
   if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
 end
 
--- What a copy asks for: all that its task does, but for the dedupe key.
-local function without_key(asked)
-  local copy, is_plain = {}, true
-  for field, value in pairs(asked) do copy[field] = value end
-  copy.key = ''
-  for field, value in pairs(PLAIN) do is_plain = is_plain and copy[field] == value end
-  return is_plain and PLAIN or copy
+local function with(values, name, value)
+  local copy = {}
+  for field, known in pairs(values) do copy[field] = known end
+  copy[name] = value
+  return copy
 end
 
+-- The terms of a copy: those of its task, but for the dedupe key.
 local function copy_of(terms, webhook)
-  local copy = {}
-  for field, value in pairs(terms) do copy[field] = value end
-  copy.webhook, copy.is_copy = webhook, true
-  if terms.asked.key ~= '' then
-    copy.asked = without_key(terms.asked)
-    if copy.asked == PLAIN then copy.features = terms.features - HAS_OPTIONS end
-  end
+  local copy, is_plain = with(terms, 'webhook', webhook), true
+  copy.is_copy = true
+  if terms.asked.key == '' then return copy end
+  copy.asked = with(terms.asked, 'key', '')
+  for field, value in pairs(PLAIN) do is_plain = is_plain and copy.asked[field] == value end
+  if is_plain then copy.asked, copy.features = PLAIN, terms.features - HAS_OPTIONS end
   return copy
 end
 
@@ -189,30 +187,24 @@ function arrivals.is_full(call, new)
     or call.queue.fan_outs > 0 and (new.places >= TASKS_PER_CALL or new.bytes >= PAGE_BYTES)
 end
 
--- Whether the tenant is new, and the queue has as many as it may have.
-local function is_one_too_many(call, t)
-  local d = t.details
-  return d and not d.packed and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants
-end
-
 -- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.
 function arrivals.exceeded(call, new)
   local t = accounts.named(call, new.name)
-  local d = accounts.details_of(call, t)
-  if is_one_too_many(call, t) then return 'max_tenants', RETRY_MS[2] end
-  local l, waiting = limits.of(call, t), t.ready + d.pending + d.delayed
+  local d, l, count = accounts.details_of(call, t), limits.of(call, t), #new.records / 2
+  if not d.packed and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants then
+    return 'max_tenants', RETRY_MS[2]
+  end
+  local waiting, delayed = t.ready + d.pending + d.delayed, #new.delayed / 2 - new.freed_delayed
   local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
-  if d.tombstones >= arrivals.MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
-  local excess = waiting + #new.ready + #new.delayed / 2 - #new.replaced - l.queued
-  if l.queued > 0 and #new.records > 0 and excess > 0 then return 'queued', excess * task_ms end
-  local bytes = accounts.books_of(call, t).bytes
+  if count > 0 and d.tombstones >= arrivals.MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
+  local excess = waiting + count - #new.replaced - l.queued
+  if l.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms end
+  local bytes = accounts.kept_by(call, t, l.stored_bytes)
   excess = bytes + new.bytes - new.freed_bytes - l.stored_bytes
-  if l.stored_bytes > 0 and #new.records > 0 and excess > 0 then
+  if l.stored_bytes > 0 and new.bytes > 0 and excess > 0 then
     return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms
   end
-  local delayed = #new.delayed / 2 - new.freed_delayed
-  excess = d.delayed + delayed - l.delayed
-  if l.delayed > 0 and delayed > 0 and excess > 0 then
+  if l.delayed > 0 and delayed > 0 and d.delayed + delayed > l.delayed then
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
     return 'delayed', (first or call.now) - call.now
   end
@@ -225,13 +217,11 @@ function arrivals.check_quotas(call, new)
   end
 end
 
--- Refuses what would have a tenant keep more than its limit of bytes, or make one tenant too many.
+-- Refuses what would have a tenant keep so many bytes more than its limit allows, or make one tenant too many.
 function arrivals.check_bytes(call, t, bytes)
-  if is_one_too_many(call, t) then refuse('quota_exceeded', string.format('max_tenants %.0f', RETRY_MS[2])) end
-  local most = limits.of(call, t).stored_bytes
-  if bytes > 0 and most > 0 and accounts.books_of(call, t).bytes + bytes > most then
-    refuse('quota_exceeded', string.format('stored_bytes %.0f', RETRY_MS[2]))
-  end
+  local new = arrivals.new(t.name)
+  new.bytes = bytes
+  arrivals.check_quotas(call, new)
 end
 
 function arrivals.store(call, new)

@@ -75,6 +75,14 @@ function leases.lease_of(call, id)
   return packed and LEASE.unpack(packed) or nil
 end
 
+-- Notes in a run of the tenant why the task has failed, or is put off.
+function leases.set_error(call, t, run, message)
+  local before = #run.error
+  run.error = message:sub(1, ERROR_BYTES)
+  run.bytes = run.bytes + #run.error - before
+  accounts.add_bytes(call, t, #run.error - before)
+end
+
 -- Keeps a run that has changed, or (nil) forgets it.
 function leases.set_run(call, id, run)
   local known = state_of(call)

@@ -38,12 +38,13 @@ local function add_lease(call, claim, id, record, past)
   if past then
     run.attempt, run.uncounted_attempts = past.attempt + 1, past.uncounted_attempts
     run.max_attempts, run.made, run.error = past.max_attempts, past.made, past.error
-    run.bytes = run.bytes + #past.made
+    run.bytes = run.bytes + records.extra_of(past)
   else
     run.attempt, run.uncounted_attempts, run.made, run.error = 1, 0, '', ''
   end
   if run.features >= IS_LARGE then
-    record, claim.bytes = records.whole(call, id, record), claim.bytes + run.bytes
+    record = records.whole(call, id, record)
+    claim.bytes = claim.bytes + #record
   end
   if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end
   ids[n + 1], runs[2 * n + 1], runs[2 * n + 2] = id, id, RUN.pack(run)
@@ -95,7 +96,7 @@ local function lease_round(call, round, claim)
     if not records.is_task(record) or past and is_left_over(call, id, past) then
       picks.unpick(call, round, i, 0)
     else
-      run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record)
+      run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record, id)
       local is_full = claim.bytes >= PAGE_BYTES or some_ask and is_full_for(call, id, run.features)
       local is_late = run.expires_at > 0 and run.expires_at <= call.sure
       if is_late and not is_full and #claim.late < LATE_PER_CALL then

@@ -30,7 +30,7 @@ local function complete(call, id, b)
   calls.announce(call, 'batch ' .. id)
   if b.events > 0 then
     local counts = string.format('%.0f %.0f %.0f %.0f', b.done, b.dead, b.cancelled, b.expired)
-    feeds.tell(call, b.tenant, 'batch_completed', id, 0, counts)
+    feeds.tell(call, accounts.named(call, b.tenant), 'batch_completed', id, 0, counts)
   end
   call_back(call, id, b, '-complete', b.on_complete)
   if b.done == b.total then call_back(call, id, b, '-success', b.on_success) end

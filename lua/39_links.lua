@@ -56,8 +56,8 @@ function links.count(call, t, more)
 end
 
 -- What a record, or an address, counts among its tenant's bytes.
-function links.bytes_of(record)
-  return KEPT_BYTES + #record.payload
+function links.bytes_of(name, record)
+  return accounts.bytes_of(name, #record.payload)
 end
 
 function links.find(call, name)
@@ -115,10 +115,11 @@ end
 -- Makes a dead letter of a record that will not be delivered.
 function links.bury(call, t, name, record, error)
   local terms, payload = arrivals.plain_terms(call), record.payload
-  local packed, is_large = records.make(call, t.name, payload, terms)
+  local packed, is_large, bytes = records.make(call, t.name, name, payload, terms)
   redis.call('HSET', key(call, 'tasks'), name, packed)
   if is_large then redis.call('HSET', key(call, 'payloads'), name, payload) end
   record.payload = ''
+  accounts.add_bytes(call, t, bytes - #payload)
   redis.call('HSET', key(call, 'outbox'), name, OUTBOX.pack(record))
   take_out(call, t, name)
   places.put_dead(call, t, name, UNDELIVERED, {attempt = record.attempts, lease = 0, error = error:sub(1, ERROR_BYTES)})
@@ -128,7 +129,7 @@ end
 function links.drop(call, t, name, record)
   redis.call('HDEL', key(call, 'outbox'), name)
   take_out(call, t, name)
-  accounts.add_bytes(call, t, -links.bytes_of(record))
+  accounts.add_bytes(call, t, -links.bytes_of(name, record))
 end
 
 -- Whether it is time to give a record up, which was written then.
@@ -142,7 +143,7 @@ local function send(call, t, origin, link)
   local record = {attempts = 0, written_at = call.now, origin = origin, tenant = t.name, queue = link.queue,
     id = link.id, options = with_moments(link), payload = link.payload}
   links.put(call, name, record, call.now)
-  accounts.add_bytes(call, t, links.bytes_of(record))
+  accounts.add_bytes(call, t, links.bytes_of(name, record))
   links.count(call, t, 1)
   if accounts.details_of(call, t).links > LINKS_PER_TENANT then
     links.bury(call, t, name, record, 'too many links of the tenant wait to be delivered')
@@ -170,12 +171,13 @@ end
 
 -- Puts a dead letter of a link back into the outbox.
 function links.revive(call, name, death, record)
-  local t, header, bytes = places.take_out_dead(call, name, death), records.read(record)
+  local t, header, bytes = places.take_out_dead(call, name, death), records.read(record, name)
   local link, whole = links.find(call, name), records.whole(call, name, record)
   local _, position = HEADER.unpack(whole)
   records.drop(call, name, header)
   call.load = call.load + #whole
-  if not link then return accounts.add_bytes(call, t, -bytes) end
+  accounts.add_bytes(call, t, (link and #whole - position + 1 or 0) - bytes)
+  if not link then return end
   link.payload, link.attempts, link.written_at = whole:sub(position), 0, call.now
   links.put(call, name, link, call.now)
   links.count(call, t, 1)

@@ -95,7 +95,7 @@ end
 
 function actions.nack(call, t, id, _, delay, message, traceback)
   local run = end_run(call, id, leases.SETTLED)
-  run.error = message:sub(1, ERROR_BYTES)
+  leases.set_error(call, t, run, message)
   feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
   if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED, traceback) end
   keep_waiting(call, id, run)
@@ -104,14 +104,15 @@ end
 
 function actions.reject(call, t, id, _, message, traceback)
   local run = end_run(call, id, leases.SETTLED)
-  run.error = message:sub(1, ERROR_BYTES)
+  leases.set_error(call, t, run, message)
   feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
   settlements.bury(call, t, id, run, REJECTED, traceback)
 end
 
 function actions.postpone(call, t, id, _, delay, message)
   local run = end_run(call, id, leases.SETTLED)
-  run.uncounted_attempts, run.error = run.uncounted_attempts + 1, message:sub(1, ERROR_BYTES)
+  run.uncounted_attempts = run.uncounted_attempts + 1
+  leases.set_error(call, t, run, message)
   keep_waiting(call, id, run)
   places.put(call, t, id, call.now + tonumber(delay))
 end

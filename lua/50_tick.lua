@@ -148,7 +148,7 @@ local function trim_batches(call, limit)
     end
     local b = batches.find(call, id)
     local t = accounts.touch_named(call, b.tenant)
-    accounts.add_bytes(call, t, -batches.bytes_of(b))
+    accounts.add_bytes(call, t, -batches.bytes_of(id, b))
     call.batches[id] = nil
   end
   redis.call('HDEL', key(call, 'batches'), unpack(ids))

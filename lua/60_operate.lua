@@ -145,7 +145,7 @@ function verbs.replay(keys, args)
     end
     if died.reason == UNDELIVERED then return links.revive(call, id, death, record) end
     local attempts = died.attempts
-    local t, header, bytes = places.take_out_dead(call, id, death), records.read(record)
+    local t, header, bytes = places.take_out_dead(call, id, death), records.read(record, id)
     if attempts > 0 then
       leases.set_run(call, id, {
         lease = 0, state = leases.REAPED, features = header.features, is_extended = 0, taken = 0, began_at = 0,

@@ -3,8 +3,7 @@ do
 
 local RANGES = {  -- limit -> maximum; 0 is none, and -1 the queue's
   max_running = 1000000, guaranteed = 1000000, rate = 1000000, burst = 1000000, queued = 1000000000,
-  stored_bytes = 2 ^ 50,
-  delayed = 1000000000, dead = 10000000,
+  stored_bytes = 2 ^ 50, delayed = 1000000000, dead = 10000000,
 }
 
 -- Reads the pairs of limit and value from `first` on, and checks them all.
@@ -13,12 +12,11 @@ local function read_limits(args, first)
   if #args < first + 1 or (#args - first) % 2 == 0 then refuse('bad_request', 'limits') end
   for i = first, #args, 2 do
     local limit, value = args[i], tonumber(args[i + 1])
-    local maximum = RANGES[limit]
-    if not maximum or not value or not (value >= UNSET and value <= maximum) or given[limit] then
+    local is_known = RANGES[limit] and not given[limit] and value and value >= UNSET and value <= RANGES[limit]
+    local may_have_part = limit == 'rate' and is_known and value >= 0
+    if not is_known or not may_have_part and value % 1 ~= 0 or limit == 'guaranteed' and name == '' then
       refuse('bad_request', limit)
     end
-    local is_whole = limit ~= 'rate' or value < 0
-    if is_whole and value % 1 ~= 0 or limit == 'guaranteed' and name == '' then refuse('bad_request', limit) end
     if name == '' and value < 0 then value = limits.defaults[limit] end
     given[limit] = value
   end
@@ -41,8 +39,7 @@ end
 local function flat(values)
   local out = {}
   for _, limit in ipairs(limits.names) do
-    out[#out + 1] = limit
-    out[#out + 1] = text(values[limit])
+    out[#out + 1], out[#out + 2] = limit, text(values[limit])
   end
   return out
 end

@@ -30,9 +30,9 @@ function verbs.open_batch(keys, args)
     on_success = args[7], on_death = args[8], events = args[9] == '1' and 1 or 0, copies = 0,
   }
   local t = accounts.named(call, args[3])
-  arrivals.check_bytes(call, t, batches.bytes_of(b))
+  arrivals.check_bytes(call, t, batches.bytes_of(args[4], b))
   accounts.touch(call, t)
-  accounts.add_bytes(call, t, batches.bytes_of(b))
+  accounts.add_bytes(call, t, batches.bytes_of(args[4], b))
   calls.table_of(call, 'batches')[args[4]] = b
   batches.finish(call)
   calls.close(call)

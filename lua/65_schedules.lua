@@ -79,7 +79,7 @@ function verbs.schedule(keys, args)
   s = s or {version = SCHEDULE_VERSION, tenant = tenant, name = name, paused = 0, last_fired_at = 0}
   if s.timing ~= timing then s.timing, s.next_at = timing, next_at end
   s.misfire = misfire
-  local t, bytes = accounts.named(call, tenant), KEPT_BYTES + #template
+  local t, bytes = accounts.named(call, tenant), accounts.bytes_of(field, #template)
   if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', key(call, 'templates'), field) end
   arrivals.check_bytes(call, t, bytes)
   accounts.add_bytes(call, accounts.touch(call, t), bytes)
@@ -98,11 +98,10 @@ function verbs.unschedule(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]
   check_schedule(tenant, name)
   if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
-  local t = accounts.touch_named(call, tenant)
-  local bytes = redis.call('HSTRLEN', key(call, 'templates'), tenant .. '/' .. name)
-  accounts.add_bytes(call, t, -KEPT_BYTES - bytes)
-  redis.call('HDEL', key(call, 'templates'), tenant .. '/' .. name)
-  redis.call('ZREM', key(call, 'fires'), tenant .. '/' .. name)
+  local t, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
+  accounts.add_bytes(call, t, -accounts.bytes_of(field, redis.call('HSTRLEN', key(call, 'templates'), field)))
+  redis.call('HDEL', key(call, 'templates'), field)
+  redis.call('ZREM', key(call, 'fires'), field)
   calls.close(call)
   return 'ok'
 end

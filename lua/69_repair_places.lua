@@ -13,9 +13,9 @@ end
 
 -- A run says of its task what the record says, and has no deadline of its own.
 local function mend_run(call, t, id, run, header, bytes)
-  run.tag, run.features, run.bytes, run.is_extended = t.tag, header.features, bytes + #run.made, 0
+  run.tag, run.features, run.bytes, run.is_extended = t.tag, header.features, bytes + records.extra_of(run), 0
   call.queue.last_lease = math.max(call.queue.last_lease, run.lease)
-  accounts.add_bytes(call, t, #run.made)
+  accounts.add_bytes(call, t, records.extra_of(run))
   leases.set_run(call, id, run)
 end
 
@@ -51,7 +51,7 @@ local function put_tasks(call, t, ids)
   local starts = redis.call('ZMSCORE', key(call, 'delayed:' .. t.name), unpack(ids))
   leases.read_runs(call, ids)
   for i, id in ipairs(ids) do
-    local header, bytes = records.read(found[i])
+    local header, bytes = records.read(found[i], id)
     local run, b = leases.run_of(call, id), batches.of_task(call, id)
     mend_features(call, id, header, found[i])
     if run then mend_run(call, t, id, run, header, bytes) end

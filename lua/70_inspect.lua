@@ -20,7 +20,7 @@ local function tenant_line(call, t)
   local d, books, line = accounts.details_of(call, t), accounts.books_of(call, t), t.name
   for _, value in ipairs({t.weight, t.ready, d.pending, d.delayed, t.leased, d.dead, books.done,
     accounts.delivered_to(call, t), seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.blocked, d.limited,
-    books.bytes}) do
+    accounts.kept_by(call, t)}) do
     line = line .. ' ' .. text(value)
   end
   return line
@@ -32,8 +32,8 @@ end
 --         not used)
 --   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, pending, delayed, leased,
 --         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), is_eligible, blocked (1
---         paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of tasks that
---         wait)
+--         paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of all that
+--         it keeps)
 function verbs.tenants(keys, args)
   local call, details = calls.ask(keys, args), nil
   local next_cursor, names, count = '0', {unpack(args, 5)}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)

@@ -60,6 +60,7 @@ local function clear_tenant(call, t)
   local d, books, name = accounts.details_of(call, t), accounts.books_of(call, t), t.name
   local hours = redis.call('HGET', key(call, 'opening_hours'), name)
   books.entitled, books.bytes = seats.entitled_to(call, t), 0
+  books.events = redis.call('XLEN', key(call, 'events:' .. name))
   t.starts, t.leased, t.ready, t.slot, t.class, t.standing, t.is_on_wake_list = 0, 0, 0, OUT, 0, 0, 0
   d.pending, d.delayed, d.dead, d.links, d.tombstones, d.grouped, d.priorities = 0, 0, 0, 0, 0, 0, 0
   d.limited = redis.call('HEXISTS', key(call, 'limits'), name)
@@ -146,7 +147,7 @@ local function clear_batches(call, cursor)
   for _, id in ipairs(ids) do
     local b = batches.find(call, id)
     b.running, b.admitted, b.total = 0, 0, b.done + b.dead + b.cancelled
-    add_bytes(call, b.tenant, batches.bytes_of(b))
+    add_bytes(call, b.tenant, batches.bytes_of(id, b))
     if b.state == COMPLETE then redis.call('ZADD', key(call, 'completed'), b.completed_at, id) end
   end
   repairs.write_batches(call)
@@ -181,7 +182,7 @@ local function find_tasks(call, cursor)
   local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
   for i, id in ipairs(ids) do
     if records.is_task(flat[2 * i]) then
-      local header, bytes = records.read(flat[2 * i])
+      local header, bytes = records.read(flat[2 * i], id)
       local t = accounts.touch_named(call, header.tenant)
       accounts.add_bytes(call, t, bytes)
       if deaths[i] then put_dead(call, t, id, DEATH.unpack(deaths[i])) else put_aside(call, t, id, header, runs[i]) end
@@ -211,7 +212,9 @@ end
 
 local function add_templates(call, cursor)
   local flat, next_cursor = scan(call, 'templates', cursor, LONG_PAGE)
-  for i = 1, #flat, 2 do add_bytes(call, flat[i]:match('^[^/]*'), KEPT_BYTES + #flat[i + 1]) end
+  for i = 1, #flat, 2 do
+    add_bytes(call, flat[i]:match('^[^/]*'), accounts.bytes_of(flat[i], #flat[i + 1]))
+  end
   return next_cursor
 end
 
@@ -220,7 +223,7 @@ local function add_links(call, cursor)
   local flat, next_cursor = scan(call, 'outbox', cursor, LONG_PAGE)
   for i = 1, #flat, 2 do
     local name, record = flat[i], OUTBOX.unpack(flat[i + 1])
-    add_bytes(call, record.tenant, links.bytes_of(record))
+    add_bytes(call, record.tenant, links.bytes_of(name, record))
     if redis.call('HEXISTS', key(call, 'dead'), name) == 0 then
       redis.call('ZADD', links.of(call, record.tenant), call.now, name)
       redis.call('ZADD', key(call, 'outbox_due'), call.now, record.tenant)

@@ -17,7 +17,13 @@ DEFAULTS: dict[str, float] = {
     "stored_bytes": 2**30,
     "delayed": 10_000_000,
 }
+ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700
 PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING = 1, 2, 4, 8
+
+
+def bytes_of(name: str, size: int) -> int:
+    """Tell what a thing of that name counts among its tenant's bytes."""
+    return ITEM_BYTES + NAMED_IN * len(name) + size
 
 
 class Limiting:
@@ -81,7 +87,7 @@ class Limiting:
         for name in names:
             self.meter(self.touch(name))
 
-    def exceeded(self, t: Tenant, new: int, delayed: int, size: int, pending: int) -> str:
+    def exceeded(self, t: Tenant, new: int, delayed: int, size: float, pending: int) -> str:
         """Say which limit tasks would exceed; `pending` wait already, and `size` bytes will be kept."""
         waiting = len(t.ready) + pending + len(t.delayed)
         excess = {

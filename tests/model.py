@@ -14,14 +14,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from fairq.store import library
+
 from .fair_pick import OUT, Pick, Run, Tenant
 from .feed_model import Feeds
-from .limits_model import PAUSED, RATE_LIMITED
+from .limits_model import EVENT_COST, PAUSED, RATE_LIMITED, bytes_of
 from .ready_model import LOOSE, Asked
-from .schedule_model import KEPT_BYTES, Scheduling
+from .schedule_model import Scheduling
 
 ROUNDS, TENANTS_PER_TICK, MINUTE_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
 ENDS_PER_TICK, CHANGES_PER_CALL, LATE_PER_TENANT = 80, 64, 16
+HEADER_SIZE = library.formats()["HEADER"].size
 LEASES_SINCE, LEASES_PER_MS = 1_735_689_600_000, 32
 
 
@@ -45,6 +48,18 @@ class Task:
     webhook: str = ""  # that it is for
     created_at: float = 0
     size: int = 2  # of its payload
+    name: str = ""
+
+    @property
+    def length(self) -> int:
+        """How long its record is, with its payload."""
+        texts = (self.tenant.name, self.name, self.webhook)
+        return HEADER_SIZE + sum(map(len, texts)) + self.size
+
+    def bytes(self, id: str) -> int:
+        """Tell what it counts among its tenant's bytes."""
+        asks = self.priority != 50 or self.key or self.result_ttl or self.batch or self.events or self.group
+        return bytes_of(id, self.length + (bytes_of(self.key + self.group, 0) if asks else 0))
 
     @property
     def asked(self) -> Asked:
@@ -76,10 +91,9 @@ class Batch:
     members: dict[str, float] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)  # priority and order
 
-    @property
-    def bytes(self) -> int:
-        """What it counts among its tenant's bytes."""
-        return KEPT_BYTES + sum(len(payload) for payload in self.callbacks.values())
+    def bytes(self, id: str) -> int:
+        """Tell what it counts among its tenant's bytes."""
+        return bytes_of(id, sum(len(payload) for payload in self.callbacks.values()))
 
     @property
     def ended(self) -> int:
@@ -340,6 +354,7 @@ class Model(Scheduling):
                 b.state, b.completed_at = "complete", now
                 if b.events:
                     counts = f"{b.done} {b.dead} {b.cancelled} {b.expired}"
+                    self.touch(b.tenant)
                     self.feeds.tell(self.settings["events_keep"], b.tenant, "batch_completed", name, now, 0, counts)
                 self.call_back(name, "complete", now)
                 if b.done == b.total:
@@ -353,7 +368,7 @@ class Model(Scheduling):
         if name in self.batches:
             return "duplicate"
         new = Batch(tenant, max_running, now, dict(callbacks), events)
-        if self.is_one_too_many(tenant) or self.keeps_too_much(tenant, new.bytes):
+        if self.is_one_too_many(tenant) or self.keeps_too_much(tenant, new.bytes(name)):
             return f"FAIRQ quota_exceeded {'max_tenants' if self.is_one_too_many(tenant) else 'stored_bytes'}"
         self.touch(tenant)
         self.batches[name] = new
@@ -412,11 +427,11 @@ class Model(Scheduling):
         """Whether a tenant that kept so much more would have more than its limit."""
         t = self.tenants.get(tenant) or Tenant(tenant)
         most = self.limit(t, "stored_bytes")
-        return size > 0 and 0 < most < self.bytes_of(t) + size
+        return size > 0 and 0 < most < self.kept_by(t, most) + size
 
     def keep(self, t: Tenant, kind: str, name: str, size: int, until: float) -> None:
         """Count a result or a dedupe key among its tenant's bytes, until then."""
-        member = kind.encode() + struct.pack("<II", t.number, size + KEPT_BYTES) + name.encode()
+        member = kind.encode() + struct.pack("<II", t.number, bytes_of(name, size)) + name.encode()
         self.ends[member], self.kept_until = until, max(self.kept_until, until + MINUTE_MS)
 
     def trim_ends(self, now: float, limit: int) -> None:
@@ -478,12 +493,13 @@ class Model(Scheduling):
                 task = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2))
                 task.end_moves, task.created_at = bool(after), now
                 task.webhook, _ = self.receivers(given.get("name", ""))
+                task.name = given.get("name", "")
                 new[id] = task, given
                 if first:
                     replaced.append(first)
                 else:
                     new |= self.copies(id, task, given.get("name", ""), known=[*self.records, *self.marks, *new])
-        if new and (which := self.too_much(t, now, [task for task, _ in new.values()], replaced)):
+        if new and (which := self.too_much(t, now, {id: task for id, (task, _) in new.items()}, replaced)):
             return [f"FAIRQ quota_exceeded {which}"]
         for holder in replaced:
             self.cancel_one(holder, now)
@@ -533,13 +549,14 @@ class Model(Scheduling):
         self.close(now)
         return "ok"
 
-    def too_much(self, t: Tenant, now: float, new: list[Task], replaced: list[str]) -> str:
+    def too_much(self, t: Tenant, now: float, new: dict[str, Task], replaced: list[str]) -> str:
         """Say which limit new tasks would exceed, with those gone that they replace."""
         if self.is_one_too_many(t.name):
             return "max_tenants"
-        delayed = sum(task.start_at > now for task in new) - sum(id in t.delayed for id in replaced)
-        more = sum(task.size for task in new) - sum(self.records[id].size for id in replaced)
-        return self.exceeded(t, len(new) - len(replaced), delayed, self.bytes_of(t) + more, t.pending)
+        delayed = sum(task.start_at > now for task in new.values()) - sum(id in t.delayed for id in replaced)
+        more = sum(task.bytes(id) for id, task in new.items()) - sum(map(self.bytes_of_task, replaced))
+        kept = self.kept_by(t, self.limit(t, "stored_bytes")) + more
+        return self.exceeded(t, len(new) - len(replaced), delayed, kept, t.pending)
 
     def can_be_replaced(self, id: str, key: str) -> bool:
         """Whether the task that took a key waits, in no batch; its id may be another task's by now."""
@@ -558,7 +575,7 @@ class Model(Scheduling):
         if task.key:
             self.holders[t.name, task.key] = now + window if window else 0, id
             if window:
-                self.keep(t, "k", task.key, len(task.key), now + window)
+                self.keep(t, "k", task.key, len(id), now + window)
         if task.start_at > now:
             self.put_delayed(t, id, task.start_at)
         else:
@@ -628,7 +645,7 @@ class Model(Scheduling):
             return self.drop_late(p, now)
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
         run.is_extended, run.taken, run.lasts = False, 0, self.settings["lease_ms"]
-        self.claimed_bytes += task.size if task.size > self.large else 0
+        self.claimed_bytes += task.length if task.size > self.large else 0
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1
@@ -1102,14 +1119,23 @@ class Model(Scheduling):
         self.close(now)
         return previous
 
+    def bytes_of_task(self, id: str) -> int:
+        """Tell what a task counts, with what its run says."""
+        run = self.runs.get(id)
+        return self.records[id].bytes(id) + (len(run.error) if run else 0)
+
+    def kept_by(self, t: Tenant, limit: float = math.inf) -> float:
+        """Add up what a tenant keeps; of its feed no more than half of its limit counts."""
+        return self.bytes_of(t) + min(EVENT_COST * len(self.feeds.kept.get(t.name, ())), limit / 2)
+
     def bytes_of(self, t: Tenant) -> int:
-        """Add up the payloads of a tenant's tasks."""
+        """Add up what a tenant keeps beside its feed."""
         kept = [struct.unpack_from("<II", member, 1) for member in self.ends]
         return int(
-            sum(task.size for task in self.records.values() if task.tenant is t)
+            sum(self.bytes_of_task(id) for id, task in self.records.items() if task.tenant is t)
             + sum(size for owner, size in kept if owner == t.number)
-            + sum(b.bytes for b in self.batches.values() if b.tenant == t.name)
-            + sum(KEPT_BYTES + self.template_sizes[f] for f in self.schedules if f.partition("/")[0] == t.name)
+            + sum(b.bytes(name) for name, b in self.batches.items() if b.tenant == t.name)
+            + sum(bytes_of(f, self.template_sizes[f]) for f in self.schedules if f.partition("/")[0] == t.name)
         )
 
     def set_paused(self, now: float, tenant: str, paused: int) -> int:

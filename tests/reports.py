@@ -80,7 +80,7 @@ def share(model: Model, name: str) -> dict[str, float]:
         "is_eligible": int(t.slot != OUT),
         "blocked": t.blocked,
         "limited": int(name in model.own),
-        "bytes": model.bytes_of(t),
+        "bytes": model.kept_by(t),
     }
 
 

@@ -8,8 +8,9 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from .fair_pick import FairPick
+from .limits_model import bytes_of
 
-LATE_MS, KEPT_BYTES = 60_000, 100
+LATE_MS = 60_000
 Revision = tuple[Any, ...]
 
 
@@ -69,7 +70,7 @@ class Scheduling(FairPick):
         if known and (known.misfire, known.timing, self.templates[field]) == (misfire, timing, template):
             return "same", known.next_at
         tenant = field.partition("/")[0]
-        grows = size - self.template_sizes[field] if known else KEPT_BYTES + size
+        grows = size - self.template_sizes[field] if known else bytes_of(field, size)
         if self.is_one_too_many(tenant):
             return "FAIRQ quota_exceeded max_tenants", 0
         if self.keeps_too_much(tenant, grows):

@@ -23,7 +23,7 @@ _TOLD = {
     "rate": "Starts per second; or as 300/min, 1000/h, 5/d.",
     "burst": "Starts at once (none: as many as the rate allows in one second).",
     "queued": "Waiting tasks; more are refused with `quota_exceeded` and the time to try again.",
-    "stored_bytes": "Bytes stored (payloads, results, keys, batches, schedules); more are refused.",
+    "stored_bytes": "Bytes stored: tasks (500 and the payload, or more), results, keys, batches, schedules, events.",
     "delayed": "Tasks that wait for their start time; more are refused.",
     "dead": "Dead letters kept; when there are more, the oldest are deleted.",
 }

@@ -28,9 +28,9 @@ class Limits:
 
     At once at most `max_running` of its tasks run, and `guaranteed` of them are served before others' (for one tenant
     only). `rate` is starts a second, of which `burst` may come at once (0: as many as in a second). `queued` bounds
-    the tasks that wait, `delayed` those that wait for their start, `stored_bytes` all that it keeps (payloads, also of
-    running tasks and dead letters; results, dedupe keys, batches, schedules), `dead` its dead letters: of more, the
-    oldest go. Where nothing is set for all, that is 10,000,000 tasks and 1 GiB.
+    the tasks that wait, `delayed` those that wait for their start, `stored_bytes` what all that it keeps takes in the
+    store at most (tasks, also running ones and dead letters; results, dedupe keys, batches, schedules, events), `dead`
+    its dead letters: of more, the oldest go. Where nothing is set for all, that is 10,000,000 tasks and 1 GiB.
     """
 
     max_running: int | None = None

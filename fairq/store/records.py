@@ -43,7 +43,7 @@ _HOURS = struct.Struct(_FORMATS["HOURS"].head)
 
 def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str, str]:
     """Split a record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, name, webhook and trace."""
-    version, _, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
+    version, _, _, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
     if version != _RECORD_VERSION:
         raise StoreRefused(f"the store holds a task record of version {version}; this build reads {_RECORD_VERSION}")
     at = _HEADER.size

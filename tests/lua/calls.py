@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from fairq.store import library
+from tests.limits_model import bytes_of
 
 VERBS = frozenset(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
 START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the numbers of leases count from 1
@@ -227,6 +228,11 @@ def packed_link(id: str, queue: str = "", payload: bytes = b"{}", **asked: Any) 
     """Pack a link of an acknowledgement."""
     head = {"queue": queue, "id": id, "options": options(**asked), "size": len(payload)}
     return FORMATS["LINK"].pack(head) + payload
+
+
+def counted(id: str, payload: int = 2, tenant: str = "ada", key: str = "") -> int:
+    """Tell what a task counts among its tenant's bytes, with a dedupe key or without options."""
+    return bytes_of(id, FORMATS["HEADER"].size + len(tenant) + payload + (bytes_of(key, 0) if key else 0))
 
 
 def words(reply: list[bytes]) -> list[str]:

@@ -7,6 +7,8 @@ import struct
 from collections import Counter
 from typing import Any
 
+from tests.limits_model import bytes_of
+
 from .calls import FORMATS, Queue, unpack
 
 SCORES = (
@@ -249,7 +251,7 @@ class Keyspace:
             assert run.attempt <= run.max_attempts + run.uncounted_attempts or run.max_attempts == 0, id
             assert self.tags[run.tag] == self.headers[id].tenant
             assert run.lease <= self.queue.last_lease
-            assert run.bytes == self.size(id) + len(run.made)
+            assert run.bytes == self.bytes_of(id)
             assert run.features == self.headers[id].features
 
     def check_bundles(self) -> None:
@@ -278,6 +280,12 @@ class Keyspace:
     def size(self, id: str) -> int:
         """Tell how long the payload of a task is."""
         return len(self.payloads[id]) if id in self.payloads else len(self.records[id]) - self.headers[id].end
+
+    def bytes_of(self, id: str) -> int:
+        """Tell what a task counts among its tenant's bytes."""
+        header, run = self.headers[id], self.runs.get(id)
+        extra = len(run.made) + len(run.error) if run else 0
+        return bytes_of(id, header.end + self.size(id) + header.extra + extra)
 
     def check_task_options(self) -> None:
         """What a task asks for is there as long as the task; a key is its holder's; a task is in its list."""
@@ -400,6 +408,7 @@ class Keyspace:
         assert self.queue.limited == ("" in self.limits)
         for tenant, seat in self.seats.items():
             assert seat.bytes == self.kept_by(tenant, seat.tag), tenant
+            assert seat.events == len(self.feeds.get(tenant, ())), tenant
             assert not seat.blocked & RATE_LIMITED or tenant in self.parked, tenant
             odd = (seat.tombstones, seat.grouped, seat.priorities, seat.blocked, seat.limited, seat.cause)
             assert seat.is_odd == any(odd), tenant
@@ -413,15 +422,15 @@ class Keyspace:
 
     def kept_by(self, tenant: str, tag: bytes) -> int:
         """Add up the bytes of all that a tenant keeps."""
-        batches = [b for b in self.batches.values() if b.tenant == tenant]
-        templates = [len(t) for field, t in self.templates.items() if field.partition("/")[0] == tenant]
+        templates = {f: len(t) for f, t in self.templates.items() if f.partition("/")[0] == tenant}
+        batches = {
+            id: len(b.on_complete + b.on_success + b.on_death) for id, b in self.batches.items() if b.tenant == tenant
+        }
+        links = {name: len(link.payload) for name, link in self.outbox.items() if link.tenant == tenant}
         return int(
-            sum(self.size(id) for id, header in self.headers.items() if header.tenant == tenant)
+            sum(self.bytes_of(id) for id, header in self.headers.items() if header.tenant == tenant)
             + sum(struct.unpack_from("<I", member, 5)[0] for member in self.ends if member[1:5] == tag)
-            + sum(100 + len(b.on_complete + b.on_success + b.on_death) for b in batches)
-            + sum(100 + size for size in templates)
-            + sum(100 + len(link.payload) for link in self.outbox.values() if link.tenant == tenant)
-            + sum(len(run.made) for run in self.runs.values() if run.tag == tag)
+            + sum(bytes_of(name, size) for kept in (batches, templates, links) for name, size in kept.items())
         )
 
     def check_schedules(self) -> None:

@@ -29,9 +29,9 @@ SMALL_VARIANT = (  # and so that its few bytes are many
     ("local WHOLE = 2048", "local WHOLE = 1"),  # and their slots are read one by one
     ("local POOL = 8", "local POOL = 2"),
     ("local LARGE_BYTES = 4096", "local LARGE_BYTES = 3"),
-    ("local ROUNDS = 8", "local ROUNDS, PAGE_BYTES = 8, 9"),
+    ("local ROUNDS = 8", "local ROUNDS, PAGE_BYTES = 8, 80"),
 )
-SMALL = {"few": 1, "pool": 2, "large": 3, "page": 9}  # of a machine with that variant
+SMALL = {"few": 1, "pool": 2, "large": 3, "page": 80}  # of a machine with that variant
 LEASE, HEAVIEST = 1000, 10_000_000
 START = LEASES_SINCE - 40_000  # the numbers of leases count from 1, and soon go with the time
 NAMES = ["ada", "bob", "cyd", "dan"]
@@ -54,7 +54,7 @@ LIMITED: dict[str, list[float]] = {
     "rate": [-1, 300, 1.5, 40, 0.01, 0],
     "burst": [-1, 0, 1, 2, 7],
     "queued": [-1, -1, 0, 5, 7],
-    "stored_bytes": [-1, -1, 0, 150, 20],
+    "stored_bytes": [-1, -1, 0, 5_000, 2_000],
     "delayed": [-1, -1, 0, 2, 3],
     "dead": [-1, -1, 0, 1, 2],
 }

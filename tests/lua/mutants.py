@@ -87,7 +87,6 @@ MUTANTS = [
         "  if t.is_on_wake_list == 1 then redis.call('LREM'",
         "  if false then redis.call('LREM'",
     ),
-    Mutant("a tenant is dropped with its dead letters", "t.leased, 'dead', d.dead,", "t.leased, 'dead', 0,"),
     Mutant("a cancelled task is tried again", "if is_stopping and not is_done then", "if false then"),
     Mutant(
         "a cancelled task stays in its list",
@@ -251,10 +250,10 @@ MUTANTS = [
     ),
     Mutant(
         "a new rate for all does not reach the parked",
-        "local is_metered_anew = previous.rate ~= now.rate or previous.burst ~= now.burst",
-        "local is_metered_anew = false",
+        "  if is_wider or previous.rate ~= now.rate or previous.burst ~= now.burst then",
+        "  if is_wider then",
     ),
-    Mutant("a wider limit for all lets nobody in", "if is_metered_anew or is_wider then", "if is_metered_anew then"),
+    Mutant("a wider limit for all lets nobody in", "if is_wider or previous.rate", "if previous.rate"),
     Mutant("a sweep has no end", "page[1] == '0' and 0 or 1, true", "1, true"),
     Mutant(
         "the slots that are read at once are others", "span.some = {before = first,", "span.some = {before = first + 1,"
@@ -271,15 +270,14 @@ MUTANTS = [
     ),
     Mutant("a guarantee sheds debt", "t.base = t.base + math.max(behind, 0)", "t.base = t.base + behind"),
     Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
-    Mutant("quotas are not looked at", "  arrivals.check_quotas(call, new)\n", ""),
+    Mutant("quotas are not looked at", "  arrivals.check_quotas(call, new)\n  arrivals.store", "  arrivals.store"),
     Mutant("claims tell no run timeout", "  out[7] = q.run_timeout_ms\n", "  out[7] = 0\n"),
     Mutant("there is one tenant too many", ")) >= call.queue.max_tenants", ")) > call.queue.max_tenants"),
-    Mutant("a batch makes any tenant", "  if is_one_too_many(call, t) then refuse(", "  if false then refuse("),
-    Mutant("a known tenant is one too many", "return d and not d.packed and redis", "return d and redis"),
+    Mutant("a known tenant is one too many", "if not d.packed and redis", "if redis"),
     Mutant("a fire passes the quota", "if outcome == 'ok' and arrivals.exceeded(call, new) then", "if false then"),
     Mutant(
         "cancelled tasks weigh",
-        "    header.features, bytes + (run and #run.made or 0))\n  return 'ok'",
+        "    header.features, bytes + (run and records.extra_of(run) or 0))\n  return 'ok'",
         "    header.features, 0)\n  return 'ok'",
     ),
     Mutant("dead letters are not bounded", "  make_room_for_dead(call, t)\n", ""),
@@ -525,7 +523,11 @@ MUTANTS = [
         "return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0",
         "return run.max_attempts + run.uncounted_attempts",
     ),
-    Mutant("release is not uncounted_attempts", "  run.uncounted_attempts = run.uncounted_attempts + 1\n", ""),
+    Mutant(
+        "release is not uncounted_attempts",
+        "  run.uncounted_attempts = run.uncounted_attempts + 1\n  keep_waiting",
+        "  keep_waiting",
+    ),
     Mutant(
         "release goes to the end",
         "  places.put_ready(call, t, {id}, 'LPUSH')\nend\n\nfunction actions.reap",
@@ -675,9 +677,7 @@ MUTANTS = [
         "",
     ),
     Mutant("a paused schedule stays due", "s.paused == 1 and '+inf' or s.next_at", "s.next_at"),
-    Mutant(
-        "a schedule that is gone stays due", "  redis.call('ZREM', key(call, 'fires'), tenant .. '/' .. name)\n", ""
-    ),
+    Mutant("a schedule that is gone stays due", "  redis.call('ZREM', key(call, 'fires'), field)\n", ""),
     Mutant("another task moves the time", "if s.timing ~= timing then s.timing", "if true then s.timing"),
     Mutant("a resume does not look at the head", "if not s or s.revision ~= args[5] then", "if not s then"),
     Mutant("a tick does not see the next fire", "extended = 0, fires = 0,", "extended = 0,"),
@@ -948,8 +948,8 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not give a large payload",
-        "record, claim.bytes = records.whole(call, id, record), claim.bytes + run.bytes",
-        "claim.bytes = claim.bytes + run.bytes",
+        "    record = records.whole(call, id, record)\n",
+        "",
     ),
     Mutant("a claim that is made again gives no large payload", "records.whole(call, id, found[i])", "found[i]"),
     Mutant(
@@ -962,13 +962,13 @@ MUTANTS = [
     ),
     Mutant(
         "a large payload weighs nothing",
-        "  return header, (struct.unpack('<I', record, position))",
-        "  return header, 0",
+        "  return features < IS_LARGE and #record or position - 1 + struct.unpack('<I', record, position)",
+        "  return features < IS_LARGE and #record or position - 1",
     ),
     Mutant(
         "tasks of one call are all large or none",
-        "  local kind = is_large and 'large_header' or 'header'\n",
-        "  local kind = 'header'\n",
+        "  local kind, asked = is_large and 'large_header' or 'header', terms.asked\n",
+        "  local kind, asked = 'header', terms.asked\n",
     ),
     Mutant("a reply is never full", "claim.bytes >= PAGE_BYTES or some_ask", "some_ask"),
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
@@ -1005,8 +1005,8 @@ MUTANTS = [
     Mutant("a task's record does not say that it asks for more", "asked == PLAIN and 0 or HAS_OPTIONS", "0"),
     Mutant(
         "a task's run does not say that it asks for more",
-        "  if features < IS_LARGE then return features",
-        "  features = features - features % 2\n  if features < IS_LARGE then return features",
+        "  return features, max_attempts, expires_at, acc",
+        "  return features - features % 2, max_attempts, expires_at, acc",
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
@@ -1073,15 +1073,15 @@ MUTANTS = [
     ),
     Mutant(
         "a postponed attempt counts",
-        "run.uncounted_attempts, run.error = run.uncounted_attempts + 1, message",
-        "run.uncounted_attempts, run.error = run.uncounted_attempts, message",
+        "  run.uncounted_attempts = run.uncounted_attempts + 1\n  leases.set_error",
+        "  leases.set_error",
     ),
     Mutant(
         "a copy without a key has options still",
-        "  return is_plain and PLAIN or copy\n",
-        "  return copy\n",
+        "  if is_plain then copy.asked",
+        "  if false then copy.asked",
     ),
-    Mutant("copies hold the dedupe key", "  copy.key = ''\n", ""),
+    Mutant("copies hold the dedupe key", "  copy.asked = with(terms.asked, 'key', '')\n", ""),
     Mutant("a task is for no webhook", "terms.webhook, terms.copies = webhook, {}", "terms.copies = {}"),
     Mutant("a copy that is known is made again", "    if not known[i] then add(", "    if true then add("),
     Mutant("nobody is told of copies", "  call.notify = call.notify or '1'  -- who", "  -- who"),
@@ -1212,8 +1212,8 @@ MUTANTS = [
         "'HEXISTS', key(call, 'tasks'), link.id) == 2 then return true end",
     ),
     Mutant("a link is not counted", "  links.count(call, t, 1)\n  if accounts", "  if accounts"),
-    Mutant("a link has no bytes", "  accounts.add_bytes(call, t, links.bytes_of(record))\n", ""),
-    Mutant("a delivered link keeps its bytes", "  accounts.add_bytes(call, t, -links.bytes_of(record))\n", ""),
+    Mutant("a link has no bytes", "  accounts.add_bytes(call, t, links.bytes_of(name, record))\n", ""),
+    Mutant("a delivered link keeps its bytes", "  accounts.add_bytes(call, t, -links.bytes_of(name, record))\n", ""),
     Mutant("a delivered link stays due", "  take_out(call, t, name)\n  accounts", "  accounts"),
     Mutant("a link that is delivered stays due", "  redis.call('ZREM', links.of(call, t.name), name)\n", ""),
     Mutant(
@@ -1282,7 +1282,7 @@ MUTANTS = [
     Mutant("an address keeps its payload", "  record.payload = ''\n", ""),
     Mutant("a dead letter stays due", "  take_out(call, t, name)\n  places", "  places"),
     Mutant("an address is left behind", "    redis.call('HDEL', key(call, 'outbox'), id)\n", ""),
-    Mutant("an address keeps its bytes", "    accounts.add_bytes(call, t, -KEPT_BYTES)\n", ""),
+    Mutant("an address keeps its bytes", "    accounts.add_bytes(call, t, -accounts.bytes_of(id, 0))\n", ""),
     Mutant("a dead link is replayed as a task", "    if died.reason == UNDELIVERED then", "    if false then"),
     Mutant(
         "a replayed link has been tried",
@@ -1309,7 +1309,9 @@ MUTANTS = [
         "    if redis.call('HEXISTS', key(call, 'dead'), name) == 0 then\n",
         "    do\n",
     ),
-    Mutant("repair forgets the outbox's bytes", "    add_bytes(call, record.tenant, links.bytes_of(record))\n", ""),
+    Mutant(
+        "repair forgets the outbox's bytes", "    add_bytes(call, record.tenant, links.bytes_of(name, record))\n", ""
+    ),
     Mutant("an ended lease may enqueue", "args[1 + 3 * i]) and leases.is_leased(run.state)", "args[1 + 3 * i])"),
     Mutant(
         "a later attempt forgets what others made",
@@ -1329,14 +1331,16 @@ MUTANTS = [
         "changed[id] = run.made .. digest, run.bytes + DIGEST_BYTES",
         "changed[id] = run.made .. digest, run.bytes",
     ),
-    Mutant("a later attempt forgets its digests' bytes", "    run.bytes = run.bytes + #past.made\n", ""),
+    Mutant("a later attempt forgets its digests' bytes", "    run.bytes = run.bytes + records.extra_of(past)\n", ""),
     Mutant(
-        "a dead task keeps its digests' bytes", "  if run.made then accounts.add_bytes(call, t, -#run.made) end\n", ""
+        "a dead task keeps its digests' bytes",
+        "  if run.made then accounts.add_bytes(call, t, -records.extra_of(run)) end\n",
+        "",
     ),
     Mutant(
         "a cancelled task keeps its digests' bytes",
-        "header.features, bytes + (run and #run.made or 0))",
+        "header.features, bytes + (run and records.extra_of(run) or 0))",
         "header.features, bytes)",
     ),
-    Mutant("repair forgets digests' bytes", "  accounts.add_bytes(call, t, #run.made)\n", ""),
+    Mutant("repair forgets digests' bytes", "  accounts.add_bytes(call, t, records.extra_of(run))\n", ""),
 ]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
 import pytest
 import redis
 
-from .calls import LEASE_MS, Listener, Queue, writes
+from tests.limits_model import EVENT_COST, bytes_of
 
+from .calls import LEASE_MS, Listener, Queue, counted, writes
+from .keyspace import Keyspace
+
+DAY = 86_400_000
 UNSET = dict.fromkeys(("max_running", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead"), -1.0)
 NONE = dict.fromkeys(UNSET, 0.0) | {"queued": 1e7, "delayed": 1e7, "stored_bytes": 2.0**30}  # what holds by default
 
@@ -221,7 +226,7 @@ def test_a_tenant_has_its_guarantee_or_its_share_whichever_is_more(
 @pytest.mark.parametrize(
     ("limit", "value", "taken", "given"),
     [
-        ("queued", 3, 3, {}), ("queued", 3, 3, {"delay": 50}), ("stored_bytes", 7, 3, {}),
+        ("queued", 3, 3, {}), ("queued", 3, 3, {"delay": 50}), ("stored_bytes", 3 * counted("a0") + 1, 3, {}),
         ("delayed", 2, 2, {"delay": 50}),
     ],
 )  # fmt: skip
@@ -247,7 +252,7 @@ def test_what_is_too_much_is_refused_as_a_whole(
     ],
 )  # fmt: skip
 def test_room_comes_when_tasks_start_or_go(queue: Queue, end: str, limit: str) -> None:
-    queue.set_limits("ada", **{limit: 2})
+    queue.set_limits("ada", **{limit: 2 if limit == "queued" else 2 * counted("a") - 1})
     queue.enqueue("ada", "a", expires_in=100)
     with pytest.raises(redis.ResponseError, match="quota_exceeded"):
         queue.enqueue("ada", "b", "c")
@@ -267,7 +272,7 @@ def test_room_comes_when_tasks_start_or_go(queue: Queue, end: str, limit: str) -
 
 @pytest.mark.parametrize("state", ["ready", "leased", "dead"])
 def test_bytes_count_wherever_the_task_is(queue: Queue, state: str) -> None:
-    queue.set_limits("ada", stored_bytes=2)
+    queue.set_limits("ada", stored_bytes=2 * counted("a") - 1)
     queue.enqueue("ada", "a")
     if state != "ready":
         (lease,) = queue.claim()
@@ -276,6 +281,91 @@ def test_bytes_count_wherever_the_task_is(queue: Queue, state: str) -> None:
     assert queue.state("a") == state
     with pytest.raises(redis.ResponseError, match="quota_exceeded stored_bytes"):
         queue.enqueue("ada", "b")
+
+
+LONG = dict.fromkeys(("key", "group", "name"), 250)
+ALL_OPTIONS: dict[str, Any] = {"period": DAY, "result": DAY, "expires_in": DAY, "events": 1, "priority": 9}
+
+
+def fill(queue: Queue, width: int, texts: dict[str, int], given: dict[str, Any]) -> int:
+    """Enqueue tasks of one byte until they are refused; how many there are."""
+    for n in itertools.count():
+        try:
+            own = {name: f"{n:0{size}}" for name, size in texts.items()}
+            queue.enqueue("ada", f"{n:0{width}}", payload=b"1", **given, **own)
+        except redis.ResponseError:
+            return n
+    raise AssertionError
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize("end", ["", "claim", "reject", "nack"])
+@pytest.mark.parametrize(
+    ("width", "texts", "given"), [(1, {}, {}), (250, {}, {"delay": 1}), (250, LONG, ALL_OPTIONS)], ids=str
+)
+def test_a_tenant_at_its_limit_takes_no_more_of_the_store(
+    queue: Queue, width: int, texts: dict[str, int], given: dict[str, Any], end: str
+) -> None:
+    most = 200_000
+    queue.set_limits("ada", stored_bytes=most)
+    n = fill(queue, width, texts, given)
+    queue.advance(1)
+    queue.tick()
+    for lease in queue.claim(n) if end else []:
+        if end in ("reject", "nack"):
+            queue.end(end, lease, DAY if end == "nack" else "")
+    client: Any = queue.client
+    taken = sum(client.memory_usage(key, samples=0) for key in client.keys("*"))
+    assert most / 10 < taken < most, taken / n
+
+
+def test_names_and_options_count(queue: Queue) -> None:
+    def more(id: str, **given: Any) -> int:
+        before = queue.tenant("ada").bytes
+        queue.enqueue("ada", id, **given)
+        return queue.tenant("ada").bytes - before
+
+    queue.enqueue("ada", "first")
+    plain = more("a")
+    assert more("bb") == plain + 4
+    assert more("c", name="four") == plain + 4
+    asking = more("d", priority=1)
+    assert asking > plain + 100
+    assert more("e", key="key") == asking + 4 * 3
+    assert more("f", key="k", group="group") == asking + 4 * 6
+    assert more("g", key="held", period=5) == asking + 4 * 4 + bytes_of("held", len("g"))
+    Keyspace(queue).check()
+
+
+def test_what_failed_tasks_say_counts(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    before = queue.tenant("ada").bytes
+    queue.end("nack", queue.claim()[0], 0, "error")
+    assert queue.tenant("ada").bytes == before + 5
+    queue.end("nack", queue.claim()[0], 0, "e")
+    assert queue.tenant("ada").bytes == before + 1
+    Keyspace(queue).check()
+    queue.end("reject", queue.claim()[0], 0, "other")
+    assert queue.tenant("ada").bytes == before
+    Keyspace(queue).check()
+
+
+def test_a_feed_counts_and_leaves_half_of_the_limit(queue: Queue) -> None:
+    queue.set_limits("ada", stored_bytes=1000 + 2 * counted("b"))
+    for n in range(3):
+        queue.enqueue("ada", f"a{n}", events=1)
+        queue.end("ack", queue.claim()[0])
+    assert queue.tenant("ada").bytes == 3 * EVENT_COST
+    queue.set_limits("ada", stored_bytes=4 * counted("b"))
+    assert queue.enqueue("ada", "b", "c") == ["ok", "ok"]
+    with pytest.raises(redis.ResponseError, match="quota_exceeded stored_bytes"):
+        queue.enqueue("ada", "d")
+    queue.configure(events_keep=1)
+    queue.set_limits("ada", stored_bytes=0)
+    queue.enqueue("ada", "e", events=1)
+    (last,) = (lease for lease in queue.claim(5) if lease.id == "e")
+    queue.end("ack", last)
+    Keyspace(queue).check()
 
 
 def test_tasks_that_wait_for_a_place_in_their_batch_count(queue: Queue) -> None:
@@ -292,7 +382,7 @@ def test_what_comes_back_counts_again_and_is_never_refused(queue: Queue) -> None
     first = queue.claim()[0]
     queue.enqueue("ada", "b")
     queue.end("nack", first, 0)
-    assert (queue.tenant("ada").ready, queue.tenant("ada").bytes) == (2, 4)
+    assert (queue.tenant("ada").ready, queue.tenant("ada").bytes) == (2, 2 * counted("a"))
     with pytest.raises(redis.ResponseError, match="quota_exceeded queued"):
         queue.enqueue("ada", "c")
 

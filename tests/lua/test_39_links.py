@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import redis
 
+from tests.limits_model import bytes_of
+
 from .breakage import packed
-from .calls import LEASE_MS, START, Leased, Queue, packed_link, refused, snapshot, unpack, words
+from .calls import LEASE_MS, START, Leased, Queue, counted, packed_link, refused, snapshot, unpack, words
 from .keyspace import Keyspace
 from .link_walk import DAY_MS, name_of, walk_links
 
@@ -44,7 +46,7 @@ def test_a_link_to_another_queue_waits_in_the_outbox(queue: Queue) -> None:
     asked = unpack("OPTIONS", link.options)
     assert (asked.delay, asked.start_at) == (0, START + 500), "times count from the acknowledgement"
     assert (asked.expires_in, asked.expires_at) == (0, START + 900)
-    assert queue.tenant("ada").bytes == 103
+    assert queue.tenant("ada").bytes == bytes_of(name_of("b"), 3)
     Keyspace(queue).check()
     assert queue.close_link(name_of("b")) == "ok"
     assert queue.close_link(name_of("b")) == "gone"
@@ -434,11 +436,11 @@ def test_what_a_run_remembers_counts_among_its_tenants_bytes_until_it_goes(queue
     (lease,) = queue.claim()
     queue.note_made("a", b"12345678", b"23456789")
     queue.note_made("a", b"12345678", b"34567890")
-    assert queue.tenant("ada").bytes == 5 + 24
+    assert queue.tenant("ada").bytes == counted("a", 5) + 24
     queue.end("nack", lease, 0)
     (lease,) = queue.claim(worker="again")
     queue.note_made("a", b"45678901")
-    assert queue.tenant("ada").bytes == 5 + 32
+    assert queue.tenant("ada").bytes == counted("a", 5) + 32
     Keyspace(queue).check()
     if end in ("ack", "reject", "nack", "replay"):
         queue.end("reject" if end == "replay" else end, lease, 1)
@@ -451,13 +453,13 @@ def test_what_a_run_remembers_counts_among_its_tenants_bytes_until_it_goes(queue
         queue.tick()
     if end == "replay":
         queue.call("replay", "a")
-    kept = {"ack": 0, "cancel": 0, "nack": 5 + 32}
-    assert queue.tenant("ada").bytes == kept.get(end, 5)
+    kept = {"ack": 0, "cancel": 0, "nack": counted("a", 5) + 32}
+    assert queue.tenant("ada").bytes == kept.get(end, counted("a", 5))
     Keyspace(queue).check()
 
 
 def test_what_a_task_enqueued_long_ago_fills_its_tenants_quota(queue: Queue) -> None:
-    queue.set_limits("ada", stored_bytes=100)
+    queue.set_limits("ada", stored_bytes=2 * counted("a") + 103)
     leased(queue)
     queue.note_made("a", *(f"{n:08}".encode() for n in range(13)))
     refused(queue, "quota_exceeded stored_bytes", "enqueue", "ada", "b", b"", b"{}")

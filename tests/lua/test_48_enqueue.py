@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .calls import LEASE_MS, Queue, options, refused, words
+from .calls import LEASE_MS, Queue, counted, options, refused, words
 from .keyspace import Keyspace
 
 LONG = b"x" * 5000  # stands apart
@@ -87,10 +87,10 @@ def test_of_one_call_the_first_of_a_key_replaces(queue: Queue) -> None:
 def test_the_new_task_takes_the_room_that_the_other_leaves(queue: Queue) -> None:
     queue.enqueue("ada", "a", key="k", payload=b"12345")
     replace(queue, "n1", payload=LONG)
-    assert queue.tenant("ada").bytes == 5000
+    assert queue.tenant("ada").bytes == counted("n1", 5000, key="k")
     replace(queue, "n2", payload=b"1", delay=9)
-    assert queue.tenant("ada").bytes == 1
-    queue.set_limits("ada", stored_bytes=100, delayed=1, queued=1)
+    assert queue.tenant("ada").bytes == counted("n2", 1, key="k")
+    queue.set_limits("ada", stored_bytes=counted("n3", 100, key="k"), delayed=1, queued=1)
     refused(queue, "quota_exceeded stored_bytes", "enqueue", "ada", "n3", options(key="k", replace=1), b"x" * 101)
     assert queue.state("n2") == "delayed"
     assert replace(queue, "n4", payload=b"x" * 100, delay=5) == "replaced"  # there is no more of them than before
