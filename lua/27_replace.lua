@@ -17,7 +17,7 @@ local function find_waiting(call, id)
   local run = leases.run_of(call, id)
   if run and leases.is_leased(run.state) then return nil end
   local header, bytes = records.read(record)
-  return {id = id, header = header, bytes = bytes + (run and #run.made or 0), run = run}
+  return {id = id, header = header, bytes = bytes, run = run}
 end
 
 -- Has the holder of a task's dedupe key take what the task asks for, if it waits; returns the outcome. A key that is
@@ -38,7 +38,7 @@ local function renew_run(call, found, features)
   local run, terms = found.run, found.task.terms
   if not run then return end
   run.uncounted_attempts, run.max_attempts, run.expires_at = run.attempt, terms.max_attempts, terms.expires_at
-  run.bytes, run.features, run.made, run.error = #found.task.payload, features, '', ''
+  run.bytes, run.features, run.error = #found.task.payload, features, ''
   leases.set_run(call, found.id, run)
 end
 

@@ -13,9 +13,8 @@ end
 
 -- A run says of its task what the record says, and has no deadline of its own.
 local function mend_run(call, t, id, run, header, bytes)
-  run.tag, run.features, run.bytes, run.is_extended = t.tag, header.features, bytes + #run.made, 0
+  run.tag, run.features, run.bytes, run.is_extended = t.tag, header.features, bytes, 0
   call.queue.last_lease = math.max(call.queue.last_lease, run.lease)
-  accounts.add_bytes(call, t, #run.made)
   leases.set_run(call, id, run)
 end
 

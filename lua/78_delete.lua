@@ -20,7 +20,7 @@ local FIELDS_PER_READ, READS_PER_SLICE = 100, 20
 local MARKED_MINUTES = 5000  -- before now, in which there may be marks
 local OF_TENANT = {
   'ready:', 'priorities:', 'tombstone:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:tasks:',
-  'repair:delayed:', 'links:',
+  'repair:delayed:',
 }
 local OF_BATCH = {'members:', 'pending:'}
 local OF_RUN = {'progress:'}
@@ -29,7 +29,7 @@ local FIXED = {
   'tasks', 'payloads', 'task_options',
   'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'bundles', 'claims', 'leases', 'extended', 'dead',
   'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle', 'quiet',
-  'outbox', 'outbox_due', 'repair', 'repair:tenants',
+  'repair', 'repair:tenants',
 }
 local PASSING = {  -- what goes by itself, and is no reason to keep a queue
   'history:10', 'history:60', 'history:900', 'history_last',
@@ -193,7 +193,6 @@ local function contents(call)
   out[#out + 1], out[#out + 2] = 'schedules', redis.call('ZCARD', key(call, 'fires'))
   local batches = redis.call('HLEN', key(call, 'batches')) - redis.call('ZCARD', key(call, 'completed'))
   out[#out + 1], out[#out + 2] = 'open_batches', batches
-  out[#out + 1], out[#out + 2] = 'links', q.links
   return out
 end
 

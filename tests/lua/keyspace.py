@@ -11,18 +11,18 @@ from .calls import FORMATS, Queue, unpack
 
 SCORES = (
     "leases", "extended", "due", "expiring", "deaths", "cancelling", "completed", "dead_counts", "fires", "parked",
-    "opening_changes", "ends", "outbox_due",
+    "opening_changes", "ends",
 )  # fmt: skip
 HASHES = (
     "tasks", "payloads", "runs", "bundles", "claims", "dead", "accounts", "tenants", "task_options", "batches",
-    "templates", "limits", "opening_hours", "webhooks", "outbox",
+    "templates", "limits", "opening_hours", "webhooks",
 )  # fmt: skip
 PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", "quiet", *SCORES, *HASHES}
 NUMBERED_KEYS = {
     "ready", "delayed", "tombstone", "done", "priorities", "unique", "pending", "members", "result", "deaths",
-    "schedules", "events", "class", "group", "turns", "links",
+    "schedules", "events", "class", "group", "turns",
 }  # fmt: skip
-GIFT, UNDELIVERED = 2, 5
+GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
 DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
 HAS_OPTIONS, IS_LARGE = 1, 4
@@ -104,9 +104,6 @@ class Keyspace:
         )
         self.batches = {n: unpack("BATCH", packed) for n, packed in named["batches"].items()}
         self.cancelling = scores["cancelling"]
-        self.outbox = {n: unpack("OUTBOX", packed) for n, packed in named["outbox"].items()}
-        self.outbox_due = scores["outbox_due"]
-        self.links = {t: {k.decode(): v for k, v in values.get(f"links:{t}", [])} for t in self.seats}
         self.webhooks = {n: unpack("WEBHOOK", packed) for n, packed in named["webhooks"].items()}
         self.idle = {self.tags[tag]: base for tag, base in values.get("idle", [])}
         self.pending = {
@@ -154,7 +151,7 @@ class Keyspace:
         elif kind in ("wake", "ready", "done"):
             pipeline.lrange(key, 0, -1)
         elif kind in SCORES or kind in (
-            "idle", "delayed", "priorities", "pending", "members", "group", "turns", "links",
+            "idle", "delayed", "priorities", "pending", "members", "group", "turns",
         ):  # fmt: skip
             pipeline.zrange(key, 0, -1, withscores=True)
         elif kind == "events":
@@ -181,7 +178,6 @@ class Keyspace:
         self.check_limits()
         self.check_schedules()
         self.check_feeds()
-        self.check_outbox()
 
     def check_names(self) -> None:
         """No key outside the documented set, and none of a tenant that is not known."""
@@ -249,7 +245,7 @@ class Keyspace:
             assert run.attempt <= run.max_attempts + run.uncounted_attempts or run.max_attempts == 0, id
             assert self.tags[run.tag] == self.headers[id].tenant
             assert run.lease <= self.queue.last_lease
-            assert run.bytes == self.size(id) + len(run.made)
+            assert run.bytes == self.size(id)
             assert run.features == self.headers[id].features
 
     def check_bundles(self) -> None:
@@ -420,8 +416,6 @@ class Keyspace:
             + sum(struct.unpack_from("<I", member, 5)[0] for member in self.ends if member[1:5] == tag)
             + sum(100 + len(b.on_complete + b.on_success + b.on_death) for b in batches)
             + sum(100 + size for size in templates)
-            + sum(100 + len(link.payload) for link in self.outbox.values() if link.tenant == tenant)
-            + sum(len(run.made) for run in self.runs.values() if run.tag == tag)
         )
 
     def check_schedules(self) -> None:
@@ -429,20 +423,6 @@ class Keyspace:
         schedules = {field: unpack("SCHEDULE", revision) for field, revision in self.revisions.items()}
         assert self.templates.keys() == schedules.keys()
         assert self.fires == {field: math.inf if each.paused else each.next_at for field, each in schedules.items()}
-
-    def check_outbox(self) -> None:
-        """A link is due some time, or it is a dead letter's address and has no payload."""
-        undelivered = {id for id, death in self.dead.items() if death.reason == UNDELIVERED}
-        assert undelivered <= self.outbox.keys()
-        due = [name for names in self.links.values() for name in names]
-        assert sorted(due) == sorted(self.outbox.keys() - undelivered)
-        assert all(self.outbox[name].payload == b"" for name in undelivered)
-        assert all(self.outbox[name].tenant == tenant for tenant, names in self.links.items() for name in names)
-        assert self.queue.links == len(due)
-        assert {t: seat.links for t, seat in self.seats.items()} == {t: len(names) for t, names in self.links.items()}
-        assert self.outbox_due.keys() == {tenant for tenant, names in self.links.items() if names}
-        for tenant, first in self.outbox_due.items():
-            assert first <= max(self.clock, min(self.links[tenant].values())), "or earlier"
 
     def check_feeds(self) -> None:
         """The ids of a feed count up by one, and it has no other fields; only a setting just lowered leaves more."""
