@@ -52,10 +52,7 @@ def small_pages(client: redis.Redis) -> Queue:
 
 def facts(keys: Keyspace) -> dict[str, object]:
     """Read what repair must not change: tasks, where they are, their attempts and leases, and what tenants have had."""
-    runs = {
-        id: (run.lease, run.state, run.attempt, run.uncounted_attempts, run.taken)
-        for id, run in keys.runs.items()
-    }
+    runs = {id: (run.lease, run.state, run.attempt, run.uncounted_attempts, run.taken) for id, run in keys.runs.items()}
     known = {tenant for tenant, seat in keys.seats.items() if seat.epoch == keys.queue.epoch}  # others start anew
     return {
         "tasks": set(keys.records), "marks": set(keys.marks), "runs": runs, "dead": set(keys.dead),
