@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .calls import LEASE_MS, START, Leased, Queue, options, packed_link, refused, snapshot
@@ -10,7 +12,7 @@ from .keyspace import Keyspace
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
 
-def leased(queue: Queue, id: str = "a", tenant: str = "ada", **asked: object) -> Leased:
+def leased(queue: Queue, id: str = "a", tenant: str = "ada", **asked: Any) -> Leased:
     """Enqueue a task and lease it."""
     queue.enqueue(tenant, id, **asked)
     (lease,) = queue.claim(worker=f"to-{id}")
@@ -112,7 +114,10 @@ def test_links_go_into_batches_and_the_batch_of_the_first_is_complete(queue: Que
     lease = leased(queue, batch="first")
     queue.call("close_batch", "first")
     queue.link(lease, packed_link("b", batch="second"))
-    assert (queue.batch("first").state, queue.batch("second").total) == ("complete", 1)
+    first, second = queue.batch("first"), queue.batch("second")
+    assert first
+    assert second
+    assert (first.state, second.total) == ("complete", 1)
     Keyspace(queue).check()
 
 

@@ -137,6 +137,23 @@ async def test_links_leave_with_an_acknowledgement_and_only_once(served: Served)
         assert (await served.app.store.queue("next")).enqueued == 2
 
 
+async def test_a_request_that_comes_again_gives_links_the_same_ids(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        await served.app.store.set_limits("q", "ada", {"queued": 1})
+        task = await claimed(ada, worker)
+        links = [{"queue": "next", "payload": 1}, {"queue": "q", "payload": 2}]
+        check(await ada.post(TASKS, json={"payload": 1}), 201)
+        ended = {
+            "queue": "q",
+            "settlements": [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": links}],
+        }
+        for _ in range(2):
+            check_problem(await worker.post("/v1/leases", json=ended), 429, "quota_exceeded", "queued")
+        await served.app.store.set_limits("q", "ada", {"queued": None})
+        assert await settle(worker, task, "ack", links=links) == "ok"
+        assert [(await served.app.store.queue(queue)).enqueued for queue in ("q", "next")] == [3, 1]
+
+
 async def claimed_by_http(ada: httpx.AsyncClient, worker: httpx.AsyncClient, other: Any) -> dict[str, Any]:
     """Have a task claimed over HTTP while a websocket's worker offers no slot."""
     await other.ask("credit", credit=0)
