@@ -8,7 +8,6 @@ import httpx
 import pytest
 import trio
 
-from fairq.model.tasks import Settlement
 from fairq.server.http import workers
 from fairq.server.http.stream import BoundedStream
 from fairq.server.run import Served
@@ -202,11 +201,8 @@ async def test_a_leased_task_enqueues_for_its_tenant_and_each_id_once(served: Se
         assert told == [{"id": "a", "outcome": "ok"}, {"id": "b", "outcome": "ok"}]
         told = check(await worker.post(DERIVED, json=derive(task, "a", "c")), 201)["tasks"]
         assert [row["outcome"] for row in told] == ["duplicate", "ok"]
-        store = served.app.store
-        assert [row.tenant for row in await store.tasks("next", ["ada/a", "ada/b", "ada/c"])] == ["ada"] * 3
-        for lease in (await store.claim("next", "w", 9)).leases:
-            await store.settle("next", [Settlement("ack", lease.id, lease.lease)])
-            await store.connection.call("HDEL", "fq:{next/0}:tasks", lease.id)  # as when its mark has gone
+        rows = await served.app.store.tasks("next", ["ada/a", "ada/b", "ada/c"])
+        assert [row.tenant for row in rows] == ["ada"] * 3
         assert await settle(worker, task, "nack", delay=0) == "ok"
         (again,) = await claim(worker)
         told = check(await worker.post(DERIVED, json=derive(again, "a")), 201)["tasks"]
