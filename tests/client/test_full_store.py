@@ -250,7 +250,7 @@ async def test_a_task_is_tried_again_when_what_follows_it_finds_no_room(
         task.then("emails-next", 1)
         task.then("emails", 2, delay=3600)
         try:
-            await task.enqueue("emails", 3)
+            await task.enqueue("emails-others", 3)
         except FairqError as error:
             refused.append(error)
 
