@@ -285,7 +285,7 @@ class Store:
         """
         linked: dict[int, Outcome] = {}
         plain = [each for each in settlements if not each.links]
-        told = iter(await self._settle(queue, plain) if plain else ())
+        told = iter(await self._settle(queue, plain) if plain or not settlements else ())
         numbers = [n for n, each in enumerate(settlements) if each.links]
         await run_all(*(partial(self._settle_linked, queue, settlements[n], n, linked) for n in numbers))
         return [linked[n] if each.links else next(told) for n, each in enumerate(settlements)]
