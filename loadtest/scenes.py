@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fairq.model.schedules import Timing
-from fairq.model.tasks import MAX_LINKS, SPECIAL_PLACES, Link, NewTask
+from fairq.model.tasks import MAX_LINKS, MAX_LINKS_BYTES, SPECIAL_PLACES, NewTask
 from fairq.server.stats.history import PAGE_SLOTS
 from fairq.store import keys
-from fairq.store.records import CLAIM_HEAD, pack_links, pack_options, pack_template, pack_timing, pack_waits
-from fairq.store.store import CHANGES, LINKED, LOOKS
+from fairq.store.records import CLAIM_HEAD, pack_options, pack_template, pack_timing, pack_waits
+from fairq.store.store import CHANGES, LOOKS
 from loadtest.bench import for_all
 from loadtest.probe import Args, Prepare, Probe
 
@@ -742,52 +742,25 @@ async def _queue(n: int) -> Args:
 Scene = Callable[[Probe], Awaitable[None]]
 
 
-async def outbox(p: Probe) -> None:
-    """Acknowledgements with links, their deliveries, and what running tasks remember."""
-    s, count = p.sizes, itertools.count()
-    await enqueue(p, tenant(0), tasks_of("o", range(LINKED * (2 * s.rounds + 5))))
+async def linked(p: Probe) -> None:
+    """Acknowledgements with links, and what tells whether leases are open."""
+    count = itertools.count()
+    await enqueue(p, tenant(0), tasks_of("o", range(500 + 4 * p.sizes.rounds)))
 
-    async def linked(queue: str, payload: bytes, acks: int = LINKED) -> Args:
-        args: list[str | bytes | int | float] = []
-        for id, lease in await claimed(p, acks):
-            links = [Link(queue, NewTask(f"{tenant(0)}/l-{next(count)}", payload)) for _ in range(MAX_LINKS)]
-            args += ("ack_linked", id, lease, b"null", pack_links(Q, links))
-        return args
+    async def ack(payload: bytes) -> Args:
+        ((id, lease),) = await claimed(p, 1)
+        links = [(f"{tenant(0)}/l-{next(count)}", b"", payload) for _ in range(MAX_LINKS)]
+        return [id, lease, b"null", *(word for link in links for word in link)]
 
-    await p.measure("settle_linked", f"{LINKED} with {MAX_LINKS} links to other queues", Q, lambda: linked("n", INLINE))
-    await p.measure("settle_linked", f"{LINKED} with {MAX_LINKS} links to their queue", Q, lambda: linked(Q, b"1"))
-    for _ in range(12):
-        await p.call("settle_linked", Q, *(await linked("n", INLINE, 2)))
-    await p.measure("take_links", "100, each 4 KiB", Q, (100, 1))
-    due = f"{keys.queue_prefix(Q)}:links:{tenant(0)}"
-
-    async def closed(fate: str) -> Args:
-        names: Args = await p.command("ZRANGE", due, 0, 99)
-        return [word for name in names for word in (name, fate, 0, ERROR)]
-
-    for fate in ("later", "never", "delivered"):
-        await p.measure("close_links", f"100, {fate}", Q, lambda fate=fate: closed(fate), rounds=1)  # type: ignore[misc]
-    await enqueue(p, tenant(1), tasks_of("m", range(1)))
-    ((id, lease),) = await claimed(p, 1)
-    digests = [n.to_bytes(8, "little") for n in range(1000)]
-    for part in (digests[:500], digests[500:]):
-        noted: Args = [word for digest in part for word in (id, digest)]
-        asked: Args = [word for digest in part for word in (id, lease, digest)]
-        await p.measure("note_made", "500 of 1,000", Q, noted, rounds=1)
-        await p.measure("made_by", "500 of 1,000", Q, asked)
-    await enqueue(p, tenant(1), tasks_of("many", range(500)))
-    held = await claimed(p, 500)
-    for id, _ in held:
-        for part in (digests[:500], digests[500:999]):
-            await p.call("note_made", Q, *(word for digest in part for word in (id, digest)))
-    await p.measure("made_by", "500 tasks that made 999", Q, [word for id, n in held for word in (id, n, digests[999])])
-    await p.measure(
-        "note_made", "500 tasks that made 999", Q, [w for id, _ in held for w in (id, digests[999])], rounds=1
-    )
+    most = b"1" * (MAX_LINKS_BYTES // MAX_LINKS)
+    await p.measure("settle_linked", f"{MAX_LINKS} links", Q, lambda: ack(b"1"))
+    await p.measure("settle_linked", f"{MAX_LINKS} links, 1 MiB", Q, lambda: ack(most))
+    held: Args = [word for lease in await claimed(p, 500) for word in lease]
+    await p.measure("are_leased", "500", Q, held)
 
 
 SCENES: tuple[Scene, ...] = (
-    outbox,
+    linked,
     crowd,
     rated,
     features,

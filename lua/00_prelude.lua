@@ -15,8 +15,8 @@ local verbs = {}  -- the functions that callers may call, by name; 99_register.l
 
 local SHARE_TIME, SHARE_COUNT = 0, 1
 local UNMADE, MADE, DELETING = 0, 1, 2  -- queue.stage: see 78_delete.lua
-local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost', 'undelivered'}
-local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST, UNDELIVERED = 1, 2, 3, 4, 5
+local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
+local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
 local TASKS_PER_CALL = 500
 local CHANGES_PER_CALL = 64  -- where each may touch a tenant, a batch, a list, a feed and a dedupe key of its own
 local PAGE_BYTES = 1048576  -- of payloads, errors and tracebacks for one reply, its last entry not counted

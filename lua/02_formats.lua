@@ -10,7 +10,7 @@
 --:   estimate_sq:d share:d hungry:d blocked:d limited:d sweeping:d anchored:d last_lease:d stage:d kept_until:d
 --:   numbers:d minute:d lease_ms:d max_attempts:d retry_base_ms:d retry_cap_ms:d dead_keep_ms:d dead_keep:d
 --:   events_keep:d max_tenants:d run_timeout_ms:d reserve:B slots:I loans:I fan_outs:B ready:d
---:   pending:d delayed:d leased:d dead:d tasks_with_options:d remembered:d links:d sequence:d enqueued:d done:d
+--:   pending:d delayed:d leased:d dead:d tasks_with_options:d remembered:d sequence:d enqueued:d done:d
 --:   buried:d expired:d cancelled:d delivered:d entitled:d
 --:   | classes
 --: CLASS class:b count:I
@@ -18,7 +18,7 @@
 --:   is_odd:B
 --:   name:t1 books:rest | tag details
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I
---: DETAILS tag:c4 pending:I delayed:I dead:I links:I theoretical_arrival:d tombstones:I grouped:I priorities:B
+--: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d tombstones:I grouped:I priorities:B
 --:   blocked:B
 --:   limited:B cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d
@@ -27,7 +27,7 @@
 --: MARK version:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I
---:   uncounted_attempts:I max_attempts:H expires_at:d made:t2 error:rest
+--:   uncounted_attempts:I max_attempts:H expires_at:d error:rest
 --: BUNDLE left:H together:H claim:t1 ids:rest
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 traceback:rest
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
@@ -39,8 +39,6 @@
 --: TEMPLATE options:t2 payload:rest
 --: HOURS is_open:B changes_at:d text:rest
 --: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 secrets:rest
---: LINK queue:t1 id:t1 options:t2 size:I
---: OUTBOX attempts:I written_at:d origin:t1 tenant:t1 queue:t1 id:t1 options:t2 payload:rest
 --: QUIET since:d books:rest
 --: SLOT number:d enqueued:I done:I dead:I expired:I cancelled:I lost:I
 --: SLOT_ROW enqueued:I started:I done:I failed:I delivered:d entitled:d name:t1 waits:t2

@@ -13,7 +13,7 @@ local function new_queue()
     lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000,
     dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0, reserve = 0, slots = 0,
     loans = 0, fan_outs = 0, ready = 0, pending = 0, delayed = 0, leased = 0, dead = 0,
-    tasks_with_options = 0, remembered = 0, links = 0, sequence = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
+    tasks_with_options = 0, remembered = 0, sequence = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
     cancelled = 0, delivered = 0, entitled = 0, classes = {},
   }
 end
@@ -72,7 +72,7 @@ end
 -- Sets the time of the call: the store's, but no earlier than the queue's last change, so that nothing happens twice.
 -- Where the store's clock was far ahead and is set right, that would halt the queue for as long; so the queue's time
 -- goes back too. Accounts do not see it: they count from the origin, which goes back as far. The next ticks bring the
--- deadlines of leases nearer, and look anew for each tenant's first delayed task and link.
+-- deadlines of leases nearer, and look anew for each tenant's first delayed task.
 --
 -- Where the clock has jumped ahead, the origin moves along too, or those whose leases run would pay for it.
 local function set_time(call, time)
@@ -127,6 +127,7 @@ function calls.open_any(keys, args)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
     task_options = false, batches = false, told = false,  -- what few tasks ask for (17, 18, 19)
     marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
+    ending = false,                                  -- the task that this call acknowledges, with links
     webhooks = false,                                -- where tasks are posted to (14_webhooks.lua)
     runs = false, bundles = false,                    -- leases (26_leases.lua)
     taken = false, marks = false, tombstones = 0, most_tombstones = 0,  -- entries of lists (28_takes.lua)
@@ -174,8 +175,8 @@ function calls.life_of_store()
   return type(told) == 'string' and told:match('run_id:(%w+)') or ''
 end
 
--- Whether the call has read so many bytes of batches (each may have long callbacks) and of links' payloads that it
--- leaves the rest to the next one. It may read one more.
+-- Whether the call has read so many bytes of batches (each may have long callbacks) that it leaves the rest to the
+-- next one. It may read one more.
 function calls.is_full(call)
   return call.load >= call.most_load
 end

@@ -159,7 +159,7 @@ local function new_account(call, name)
   local t = {
     weight = DEFAULT_WEIGHT, base = 0, starts = 0, estimate = 0, leased = 0, loan = NO_LOAN, ready = 0, slot = 0,
     class = 0, standing = 0, is_on_wake_list = 0, is_odd = 0, name = name, books = '', tag = tag,
-    details = {tag = tag, pending = 0, delayed = 0, dead = 0, links = 0, theoretical_arrival = 0, tombstones = 0,
+    details = {tag = tag, pending = 0, delayed = 0, dead = 0, theoretical_arrival = 0, tombstones = 0,
       grouped = 0, priorities = 0, blocked = 0, limited = 0, cause = 0, out_at = 0, since = 0, packed = false},
   }
   call.accounts[tag], call.books[t] = t, {epoch = q.epoch, entitled = 0, delivered = 0, done = 0, bytes = 0, events = 0}

@@ -19,7 +19,7 @@ local limits = {
   names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'},
   -- What holds for all where nothing is set (0: none), in each queue. stored_bytes compares what the store takes for a
   -- tenant, at most (accounts.bytes_of), and refuses new tasks, batches and schedules beyond it. What tasks then say
-  -- (results, errors, events, links) counts, and is taken; errors of letters, tombstones and marks have other bounds.
+  -- (results, errors, events) counts, and is taken; errors of letters, tombstones and marks have other bounds.
   defaults = {
     max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
     dead = 0,
@@ -159,10 +159,10 @@ end
 
 -- Goes on with a sweep (2: begins it): of `count` of all tenants lets in those that a limit for all kept out, counts
 -- the tokens of rate-limited tenants, notes tenants without running tasks (11_reserve.lua), and watches each tenant's
--- first delayed task. Returns the tenants' names.
+-- first delayed task.
 function limits.sweep(call, count)
-  local q, at, tags, names = call.queue, key(call, 'sweep'), {}, {}
-  if q.sweeping == 0 then return names end
+  local q, at, tags = call.queue, key(call, 'sweep'), {}
+  if q.sweeping == 0 then return end
   local cursor = q.sweeping == 1 and redis.call('GET', at) or '0'
   local page = redis.call('HSCAN', key(call, 'accounts'), cursor, 'COUNT', count)
   for i = 1, #page[2], 2 do
@@ -180,11 +180,9 @@ function limits.sweep(call, count)
     end
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
     if first then redis.call('ZADD', key(call, 'due'), 'LT', first, t.name) end
-    names[#names + 1] = t.name
   end
   q.sweeping, call.is_changed = page[1] == '0' and 0 or 1, true
   if q.sweeping == 1 then redis.call('SET', at, page[1]) else redis.call('DEL', at) end
-  return names
 end
 
 -- Takes a token for a dispatch, or (count = -1) gives it back.

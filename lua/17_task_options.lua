@@ -79,12 +79,12 @@ function task_options.unique_key(call, name, dedupe_key)
   return key(call, 'unique:' .. name) .. ':' .. dedupe_key
 end
 
--- The task that holds a dedupe key, or nil.
+-- The task that holds a dedupe key, or nil. One that this call acknowledges gives it back.
 function task_options.holder_of(call, name, dedupe_key)
   local holder = redis.call('GET', task_options.unique_key(call, name, dedupe_key))
   if not holder then return nil end
   local until_ms, id = holder:match('^(%d+) (.*)$')
-  return (until_ms == '0' or tonumber(until_ms) > call.now) and id or nil
+  return (until_ms == '0' and id ~= call.ending or tonumber(until_ms) > call.now) and id or nil
 end
 
 -- Notes that a tenant keeps a result (r) or a dedupe key (k) for so long: its bytes count until then (see `trim`), and

@@ -3,14 +3,15 @@
 -- The record never changes while the task lives, but for its window; a payload of more than LARGE_BYTES stands in
 -- `payloads`, so that a call that reads many records reads few bytes. When the task is done or cancelled a *mark* takes
 -- the record's place, so that an enqueue that is repeated, and a settlement that is, can be answered. Marks are named
--- in a list for each minute, and go when that is over for a minute at least.
+-- in a list for each minute, and go when that is over for a minute at least; an hour later those of ids that begin with
+-- `from-`, which SDKs give to what a handler enqueues: each attempt makes them anew, and some come late.
 
 local records = {}  -- what other sections call
 do
 
 local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: its version, or of a mark how the task ended
 local LARGE_BYTES = 4096
-local MINUTE_MS = 60000
+local MINUTE_MS, DERIVED_MINUTES = 60000, 60
 
 function records.is_task(record)
   return record and record:byte(1) == TASK
@@ -54,9 +55,6 @@ function records.read(record, id)
   local header, position = HEADER.unpack(record)
   return header, id and accounts.bytes_of(id, length_of(record, header.features, position) + header.extra)
 end
-
--- What a run counts among its tenant's bytes, beside its task.
-function records.extra_of(run) return #run.made + #run.error end
 
 -- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts.
 function records.terms(record, id)
@@ -104,16 +102,23 @@ end
 -- The minute that it is: marks are named in its list.
 function records.minute(call) return math.floor(call.now / MINUTE_MS) end
 
--- Writes the marks, and names them for their end.
-function records.write_marks(call)
-  local marked, q, ids = call.marked, call.queue, {}
-  if not marked then return end
-  local minute = records.minute(call)
+-- Names the marks of these ids for their end.
+function records.name_marks(call, ids)
+  local q, minute, plain, derived = call.queue, records.minute(call), {}, {}
   if q.remembered == 0 or minute < q.minute then q.minute = minute end
-  for i = 1, #marked, 2 do ids[#ids + 1] = marked[i] end
   q.remembered = q.remembered + #ids
+  for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and derived or plain, id) end
+  write('RPUSH', key(call, 'done:' .. minute), plain)
+  write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), derived)
+end
+
+-- Writes the marks.
+function records.write_marks(call)
+  local marked, ids = call.marked, {}
+  if not marked then return end
+  for i = 1, #marked, 2 do ids[#ids + 1] = marked[i] end
   write('HSET', key(call, 'tasks'), marked)
-  write('RPUSH', key(call, 'done:' .. minute), ids)
+  records.name_marks(call, ids)
   write('HDEL', key(call, 'payloads'), call.unlarged or {})
   call.marked, call.unlarged = false, false
 end

@@ -106,10 +106,6 @@ function places.drop_letter(call, id, death)
     records.drop(call, id, header)
   end
   task_options.drop(call, t.name, id)
-  if DEATH.unpack(death).reason == UNDELIVERED then  -- the address of a link (39_links.lua)
-    redis.call('HDEL', key(call, 'outbox'), id)
-    accounts.add_bytes(call, t, -accounts.bytes_of(id, 0))
-  end
 end
 
 -- Deletes the oldest dead letters of a tenant that has more than its limit, two at most.
@@ -130,7 +126,7 @@ function places.put_dead(call, t, id, reason, run, traceback)
     died_at = call.now, tenant = t.name, error = run.error, traceback = (traceback or ''):sub(1, TRACEBACK_BYTES)}))
   redis.call('ZADD', key(call, 'deaths'), call.now, id)
   redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)
-  if run.made then accounts.add_bytes(call, t, -records.extra_of(run)) end
+  accounts.add_bytes(call, t, -#run.error)
   d.dead, q.dead, q.buried = d.dead + 1, q.dead + 1, q.buried + 1
   redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
   if reason == EXPIRED then q.expired = q.expired + 1 end

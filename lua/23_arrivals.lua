@@ -114,7 +114,7 @@ function arrivals.replace(call, new, task)
   local header, bytes = records.read(task.record, task.id)
   local is_delayed = redis.call('ZSCORE', key(call, 'delayed:' .. header.tenant), task.id)
   new.replaced[#new.replaced + 1] = task
-  new.freed_bytes = new.freed_bytes + bytes + (task.run and records.extra_of(task.run) or 0)
+  new.freed_bytes = new.freed_bytes + bytes + (task.run and #task.run.error or 0)
   if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
 end
 

@@ -37,10 +37,10 @@ local function add_lease(call, claim, id, record, past)
   local n = #ids
   if past then
     run.attempt, run.uncounted_attempts = past.attempt + 1, past.uncounted_attempts
-    run.max_attempts, run.made, run.error = past.max_attempts, past.made, past.error
-    run.bytes = run.bytes + records.extra_of(past)
+    run.max_attempts, run.error = past.max_attempts, past.error
+    run.bytes = run.bytes + #past.error
   else
-    run.attempt, run.uncounted_attempts, run.made, run.error = 1, 0, '', ''
+    run.attempt, run.uncounted_attempts, run.error = 1, 0, ''
   end
   if run.features >= IS_LARGE then
     record = records.whole(call, id, record)
@@ -227,7 +227,7 @@ function verbs.claim(keys, args)
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
   claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, taken = 0, began_at = call.at,
     lasts = q.lease_ms, bytes = 0, tag = '', attempt = 0, uncounted_attempts = 0, max_attempts = 0, expires_at = 0,
-    made = '', error = ''}
+    error = ''}
   local has_changed = slots ~= q.slots
   q.slots = slots
   local rounds = fill(call, claim, limit)

@@ -8,7 +8,6 @@
 --   reject   dead at once, `rejected`                                               counts
 --   postpone delayed by detail (ms)                                                 does not: max_attempts moves up
 --   release  back at the head of its tenant's list                                  does not
---   ack_linked   as ack_with_result, and tasks are enqueued (39_links.lua)               counts
 --   reap     as release, or dead as `lease_lost` when it was the last               counts
 --   extend   (the lease goes on)                                                    -
 --   take     as extend, by another connection than before                           -
@@ -68,9 +67,9 @@ end
 
 -- What becomes of a task of tenant t whose lease has just ended.
 local actions = {}
-local ENDS_WELL = {ack = true, ack_with_result = true, ack_linked = true}
+local ENDS_WELL = {ack = true, ack_with_result = true}
 -- The handler came to an end:
-local WORKED = {ack = true, ack_with_result = true, ack_linked = true, nack = true, reject = true}
+local WORKED = {ack = true, ack_with_result = true, nack = true, reject = true}
 
 local function end_well(call, t, id, lease)
   settlements.forget(call, t, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
@@ -86,11 +85,6 @@ end
 function actions.ack_with_result(call, t, id, lease, result)
   task_options.keep_result(call, t, id, result)
   end_well(call, t, id, lease)
-end
-
-function actions.ack_linked(call, t, id, lease, result, linked)
-  actions.ack_with_result(call, t, id, lease, result)
-  links.take_over(call, t, id, linked)
 end
 
 function actions.nack(call, t, id, _, delay, message, traceback)
@@ -148,12 +142,17 @@ local function refusal(call, id, number)
   return how and settled_by ~= number and 'stale' or 'gone'
 end
 
+-- The lease of that number (nil: whichever it is), if it is open.
+function settlements.open_lease(call, id, number)
+  local lease = leases.lease_of(call, id)
+  local is_open = lease and (not number or lease.lease == number) and leases.is_leased(lease.state)
+  return is_open and lease or nil
+end
+
 -- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_ms`.
 function settlements.settle(call, action, id, number, until_ms, ...)
-  local lease = leases.lease_of(call, id)
-  if not lease or number and lease.lease ~= number or not leases.is_leased(lease.state) then
-    return refusal(call, id, number)
-  end
+  local lease = settlements.open_lease(call, id, number)
+  if not lease then return refusal(call, id, number) end
   local is_stopping, is_done = lease.state == leases.STOPPING, ENDS_WELL[action]
   if action == 'extend' then
     leases.extend(call, id)

@@ -1,10 +1,10 @@
--- The verbs `settle` and `settle_linked` (40_settle.lua): many settlements in one call.
+-- The verbs `settle` (40_settle.lua): many settlements in one call; and `settle_linked`: one, with what follows it.
 do
 
 local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, postpone = 5, reject = 5, release = 3, reap = 3, extend = 3,
-  take = 3, ack_linked = 5}  -- of each action
+  take = 3}  -- of each action
 -- These, and all of tasks that ask for more, are work:
-local HEAVY = {ack_with_result = true, ack_linked = true, nack = true, postpone = true, reject = true}
+local HEAVY = {ack_with_result = true, nack = true, postpone = true, reject = true}
 local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- a call leaves the rest to the next
 
 -- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
@@ -55,16 +55,6 @@ local function read_more(call, ids, numbers)
   return features
 end
 
--- Reads the links of acknowledgements, in place: before the first write. Only `settle_linked` takes them.
-local function read_links(call, args, starts, may_link)
-  for _, first in ipairs(starts) do
-    if args[first] == 'ack_linked' then
-      if not may_link then refuse('bad_request', 'action') end
-      args[first + 4] = links.read(call, args[first + 4])
-    end
-  end
-end
-
 -- settle(keys, argv): end or extend leases, each fenced by (id, lease).
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then per lease (at most 500): action, id, lease (its number; with a slash and
@@ -78,17 +68,15 @@ end
 --         how long it lasts (ms). Fewer than leases where those are too much for one call: nothing has become of the
 --         rest.
 --   flags allow-oom
-function verbs.settle(keys, args, may_link)
+function verbs.settle(keys, args)
   local call, outcomes, changed = calls.open(keys, args), {}, false
   local ids, starts, numbers, taken = read_settlements(args)
-  read_links(call, args, starts, may_link)
   leases.read_runs(call, ids)
   local features, work = read_more(call, ids, numbers), 0
   for n = 1, #ids do
     local first = starts[n]
     local is_heavy = HEAVY[args[first]] or features[n] and features[n] % 2 == HAS_OPTIONS
     work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
-    if args[first] == 'ack_linked' then work = work + HEAVY_WORK * #args[first + 4] end
     if work > WORK_PER_CALL or calls.is_full(call) then break end
     outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'
       or settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4],
@@ -101,14 +89,49 @@ function verbs.settle(keys, args, may_link)
   return outcomes
 end
 
--- settle_linked(keys, argv): as `settle`; it also takes acknowledgements with links (39_links.lua).
+-- Decides on the tasks that follow one which is acknowledged, as `enqueue` does: before the first write. The tenant's
+-- bytes, and dedupe key, are as they will be without the one that ends.
+local function decide_links(call, new, args, lease)
+  call.ending, new.freed_bytes = args[3], lease.bytes
+  local outcomes = arrivals.decide(call, new, args, 6, #args)
+  if 3 * #outcomes < #args - 5 then refuse('too_large', 'links') end
+  for _, outcome in ipairs(outcomes) do
+    if outcome == 'expired' then refuse('bad_request', 'expires_at') end
+  end
+end
+
+-- settle_linked(keys, argv): acknowledge a task, and store tasks of its tenant that follow it; all of it or nothing.
 --   keys  1 prefix
---   argv  1 now  2 random_values  then as of `settle` (at most 500); for ack_linked: result, links (LINK and its
---         payload, one after the other; 1 to 16)
---   out   as of `settle`
---   flags none: refused as a whole when the store is full
+--   argv  1 now  2 random_values  3 id  4 lease  5 result  then per task: as of `enqueue`
+--         Refused where one of them would be, or is too late to start; so is what several calls would have to store.
+--   out   as of one settlement of `settle`; where it is not "ok", nothing is stored
+--   flags none: refused when the store is full
 function verbs.settle_linked(keys, args)
-  return verbs.settle(keys, args, true)
+  local call, id, number = calls.open(keys, args), args[3], tonumber(args[4]) or -1
+  leases.read_runs(call, {id})
+  local lease = settlements.open_lease(call, id, number)
+  if lease then
+    read_more(call, {id}, {number})
+    local new = arrivals.new(accounts.at(call, lease.tag).name)
+    decide_links(call, new, args, lease)
+    settlements.settle(call, 'ack_with_result', id, number, call.now, args[5])
+    arrivals.store_decided(call, new)
+    return 'ok'
+  end
+  return settlements.settle(call, 'ack', id, number, call.now)
+end
+
+-- are_leased(keys, argv): which leases are open.
+--   keys  1 prefix
+--   argv  1 now  2 random_values  then per lease (at most 500): id, lease (its number)
+--   out   per lease 1 | 0
+function verbs.are_leased(keys, args)
+  local call, ids, out = calls.ask(keys, args), {}, {}
+  for i = 3, #args, 2 do ids[#ids + 1] = args[i] end
+  if #ids == 0 or #ids > TASKS_PER_CALL or #args % 2 ~= 0 then refuse('bad_request', 'leases') end
+  leases.read_runs(call, ids)
+  for i, id in ipairs(ids) do out[i] = settlements.open_lease(call, id, tonumber(args[2 + 2 * i]) or -1) and 1 or 0 end
+  return out
 end
 
 end

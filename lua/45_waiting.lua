@@ -42,7 +42,7 @@ function waiting.cancel_one(call, id, record, run)
   if header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end
   local is_settled = run and run.state == leases.SETTLED
   settlements.forget(call, t, id, 'cancelled', is_settled and run.lease or 0, is_settled and run.attempt or 0,
-    header.features, bytes + (run and records.extra_of(run) or 0))
+    header.features, bytes + (run and #run.error or 0))
   return 'ok'
 end
 

@@ -15,7 +15,7 @@ local SHORT = 1000           -- entries of the wake list, among which many tenan
 local function holdings(call, t)
   local d, schedules = accounts.details_of(call, t), redis.call('HLEN', key(call, 'schedules:' .. t.name))
   return {'ready', t.ready, 'pending', d.pending, 'delayed', d.delayed, 'leased', t.leased, 'dead', d.dead,
-    'links', d.links, 'schedules', schedules, 'kept_bytes', accounts.books_of(call, t).bytes}
+    'schedules', schedules, 'kept_bytes', accounts.books_of(call, t).bytes}
 end
 
 local function has_nothing(held)

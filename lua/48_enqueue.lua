@@ -29,12 +29,34 @@ local function admit(call, new, id, payload, terms)
   return 'replaced'
 end
 
--- The ids of the tasks in the arguments, of which the last may say who is to hear of them.
-local function read_ids(call, args)
-  local last, ids = arrivals.read_hint(call, args), {}
-  for i = 4, last, 3 do ids[#ids + 1] = args[i] end
-  if #ids == 0 or #ids > TASKS_PER_CALL or last % 3 ~= 0 then refuse('bad_request', 'tasks') end
-  return ids
+-- Decides on the tasks in the arguments (id, options and payload each), before the first write. Returns their outcomes,
+-- of the first ones if all are too much for one call.
+function arrivals.decide(call, new, args, first, last)
+  local ids, seen, outcomes = {}, {}, {}
+  local terms = {}  -- by packed options: those of most tasks of a call are the same
+  for i = first, last, 3 do ids[#ids + 1] = args[i] end
+  if #ids == 0 or #ids > TASKS_PER_CALL or (last - first) % 3 ~= 2 then refuse('bad_request', 'tasks') end
+  local known = records.of(call, ids)
+  for n, id in ipairs(ids) do
+    check_id(id, ID_BYTES)
+    local packed, payload = args[first + 3 * n - 2], args[first + 3 * n - 1]
+    terms[packed] = terms[packed] or arrivals.read_options(call, packed)
+    if known[n] or seen[id] then
+      outcomes[n] = 'duplicate'
+    else
+      if arrivals.is_full(call, new) then break end
+      outcomes[n], seen[id] = admit(call, new, id, payload, terms[packed]), true
+    end
+  end
+  if #new.records > 0 then arrivals.check_quotas(call, new) end
+  return outcomes
+end
+
+-- Stores tasks that were decided on, in the places of those that they replace.
+function arrivals.store_decided(call, new)
+  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end
+  arrivals.store(call, new)
+  settlements.close(call)
 end
 
 -- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
@@ -52,27 +74,10 @@ end
 --         | "expired" (it would expire before it could start: not stored)
 --   flags none: refused as a whole when the store is full
 function verbs.enqueue(keys, args)
-  local call, new, outcomes = calls.open_made(keys, args), arrivals.new(args[3]), {}
-  local terms = {}  -- by packed options: those of most tasks of a call are the same
+  local call, new = calls.open_made(keys, args), arrivals.new(args[3])
   check_tenant(new.name)
-  local ids = read_ids(call, args)
-  local known, seen = records.of(call, ids), {}
-  for n, id in ipairs(ids) do
-    check_id(id, ID_BYTES)
-    local packed, payload = args[2 + 3 * n], args[3 + 3 * n]
-    terms[packed] = terms[packed] or arrivals.read_options(call, packed)
-    if known[n] or seen[id] then
-      outcomes[n] = 'duplicate'
-    else
-      if arrivals.is_full(call, new) then break end
-      outcomes[n], seen[id] = admit(call, new, id, payload, terms[packed]), true
-    end
-  end
-  if #new.records == 0 then return outcomes end
-  arrivals.check_quotas(call, new)
-  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end
-  arrivals.store(call, new)
-  settlements.close(call)
+  local outcomes = arrivals.decide(call, new, args, 4, arrivals.read_hint(call, args))
+  if #new.records > 0 then arrivals.store_decided(call, new) end
   return outcomes
 end
 

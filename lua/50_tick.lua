@@ -187,10 +187,6 @@ local function due_times(call)
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     times[name] = first and tonumber(first) + wait
   end
-  if q.links > 0 then  -- those that are due now are the servers'
-    times.links = tonumber(redis.call('ZRANGE', key(call, 'outbox_due'), '(' .. text(call.now), '+inf', 'BYSCORE',
-      'LIMIT', 0, 1, 'WITHSCORES')[2])
-  end
   if q.remembered > 0 then times.marks = records.next_trim_at(q) + ahead end
   if q.dead > q.dead_keep then times.deaths = call.now end
   if q.sweeping + q.anchored > 0 then times.sweep = call.now end
@@ -200,7 +196,7 @@ end
 -- How many jobs have something to do.
 local function count_due(call)
   local count, times = 0, due_times(call)
-  times.fires, times.opening_changes, times.links = nil, nil, nil  -- which are the servers'
+  times.fires, times.opening_changes = nil, nil  -- which are the servers'
   for _, at in pairs(times) do
     if at <= call.now then count = count + 1 end
   end
@@ -228,7 +224,7 @@ end
 --         is more than a minute ahead of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
---         (of opening hours: see `set_opening_hours`), links (tenants with links that are due: see `take_links`)
+--         (of opening hours: see `set_opening_hours`)
 --         A tick that finds nothing writes nothing.
 --   flags allow-oom
 function verbs.tick(keys, args)
@@ -241,7 +237,7 @@ function verbs.tick(keys, args)
   local promoted, expired = job(call, promote, part), job(call, expire, ends)
   local reaped, trimmed = job(call, reap, ends), trim_dead(call, ends)
   limits.unpark(call, part)
-  links.watch(call, limits.sweep(call, math.max(LEAST_SEATS, SEATS * part)))
+  limits.sweep(call, math.max(LEAST_SEATS, SEATS * part))
   pull_in_leases(call, part)
   leases.write(call)  -- what follows reads runs again
   job(call, waiting.cancel_members, math.min(ends, CHANGES_PER_CALL))
@@ -252,8 +248,7 @@ function verbs.tick(keys, args)
   if #call.touched > 0 or call.messages or call.is_changed then calls.close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
-  local links_due = call.queue.links > 0 and redis.call('ZCOUNT', key(call, 'outbox_due'), '-inf', call.now) or 0
-  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes, links_due}
+  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes}
 end
 
 end

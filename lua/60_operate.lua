@@ -133,7 +133,7 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then ids (at most 500)
 --   out   per id "ok" | "gone" (not a dead letter, or one whose task is lost: that goes); fewer where
---         payloads of links, or long callbacks of many batches, fill the call
+--         long callbacks of many batches fill the call
 --   flags none: refused as a whole when the store is full
 function verbs.replay(keys, args)
   local call = calls.open(keys, args)
@@ -143,7 +143,6 @@ function verbs.replay(keys, args)
       places.drop_letter(call, id, death)
       return 'gone'
     end
-    if died.reason == UNDELIVERED then return links.revive(call, id, death, record) end
     local attempts = died.attempts
     local t, header, bytes = places.take_out_dead(call, id, death), records.read(record, id)
     if attempts > 0 then
@@ -151,7 +150,7 @@ function verbs.replay(keys, args)
         lease = 0, state = leases.REAPED, features = header.features, is_extended = 0, taken = 0, began_at = 0,
         lasts = 0, bytes = bytes, tag = t.tag, attempt = attempts, uncounted_attempts = attempts,
         max_attempts = header.max_attempts,
-        expires_at = header.expires_at > call.now and header.expires_at or 0, made = '', error = '',
+        expires_at = header.expires_at > call.now and header.expires_at or 0, error = '',
       })
     end
     reopen(call, id, record, header)

@@ -1,7 +1,7 @@
 -- Repair: a queue is built anew from what is true of it.
 --
 -- True are the records in `tasks` (with `payloads` and `task_options`), deaths, runs, the times in `delayed`, accounts
--- (weight, base, books), batches, the outbox, and what operators set. All else follows from that: every derived key is
+-- (weight, base, books), batches, and what operators set. All else follows from that: every derived key is
 -- dropped, every count is zero, and then each task goes to its place by the functions that enqueue and tick use
 -- (76_repair_steps.lua has the steps). So what those functions keep needs no care here.
 --
@@ -20,7 +20,7 @@ local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtu
 -- Blocks the queue, and sets all that it counts to zero.
 local function clear(call)
   local q, hours = call.queue, redis.call('HGET', key(call, 'opening_hours'), '')
-  for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead', 'links', 'remembered', 'tasks_with_options',
+  for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead', 'remembered', 'tasks_with_options',
       'loans', 'weight_sum', 'running', 'servable', 'cursor', 'sweeping', 'anchored'}) do
     q[name] = 0
   end

@@ -13,9 +13,9 @@ end
 
 -- A run says of its task what the record says, and has no deadline of its own.
 local function mend_run(call, t, id, run, header, bytes)
-  run.tag, run.features, run.bytes, run.is_extended = t.tag, header.features, bytes + records.extra_of(run), 0
+  run.tag, run.features, run.bytes, run.is_extended = t.tag, header.features, bytes + #run.error, 0
   call.queue.last_lease = math.max(call.queue.last_lease, run.lease)
-  accounts.add_bytes(call, t, records.extra_of(run))
+  accounts.add_bytes(call, t, #run.error)
   leases.set_run(call, id, run)
 end
 

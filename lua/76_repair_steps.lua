@@ -13,8 +13,7 @@ local SMALL = 256  -- half of what the store keeps as a small hash
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
   ready = true, priorities = true, tombstone = true, group = true, turns = true, class = true, wake = true, idle = true,
   sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,
-  dead_counts = true, pending = true, members = true, completed = true, done = true, links = true, outbox_due = true,
-  repair = true,
+  dead_counts = true, pending = true, members = true, completed = true, done = true, repair = true,
 }
 
 -- A page of a hash: its fields and values by turns, the next cursor, and the fields alone. A small hash comes at once,
@@ -62,7 +61,7 @@ local function clear_tenant(call, t)
   books.entitled, books.bytes = seats.entitled_to(call, t), 0
   books.events = redis.call('XLEN', key(call, 'events:' .. name))
   t.starts, t.leased, t.ready, t.slot, t.class, t.standing, t.is_on_wake_list = 0, 0, 0, OUT, 0, 0, 0
-  d.pending, d.delayed, d.dead, d.links, d.tombstones, d.grouped, d.priorities = 0, 0, 0, 0, 0, 0, 0
+  d.pending, d.delayed, d.dead, d.tombstones, d.grouped, d.priorities = 0, 0, 0, 0, 0, 0
   d.limited = redis.call('HEXISTS', key(call, 'limits'), name)
   limits.block(d, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
   if bit.band(d.blocked, BLOCKED_RATE) ~= 0 then limits.meter(call, t) end
@@ -162,12 +161,6 @@ local function put_dead(call, t, id, death)
   redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
 end
 
-local function put_marks(call, ids)
-  local q, minute = call.queue, records.minute(call)
-  q.minute, q.remembered = math.min(q.minute, minute), q.remembered + #ids
-  write('RPUSH', key(call, 'done:' .. minute), ids)
-end
-
 -- Notes a task that is not dead for its tenant's turn.
 local function put_aside(call, t, id, header, run)
   local is_leased = run and leases.is_leased(LEASE.unpack(run).state)
@@ -190,7 +183,7 @@ local function find_tasks(call, cursor)
       marks[#marks + 1] = id
     end
   end
-  put_marks(call, marks)
+  records.name_marks(call, marks)
   return next_cursor
 end
 
@@ -214,21 +207,6 @@ local function add_templates(call, cursor)
   local flat, next_cursor = scan(call, 'templates', cursor, LONG_PAGE)
   for i = 1, #flat, 2 do
     add_bytes(call, flat[i]:match('^[^/]*'), accounts.bytes_of(flat[i], #flat[i + 1]))
-  end
-  return next_cursor
-end
-
--- A record of the outbox is a dead letter's address, or is to be delivered: now.
-local function add_links(call, cursor)
-  local flat, next_cursor = scan(call, 'outbox', cursor, LONG_PAGE)
-  for i = 1, #flat, 2 do
-    local name, record = flat[i], OUTBOX.unpack(flat[i + 1])
-    add_bytes(call, record.tenant, links.bytes_of(name, record))
-    if redis.call('HEXISTS', key(call, 'dead'), name) == 0 then
-      redis.call('ZADD', links.of(call, record.tenant), call.now, name)
-      redis.call('ZADD', key(call, 'outbox_due'), call.now, record.tenant)
-      links.count(call, accounts.named(call, record.tenant), 1)
-    end
   end
   return next_cursor
 end
@@ -260,7 +238,7 @@ end
 repairs.steps = {  -- name, step(call, cursor)
   {'drop', drop}, {'accounts', name_accounts}, {'tenants', clear_tenants}, {'dead', prune_dead}, {'runs', prune_runs},
   {'task_options', prune_options}, {'bundles', empty_bundles}, {'claims', name_bundles}, {'batches', clear_batches},
-  {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates}, {'links', add_links},
+  {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates},
   {'places', repairs.put_all}, {'leases', put_bundles}, {'ends of batches', finish_batches},
 }
 

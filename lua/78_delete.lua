@@ -62,7 +62,6 @@ local function contents(call)
   out[#out + 1], out[#out + 2] = 'schedules', redis.call('ZCARD', key(call, 'fires'))
   local batches = redis.call('HLEN', key(call, 'batches')) - redis.call('ZCARD', key(call, 'completed'))
   out[#out + 1], out[#out + 2] = 'open_batches', batches
-  out[#out + 1], out[#out + 2] = 'links', q.links
   return out
 end
 

@@ -40,7 +40,6 @@ def queue_state(model: Model) -> dict[str, float]:
         "estimate": model.estimate,
         "slots": model.slots,
         "loans": model.loans,
-        "links": 0,
         "fan_outs": sum(fan_out for _, fan_out in model.webhooks.values()),
         "ready": sum(len(t.ready) for t in everyone),
         "delayed": sum(len(t.delayed) for t in everyone),

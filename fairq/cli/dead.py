@@ -44,7 +44,7 @@ class Filter:
 
     tenant: Annotated[str | None, Parameter(help="Only dead letters of this tenant.")] = None
     reason: Annotated[
-        Literal["exhausted", "rejected", "expired", "lease_lost", "undelivered"] | None,
+        Literal["exhausted", "rejected", "expired", "lease_lost"] | None,
         Parameter(help="Only dead letters that died for this reason."),
     ] = None
     error: Annotated[str | None, Parameter(help="Only dead letters whose error contains this text.")] = None

@@ -91,8 +91,8 @@ class Task(Generic[P]):
 
         A later attempt that calls it again makes no second task: without an `id` of yours, the new task's is made from
         this task and the number of the call among those with this queue, `then` included. So a handler that may call it
-        in another order the next time, or with other payloads, must give ids. What it enqueued is remembered until
-        this task is done or dead (the first 1,000 of it; the rest a minute after it ended).
+        in another order the next time, or with other payloads, must give ids. A queue remembers such an id for an hour
+        after its task is done; one of yours for a minute, or an hour too if it begins with `from-`.
         From a thread: `anyio.from_thread.run(task.enqueue, queue, payload)`.
         Raises: as `Client.enqueue`; Forbidden when the lease is lost, or the worker's token may not use the queue.
         """
@@ -102,9 +102,10 @@ class Task(Generic[P]):
     def then(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
         """Have a task enqueued for the same tenant if this attempt succeeds, and only then; returns its id.
 
-        It leaves with the acknowledgement: in this queue with it, in another one a moment later; neither without the
-        other. At most 16, of 1 MiB together; without a batch. What the other queue refuses is tried again for a day if
-        it may be taken later; else it becomes a dead letter of this queue, `undelivered`. Also from threads.
+        In this queue it is stored in the same step as the acknowledgement: neither without the other. In another one it
+        is enqueued just before; it may be there though this task runs again, and then is not enqueued twice (see
+        `enqueue`). What cannot be stored (a limit, a full store, a queue that is being deleted) fails this attempt.
+        At most 16, of 1 MiB together; without a batch. Also from threads.
         Raises: BadRequest (also for an `id` that is this task's own, or of an earlier call with this queue), TooLarge.
         """
         return self._links.add(queue, payload, id, options)

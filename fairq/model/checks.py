@@ -10,7 +10,6 @@ from fairq.errors import BadRequest
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 KNOWN_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(\+[0-9a-f]{8})?\Z")  # behind the plus sign: a copy's webhook
-LETTER_PATTERN = re.compile(r"link-[0-9a-f]{40}\Z")  # a dead letter of a link; no task is called so
 MAX_TENANT_CHARS = 128
 TENANT_PATTERN = re.compile(rf"[A-Za-z0-9._@+-]{{1,{MAX_TENANT_CHARS}}}\Z")
 FULL_ID_PATTERN = re.compile(r"[A-Za-z0-9._@+-]{1,128}/[A-Za-z0-9_-]{1,64}(\+[0-9a-f]{8})?\Z")
@@ -50,8 +49,6 @@ def check_tenant(value: object, field: str = "tenant") -> str:
 def check_task_id(value: object, field: str = "id") -> str:
     """Return the task id if it keeps the id rule. Raises: BadRequest."""
     if isinstance(value, str) and TASK_ID_PATTERN.match(value):
-        if LETTER_PATTERN.match(value):
-            raise BadRequest(f"{field} must not be 'link-' and 40 hexadecimal digits: links have such ids", field=field)
         return value
     raise BadRequest(f"{field} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=field)
 

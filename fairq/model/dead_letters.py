@@ -10,7 +10,7 @@ from fairq.errors import BadRequest
 from fairq.model.checks import MAX_SPAN_MS, check_int, check_tenant
 
 MAX_SEARCH_CHARS = 100  # of the error text to search dead letters for
-REASONS = ("exhausted", "rejected", "expired", "lease_lost", "undelivered")
+REASONS = ("exhausted", "rejected", "expired", "lease_lost")
 
 
 @frozen

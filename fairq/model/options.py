@@ -169,7 +169,7 @@ class DeadLetterFilter(TypedDict, total=False):
     """Which dead letters: those that all of these hold for; None is as good as absent."""
 
     tenant: Annotated[str | None, "for operators: whose (all)"]
-    reason: Annotated[str | None, "exhausted, rejected, expired, lease_lost or undelivered (any)"]
+    reason: Annotated[str | None, "exhausted, rejected, expired or lease_lost (any)"]
     error: Annotated[str | None, "text that the error contains (any)"]
     older_than: Annotated[Seconds | None, "how long they have been dead at least, in seconds or as a timedelta (0)"]
     younger_than: Annotated[Seconds | None, "and at most, in seconds or as a timedelta (any time)"]

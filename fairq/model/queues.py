@@ -28,7 +28,6 @@ class Tick:
     trimmed: int
     fires: int = 0
     opening_changes: int = 0
-    links: int = 0  # tenants with links that are due
     ahead_ms: int = 0
 
 
@@ -115,4 +114,3 @@ class QueueState:
     settings: QueueSettings
     made_by: str = ""  # empty: an operator
     made_at_ms: int = 0  # 0: nobody has yet
-    links: int = 0  # of acknowledgements, that are still to be delivered to other queues

@@ -31,7 +31,6 @@ MAX_RESULT_BYTES = 1 << 18
 MAX_PROGRESS_CHARS = 200
 MAX_LINKS, MAX_LINKS_BYTES = 16, 1 << 20  # of one acknowledgement; the bytes of their payloads
 Action = Literal["ack", "nack", "postpone", "reject", "release", "reap", "extend", "take"]
-Fate = Literal["delivered", "later", "never"]  # of a link
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled", "quota_exceeded"]
 ACTIONS: tuple[Action, ...] = (
     "ack",
@@ -232,16 +231,6 @@ class Link(NamedTuple):
     """A task that an acknowledgement enqueues in a queue, for the tenant of the task that it ends."""
 
     queue: str
-    task: NewTask
-
-
-class StoredLink(NamedTuple):
-    """A link in the outbox of a queue: its name there, whose it is, where it goes, how often that was tried."""
-
-    name: str
-    tenant: str
-    queue: str
-    attempts: int
     task: NewTask
 
 

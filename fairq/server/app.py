@@ -40,7 +40,6 @@ from fairq.server.net.worker_registry import WORKER, WorkerRegistry
 from fairq.server.settings import Settings
 from fairq.server.stats.recorder import Recorder
 from fairq.server.timers.forgetting import forget_idle
-from fairq.server.timers.outbox import Deliverer
 from fairq.server.timers.ticker import Ticker
 from fairq.store import keys
 from fairq.store.counts import Counts
@@ -82,7 +81,6 @@ class App:
     auth: Auth = field(init=False)
     token_uses: TokenUses = field(init=False)
     ticker: Ticker = field(init=False)
-    deliverer: Deliverer = field(init=False)
     questions: Questions = field(init=False)
     lease_holders: LeaseHolders = field(init=False)
     worker_registry: WorkerRegistry = field(init=False)
@@ -114,8 +112,7 @@ class App:
     def __attrs_post_init__(self) -> None:
         self.token_uses = TokenUses(self.store, self.connections)
         self.auth = Auth(self.store, self.settings.dev, self.token_uses.note)
-        self.ticker = Ticker(self.store, self.notify, lambda queue: self.deliverer.notify(queue))
-        self.deliverer = Deliverer(self.store, self.nursery, self.ticker.tick_within)
+        self.ticker = Ticker(self.store, self.notify)
         self.revocations = Revocations(self.store)
         self.store.counts = Counts()
         self.recorder = Recorder(self.store, self.store.counts)

@@ -14,7 +14,7 @@ from fairq.errors import StoreRefused
 from fairq.model.history import Row, Slot
 from fairq.model.limits import OpeningHours
 from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
-from fairq.model.tasks import OPTIONS, Lease, Link, NewTask, StoredLink
+from fairq.model.tasks import OPTIONS, Lease, NewTask
 from fairq.model.waiting import BlockedInterval, cause_of
 from fairq.model.webhooks import Webhook
 from fairq.store import library
@@ -90,22 +90,6 @@ def pack_options(task: NewTask) -> bytes:
         text = value.encode()
         packed += bytes((len(text),)) + text
     return packed
-
-
-def pack_links(queue: str, links: Sequence[Link]) -> bytes:
-    """Pack the links of an acknowledgement in this queue."""
-    packed = bytearray()
-    for target, task in links:
-        head = {"queue": "" if target == queue else target, "id": task.id, "options": pack_options(task)}
-        packed += _FORMATS["LINK"].pack(head | {"size": len(task.payload)}) + task.payload
-    return bytes(packed)
-
-
-def unpack_link(queue: str, name: bytes, packed: bytes) -> StoredLink:
-    """Read a record of the outbox of a queue."""
-    record, _ = _FORMATS["OUTBOX"].unpack(packed)
-    task = _unpack_task(record["id"], record["payload"], record["options"])
-    return StoredLink(name.decode(), record["tenant"], record["queue"] or queue, record["attempts"], task)
 
 
 def pack_timing(timing: Timing) -> bytes:

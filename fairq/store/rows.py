@@ -26,7 +26,7 @@ _DELETING = 2  # a queue's stage: lua/78_delete.lua
 def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
     """Read a queue's counts and settings as pairs."""
     values = {reply[i].decode(): int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
-    counts: dict[str, Any] = {name: values[name] for name in (*_COUNTS, "links")}
+    counts: dict[str, Any] = {name: values[name] for name in _COUNTS}
     settings = {name: values[name] for name in QueueSettings.__annotations__ if name != "share"}
     return QueueState(
         queue=queue,

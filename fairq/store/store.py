@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -24,12 +25,10 @@ from fairq.model.queues import SHARES, QueueSettings, QueueState, Repair, Tick
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
 from fairq.model.tasks import (
     Action,
-    Fate,
     Lease,
     NewTask,
     Outcome,
     Settlement,
-    StoredLink,
     Taken,
     TaskState,
     WaitingTask,
@@ -37,6 +36,7 @@ from fairq.model.tasks import (
 from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import Webhook, webhook_id
+from fairq.scopes import run_all
 from fairq.store import keys, library
 from fairq.store.audit import Audit
 from fairq.store.cluster import Cluster
@@ -45,14 +45,12 @@ from fairq.store.connection import Connection, Subscription
 from fairq.store.counts import Counts, QueueCounts
 from fairq.store.records import (
     CLAIM_HEAD,
-    pack_links,
     pack_options,
     pack_template,
     pack_timing,
     pack_waits,
     unpack_blocked_intervals,
     unpack_leases,
-    unpack_link,
     unpack_opening_hours,
     unpack_record,
     unpack_schedule,
@@ -74,7 +72,6 @@ from fairq.store.rows import (
 log = structlog.get_logger("fairq.store")
 
 _RUNS, _RUNS_MS = 64, 7 * 86_400_000  # runs of a worker: how many are remembered, and for how long
-LINKED = 16  # settlements with links in one call
 CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
 _BATCHES = 32  # in one call: each may have callbacks of 192 KiB
 _PROGRESS_MS = 3_600_000
@@ -93,13 +90,15 @@ def _order_of(id: bytes) -> int:
     return int(ms) << 10 | min(int(nth), 1023)
 
 
-def _settle_args(queue: str, settlements: Sequence[Settlement]) -> list[str | int | bytes]:
+def _task_args(tasks: Sequence[NewTask]) -> list[str | bytes]:
+    """Write new tasks as arguments of the store's functions."""
+    return [word for task in tasks for word in (task.id, pack_options(task), task.payload)]
+
+
+def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
     """Write settlements as arguments of the store's function."""
     args: list[str | int | bytes] = []
-    for action, id, lease, delay_ms, error, result, links, traceback in settlements:
-        if links:
-            args += ("ack_linked", id, lease, result or b"null", pack_links(queue, links))
-            continue
+    for action, id, lease, delay_ms, error, result, _, traceback in settlements:
         if result and action == "ack":
             args += ("ack_with_result", id, lease, result)
             continue
@@ -255,9 +254,7 @@ class Store:
         at_once = () if notify == "all" else (notify,)
         maker = tenant if maker is None else maker
         while True:
-            args: list[str | bytes] = []
-            for task in tasks[len(outcomes) :] if outcomes else tasks:
-                args += (task.id, pack_options(task), task.payload)
+            args = _task_args(tasks[len(outcomes) :] if outcomes else tasks)
             reply = await self._put("enqueue", queue, tenant, *args, maker=maker, at_once=at_once)
             outcomes += [outcome.decode() for outcome in reply]
             if len(outcomes) >= len(tasks):
@@ -286,24 +283,31 @@ class Store:
 
         More work than one call may do (many failures, or tasks with options) is divided among several calls.
         """
-        if any(each.links for each in settlements):
-            return await self._settle_apart(queue, settlements)
-        return await self._settle("settle", queue, settlements, LOOKS)
-
-    async def _settle_apart(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
-        """Settle those without links first: they may, on a full store."""
+        linked: dict[int, Outcome] = {}
         plain = [each for each in settlements if not each.links]
-        linked = [each for each in settlements if each.links]
-        told = iter(await self._settle("settle", queue, plain, LOOKS) if plain else ())
-        told_linked = iter(await self._settle("settle_linked", queue, linked, LINKED))
-        return [next(told_linked if each.links else told) for each in settlements]
+        told = iter(await self._settle(queue, plain) if plain or not settlements else ())
+        numbers = [n for n, each in enumerate(settlements) if each.links]
+        await run_all(*(partial(self._settle_linked, queue, settlements[n], n, linked) for n in numbers))
+        return [linked[n] if each.links else next(told) for n, each in enumerate(settlements)]
 
-    async def _settle(self, verb: str, queue: str, settlements: Sequence[Settlement], at_once: int) -> list[Outcome]:
+    async def _settle_linked(self, queue: str, ack: Settlement, n: int, told: dict[int, Outcome]) -> None:
+        """Acknowledge a task, and store those that follow it, which are all in this queue: all of it or nothing."""
+        tasks = _task_args([link.task for link in ack.links])
+        try:
+            reply = await self._call("settle_linked", queue, ack.id, ack.lease, ack.result or b"null", *tasks)
+        except Deleting:
+            reply = b"gone"
+        told[n] = reply.decode()
+        if self.counts is not None:
+            self.counts.settled(queue, [ack], [told[n]])
+
+    async def _settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         outcomes: list[Outcome] = []
+        at_once = LOOKS
         while True:
             some = settlements[len(outcomes) : len(outcomes) + at_once]
             try:
-                told = await self._call(verb, queue, *_settle_args(queue, some))
+                told = await self._call("settle", queue, *_settle_args(some))
             except Deleting:
                 return ["gone"] * len(settlements)
             outcomes += [outcome.decode() for outcome in told]
@@ -313,31 +317,10 @@ class Store:
                 return outcomes
             at_once = len(told)
 
-    async def take_links(self, queue: str, limit: int, hold_ms: int) -> list[StoredLink]:
-        """Take links of the outbox that are due, to deliver them; after `hold_ms` they are due again."""
-        flat = await self._call("take_links", queue, limit, hold_ms)
-        return [unpack_link(queue, *pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
-
-    async def close_links(self, queue: str, fates: Sequence[tuple[str, Fate, int, str]]) -> list[Outcome]:
-        """Say what has become of up to 100 links: name, fate, and when to try again (ms) or why it cannot be."""
-        args = (value for name, fate, delay_ms, why in fates for value in (name, fate, delay_ms, why[:MAX_ERROR_CHARS]))
-        return [outcome.decode() for outcome in await self._call("close_links", queue, *args)]
-
-    async def made_by(self, queue: str, made: Sequence[tuple[str, int, bytes]]) -> list[bool | None]:
-        """Tell which of up to 500 tasks the handlers of leased tasks have enqueued: id, lease and digest of each.
-
-        None: that lease is not open.
-        """
-        told: list[int] = []
-        while len(told) < len(made):
-            told += await self._call("made_by", queue, *(word for each in made[len(told) :] for word in each))
-        return [None if each < 0 else bool(each) for each in told]
-
-    async def note_made(self, queue: str, made: Sequence[tuple[str, bytes]]) -> None:
-        """Remember what the handlers of tasks have enqueued, unless they have ended: id and digest of each."""
-        noted = 0
-        while noted < len(made):
-            noted += len(await self._call("note_made", queue, *(word for each in made[noted:] for word in each)))
+    async def are_leased(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[bool]:
+        """Tell which of up to 500 leases (id, number) are open."""
+        told: list[int] = await self._call("are_leased", queue, *(word for each in leases for word in each))
+        return [bool(each) for each in told]
 
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[Taken]:
         """Extend leases (id, number) that move to another connection."""

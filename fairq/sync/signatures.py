@@ -134,7 +134,7 @@ class DeadLetters:
 
         Options:
             tenant: for operators: whose (all)
-            reason: exhausted, rejected, expired, lease_lost or undelivered (any)
+            reason: exhausted, rejected, expired or lease_lost (any)
             error: text that the error contains (any)
             older_than: how long they have been dead at least, in seconds or as a timedelta (0)
             younger_than: and at most, in seconds or as a timedelta (any time)
@@ -156,7 +156,7 @@ class DeadLetters:
 
         Options:
             tenant: for operators: whose (all)
-            reason: exhausted, rejected, expired, lease_lost or undelivered (any)
+            reason: exhausted, rejected, expired or lease_lost (any)
             error: text that the error contains (any)
             older_than: how long they have been dead at least, in seconds or as a timedelta (0)
             younger_than: and at most, in seconds or as a timedelta (any time)
@@ -177,7 +177,7 @@ class DeadLetters:
 
         Options:
             tenant: for operators: whose (all)
-            reason: exhausted, rejected, expired, lease_lost or undelivered (any)
+            reason: exhausted, rejected, expired or lease_lost (any)
             error: text that the error contains (any)
             older_than: how long they have been dead at least, in seconds or as a timedelta (0)
             younger_than: and at most, in seconds or as a timedelta (any time)
@@ -201,7 +201,7 @@ class DeadLetters:
 
         Options:
             tenant: for operators: whose (all)
-            reason: exhausted, rejected, expired, lease_lost or undelivered (any)
+            reason: exhausted, rejected, expired or lease_lost (any)
             error: text that the error contains (any)
             older_than: how long they have been dead at least, in seconds or as a timedelta (0)
             younger_than: and at most, in seconds or as a timedelta (any time)
@@ -221,7 +221,7 @@ class DeadLetters:
 
         Options:
             tenant: for operators: whose (all)
-            reason: exhausted, rejected, expired, lease_lost or undelivered (any)
+            reason: exhausted, rejected, expired or lease_lost (any)
             error: text that the error contains (any)
             older_than: how long they have been dead at least, in seconds or as a timedelta (0)
             younger_than: and at most, in seconds or as a timedelta (any time)

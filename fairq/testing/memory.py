@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha1
 
 import orjson
 from attrs import define, field
@@ -25,6 +24,7 @@ from fairq.testing.feeds import Feeds
 from fairq.wire.frames import PushedTask
 
 _WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
+_DERIVED_WINDOWS = 60  # for which those are remembered in addition that begin with `from-`
 _WAITING = ("ready", "delayed", "pending")
 _ENDED = ("done", "dead", "cancelled")
 _FORGOTTEN = ("done", "cancelled")  # but for their ids, for a while
@@ -50,7 +50,6 @@ class Record:
     result: bytes = b""
     exceptions: list[BaseException] = field(factory=list)
     progress: list[tuple[float, str]] = field(factory=list)
-    made: set[tuple[str, str]] = field(factory=set)  # queues and ids of tasks that its handler has enqueued
     is_stopping: bool = False  # it was cancelled while its handler runs
 
     @property
@@ -107,10 +106,7 @@ class MemoryQueue:
         `keys`: dedupe keys that tasks of the same call have taken: later ones of it do not replace these.
         """
         keys = set() if keys is None else keys
-        start_at = now + task.delay_ms if task.delay_ms else task.start_at_ms
-        expires_at = now + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
-        if task.expires_after_start_ms:
-            expires_at = (start_at or now) + task.expires_after_start_ms
+        start_at, expires_at = self._window(now, task)
         if self._knows(now, task.id):
             return "duplicate"
         if 0 < expires_at <= max(start_at, now):
@@ -135,14 +131,28 @@ class MemoryQueue:
         self._follow(now, record.batch)
         return "replaced" if first else "ok"
 
+    def _window(self, now: int, task: NewTask) -> tuple[int, int]:
+        """Return when a task starts, and when it expires."""
+        start_at = now + task.delay_ms if task.delay_ms else task.start_at_ms
+        expires_at = now + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
+        if task.expires_after_start_ms:
+            expires_at = (start_at or now) + task.expires_after_start_ms
+        return start_at, expires_at
+
+    def is_late(self, now: int, task: NewTask) -> bool:
+        """Tell whether a new task would expire before it may start."""
+        start_at, expires_at = self._window(now, task)
+        return not self._knows(now, task.id) and 0 < expires_at <= max(start_at, now)
+
     def _knows(self, now: int, id: str) -> bool:
         record = self.records.get(id)
         if record is None or record.state not in _FORGOTTEN:
             return record is not None
-        return self._is_remembered(now, record.at_ms)
+        return self._is_remembered(now, id, record.at_ms)
 
-    def _is_remembered(self, now: int, ended_at: int) -> bool:
-        return now // _WINDOW_MS - ended_at // _WINDOW_MS <= 1
+    def _is_remembered(self, now: int, id: str, ended_at: int) -> bool:
+        more = _DERIVED_WINDOWS if "/from-" in id else 0
+        return now // _WINDOW_MS - ended_at // _WINDOW_MS <= 1 + more
 
     def _holder(self, now: int, tenant: str, dedupe_key: str) -> str | None:
         """Name the task that holds a dedupe key: until its end, or for a period."""
@@ -347,14 +357,6 @@ class MemoryQueue:
         """Have the attempt not count."""
         record.uncounted_attempts += 1
         record.max_attempts += record.max_attempts > 0
-
-    def bury_link(self, now: int, tenant: str, target: str, task: NewTask, why: str) -> None:
-        """Make a dead letter of a link that another queue does not take."""
-        digest = sha1(b"\n".join((target.encode(), task.id.encode()))).hexdigest()
-        name = full_id(tenant, f"link-{digest}")
-        record = Record(NewTask(name, task.payload), tenant, 0, now, 0, 0, error=f"queue {target}: {why}")
-        self.records[name] = record
-        self._bury(now, record, "undelivered")
 
     def _backoff_ms(self, record: Record) -> int:
         """Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
@@ -25,11 +25,12 @@ from fairq.errors import Forbidden
 from fairq.groups import ungrouped
 from fairq.model.checks import full_id
 from fairq.model.queues import QueueSettings
-from fairq.model.tasks import Link, NewTask, Settlement
+from fairq.model.tasks import NewTask, Settlement
 from fairq.testing.memory import MemoryQueue, Record
 from fairq.wire.frames import PushedTask
 
 NEVER = float("inf")
+_LATE = "the server refused its links: one would expire before it may start"
 MAX_RUNS = 100_000  # of handlers in one call, so that tasks that enqueue each other do not hang the test
 
 
@@ -119,8 +120,12 @@ class Memory:
             del self._scopes[id(record)]
             self._in_threads -= not handler.is_async
             self._running -= 1
+            tasks = [(self.queue(target), owned(pushed.tenant, task)) for target, task in settlement.links]
+            if any(target.is_late(self.now(), task) for target, task in tasks):
+                settlement, tasks = Settlement("nack", pushed.id, pushed.lease, error=_LATE), []
             self._settle(name, pushed, settlement)
-            self._link(name, pushed.tenant, settlement.links)
+            for target, task in tasks:
+                target.enqueue(self.now(), pushed.tenant, task)
             self.on_change()
 
     def _settle(self, name: str, pushed: PushedTask, settlement: Settlement) -> None:
@@ -136,26 +141,14 @@ class Memory:
         self.queues[name].records[pushed.id].progress.append((fraction, text))
 
     async def _enqueue(self, name: str, pushed: PushedTask, target: str, task: NewTask) -> str:
-        """Store a task that a handler enqueues, unless an earlier attempt did."""
+        """Store a task that a handler enqueues."""
         await checkpoint()
         record = self.queues[name].records[pushed.id]
         if record.state != "leased" or record.attempt != pushed.attempt:
             raise Forbidden(f"this worker does not hold lease {pushed.lease} of task {pushed.id}", field="leases")
-        if (target, task.id) in record.made:
-            return "duplicate"
         (outcome,) = self.queue(target).enqueue_all(self.now(), pushed.tenant, [owned(pushed.tenant, task)])
-        if outcome != "expired":
-            record.made.add((target, task.id))
         self.on_change()
         return outcome.replace(f" {pushed.tenant}/", " ")
-
-    def _link(self, name: str, tenant: str, links: Sequence[Link]) -> None:
-        """Store what leaves with an acknowledgement."""
-        for target, task in links:
-            task = owned(tenant, task)
-            if self.queue(target).enqueue(self.now(), tenant, task) == "expired":
-                why = "it would expire before it may start"
-                self.queues[name].bury_link(self.now(), tenant, "" if target == name else target, task, why)
 
     async def run_until(self, end: float) -> None:
         """Run what is ready and what becomes due up to a moment; returns when nothing runs any more."""

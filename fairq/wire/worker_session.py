@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from attrs import define, field
 
-from fairq.errors import RETRYABLE, FairqError, StoreFull
+from fairq.errors import RETRYABLE, FairqError
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_INLINE_BYTES
 from fairq.model.tasks import MAX_PROGRESS_CHARS, Link, Settlement
 from fairq.wire.beside import Message
@@ -106,7 +106,7 @@ class _SettleExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         session = self.session
-        if error.code in RETRYABLE or error.code == StoreFull.code:  # links are new tasks: there may be room later
+        if error.code in RETRYABLE:
             session.back_off(error, now, self.key)
             self.lost()
         elif error.code in FATAL:
@@ -115,10 +115,10 @@ class _SettleExchange(Exchange):
         elif len(self.settlements) > 1:  # one of them is invalid: each is sent alone to find out which
             session.alone.update((self.queue, each.id, each.lease) for each in self.settlements)
             self.lost()
-        elif self.settlements[0].links:  # its task shall not run again and again
+        elif self.settlements[0].links:  # what follows the task cannot be stored: the attempt has failed
             settlement = self.settlements[0]
             why = f"the server refused its links: {error.message}"[:MAX_ERROR_CHARS]
-            self.settlements = [Settlement("reject", settlement.id, settlement.lease, error=why)]
+            self.settlements = [Settlement("nack", settlement.id, settlement.lease, error=why)]
             self.lost()
         else:
             (settlement,) = self.settlements

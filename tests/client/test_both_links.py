@@ -170,28 +170,30 @@ async def test_a_quota_refuses_a_handler_as_a_client(service: Service) -> None:
 
 
 @on_both
-async def test_links_to_a_full_queue_arrive_when_there_is_room(service: Service) -> None:
-    app, seen = service.worker(3), list[int]()
+async def test_a_task_is_tried_again_until_there_is_room_for_what_follows_it(service: Service) -> None:
+    app, seen, attempts = service.worker(3), list[int](), list[int]()
 
     @app.task("work")
     async def work(task: fairq.Task) -> None:
+        attempts.append(task.attempt)
         task.then("full-next", 2)
 
     async with fairq.open_operator(service.url, token="dev-operator") as operator, service.client() as client:
         await operator.set_limits("full-next", "ada", queued=1)
         await client.enqueue("full-next", 1)
-        async with working(app):
-            task = await client.enqueue("work", {})
-            await wait_state(task, "done")
-
         late = service.worker(3)
+        late.name = "worker-2"
 
         @late.task("full-next")
         async def follow(task: fairq.Task) -> None:
             seen.append(task.payload)
 
-        async with working(late):
-            await wait_until(lambda: seen == [1, 2])
+        async with working(app):
+            task = await client.enqueue("work", {})
+            await wait_until(lambda: 2 in attempts)
+            async with working(late):
+                await wait_until(lambda: seen == [1, 2])
+            await wait_state(task, "done")
 
 
 @on_both

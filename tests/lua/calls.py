@@ -49,7 +49,6 @@ class Ticked(NamedTuple):
     trimmed: int
     fires: int
     opening_changes: int
-    links: int
 
 
 class Known(NamedTuple):
@@ -224,10 +223,9 @@ def packed_template(payload: bytes = b"{}", **asked: Any) -> bytes:
     return struct.pack("<H", len(packed)) + packed + payload
 
 
-def packed_link(id: str, queue: str = "", payload: bytes = b"{}", **asked: Any) -> bytes:
-    """Pack a link of an acknowledgement."""
-    head = {"queue": queue, "id": id, "options": options(**asked), "size": len(payload)}
-    return FORMATS["LINK"].pack(head) + payload
+def packed_link(id: str, payload: bytes = b"{}", **asked: Any) -> tuple[object, ...]:
+    """The arguments of a task that follows one which is acknowledged."""
+    return id, options(**asked), payload
 
 
 def counted(id: str, payload: int = 2, tenant: str = "ada", key: str = "") -> int:
@@ -359,28 +357,10 @@ class Queue:
             if len(outcomes) >= len(padded):
                 return outcomes
 
-    def link(self, lease: Leased, *links: bytes, result: bytes = b"null") -> str:
+    def link(self, lease: Leased, *links: tuple[object, ...], result: bytes = b"null") -> str:
         """Acknowledge a task with links."""
-        args = ("ack_linked", lease.id, lease.lease, result, b"".join(links))
-        return words(self.call("settle_linked", *args, random_values=random_values(0)))[0]
-
-    def take_links(self, limit: int = 100, hold: int = 1000) -> dict[str, Any]:
-        """Take links that are due: records of the outbox by name."""
-        flat = self.call("take_links", limit, hold)
-        return {name.decode(): unpack("OUTBOX", packed) for name, packed in zip(flat[::2], flat[1::2], strict=True)}
-
-    def made_by(self, id: str, lease: float, *digests: bytes) -> list[int]:
-        """Ask which tasks the handlers of a leased one have enqueued."""
-        told: list[int] = self.call("made_by", *(word for digest in digests for word in (id, lease, digest)))
-        return told
-
-    def note_made(self, id: str, *digests: bytes) -> list[str]:
-        """Have a task remember what its handlers have enqueued."""
-        return words(self.call("note_made", *(word for digest in digests for word in (id, digest))))
-
-    def close_link(self, name: str, fate: str = "delivered", delay: int = 0, error: str = "") -> str:
-        """Say what has become of a link."""
-        return words(self.call("close_links", name, fate, delay, error))[0]
+        args = (lease.id, lease.lease, result, *(word for link in links for word in link))
+        return words([self.call("settle_linked", *args, random_values=random_values(0))])[0]
 
     def end(self, action: str, lease: Leased, delay: object = "", error: str = "", traceback: str = "") -> str:
         """Settle one lease."""

@@ -13,18 +13,18 @@ from .calls import FORMATS, Queue, unpack
 
 SCORES = (
     "leases", "extended", "due", "expiring", "deaths", "cancelling", "completed", "dead_counts", "fires", "parked",
-    "opening_changes", "ends", "outbox_due",
+    "opening_changes", "ends",
 )  # fmt: skip
 HASHES = (
     "tasks", "payloads", "runs", "bundles", "claims", "dead", "accounts", "tenants", "task_options", "batches",
-    "templates", "limits", "opening_hours", "webhooks", "outbox",
+    "templates", "limits", "opening_hours", "webhooks",
 )  # fmt: skip
 PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", "quiet", *SCORES, *HASHES}
 NUMBERED_KEYS = {
     "ready", "delayed", "tombstone", "done", "priorities", "unique", "pending", "members", "result", "deaths",
-    "schedules", "events", "class", "group", "turns", "links",
+    "schedules", "events", "class", "group", "turns",
 }  # fmt: skip
-GIFT, UNDELIVERED = 2, 5
+GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
 DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
 HAS_OPTIONS, IS_LARGE = 1, 4
@@ -106,9 +106,6 @@ class Keyspace:
         )
         self.batches = {n: unpack("BATCH", packed) for n, packed in named["batches"].items()}
         self.cancelling = scores["cancelling"]
-        self.outbox = {n: unpack("OUTBOX", packed) for n, packed in named["outbox"].items()}
-        self.outbox_due = scores["outbox_due"]
-        self.links = {t: {k.decode(): v for k, v in values.get(f"links:{t}", [])} for t in self.seats}
         self.webhooks = {n: unpack("WEBHOOK", packed) for n, packed in named["webhooks"].items()}
         self.idle = {self.tags[tag]: base for tag, base in values.get("idle", [])}
         self.pending = {
@@ -156,7 +153,7 @@ class Keyspace:
         elif kind in ("wake", "ready", "done"):
             pipeline.lrange(key, 0, -1)
         elif kind in SCORES or kind in (
-            "idle", "delayed", "priorities", "pending", "members", "group", "turns", "links",
+            "idle", "delayed", "priorities", "pending", "members", "group", "turns",
         ):  # fmt: skip
             pipeline.zrange(key, 0, -1, withscores=True)
         elif kind == "events":
@@ -183,7 +180,6 @@ class Keyspace:
         self.check_limits()
         self.check_schedules()
         self.check_feeds()
-        self.check_outbox()
 
     def check_names(self) -> None:
         """No key outside the documented set, and none of a tenant that is not known."""
@@ -284,7 +280,7 @@ class Keyspace:
     def bytes_of(self, id: str) -> int:
         """Tell what a task counts among its tenant's bytes."""
         header, run = self.headers[id], self.runs.get(id)
-        extra = len(run.made) + len(run.error) if run else 0
+        extra = len(run.error) if run else 0
         return bytes_of(id, header.end + self.size(id) + header.extra + extra)
 
     def check_task_options(self) -> None:
@@ -426,11 +422,10 @@ class Keyspace:
         batches = {
             id: len(b.on_complete + b.on_success + b.on_death) for id, b in self.batches.items() if b.tenant == tenant
         }
-        links = {name: len(link.payload) for name, link in self.outbox.items() if link.tenant == tenant}
         return int(
             sum(self.bytes_of(id) for id, header in self.headers.items() if header.tenant == tenant)
             + sum(struct.unpack_from("<I", member, 5)[0] for member in self.ends if member[1:5] == tag)
-            + sum(bytes_of(name, size) for kept in (batches, templates, links) for name, size in kept.items())
+            + sum(bytes_of(name, size) for kept in (batches, templates) for name, size in kept.items())
         )
 
     def check_schedules(self) -> None:
@@ -438,20 +433,6 @@ class Keyspace:
         schedules = {field: unpack("SCHEDULE", revision) for field, revision in self.revisions.items()}
         assert self.templates.keys() == schedules.keys()
         assert self.fires == {field: math.inf if each.paused else each.next_at for field, each in schedules.items()}
-
-    def check_outbox(self) -> None:
-        """A link is due some time, or it is a dead letter's address and has no payload."""
-        undelivered = {id for id, death in self.dead.items() if death.reason == UNDELIVERED}
-        assert undelivered <= self.outbox.keys()
-        due = [name for names in self.links.values() for name in names]
-        assert sorted(due) == sorted(self.outbox.keys() - undelivered)
-        assert all(self.outbox[name].payload == b"" for name in undelivered)
-        assert all(self.outbox[name].tenant == tenant for tenant, names in self.links.items() for name in names)
-        assert self.queue.links == len(due)
-        assert {t: seat.links for t, seat in self.seats.items()} == {t: len(names) for t, names in self.links.items()}
-        assert self.outbox_due.keys() == {tenant for tenant, names in self.links.items() if names}
-        for tenant, first in self.outbox_due.items():
-            assert first <= max(self.clock, min(self.links[tenant].values())), "or earlier"
 
     def check_feeds(self) -> None:
         """The ids of a feed count up by one, and it has no other fields; only a setting just lowered leaves more."""

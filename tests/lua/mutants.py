@@ -42,8 +42,8 @@ def odd_by(*fields: str) -> str:
 MUTANTS = [
     Mutant(
         "an ended lease is settled again",
-        "lease.lease ~= number or not leases.is_leased(lease.state) then\n    return refusal",
-        "lease.lease ~= number then\n    return refusal",
+        "lease.lease == number) and leases.is_leased(lease.state)",
+        "lease.lease == number)",
     ),
     Mutant(
         "numbers do not rise in a ms",
@@ -128,7 +128,9 @@ MUTANTS = [
     ),
     Mutant("a dead task holds its key", "  task_options.free_key(call, t.name, id)\n", ""),
     Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
-    Mutant("a key is held for ever", "(until_ms == '0' or tonumber(until_ms) > call.now)", "true"),
+    Mutant(
+        "a key is held for ever", "(until_ms == '0' and id ~= call.ending or tonumber(until_ms) > call.now)", "true"
+    ),
     Mutant("priorities are served in any order", "  table.sort(found)\n", ""),
     Mutant(
         "a priority that is opened is not noted",
@@ -270,14 +272,14 @@ MUTANTS = [
     ),
     Mutant("a guarantee sheds debt", "t.base = t.base + math.max(behind, 0)", "t.base = t.base + behind"),
     Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
-    Mutant("quotas are not looked at", "  arrivals.check_quotas(call, new)\n  arrivals.store", "  arrivals.store"),
+    Mutant("quotas are not looked at", "  if #new.records > 0 then arrivals.check_quotas(call, new) end\n", ""),
     Mutant("claims tell no run timeout", "  out[7] = q.run_timeout_ms\n", "  out[7] = 0\n"),
     Mutant("there is one tenant too many", ")) >= call.queue.max_tenants", ")) > call.queue.max_tenants"),
     Mutant("a known tenant is one too many", "if not d.packed and redis", "if redis"),
     Mutant("a fire passes the quota", "if outcome == 'ok' and arrivals.exceeded(call, new) then", "if false then"),
     Mutant(
         "cancelled tasks weigh",
-        "    header.features, bytes + (run and records.extra_of(run) or 0))\n  return 'ok'",
+        "    header.features, bytes + (run and #run.error or 0))\n  return 'ok'",
         "    header.features, 0)\n  return 'ok'",
     ),
     Mutant("dead letters are not bounded", "  make_room_for_dead(call, t)\n", ""),
@@ -812,8 +814,8 @@ MUTANTS = [
     Mutant("a tenant that leaves the pool cannot come again", "    pooled[pool[place]] = nil\n", ""),
     Mutant(
         "an older number opens the lease",
-        "or number and lease.lease ~= number or",
-        "or number and lease.lease < number or",
+        "(not number or lease.lease == number)",
+        "(not number or lease.lease >= number)",
     ),
     Mutant("an extended lease stays in its bundle", "    if run.is_extended == 0 then leave(call, run, 0) end\n", ""),
     Mutant(
@@ -909,9 +911,7 @@ MUTANTS = [
         "  records.mark(call, id, how, lease, features)\n",
         "  redis.call('HDEL', key(call, 'tasks'), id)\n",
     ),
-    Mutant(
-        "marks are not named for their end", "  write('RPUSH', key(call, 'done:' .. minute), ids)\n  write", "  write"
-    ),
+    Mutant("marks are not named for their end", "  write('RPUSH', key(call, 'done:' .. minute), plain)\n", ""),
     Mutant(
         "marks of one call are alike", "if marked.lease ~= lease or marked.how ~= how then", "if not marked.packed then"
     ),
@@ -1083,7 +1083,9 @@ MUTANTS = [
     ),
     Mutant("copies hold the dedupe key", "  copy.asked = with(terms.asked, 'key', '')\n", ""),
     Mutant("a task is for no webhook", "terms.webhook, terms.copies = webhook, {}", "terms.copies = {}"),
-    Mutant("a copy that is known is made again", "    if not known[i] then add(", "    if true then add("),
+    Mutant(
+        "a copy that is known is made again", "    if not known[i] then arrivals.add(", "    if true then arrivals.add("
+    ),
     Mutant("nobody is told of copies", "  call.notify = call.notify or '1'  -- who", "  -- who"),
     Mutant("a forgotten webhook counts", "call.queue.fan_outs - w.fan_out\n", "call.queue.fan_outs\n"),
     Mutant("a changed webhook counts twice", "fan_out - (w and w.fan_out or 0)\n", "fan_out\n"),
@@ -1198,149 +1200,13 @@ MUTANTS = [
     Mutant("a paused queue is forgotten", "> call.sure or q.blocked > 0 or not", "> call.sure or not"),
     Mutant("a queue is forgotten at once", "math.max(q.now, made_at) + for_ms", "made_at + for_ms"),
     Mutant("a forgotten queue keeps its record", "unlink(call, {'queue', unpack(HISTORY)})", "unlink(call, HISTORY)"),
-    # Found in outboxes.
-    Mutant("a link is not kept", "    if not admit(call, t, link) then send(call, t, origin, link) end\n", ""),
-    Mutant("a link to this queue waits too", "if not admit(call, t, link) then send", "if true then send"),
+    # Found where errors are counted.
+    Mutant("a later attempt forgets its error's bytes", "    run.bytes = run.bytes + #past.error\n", ""),
+    Mutant("a dead task keeps its error's bytes", "  accounts.add_bytes(call, t, -#run.error)\n", ""),
     Mutant(
-        "a known link is written again",
-        "  if redis.call('HEXISTS', key(call, 'outbox'), name) == 1 then return end\n  local record",
-        "  local record",
-    ),
-    Mutant(
-        "a known task is enqueued again",
-        "'HEXISTS', key(call, 'tasks'), link.id) == 1 then return true end",
-        "'HEXISTS', key(call, 'tasks'), link.id) == 2 then return true end",
-    ),
-    Mutant("a link is not counted", "  links.count(call, t, 1)\n  if accounts", "  if accounts"),
-    Mutant("a link has no bytes", "  accounts.add_bytes(call, t, links.bytes_of(name, record))\n", ""),
-    Mutant("a delivered link keeps its bytes", "  accounts.add_bytes(call, t, -links.bytes_of(name, record))\n", ""),
-    Mutant("a delivered link stays due", "  take_out(call, t, name)\n  accounts", "  accounts"),
-    Mutant("a link that is delivered stays due", "  redis.call('ZREM', links.of(call, t.name), name)\n", ""),
-    Mutant(
-        "a tenant without links stays due",
-        "  if not due_at then\n    redis.call('ZREM', key(call, 'outbox_due'), name)\n  elseif",
-        "  if not due_at then\n  elseif",
-    ),
-    Mutant("a tenant with links is due no more", "  if not due_at then\n    redis", "  if due_at then\n    redis"),
-    Mutant(
-        "a turn comes too early",
-        "  links.put_off(call, t.name)\n  links.count(call, t, -1)",
-        "  links.count(call, t, -1)",
-    ),
-    Mutant("a turn does not wait for what is put off", "    links.put_off(call, record.tenant)\n", ""),
-    Mutant("one that is due loses its turn", "  elseif due_at > call.now then\n", "  else\n"),
-    Mutant(
-        "a tenant's new link is due late",
-        "'outbox_due'), 'LT', due_at, record.tenant",
-        "'outbox_due'), 'NX', due_at, record.tenant",
-    ),
-    Mutant(
-        "a tenant loses its turn to a new link",
-        "'outbox_due'), 'LT', due_at, record.tenant",
-        "'outbox_due'), due_at, record.tenant",
-    ),
-    Mutant("a taken link stays due", "      redis.call('ZADD', at, call.now + taken.hold_ms, link)\n", ""),
-    Mutant(
-        "links are taken early",
-        "redis.call('ZRANGE', at, '-inf', call.now, 'BYSCORE'",
-        "redis.call('ZRANGE', at, '-inf', call.now + 1000, 'BYSCORE'",
-    ),
-    Mutant(
-        "tenants are looked at early",
-        "redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE'",
-        "redis.call('ZRANGE', due, '-inf', call.now + 1000, 'BYSCORE'",
-    ),
-    Mutant(
-        "the first tenant gets all",
-        "take_of(call, name, math.min(part, left), taken)",
-        "take_of(call, name, left, taken)",
-    ),
-    Mutant(
-        "a tenant keeps its turn",
-        "redis.call('ZADD', key(call, 'outbox_due'), math.max(next_due, call.now), name)",
-        "redis.call('ZADD', key(call, 'outbox_due'), next_due, name)",
-    ),
-    Mutant(
-        "a turn without a link ends the call", "    if #names == 0 or #taken.out > 0 then break end\n", "    break\n"
-    ),
-    Mutant(
-        "links that are due wake ticks",
-        "key(call, 'outbox_due'), '(' .. text(call.now), '+inf'",
-        "key(call, 'outbox_due'), '-inf', '+inf'",
-    ),
-    Mutant(
-        "a closed link is closed again",
-        "if not record or not redis.call('ZSCORE', links.of(call, record.tenant), name) then",
-        "if not record then",
-    ),
-    Mutant("tries are not counted", "  record.attempts = record.attempts + 1\n", ""),
-    Mutant(
-        "a link is given up late",
-        "record.written_at + GIVE_UP_MS <= call.now",
-        "record.written_at + 2 * GIVE_UP_MS <= call.now",
-    ),
-    Mutant("an address keeps its payload", "  record.payload = ''\n", ""),
-    Mutant("a dead letter stays due", "  take_out(call, t, name)\n  places", "  places"),
-    Mutant("an address is left behind", "    redis.call('HDEL', key(call, 'outbox'), id)\n", ""),
-    Mutant("an address keeps its bytes", "    accounts.add_bytes(call, t, -accounts.bytes_of(id, 0))\n", ""),
-    Mutant("a dead link is replayed as a task", "    if died.reason == UNDELIVERED then", "    if false then"),
-    Mutant(
-        "a replayed link has been tried",
-        "link.payload, link.attempts, link.written_at = whole:sub(position), 0, call.now",
-        "link.payload = whole:sub(position)",
-    ),
-    Mutant(
-        "a replayed link has no payload",
-        "link.payload, link.attempts, link.written_at = whole:sub(position), 0, call.now",
-        "link.attempts, link.written_at = 0, call.now",
-    ),
-    Mutant(
-        "a replayed link is not counted",
-        "  links.put(call, name, link, call.now)\n  links.count(call, t, 1)",
-        "  links.put(call, name, link, call.now)",
-    ),
-    Mutant(
-        "a tick does not tell of links", "call.queue.links > 0 and redis.call('ZCOUNT'", "false and redis.call('ZCOUNT'"
-    ),
-    Mutant("a tick does not wait for links", "    times.links = tonumber(", "    local _ = tonumber("),
-    Mutant("repair does not count links", "      links.count(call, accounts.named(call, record.tenant), 1)\n", ""),
-    Mutant(
-        "repair takes addresses for links",
-        "    if redis.call('HEXISTS', key(call, 'dead'), name) == 0 then\n",
-        "    do\n",
-    ),
-    Mutant(
-        "repair forgets the outbox's bytes", "    add_bytes(call, record.tenant, links.bytes_of(name, record))\n", ""
-    ),
-    Mutant("an ended lease may enqueue", "args[1 + 3 * i]) and leases.is_leased(run.state)", "args[1 + 3 * i])"),
-    Mutant(
-        "a later attempt forgets what others made",
-        "= past.max_attempts, past.made, past.error",
-        "= past.max_attempts, '', past.error",
-    ),
-    Mutant("another task's attempts are remembered", "run.made, run.error = 1, 0, '', ''", "run.error = 1, 0, ''"),
-    Mutant("a digest is noted twice", "DIGESTS_PER_RUN and not has_made(run, digest) then", "DIGESTS_PER_RUN then"),
-    Mutant("a digest is found across two", "until not at or at % DIGEST_BYTES == 1", "until true"),
-    Mutant(
-        "digests have no bytes",
-        "      accounts.add_bytes(call, accounts.touch(call, accounts.at(call, run.tag)), DIGEST_BYTES)\n",
-        "",
-    ),
-    Mutant(
-        "a run does not know its digests' bytes",
-        "changed[id] = run.made .. digest, run.bytes + DIGEST_BYTES",
-        "changed[id] = run.made .. digest, run.bytes",
-    ),
-    Mutant("a later attempt forgets its digests' bytes", "    run.bytes = run.bytes + records.extra_of(past)\n", ""),
-    Mutant(
-        "a dead task keeps its digests' bytes",
-        "  if run.made then accounts.add_bytes(call, t, -records.extra_of(run)) end\n",
-        "",
-    ),
-    Mutant(
-        "a cancelled task keeps its digests' bytes",
-        "header.features, bytes + (run and records.extra_of(run) or 0))",
+        "a cancelled task keeps its error's bytes",
+        "header.features, bytes + (run and #run.error or 0))",
         "header.features, bytes)",
     ),
-    Mutant("repair forgets digests' bytes", "  accounts.add_bytes(call, t, records.extra_of(run))\n", ""),
+    Mutant("repair forgets errors' bytes", "  accounts.add_bytes(call, t, #run.error)\n", ""),
 ]

@@ -13,7 +13,7 @@ from .machine import QueueMachine, Walk
 
 DERIVED = {
     "ready", "wake", "class", "tombstone", "priorities", "due", "leases", "extended", "expiring", "deaths",
-    "dead_counts", "turns", "group", "done", "members", "pending", "completed", "parked", "idle", "links", "outbox_due",
+    "dead_counts", "turns", "group", "done", "members", "pending", "completed", "parked", "idle",
 }  # fmt: skip
 SLICES = (
     ("PAGE, LONG_PAGE, KEYS = 40, 4, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5"),
@@ -52,10 +52,7 @@ def small_pages(client: redis.Redis) -> Queue:
 
 def facts(keys: Keyspace) -> dict[str, object]:
     """Read what repair must not change: tasks, where they are, their attempts and leases, and what tenants have had."""
-    runs = {
-        id: (run.lease, run.state, run.attempt, run.uncounted_attempts, run.taken, run.made)
-        for id, run in keys.runs.items()
-    }
+    runs = {id: (run.lease, run.state, run.attempt, run.uncounted_attempts, run.taken) for id, run in keys.runs.items()}
     known = {tenant for tenant, seat in keys.seats.items() if seat.epoch == keys.queue.epoch}  # others start anew
     return {
         "tasks": set(keys.records), "marks": set(keys.marks), "runs": runs, "dead": set(keys.dead),

@@ -15,7 +15,7 @@ from .calls import START, VERBS, Queue, snapshot
 
 TABLES = (
     "verbs|calls|accounts|limits|seats|charges|draws|task_options|priorities|batches|feeds|records|places|arrivals|leases|takes|picks"
-    "|settlements|links|waiting|actions|reserve|repairs|turns|replacing|webhooks|settings|deletion|history|versions"
+    "|settlements|waiting|actions|reserve|repairs|turns|replacing|webhooks|settings|deletion|history|versions"
 )
 NAMES = rf"({TABLES})\.[A-Z_]+"
 TOP_LEVEL = re.compile(

@@ -11,7 +11,7 @@ import redis
 
 import fairq
 
-from .calls import Queue, packed_link, packed_template, refused, snapshot
+from .calls import Queue, packed_template, refused, snapshot
 from .keyspace import Keyspace
 
 KEYS = (Path(fairq.__file__).parent / "lua" / "KEYS.md").read_text()
@@ -43,8 +43,6 @@ def kinds(queue: Queue) -> set[str]:
 def fill(queue: Queue) -> None:
     """Make a queue with a key of each kind."""
     queue.configure(dead_keep=10)
-    queue.enqueue("ada", "linked")
-    queue.link(queue.claim()[0], packed_link("a", "next"))
     queue.enqueue("ada", "kept", "held-key", result=10 * DAY_MS, key="k", period=DAY_MS, events=1)
     queue.settle(*(("ack_with_result", lease.id, lease.lease, "", "1") for lease in queue.claim(2)))
     queue.bury("bob", "dead")
@@ -129,7 +127,6 @@ HOLDS: dict[str, Callable[[Queue], object]] = {
     "dead": lambda queue: queue.bury("ada", "a"),
     "schedules": lambda queue: queue.call("schedule", "ada", "s", queue.now, 0, TIMING, packed_template()),
     "open_batches": lambda queue: queue.open_batch("b"),
-    "links": lambda queue: (queue.enqueue("ada", "a"), queue.link(queue.claim()[0], packed_link("b", "next"))),
 }
 
 

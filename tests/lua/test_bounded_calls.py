@@ -17,7 +17,6 @@ from .calls import (
     Queue,
     leased_in,
     options,
-    packed_link,
     packed_template,
     settle_args,
     words,
@@ -307,15 +306,4 @@ def test_batches_with_long_callbacks_are_forgotten_some_at_a_time(queue: Queue, 
         left -= gone[-1]
     assert sum(gone) == BATCHES
     assert max(gone) <= 9
-    Keyspace(queue).check()
-
-
-def test_dead_letters_of_links_with_long_payloads_are_replayed_some_at_a_time(queue: Queue) -> None:
-    queue.enqueue("ada", "a")
-    links = [packed_link(f"l{n}", "next", b"x" * (PAGE // 2)) for n in range(5)]
-    assert queue.link(queue.claim()[0], *links) == "ok"
-    names = sorted(words(queue.client.hkeys(queue.key("outbox"))))  # type: ignore[arg-type]
-    assert [queue.close_link(name, "never") for name in names] == ["ok"] * 5
-    assert words(queue.call("replay", *names)) == ["ok"] * 2
-    assert words(queue.call("replay", *names)) == ["gone"] * 2 + ["ok"] * 2
     Keyspace(queue).check()

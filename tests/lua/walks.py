@@ -5,21 +5,19 @@ A walk draws the same at any time, on any machine. Odd seeds walk by the library
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import redis
 
-from .calls import Queue, load_variant
+from .calls import load_variant
 from .full_walk import FullWalk
 from .idle_walk import IdleWalk
-from .link_walk import LinkWalk
 from .machine import SMALL, SMALL_VARIANT, QueueMachine, Walk
 
 OF_MACHINE: dict[str, type[Walk]] = {"usual": Walk, "full": FullWalk, "idle": IdleWalk}
-KINDS = (*OF_MACHINE, "links")
+KINDS = tuple(OF_MACHINE)
 VERSIONS = ("planted", "small_planted")
 DIFFERENCES = (AssertionError, AttributeError, LookupError, TypeError, ValueError, redis.ResponseError, struct.error)
 
@@ -37,13 +35,9 @@ def load(client: redis.Redis, seed: int, *changes: tuple[str, str]) -> None:
     load_variant(client, VERSIONS[seed % 2], *(SMALL_VARIANT if seed % 2 else ()), *changes)
 
 
-def begin(client: redis.Redis, kind: str, seed: int) -> Walk | LinkWalk:
+def begin(client: redis.Redis, kind: str, seed: int) -> Walk:
     """Begin a walk on an empty store."""
-    version = VERSIONS[seed % 2]
-    if kind == "links":
-        client.flushall()
-        return LinkWalk(Queue(client, version=version), random.Random(seed), random.Random(seed))
-    chosen = {"client": client, "version": version, **(SMALL if seed % 2 else {})}
+    chosen = {"client": client, "version": VERSIONS[seed % 2], **(SMALL if seed % 2 else {})}
     return OF_MACHINE[kind](type("WalkMachine", (QueueMachine,), chosen)(), seed)
 
 

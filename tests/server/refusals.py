@@ -211,7 +211,7 @@ RULES = [
         ),
         "too_large",
     ),
-    Rule(ENQUEUES, "tasks.id", (*TASK_IDS, "link-" + "0a" * 20)),
+    Rule(ENQUEUES, "tasks.id", TASK_IDS),
     Rule(ENQUEUES, "tasks.payload", ("x" * (DEFAULT_PAYLOAD_BYTES - 1),), "too_large"),
     *(Rule(ENQUEUES, f"tasks.{name}", values) for name, values in TASK_RANGES.items()),
     Rule(ENQUEUES, "tasks.group_weight", (

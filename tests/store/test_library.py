@@ -19,7 +19,7 @@ from tests import stores
 
 TASK = NewTask("id-1", b"1")
 VERBS = {
-    "settle_linked", "take_links", "close_links", "made_by", "note_made",
+    "settle_linked", "are_leased",
     "enqueue", "claim", "settle", "tick", "set_weight", "pause", "resume", "configure", "replay", "purge", "repair",
     "queue_state", "tenants", "tasks", "dead", "dead_letter", "cancel", "reschedule", "peek", "batches",
     "waiting_tasks", "cancel_waiting", "drop_tenant", "forget_tenants",

@@ -21,7 +21,7 @@ from tests import clusters
 
 Q = "emails"
 EVERY_MINUTE = Timing(every_ms=60_000)
-NOTHING = dict.fromkeys(("ready", "pending", "delayed", "leased", "dead", "schedules", "open_batches", "links"), 0)
+NOTHING = dict.fromkeys(("ready", "pending", "delayed", "leased", "dead", "schedules", "open_batches"), 0)
 
 
 @asynccontextmanager

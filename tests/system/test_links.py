@@ -45,7 +45,6 @@ async def test_chains_run_to_their_end_while_servers_are_killed(
                     servers[kill % 2] = world.serve("--store", store.url, "--port", ports[kill % 2])
             await wait_until(lambda: ends() >= CHAINS, 60)
             client = stores.connect(store.url)
-            await wait_until(lambda: not client.exists("fq:{chain-1/0}:outbox", "fq:{chain-2/0}:outbox"), 60)
             made = Counter(int(float(_state(client, f"chain-{n}")["enqueued"])) for n in (1, 2, 3))
             client.close()
     assert made == {CHAINS: 3}, "each queue was given each task once, however often attempts were repeated"

@@ -44,7 +44,7 @@ async def test_attempts_enqueue_once_and_link_when_they_succeed() -> None:
         trio.from_thread.run(task.enqueue, "next", "once")
         ids.add(task.then("next", task.attempt))
         if task.attempt < 4:
-            raise fairq.Retry(delay=3600)  # the id is forgotten at its queue, not with the task
+            raise fairq.Retry(delay=1200)  # its queue remembers the id for an hour
 
     @app.task("next")
     async def follow(task: fairq.Task) -> None:
@@ -88,7 +88,23 @@ async def test_what_is_refused_says_why() -> None:
                 tasks[0].then("next", 1)
 
 
-async def test_a_link_that_comes_too_late_is_a_dead_letter() -> None:
+async def test_a_task_is_followed_by_one_with_its_own_dedupe_key() -> None:
+    app, seen = fairq.Worker(), list[int]()
+
+    @app.task("work")
+    async def work(task: fairq.Task) -> None:
+        seen.append(task.payload)
+        if task.payload < 3:
+            task.then("work", task.payload + 1, dedupe_key="one")
+
+    with trio.fail_after(30):
+        async with fairq.testing.run(app) as service:
+            await service.enqueue("work", 1, dedupe_key="one")
+            await service.drain()
+    assert seen == [1, 2, 3]
+
+
+async def test_an_attempt_has_failed_whose_link_comes_too_late() -> None:
     app = fairq.Worker()
 
     @app.task("work")
@@ -97,13 +113,13 @@ async def test_a_link_that_comes_too_late_is_a_dead_letter() -> None:
 
     with trio.fail_after(30):
         async with fairq.testing.run(app) as service:
-            task = await service.enqueue("work", {})
+            task = await service.enqueue("work", {}, max_attempts=2)
             await service.drain()
-            letters = [record for record in service._memory.queue("work") if record.reason]
-    assert task.outcome == "done"
-    assert [(record.reason, record.state, record.error) for record in letters] == [
-        ("undelivered", "dead", "queue next: it would expire before it may start")
-    ]
+            (record,) = service._memory.queue("work")
+    assert (task.outcome, task.attempts) == ("dead", 2)
+    assert (record.reason, record.error) == (
+        "exhausted", "the server refused its links: one would expire before it may start",
+    )  # fmt: skip
 
 
 def test_a_task_made_by_hand_keeps_its_links_and_enqueues_nothing() -> None:

@@ -326,7 +326,6 @@ BAD_VALUES: dict[str, tuple[Callable[[], object], str]] = {
     "no tenant": (lambda: check_tenant(None), "tenant"),
     "not text": (lambda: check_name(5, "queue"), "queue"),
     "not an id": (lambda: check_task_id("a b"), "id"),
-    "an id of links": (lambda: check_task_id("link-" + "0a" * 20), "id"),
     "weight 0": (lambda: check_weight(0), "weight"),
     "weight negative": (lambda: check_weight(-1), "weight"),
     "weight huge": (lambda: check_weight(10_001), "weight"),

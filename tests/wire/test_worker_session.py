@@ -581,11 +581,11 @@ def test_links_go_with_their_acknowledgement(end: WorkerEnd) -> None:
     ]
 
 
-def test_links_that_find_a_full_store_are_sent_again(end: WorkerEnd) -> None:
+def test_links_that_find_no_store_are_sent_again(end: WorkerEnd) -> None:
     end.push("a")
     end.session.settle("q", Settlement("ack", "a", 1, links=(LINK,)))
     first = end.only()
-    end.refuse(first, "store_full")
+    end.refuse(first, "unavailable")
     assert end.session.fatal is None
     assert end.sent() == []
     end.now += 1
@@ -595,21 +595,22 @@ def test_links_that_find_a_full_store_are_sent_again(end: WorkerEnd) -> None:
     assert end.session.holding == 0
 
 
-def test_links_that_the_server_refuses_make_their_task_dead_with_the_reason(end: WorkerEnd) -> None:
+@pytest.mark.parametrize("code", ["bad_request", "store_full", "quota_exceeded", "deleting"])
+def test_an_attempt_has_failed_whose_links_the_server_refuses(end: WorkerEnd, code: str) -> None:
     end.push("a", "b")
     end.session.settle("q", Settlement("ack", "a", 1, links=(LINK,)))
     end.session.settle("q", Settlement("ack", "b", 1))
-    end.refuse(end.only(), "bad_request")
+    end.refuse(end.only(), code)
     told: dict[str, dict[str, Any]] = {}
     for _ in range(3):
         for frame in end.sent():
             (settlement,) = frame["settlements"]
             told[settlement["id"]] = settlement
             if "links" in settlement:
-                end.refuse(frame, "bad_request")
+                end.refuse(frame, code)
             else:
                 end.stored(frame)
-    assert told["a"]["action"] == "reject"
+    assert told["a"]["action"] == "nack"
     assert told["a"]["error"].startswith("the server refused its links: ")
     assert told["b"]["action"] == "ack"
     assert end.session.holding == 0
@@ -710,7 +711,7 @@ def test_renewals_and_reports_keep_to_the_servers_limits() -> None:
 
 
 def test_a_queue_that_refuses_settlements_delays_no_other() -> None:
-    for code in ["unavailable", "outcome_unknown", "repairing", "store_full"]:
+    for code in ["unavailable", "outcome_unknown", "repairing"]:
         with case(code):
             end = WorkerEnd(queues=("bad", "good")).attach()
             end.push("a", "b", queue="bad")

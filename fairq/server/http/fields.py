@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache
+from hashlib import sha256
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -97,7 +98,7 @@ def make_request(frame: Any, given: Mapping[str, Any], max_bytes: int = MAX_PAYL
             values[names[name]] = _value_of(name, names[name], value)
     if frame is wire.Settle:
         asked = _list(values.get("settlements"), "settlements")
-        values["settlements"] = [_settlement(each, max_bytes) for each in asked]
+        values["settlements"] = [_settlement(each, max_bytes, values.get("queue")) for each in asked]
     if values.get("ids") == []:
         raise BadRequest("ids must have at least 1 item", field="ids")
     return structure(values, frame)
@@ -124,7 +125,7 @@ def _list(value: Any, field: str, most: int = MAX_BATCH) -> list[Any]:
     return value
 
 
-def _settlement(value: Any, max_bytes: int) -> dict[str, Any]:
+def _settlement(value: Any, max_bytes: int, queue: Any) -> dict[str, Any]:
     names = names_of(Settlement)
     given = _object(value, "each of settlements")
     if unknown := given.keys() - names.keys():
@@ -135,17 +136,19 @@ def _settlement(value: Any, max_bytes: int) -> dict[str, Any]:
         if it is not None or name == "result"
     }
     if values.get("links"):
-        values["links"] = [_link(each, max_bytes) for each in _list(values["links"], "links", MAX_LINKS)]
+        origin = f"{queue}\n{given.get('id')}\n{given.get('lease')}"  # so that a repeated request has the same ids
+        asked = _list(values["links"], "links", MAX_LINKS)
+        values["links"] = [_link(each, max_bytes, f"{origin}\n{n}") for n, each in enumerate(asked)]
     return values
 
 
-def _link(value: Any, max_bytes: int) -> dict[str, Any]:
+def _link(value: Any, max_bytes: int, origin: str) -> dict[str, Any]:
     """Make what a frame has for a link of an object: a task and the name of its queue."""
     given = dict(_object(value, "each of links"))
     queue = given.pop("queue", None)
     if given.get("tenant") is not None:
         raise BadRequest("a link is for the tenant of its task", field="tenant")
-    task, _ = make_task(given, max_bytes)
+    task, _ = make_task(given, max_bytes, f"from-{sha256(origin.encode()).hexdigest()[:32]}")
     asked = {name: it for name, default in OPTIONS.items() if (it := getattr(task, name)) != default}
     return {"queue": queue, "id": task.id, "payload": Beside(task.payload), **asked}
 

@@ -36,14 +36,10 @@ _NEW_PER_S = 1_000  # queues that are ticked for the first time
 
 @define(eq=False)
 class Ticker:
-    """Ticks all queues.
-
-    `has_ready(queue)` is called for every queue with ready tasks, `has_links(queue)` for every one with links.
-    """
+    """Ticks all queues. `has_ready(queue)` is called for every queue with ready tasks."""
 
     store: Store
     has_ready: Callable[[str], None]
-    has_links: Callable[[str], None]
     _firing: Firing = field(factory=Firing, init=False)
     is_ahead: bool = field(default=False, init=False)  # the store's clock is ahead of ours
     due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
@@ -142,13 +138,11 @@ class Ticker:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
-        if done.links:
-            self.has_links(queue)
         left = ((done.opening_changes, change_opening_hours), (done.fires, self._firing.fire))
         if waits := [await self._do(job, queue) for count, job in left if count]:
             # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
             return 0.0 if done.promoted or done.expired or done.reaped else min(waits)
-        has_done = done.ready or done.promoted or done.expired or done.reaped or done.trimmed or done.links
+        has_done = done.ready or done.promoted or done.expired or done.reaped or done.trimmed
         floor = FLOOR_S if has_done else self._idle_floor(queue)
         if done.next_due_ms < 0:
             return floor

@@ -1,30 +1,24 @@
-"""The verb by which a worker enqueues for the handlers of tasks that it runs."""
+"""What a worker enqueues for the handlers of tasks that it runs: at once, or when they have ended well."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
-
-from attrs import define
+from functools import partial
 
 from fairq.errors import BadRequest, FairqError, Forbidden, TooLarge
-from fairq.model.checks import MAX_BATCH, check_name, full_id, owner_of
-from fairq.model.tasks import NewTask
+from fairq.model.checks import MAX_BATCH, bare_id, check_name, full_id, owner_of
+from fairq.model.options import check_in_time
+from fairq.model.tasks import Link, NewTask, Settlement
+from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.producers import store_for_tenants, told
+from fairq.server.verbs.producers import covered, store_for_tenants, told
 from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.tasks import bare_outcome
 from fairq.wire import frames
 from fairq.wire import messages as wire
 from fairq.wire.calls import REFUSED
-
-_DIGEST_BYTES = 8
-
-
-def _digest(queue: str, id: str) -> bytes:
-    return sha256(f"{queue}\n{id}".encode()).digest()[:_DIGEST_BYTES]
 
 
 def _not_held(lease: frames.HeldLease) -> Forbidden:
@@ -39,28 +33,37 @@ def _may_hold(app: App, connection: Connection, lease: frames.HeldLease) -> bool
     return lease.queue in connection.queues and not app.is_of_another(connection, place, lease.lease)
 
 
-def _named(lease: frames.HeldLease, task: NewTask) -> NewTask:
-    owner = owner_of(lease.id)
+def _named(origin: str, task: NewTask) -> NewTask:
+    """Return a task with its full id: it is for the tenant of the task from which it comes."""
+    owner = owner_of(origin)
     return task._replace(id=full_id(owner, task.id), batch=task.batch and full_id(owner, task.batch))
 
 
-@define(eq=False)
-class _Derived:
-    """A task, the lease from which it is enqueued, and what becomes of it."""
+async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFrom) -> Body:
+    """Store tasks of the tenants of leases that the worker holds.
 
-    lease: frames.HeldLease
-    task: NewTask
-    digest: bytes
-    outcome: str = ""
+    Where one of a tenant's leases is not held, or one of its tasks is refused, all of that tenant's are.
+    """
+    queue, leases = connection.identity.check_queue(request.queue), request.leases
+    _check(request)
+    tasks = [_named(lease.id, task) for lease, task in zip(leases, request.tasks, strict=True)]
+    refusals: dict[str, FairqError] = {
+        owner_of(lease.id): _not_held(lease) for lease in await _not_open(app, connection, leases)
+    }
+    held = [n for n, lease in enumerate(leases) if owner_of(lease.id) not in refusals]
+    outcomes = [REFUSED] * len(tasks)
+    if held:
+        told_of, refused = await store_for_tenants(app, queue, [tasks[n] for n in held])
+        refusals |= refused
+        for n, outcome in zip(held, told_of, strict=True):
+            outcomes[n] = bare_outcome(outcome)
+            watch(app, queue, [tasks[n]])
+    if refusals and len({owner_of(lease.id) for lease in leases}) == 1:
+        raise next(iter(refusals.values()))
+    return {"outcomes": outcomes} | told(refusals)
 
-    @property
-    def owner(self) -> str:
-        """The tenant."""
-        return owner_of(self.lease.id)
 
-
-def _derive(queue: str, request: wire.EnqueueFrom) -> list[_Derived]:
-    """Read what is to be enqueued from which lease. Raises: BadRequest, Forbidden, TooLarge."""
+def _check(request: wire.EnqueueFrom) -> None:
     if not request.tasks:
         raise BadRequest("tasks must have at least 1 item", field="tasks")
     if any(owner_of(task.id) for task in request.tasks):
@@ -69,56 +72,64 @@ def _derive(queue: str, request: wire.EnqueueFrom) -> list[_Derived]:
         raise TooLarge(f"too many tasks: a request has {MAX_BATCH} places", field="tasks")
     if len(request.leases) != len(request.tasks):
         raise BadRequest("leases must have one lease for each of tasks", field="leases")
-    tasks = [_named(lease, task) for lease, task in zip(request.leases, request.tasks, strict=True)]
-    return [_Derived(lease, task, _digest(queue, task.id)) for lease, task in zip(request.leases, tasks, strict=True)]
 
 
-async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFrom) -> Body:
-    """Store tasks of the tenants of leases that the worker holds; what a task has enqueued already is a duplicate.
+async def _not_open(app: App, connection: Connection, leases: Sequence[frames.HeldLease]) -> list[frames.HeldLease]:
+    """Find the leases that the worker does not hold, or that are over."""
+    by_queue, found = defaultdict[str, list[frames.HeldLease]](list), list[frames.HeldLease]()
+    for lease in leases:
+        (by_queue[lease.queue] if _may_hold(app, connection, lease) else found).append(lease)
+    for queue, some in by_queue.items():
+        are_open = await app.store.are_leased(queue, [(lease.id, lease.lease) for lease in some])
+        found += [lease for lease, is_open in zip(some, are_open, strict=True) if not is_open]
+    return found
 
-    Where one of a tenant's leases is not held, or one of its tasks is refused, all of that tenant's are.
+
+def watch(app: App, queue: str, tasks: Iterable[NewTask]) -> None:
+    """Have the queue ticked when tasks are due that were stored."""
+    for task in tasks:
+        if task.delay_ms or task.start_at_ms:
+            app.ticker.tick_within(queue, task.delay_ms)
+
+
+async def enqueue_links(
+    app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]
+) -> list[Settlement]:
+    """Enqueue what acknowledgements link to in other queues, of leases that are open.
+
+    Returns the settlements with the other links: these are stored with them. Raises: what refuses a link.
     """
-    queue = connection.identity.check_queue(request.queue)
-    derived = _derive(queue, request)
-    refusals: dict[str, FairqError] = {
-        each.owner: _not_held(each.lease) for each in derived if not _may_hold(app, connection, each.lease)
-    }
-    await _find_made(app, [each for each in derived if each.owner not in refusals], refusals)
-    new = [each for each in derived if not each.outcome and each.owner not in refusals]
-    if new:
-        refusals |= await _store(app, queue, new)
-    if refusals and len({each.owner for each in derived}) == 1:
-        raise next(iter(refusals.values()))
-    outcomes = [REFUSED if each.owner in refusals else each.outcome for each in derived]
-    return {"outcomes": outcomes} | told(refusals)
+    for each in settlements:
+        for link in each.links:
+            _check_link(connection, queue, each, link)
+    named = [each._replace(links=tuple(_link(each, link) for link in each.links)) for each in settlements]
+    leaving = [each for each in named if any(link.queue != queue for link in each.links)]
+    jobs = []
+    if leaving:
+        are_open = await app.store.are_leased(queue, [(each.id, each.lease) for each in leaving])
+        for each in (each for each, is_open in zip(leaving, are_open, strict=True) if is_open):
+            for target in {link.queue for link in each.links} - {queue}:
+                jobs.append(partial(_enqueue, app, target, [link.task for link in each.links if link.queue == target]))
+    await run_all(*jobs)
+    return [each._replace(links=tuple(link for link in each.links if link.queue == queue)) for each in named]
 
 
-def _by_queue(derived: Sequence[_Derived]) -> Iterable[tuple[str, list[_Derived]]]:
-    """Part tasks by the queues of their leases."""
-    found = defaultdict[str, list[_Derived]](list)
-    for each in derived:
-        found[each.lease.queue].append(each)
-    return found.items()
+def _check_link(connection: Connection, queue: str, settlement: Settlement, link: Link) -> None:
+    if (link.queue, link.task.id) == (queue, bare_id(settlement.id)):
+        raise BadRequest("a link must not have the id of the task that it follows", field="links")
+    try:
+        connection.identity.check_queue(link.queue, "links")
+    except Forbidden as error:  # it is fatal to no worker
+        raise BadRequest(error.message, field="links") from None
 
 
-async def _find_made(app: App, derived: Sequence[_Derived], refusals: dict[str, FairqError]) -> None:
-    """Set the outcome of tasks that were enqueued before; refuse the tenants of leases that are over."""
-    for source, some in _by_queue(derived):
-        asked = [(each.lease.id, each.lease.lease, each.digest) for each in some]
-        for each, was_made in zip(some, await app.store.made_by(source, asked), strict=True):
-            if was_made is None:
-                refusals[each.owner] = _not_held(each.lease)
-            elif was_made:
-                each.outcome = "duplicate"
+def _link(settlement: Settlement, link: Link) -> Link:
+    return Link(link.queue, _named(settlement.id, link.task))
 
 
-async def _store(app: App, queue: str, new: Sequence[_Derived]) -> dict[str, FairqError]:
-    """Store tasks, and have their leases' tasks remember that; returns why some tenants' are refused."""
-    outcomes, refusals = await store_for_tenants(app, queue, [each.task for each in new])
-    for each, outcome in zip(new, outcomes, strict=True):
-        each.outcome = bare_outcome(outcome)
-        if each.task.delay_ms or each.task.start_at_ms:
-            app.ticker.tick_within(queue, each.task.delay_ms)
-    for source, some in _by_queue([each for each in new if each.outcome not in ("expired", REFUSED)]):
-        await app.store.note_made(source, [(each.lease.id, each.digest) for each in some])
-    return refusals
+async def _enqueue(app: App, queue: str, tasks: Sequence[NewTask]) -> None:
+    """Store what follows one task in another queue. Raises: also if one would expire before it may start."""
+    async with app.producers_calls:
+        outcomes = await app.store.enqueue(queue, owner_of(tasks[0].id), tasks, notify=covered(app, queue, tasks))
+    watch(app, queue, tasks)
+    check_in_time(outcomes)

@@ -7,14 +7,15 @@ from functools import partial
 
 import trio
 
-from fairq.errors import BadRequest, Draining, Forbidden
-from fairq.model.checks import MAX_TIME_MS, bare_id, check_full_id, check_int, check_weight, full_id, owner_of
-from fairq.model.tasks import MAX_LEASE, Link, Outcome, Settlement, check_fraction, check_progress_text
+from fairq.errors import BadRequest, Draining
+from fairq.model.checks import MAX_TIME_MS, check_full_id, check_int, check_weight
+from fairq.model.tasks import MAX_LEASE, Outcome, Settlement, check_fraction, check_progress_text
 from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.dispatch.slots import Slots
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.brought_leases import take_over
+from fairq.server.verbs.handlers import enqueue_links, watch
 from fairq.server.verbs.request_scope import Body, check_worker_name
 from fairq.wire import messages as wire
 from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, State
@@ -133,32 +134,14 @@ async def _settle_own(
 
 
 async def settle(app: App, connection: Connection, request: wire.Settle) -> Body:
-    """End leases; what they link to is enqueued with them."""
+    """End leases. What they link to in other queues is enqueued before, what follows in this one with them."""
     queue, settlements = request.queue, request.settlements
-    if not any(each.links for each in settlements):
-        return await _settle(app, connection, queue, settlements)
-    for each in settlements:
-        for link in each.links:
-            _check_target(connection, link.queue)
-            if (link.queue, link.task.id) == (queue, bare_id(each.id)):
-                raise BadRequest("a link must not have the id of the task that it follows", field="links")
-    settlements = [each._replace(links=_named(each)) if each.links else each for each in settlements]
+    if any(each.links for each in settlements):
+        _check_attached(connection, queue)
+        settlements = await enqueue_links(app, connection, queue, settlements)
     body = await _settle(app, connection, queue, settlements)
-    app.ticker.tick_within(queue, 0)  # it delivers them
+    watch(app, queue, (link.task for each in settlements for link in each.links))
     return body
-
-
-def _check_target(connection: Connection, queue: str) -> None:
-    try:
-        connection.identity.check_queue(queue, "links")
-    except Forbidden as error:  # it is fatal to no worker
-        raise BadRequest(error.message, field="links") from None
-
-
-def _named(settlement: Settlement) -> tuple[Link, ...]:
-    """Return an acknowledgement's links with the full ids of their tasks."""
-    owner = owner_of(settlement.id)
-    return tuple(Link(queue, task._replace(id=full_id(owner, task.id))) for queue, task in settlement.links)
 
 
 async def extend(app: App, connection: Connection, request: wire.Extend) -> Body:

@@ -1,0 +1,176 @@
+"""Links: tasks that are stored in the same call as the acknowledgement of the one that they follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .calls import LEASE_MS, START, Leased, Queue, options, packed_link, refused, snapshot
+from .keyspace import Keyspace
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+
+
+def leased(queue: Queue, id: str = "a", tenant: str = "ada", **asked: Any) -> Leased:
+    """Enqueue a task and lease it."""
+    queue.enqueue(tenant, id, **asked)
+    (lease,) = queue.claim(worker=f"to-{id}")
+    return lease
+
+
+def refused_links(queue: Queue, refusal: str, lease: Leased, *links: tuple[object, ...]) -> None:
+    """An acknowledgement with these links is refused, and nothing has changed."""
+    args = (lease.id, lease.lease, b"null", *(word for link in links for word in link))
+    refused(queue, refusal, "settle_linked", *args)
+    assert queue.state(lease.id) == "leased"
+    Keyspace(queue).check()
+
+
+def test_links_are_tasks_at_once(queue: Queue) -> None:
+    lease = leased(queue, result=1000)
+    links = packed_link("b", b"[1]"), packed_link("c", delay=500), packed_link("d", priority=3)
+    assert queue.link(lease, *links, result=b"7") == "ok"
+    assert [queue.state(id) for id in "abcd"] == ["done", "ready", "delayed", "ready"]
+    assert queue.call("results", "a") == [b"7"]
+    assert [each.id for each in queue.claim(2)] == ["d", "b"]
+    Keyspace(queue).check()
+
+
+def test_an_acknowledgement_that_comes_again_links_nothing_twice(queue: Queue) -> None:
+    lease = leased(queue)
+    assert [queue.link(lease, packed_link("b")) for _ in range(3)] == ["ok", "gone", "gone"]
+    assert queue.queue_state()["enqueued"] == 2
+
+
+@pytest.mark.parametrize("action", ["nack", "postpone", "reject", "release", "reap"])
+def test_nothing_leaves_with_a_lease_that_ended_otherwise(queue: Queue, action: str) -> None:
+    lease = leased(queue)
+    queue.end(action, lease, 1000)
+    before = snapshot(queue)
+    assert queue.link(lease, packed_link("b")) in ("gone", "stale")
+    assert queue.link(lease._replace(lease=0), packed_link("b")) == "stale"
+    assert snapshot(queue) == before
+
+
+def test_a_lost_lease_links_nothing_and_the_next_one_does(queue: Queue) -> None:
+    lease = leased(queue)
+    queue.advance(LEASE_MS)
+    queue.tick()
+    (again,) = queue.claim()
+    assert queue.call("are_leased", "a", lease.lease, "a", again.lease, "b", again.lease, "a", "x") == [0, 1, 0, 0]
+    assert queue.link(lease, packed_link("b")) == "stale"
+    assert queue.link(again, packed_link("b")) == "ok"
+    assert queue.state("b") == "ready"
+
+
+def test_a_task_that_was_cancelled_meanwhile_is_done_with_what_follows_it(queue: Queue) -> None:
+    lease = leased(queue)
+    queue.cancel("a")
+    assert queue.call("are_leased", "a", lease.lease) == [1]
+    assert queue.link(lease, packed_link("b")) == "ok"
+    assert [queue.state(id) for id in "ab"] == ["done", "ready"]
+
+
+def test_a_known_id_is_not_enqueued_again(queue: Queue) -> None:
+    queue.enqueue("ada", "b", delay=9)
+    queue.link(leased(queue), packed_link("b"), packed_link("a"), packed_link("c"), packed_link("c"))
+    assert queue.queue_state()["enqueued"] == 3
+    assert queue.state("a") == "done", "it links to itself"
+    Keyspace(queue).check()
+
+
+def test_the_next_of_a_chain_has_the_dedupe_key_of_the_last(queue: Queue) -> None:
+    queue.link(leased(queue, key="k"), packed_link("b", key="k"))
+    assert queue.state("b") == "ready"
+    assert queue.enqueue("ada", "c", key="k") == ["duplicate b"]
+    Keyspace(queue).check()
+
+
+def test_a_key_that_is_held_by_another_or_for_a_period_is_held(queue: Queue) -> None:
+    queue.enqueue("ada", "holder", key="k", delay=99)
+    queue.link(leased(queue, key="p", period=1000), packed_link("b", key="k"), packed_link("c", key="p"))
+    assert [queue.state(id) for id in "abc"] == ["done", "unknown", "unknown"]
+    Keyspace(queue).check()
+
+
+def test_a_link_may_replace_and_is_copied_for_webhooks(queue: Queue) -> None:
+    queue.enqueue("ada", "old", key="k", delay=99)
+    queue.link(leased(queue), packed_link("b", key="k", replace=1))
+    assert (queue.state("old"), queue.state("b")) == ("ready", "unknown")
+    queue.claim()
+    for id in ("0000000a", "0000000b"):
+        queue.call("add_webhook", id, "https://a.example/", "", 1, "")
+    lease = leased(queue, "c+0000000b")
+    queue.claim()
+    queue.link(lease, packed_link("d"))
+    assert sorted(each.id for each in queue.claim(9)) == ["d", "d+0000000b"]
+    Keyspace(queue).check()
+
+
+def test_links_go_into_batches_and_the_batch_of_the_first_is_complete(queue: Queue) -> None:
+    queue.open_batch("first")
+    queue.open_batch("second")
+    lease = leased(queue, batch="first")
+    queue.call("close_batch", "first")
+    queue.link(lease, packed_link("b", batch="second"))
+    first, second = queue.batch("first"), queue.batch("second")
+    assert first
+    assert second
+    assert (first.state, second.total) == ("complete", 1)
+    Keyspace(queue).check()
+
+
+def test_a_tenants_limits_refuse_all_of_it(queue: Queue) -> None:
+    queue.set_limits("ada", queued=1)
+    lease = leased(queue)
+    refused_links(queue, "quota_exceeded queued", lease, packed_link("b"), packed_link("c"))
+    assert queue.link(lease, packed_link("b")) == "ok"
+
+
+def test_a_tenant_that_is_at_its_limit_of_bytes_may_go_on_with_a_chain(queue: Queue) -> None:
+    queue.set_limits("ada", stored_bytes=100)
+    lease = leased(queue, payload=b"x" * 100)
+    refused_links(queue, "quota_exceeded stored_bytes", lease, packed_link("b", b"x" * 101))
+    assert queue.link(lease, packed_link("b", b"x" * 100)) == "ok"
+    assert queue.tenant("ada").bytes == 100
+    Keyspace(queue).check()
+
+
+def test_what_enqueue_refuses_is_refused(queue: Queue) -> None:
+    lease = leased(queue)
+    refused_links(queue, "bad_request expires_at", lease, packed_link("b"), packed_link("c", expires_at=START - 1))
+    refused_links(queue, "bad_request priority", lease, packed_link("b"), packed_link("c", priority=100))
+    refused_links(queue, "not_found batch", lease, packed_link("b"), packed_link("c", batch="none"))
+    for n in range(15):
+        queue.call("add_webhook", f"0000000{n:x}", "https://a.example/", "", 1, "")
+    large = [packed_link(f"l-{n}", b"x" * 100_000) for n in range(3)]
+    refused_links(queue, "too_large links", lease, *large)
+
+
+def test_ids_that_sdks_derive_are_remembered_for_an_hour(queue: Queue) -> None:
+    for id in ("ada/from-1", "ada/b"):
+        queue.end("ack", leased(queue, id))
+    known = []
+    for ms in (2 * MINUTE_MS, HOUR_MS - 2 * MINUTE_MS, 2 * MINUTE_MS):
+        queue.advance(ms)
+        queue.tick()
+        Keyspace(queue).check()
+        known.append([queue.state(id) for id in ("ada/from-1", "ada/b")])
+    assert known == [["done", "unknown"], ["done", "unknown"], ["unknown", "unknown"]]
+
+
+def test_repair_remembers_derived_ids_for_an_hour_from_then(queue: Queue) -> None:
+    queue.end("ack", leased(queue, "ada/from-1"))
+    outcome, number = b"more", b""
+    while outcome == b"more":
+        outcome, number, *_ = queue.call("repair", number)
+    queue.advance(HOUR_MS)
+    queue.tick()
+    assert queue.state("ada/from-1") == "done"
+    Keyspace(queue).check()
+
+
+def test_an_acknowledgement_without_a_link_is_none_of_these(queue: Queue) -> None:
+    refused(queue, "bad_request tasks", "settle_linked", "a", leased(queue).lease, b"1")
+    refused(queue, "bad_request action", "settle", "ack_linked", "a", 1, b"1", options())
