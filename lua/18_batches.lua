@@ -6,8 +6,8 @@
 --
 -- Where there is a limit, a task needs a *batch slot* to become ready, and keeps it while it is leased. Without one it
 -- is pending, in `pending:<batch>` by priority and then in order. A task that ends, or is put off, gives its slot back,
--- and when the call ends `refill` (32_batch_ends.lua) hands free slots to pending tasks. So a lease that is given back, or
--- was held by a worker that died, gets its own slot again.
+-- and when the call ends `refill` (32_batch_ends.lua) hands free slots to pending tasks. So a lease that is given back,
+-- or was held by a worker that died, gets its own slot again.
 
 local OPENED, CLOSED, COMPLETE = 0, 1, 2
 local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}

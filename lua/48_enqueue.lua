@@ -45,7 +45,8 @@ function arrivals.decide(call, new, args, first, last)
       outcomes[n] = 'duplicate'
     else
       if arrivals.is_full(call, new) then break end
-      outcomes[n], seen[id] = admit(call, new, id, payload, terms[packed]), true
+      outcomes[n] = admit(call, new, id, payload, terms[packed])
+      seen[id] = outcomes[n] == 'ok' or outcomes[n] == 'replaced'
     end
   end
   if #new.records > 0 then arrivals.check_quotas(call, new) end
