@@ -74,7 +74,7 @@ local function scan_list(walk, list, ids)
   return #page < LOOKED
 end
 
--- The places where tasks of the tenant wait, in the order of the walk: a list, or sorted sets and where their names are.
+-- The places where tasks of the tenant wait, in the order of the walk: a list, or sets and where their names are.
 local function stages_of(call, t)
   local d = accounts.details_of(call, t)
   local stages = {{number = DELAYED, set_of = function() return key(call, 'delayed:' .. t.name) end}}

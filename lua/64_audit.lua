@@ -1,9 +1,9 @@
--- The audit: what operators change, and what tenants set: who did what, when, from where. Its prefix is not a queue's but
--- `fq:{audit}`, or `fq:{audit-of-tenants}`. Entries of its streams are named by the store's time.
+-- The audit: what operators change, and what tenants set: who did what, when, from where. Its prefix is not a queue's
+-- but `fq:{audit}`, or `fq:{audit-of-tenants}`. Entries of its streams are named by the store's time.
 --
 -- An operator's change is in `begun` before it is carried out elsewhere, and moves to `changes` when it has ended: it
--- leaves a trace wherever its server dies. Each tenant has a part of the tenants' `changes`: none pushes out the others'.
--- These are functions, not plain commands, so that a full store takes them.
+-- leaves a trace wherever its server dies. Each tenant has a part of the tenants' `changes`, so none pushes out the
+-- others'. These are functions, not plain commands, so that a full store takes them.
 
 do
 
