@@ -562,7 +562,7 @@ MUTANTS = [
         "q.now, q.anchored, q.sweeping = time, 1, 2",
     ),
     Mutant("leases of before the time went back go on", "  pull_in_leases(call, part)\n", ""),
-    Mutant("an id twice in a call is stored twice", "outcomes[n], seen[id] = admit(", "outcomes[n] = admit("),
+    Mutant("an id twice in a call is stored twice", "      seen[id] = outcomes[n] == 'ok'", "      seen[id] = false"),
     Mutant(
         "replay keeps the old attempts",
         "attempt = attempts, uncounted_attempts = attempts,",

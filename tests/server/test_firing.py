@@ -73,7 +73,7 @@ async def test_a_tenants_fires_over_all_queues_have_a_rate_and_make_no_other_lat
     began = trio.current_time()
     store.next = {key: at + round(began * 1000) for key, at in store.next.items()}
     with trio.move_on_after(SECONDS):
-        await Ticker(store, lambda _: None, lambda _: None).run()  # type: ignore[arg-type]
+        await Ticker(store, lambda _: None).run()  # type: ignore[arg-type]
     most = FIRES_BURST + FIRES_PER_S * SECONDS
     assert 0.8 * most <= store.fired["ada"] <= most
     assert store.fired["bob"] == SECONDS

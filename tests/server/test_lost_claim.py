@@ -56,7 +56,7 @@ class Recorder:
 async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.testing.MockClock) -> None:
     store = ForgetfulStore()
     worker = Recorder(WorkerAccount(10))
-    dispatcher = Dispatcher("mail", store, Ticker(store, print, print), "server")  # type: ignore[arg-type]
+    dispatcher = Dispatcher("mail", store, Ticker(store, print), "server")  # type: ignore[arg-type]
     dispatcher.join(worker)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:

@@ -139,7 +139,7 @@ class SlowStore:
 
 async def test_what_comes_to_be_expected_during_a_tick_is_not_forgotten(autojump_clock: trio.testing.MockClock) -> None:
     store = SlowStore()
-    ticker = Ticker(store, _ignore, _ignore)  # type: ignore[arg-type]
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         ticker.tick_within("q", 0)
@@ -156,7 +156,7 @@ async def test_a_queue_in_which_nothing_happens_is_ticked_ever_less_until_someth
 ) -> None:
     store = SlowStore()
     store.answer.set()
-    ticker = Ticker(store, _ignore, _ignore)  # type: ignore[arg-type]
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         ticker.tick_within("q", 3_600_000)
@@ -198,7 +198,7 @@ async def test_few_ticks_are_under_way_at_once_and_queues_with_ready_tasks_are_t
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     store, notified = BusyStore(), list[str]()
-    ticker = Ticker(store, notified.append, _ignore)  # type: ignore[arg-type]
+    ticker = Ticker(store, notified.append)  # type: ignore[arg-type]
     with trio.move_on_after(120):
         await ticker.run()
     assert store.most_at_once == TICKS_AT_ONCE
@@ -232,7 +232,7 @@ async def test_what_cannot_be_done_now_is_tried_again_at_the_floor_however_often
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     store = StuckStore()
-    ticker = Ticker(store, _ignore, _ignore)  # type: ignore[arg-type]
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         for _ in range(50):
@@ -246,7 +246,7 @@ async def test_what_cannot_be_done_now_is_tried_again_at_the_floor_however_often
 async def test_a_queue_that_is_none_is_not_ticked_for_ever(autojump_clock: trio.testing.MockClock) -> None:
     store = SlowStore()
     store.answer.set()
-    ticker = Ticker(store, _ignore, _ignore)  # type: ignore[arg-type]
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         await trio.sleep(2)
