@@ -211,7 +211,7 @@ class QueueMachine(RuleBasedStateMachine):
         tasks = [(id, {**given, "size": sizes[id]}) for id in ids]
         self.same(outcomes, self.model.enqueue(self.now, tenant, tasks, notify=notify != "covered"))
         for id, outcome in zip(ids, outcomes, strict=False):  # refused as a whole: one word
-            if outcome == "ok":
+            if outcome in ("ok", "replaced"):
                 self.lives[id] = 0
 
     @rule(

@@ -1208,5 +1208,4 @@ MUTANTS = [
         "header.features, bytes + (run and #run.error or 0))",
         "header.features, bytes)",
     ),
-    Mutant("repair forgets errors' bytes", "  accounts.add_bytes(call, t, #run.error)\n", ""),
 ]
