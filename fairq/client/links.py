@@ -12,7 +12,7 @@ from fairq.client import tracing
 from fairq.client.later import options as later_options
 from fairq.client.later import tasks, verbs
 from fairq.errors import BadRequest
-from fairq.model.checks import MAX_PAYLOAD_BYTES, bare_id, check_name, check_task_id
+from fairq.model.checks import DERIVED, MAX_PAYLOAD_BYTES, bare_id, check_name, check_task_id
 
 if TYPE_CHECKING:
     from fairq.model.options import TaskOptions
@@ -49,7 +49,7 @@ class Links:
 
         self._calls[target] += 1
         call = f"{self.origin}\n{target}\n{self._calls[target]}"
-        return f"from-{sha256(call.encode()).hexdigest()[:32]}"
+        return f"{DERIVED}{sha256(call.encode()).hexdigest()[:32]}"
 
     def _make(self, target: str, payload: Any, id: str | None, max_bytes: int, options: TaskOptions) -> NewTask:
         check_name(target, "queue")

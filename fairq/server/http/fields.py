@@ -18,7 +18,7 @@ import uuid_utils
 from attrs import evolve, fields
 
 from fairq.errors import BadRequest, TooLarge
-from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, check_flag, check_task_id, check_tenant, full_id
+from fairq.model.checks import DERIVED, MAX_BATCH, MAX_PAYLOAD_BYTES, check_flag, check_task_id, check_tenant, full_id
 from fairq.model.options import TaskOptions, hash_payload, pack_options, to_ms
 from fairq.model.tasks import MAX_LINKS, OPTIONS, NewTask, Settlement
 from fairq.wire import messages as wire
@@ -148,7 +148,7 @@ def _link(value: Any, max_bytes: int, origin: str) -> dict[str, Any]:
     queue = given.pop("queue", None)
     if given.get("tenant") is not None:
         raise BadRequest("a link is for the tenant of its task", field="tenant")
-    task, _ = make_task(given, max_bytes, f"from-{sha256(origin.encode()).hexdigest()[:32]}")
+    task, _ = make_task(given, max_bytes, f"{DERIVED}{sha256(origin.encode()).hexdigest()[:32]}")
     asked = {name: it for name, default in OPTIONS.items() if (it := getattr(task, name)) != default}
     return {"queue": queue, "id": task.id, "payload": Beside(task.payload), **asked}
 

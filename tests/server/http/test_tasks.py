@@ -72,8 +72,8 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"delay_ms": 5}, "delay_ms"), ({"colour": "red"}, "colour"), ({"start_at": "tomorrow"}, "start_at"),
     ({"start_at": "2030-01-01T00:00:00"}, "start_at"), ({"delay": 1, "start_at": 1}, "start_at"),
     ({"priority": 100}, "priority"), ({"priority": 1.5}, "priority"), ({"max_attempts": -1}, "max_attempts"),
-    ({"id": "no id"}, "id"), ({"id": 7}, "id"), ({"replace": True}, "replace"), ({"events": 1}, "events"),
-    ({"expires_in": 1, "delay": 2}, "expires_in"), ({"dedupe_payload": 1}, "dedupe_payload"),
+    ({"id": "no id"}, "id"), ({"id": 7}, "id"), ({"id": "from-1"}, "id"), ({"replace": True}, "replace"),
+    ({"events": 1}, "events"), ({"expires_in": 1, "delay": 2}, "expires_in"), ({"dedupe_payload": 1}, "dedupe_payload"),
     ({"tenant": "acme"}, "tenant"), ({"tenant": "a b"}, "tenant"), ({"name": "x" * 200}, "name"),
 ]  # fmt: skip
 
