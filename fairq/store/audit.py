@@ -114,6 +114,4 @@ class Audit:
         rows = await self.connection.call("XREVRANGE", f"{prefix}:begun", "+", since, "COUNT", BEGUN_KEPT)
         now_ms = 1_000 * int((await self.connection.nodes()[0].call("TIME"))[0]) if rows else 0
         matching = [entry for entry in _entries(rows) if which.takes(entry.fields)]
-        return [
-            entry.change(BEGUN if entry.at_ms > now_ms - LOST_MS else UNKNOWN) for entry in matching[:BEGUN_SHOWN]
-        ]
+        return [entry.change(BEGUN if entry.at_ms > now_ms - LOST_MS else UNKNOWN) for entry in matching[:BEGUN_SHOWN]]
