@@ -55,22 +55,33 @@ local function scan_sets(walk, stage, ids)
   return next_outer == '0'
 end
 
--- Where the walk goes on in a list: behind the entry that it met last, which was at `place` and may have moved.
+-- Where the walk goes on in a list: behind the entry that it met last, which was at `place` and may have moved. Its id
+-- may be in the list again, as a tombstone before or as a task behind: the nearest one up to there comes first.
 local function place_behind(list, place, last)
   local first = math.max(0, place - BACK)
   local page = place > 0 and redis.call('LRANGE', list, first, place + LOOKED) or {}
-  for i = #page, 1, -1 do
+  for i = place - first, 1, -1 do
+    if page[i] == last then return first + i end
+  end
+  for i = place - first + 1, #page do
     if page[i] == last then return first + i end
   end
   return 0
 end
 
--- Some ids of a list; returns whether they were the last ones.
-local function scan_list(walk, list, ids)
+-- Some ids of a list; returns whether they were the last ones. The last one of a page has no tombstone, if any has
+-- none: it may stand in the list again, and what is between would be passed over.
+local function scan_list(call, walk, stage, ids)
+  local list, tombstone = stage.list, key(call, 'tombstone:' .. stage.tenant)
   local place = place_behind(list, check_whole(walk.outer, 'cursor', 0, HORIZON_MS), walk.name)
   local page = redis.call('LRANGE', list, place, place + LOOKED - 1)
   for _, id in ipairs(page) do ids[#ids + 1] = id end
-  walk.outer, walk.name = text(place + #page), page[#page]
+  local met = #page
+  while met > 0 and redis.call('HEXISTS', tombstone, priorities.field(page[met], stage.priority)) == 1 do
+    met = met - 1
+  end
+  if met == 0 then met = #page end
+  walk.outer, walk.name = text(place + met), page[met]
   return #page < LOOKED
 end
 
@@ -84,7 +95,8 @@ local function stages_of(call, t)
       set_of = function(id) return key(call, 'pending:' .. id) end}
   end
   for _, priority in ipairs(priorities.of(call, t)) do
-    stages[#stages + 1] = {number = READY + 2 * priority, list = priorities.list(call, t, priority)}
+    stages[#stages + 1] = {number = READY + 2 * priority, list = priorities.list(call, t, priority),
+      priority = priority, tenant = t.name}
     if d.grouped > 0 then
       stages[#stages + 1] = {number = GROUPS + 2 * priority, command = 'ZSCAN',
         at = priorities.turns(call, t, priority),
@@ -115,7 +127,7 @@ local function look(call, walk, t)
     while stage.number == walk.stage do
       if steps == STEPS or #ids >= LOOKED or walk.bytes >= PAGE_BYTES then return ids end
       local is_end
-      if stage.list then is_end = scan_list(walk, stage.list, ids) else is_end = scan_sets(walk, stage, ids) end
+      if stage.list then is_end = scan_list(call, walk, stage, ids) else is_end = scan_sets(walk, stage, ids) end
       if is_end then go_to(walk, stage.number + 0.5) end
       steps = steps + 1
     end

@@ -15,7 +15,7 @@ from fairq.store.connection import Connection
 
 AT_ONCE = 250  # changes that one call reads
 LOOKED = 2_500  # that one request looks at: then its cursor says where the next goes on
-BEGUN_SHOWN = 100
+BEGUN_KEPT, BEGUN_SHOWN = 1_000, 100
 LOST_MS = 300_000  # after which nobody will end a change that has begun
 
 
@@ -111,10 +111,7 @@ class Audit:
 
     async def _begun(self, prefix: str, which: AuditFilter) -> list[Change]:
         since = which.since_ms or "-"
-        rows = await self.connection.call("XREVRANGE", f"{prefix}:begun", "+", since, "COUNT", BEGUN_SHOWN)
+        rows = await self.connection.call("XREVRANGE", f"{prefix}:begun", "+", since, "COUNT", BEGUN_KEPT)
         now_ms = 1_000 * int((await self.connection.nodes()[0].call("TIME"))[0]) if rows else 0
-        return [
-            entry.change(BEGUN if entry.at_ms > now_ms - LOST_MS else UNKNOWN)
-            for entry in _entries(rows)
-            if which.takes(entry.fields)
-        ]
+        matching = [entry for entry in _entries(rows) if which.takes(entry.fields)]
+        return [entry.change(BEGUN if entry.at_ms > now_ms - LOST_MS else UNKNOWN) for entry in matching[:BEGUN_SHOWN]]

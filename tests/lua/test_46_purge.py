@@ -141,3 +141,11 @@ def test_a_few_of_many_leave_tombstones_that_the_rest_of_the_purge_takes(queue: 
     assert queue.purge() == 140
     assert queue.client.exists(queue.key("tombstone:ada"), queue.key("ready:ada")) == 0
     Keyspace(queue).check()
+
+
+def test_a_task_that_stands_twice_in_a_list_hides_none_between(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"a-{n}" for n in range(350)))
+    queue.reschedule("a-249", delay=1)  # the last of the first page: it leaves a tombstone, and comes again at the end
+    queue.advance(1)
+    queue.tick()
+    assert queue.purge() == 350

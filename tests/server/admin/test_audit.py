@@ -23,7 +23,7 @@ from fairq.server.run import Served
 from fairq.server.verbs import audit
 from fairq.server.verbs.table import VERBS
 from fairq.store import keys
-from fairq.store.audit import Audit
+from fairq.store.audit import BEGUN_SHOWN, Audit
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire import messages as wire
 from fairq.wire.terms import Role
@@ -202,6 +202,20 @@ async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
             assert (await operator.ask("audit", since_ms=2))["begun"] == []
             assert (await operator.ask("audit", after="0-1", since_ms=2))["changes"] == page["changes"]
             assert (await operator.ask("audit", after="0-1", since_ms=1 << 49))["changes"] == []
+
+
+async def test_a_lost_change_is_found_behind_a_hundred_others(served: Served, server_store: str) -> None:
+    with trio.fail_after(60):
+        async with raw(served, OPERATOR) as operator:
+            client: Any = stores.connect(server_store)
+            rest = orjson.dumps({"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"})
+            for number in range(BEGUN_SHOWN + 2):
+                named = {"token": "t", "verb": "pause" if number else "purge", "queue": "q", "tenant": ""}
+                client.xadd(f"{keys.AUDIT}:begun", {**named, "change": rest}, id=f"{number + 1}-0")
+            client.close()
+            page = await operator.ask("audit", verb="purge")
+            assert [(c["verb"], c["outcome"], c["at_ms"]) for c in page["begun"]] == [("purge", "unknown", 1)]
+            assert len((await operator.ask("audit", verb="pause"))["begun"]) == BEGUN_SHOWN
 
 
 async def test_each_change_is_a_line_of_the_log(served: Served) -> None:
