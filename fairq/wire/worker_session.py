@@ -108,7 +108,7 @@ class _SettleExchange(Exchange):
         session = self.session
         if error.code in RETRYABLE:
             session.back_off(error, now, self.key)
-            self.lost()
+            self.put_leaving_last()
         elif error.code in FATAL:
             session.fatal = error
             self.lost()
@@ -126,6 +126,16 @@ class _SettleExchange(Exchange):
             session.alone.discard((self.queue, settlement.id, settlement.lease))
             session.dropped_settlements.append((HeldLease(self.queue, settlement.id, settlement.lease), error))
             session.settled(self.queue, settlement, "error", error.message)
+
+    def put_leaving_last(self) -> None:
+        """Try again; it may be the queue of a link that has to wait, and then it keeps no other settlement waiting."""
+        staying, leaving = list[Settlement](), list[Settlement]()
+        for each in self.settlements:
+            (leaving if any(link.queue != self.queue for link in each.links) else staying).append(each)
+        self.session.alone.update((self.queue, each.id, each.lease) for each in leaving)
+        self.settlements = staying
+        self.lost()
+        self.session.settlements[self.queue].extend(leaving)
 
     def lost(self) -> None:
         self.session.settlements[self.queue].extendleft(reversed(self.settlements))
@@ -355,11 +365,11 @@ class WorkerSession(ClientSession):
 
     def _take_settlements(self, queue: str, waiting: deque[Settlement]) -> list[Settlement]:
         """Take the settlements that fit into a frame, at least one."""
-        if (queue, waiting[0].id, waiting[0].lease) in self.alone:
-            return [waiting.popleft()]
         batch: list[Settlement] = []
         room, cost = self.max_message_bytes - FRAME_BYTES, MAX_COST - _FRAME_COST
         while waiting and len(batch) < self.max_batch:
+            if (queue, waiting[0].id, waiting[0].lease) in self.alone:
+                return batch or [waiting.popleft()]
             cost -= cost_of(waiting[0].result.decode()) if waiting[0].result else 0
             size = _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
             if waiting[0].links:

@@ -206,5 +206,16 @@ async def test_a_worker_that_has_lost_its_lease_links_nothing(served: Served) ->
             assert await worker.settle("q", "ack", again, links=[LINK]) == ["ok"]
 
 
+async def test_a_worker_links_nothing_with_a_lease_that_another_one_holds(served: Served) -> None:
+    with trio.fail_after(60):
+        async with raw(served, WORKER) as mine, raw(served, WORKER) as other, raw(served, tenant("ada")) as ada:
+            await mine.attach("q", credit=1, name="mine")
+            await other.attach("q", credit=0, name="other")
+            task = await leased(mine, ada)
+            assert await other.settle("q", "ack", task, links=[LINK]) == ["stale"]
+            assert (await served.app.store.queue("next")).enqueued == 0
+            assert await mine.settle("q", "ack", task, links=[LINK]) == ["ok"]
+
+
 def _fcall(verb: str, queue: str, *args: Any) -> tuple[Any, ...]:
     return "FCALL", library.function_name(verb), 1, keys.queue_prefix(queue), "", "", *args

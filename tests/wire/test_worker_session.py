@@ -595,6 +595,26 @@ def test_links_that_find_no_store_are_sent_again(end: WorkerEnd) -> None:
     assert end.session.holding == 0
 
 
+@pytest.mark.parametrize("code", ["repairing", "unavailable"])
+def test_a_linked_queue_that_cannot_be_served_keeps_no_other_settlement_waiting(end: WorkerEnd, code: str) -> None:
+    end.push("a", "b", "c", "d")
+    for id, links in (("a", ()), ("b", (LINK,)), ("c", (Link("q", NewTask("x", b"2")),))):
+        end.session.settle("q", Settlement("ack", id, 1, links=links))
+    end.refuse(end.only(), code)
+    end.session.settle("q", Settlement("ack", "d", 1))
+    settled: list[str] = []
+    for _ in range(20):
+        end.now += 4
+        for frame in end.sent():
+            if frame["type"] == "settle" and "b" in ids(frame):
+                end.refuse(frame, code)
+            elif frame["type"] == "settle":
+                settled += ids(frame)
+                end.stored(frame)
+    assert settled == ["a", "c", "d"]
+    assert end.session.holding == 1
+
+
 @pytest.mark.parametrize("code", ["bad_request", "store_full", "quota_exceeded", "deleting"])
 def test_an_attempt_has_failed_whose_links_the_server_refuses(end: WorkerEnd, code: str) -> None:
     end.push("a", "b")

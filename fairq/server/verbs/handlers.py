@@ -103,7 +103,12 @@ async def enqueue_links(
         for link in each.links:
             _check_link(connection, queue, each, link)
     named = [each._replace(links=tuple(_link(each, link) for link in each.links)) for each in settlements]
-    leaving = [each for each in named if any(link.queue != queue for link in each.links)]
+    leaving = [
+        each
+        for each in named
+        if any(link.queue != queue for link in each.links)
+        and not app.is_of_another(connection, (queue, each.id), each.lease)  # it is stale
+    ]
     jobs = []
     if leaving:
         are_open = await app.store.are_leased(queue, [(each.id, each.lease) for each in leaving])
