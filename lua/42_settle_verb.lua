@@ -110,15 +110,13 @@ function verbs.settle_linked(keys, args)
   local call, id, number = calls.open(keys, args), args[3], tonumber(args[4]) or -1
   leases.read_runs(call, {id})
   local lease = settlements.open_lease(call, id, number)
-  if lease then
-    read_more(call, {id}, {number})
-    local new = arrivals.new(accounts.at(call, lease.tag).name)
-    decide_links(call, new, args, lease)
-    settlements.settle(call, 'ack_with_result', id, number, call.now, args[5])
-    arrivals.store_decided(call, new)
-    return 'ok'
-  end
-  return settlements.settle(call, 'ack', id, number, call.now)
+  if not lease then return settlements.settle(call, 'ack', id, number, call.now) end
+  read_more(call, {id}, {number})
+  local new = arrivals.new(accounts.at(call, lease.tag).name)
+  decide_links(call, new, args, lease)
+  settlements.settle(call, 'ack_with_result', id, number, call.now, args[5])
+  arrivals.store_decided(call, new)
+  return 'ok'
 end
 
 -- are_leased(keys, argv): which leases are open.

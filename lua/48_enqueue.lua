@@ -53,7 +53,7 @@ function arrivals.decide(call, new, args, first, last)
   return outcomes
 end
 
--- Stores tasks that were decided on, in the places of those that they replace.
+-- Stores the tasks that `decide` accepted. The tasks that they replace are cancelled first.
 function arrivals.store_decided(call, new)
   for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end
   arrivals.store(call, new)

@@ -62,12 +62,9 @@ class Audit:
         return id
 
     async def end(self, id: bytes, draft: Draft, ended: bytes) -> None:
-        """Note what has become of it, as JSON: the outcome, the previous value, the result."""
-        await self.call(keys.AUDIT, "end_change", id, *draft.named(), "ended", ended)
-
-    async def note(self, draft: Draft, ended: bytes) -> None:
-        """Note what a tenant has set."""
-        await self.call(keys.TENANTS_AUDIT, "end_change", "", *draft.named(), "ended", ended)
+        """Note what has become of it (no id: of what a tenant set), as JSON: outcome, previous value, result."""
+        prefix = keys.AUDIT if id else keys.TENANTS_AUDIT
+        await self.call(prefix, "end_change", id, *draft.named(), "ended", ended)
 
     async def page(self, prefix: str, which: AuditFilter, cursor: str, after: str, count: int) -> AuditPage:
         """Read up to `count` changes: from a cursor on (empty: the newest) backwards, or those `after` one."""

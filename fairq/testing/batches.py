@@ -52,11 +52,6 @@ class MemoryBatch(Generic[R]):
         """Return the first record that waits for a slot, if there is a slot; it may be pending no more."""
         return heapq.heappop(self._pending)[2] if self._pending and self.has_slot("pending") else None
 
-    def drop_pending(self, record: R) -> None:
-        """Have a record wait for a slot no longer."""
-        self._pending = [entry for entry in self._pending if entry[2] is not record]
-        heapq.heapify(self._pending)
-
     @property
     def is_over(self) -> bool:
         """Whether it is closed and all its tasks have ended."""

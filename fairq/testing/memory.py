@@ -15,7 +15,7 @@ import orjson
 from attrs import define, field
 
 from fairq.errors import BatchClosed, NotFound
-from fairq.model.checks import bare_id, full_id
+from fairq.model.checks import DERIVED, bare_id, full_id
 from fairq.model.events import Event, EventName
 from fairq.model.queues import QueueSettings
 from fairq.model.tasks import Action, NewTask, Settlement, TaskState, is_last_attempt
@@ -151,7 +151,7 @@ class MemoryQueue:
         return self._is_remembered(now, id, record.at_ms)
 
     def _is_remembered(self, now: int, id: str, ended_at: int) -> bool:
-        more = _DERIVED_WINDOWS if "/from-" in id else 0
+        more = _DERIVED_WINDOWS if f"/{DERIVED}" in id else 0
         return now // _WINDOW_MS - ended_at // _WINDOW_MS <= 1 + more
 
     def _holder(self, now: int, tenant: str, dedupe_key: str) -> str | None:

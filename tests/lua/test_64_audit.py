@@ -30,7 +30,7 @@ def kept(audit: Queue, name: str) -> list[dict[bytes, bytes]]:
 
 
 def fill(audit: Queue, count: int) -> None:
-    """Put changes into the stream of those that have ended."""
+    """Add changes to the stream `changes`."""
     pipeline = audit.client.pipeline(transaction=False)
     for _ in range(count):
         pipeline.xadd(audit.key("changes"), {"token": 1, "verb": 1, "queue": 1, "tenant": "x"})

@@ -36,6 +36,18 @@ async def put(store: Store, *ids: str, queue: str = Q, tenant: str = "ada", **op
     return await store.enqueue(queue, tenant, [NewTask(id, b"1", **options) for id in ids])
 
 
+def break_at_removal(store: Store) -> None:
+    """Have a store's connection break whenever a queue is about to leave the registry."""
+    call = store.registry.call
+
+    async def break_off(prefix: str, verb: str, *args: object) -> object:
+        if verb == "remove_queue":
+            raise trio.BrokenResourceError
+        return await call(prefix, verb, *args)
+
+    store.registry.call = break_off
+
+
 def queues_of(client: redis.Redis) -> set[str]:
     """Name the queues that have keys, by looking at all keys."""
     return {name.decode().partition("/")[0][4:] for name in client.scan_iter("fq:{*/0}*")}
@@ -169,14 +181,7 @@ async def test_who_ends_a_deletion_that_others_have_ended_touches_no_queue_made_
 async def test_what_is_left_of_a_deletion_whose_server_died_at_its_end_goes_with_the_next(store_url: str) -> None:
     async with opened(store_url, 2, quota=1) as (one, two):
         await put(one, "a")
-        call = one.registry.call
-
-        async def die(prefix: str, verb: str, *args: object) -> object:
-            if verb == "remove_queue":
-                raise trio.BrokenResourceError
-            return await call(prefix, verb, *args)
-
-        one.registry.call = die
+        break_at_removal(one)
         with pytest.raises(trio.BrokenResourceError):
             await one.registry.delete(Q, purge=True)
         assert await two.queues() == [Q]
@@ -271,14 +276,7 @@ async def test_a_queue_whose_removal_was_broken_off_is_made_anew_or_removed_by_a
     store_url: str, redis_client: redis.Redis
 ) -> None:
     async with opened(store_url, 2, quota=2) as (one, two):
-        call = one.registry.call
-
-        async def break_off(prefix: str, verb: str, *args: object) -> object:
-            if verb == "remove_queue":
-                raise trio.BrokenResourceError
-            return await call(prefix, verb, *args)
-
-        one.registry.call = break_off
+        break_at_removal(one)
         entries = {queue: await make_idle(two, queue) for queue in (Q, "other")}
         for queue, entry in entries.items():
             with pytest.raises(trio.BrokenResourceError):

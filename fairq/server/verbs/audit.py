@@ -56,7 +56,7 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
     if connection.identity.role is not Role.OPERATOR:
         body = await verb(app, connection, request)
         if connection.usage is None or connection.usage.notes.take_now(1, trio.current_time()):
-            await _end(app, None, draft, {"outcome": "ok", **_told_of(request, body)})
+            await _end(app, b"", draft, {"outcome": "ok", **_told_of(request, body)})
         return body
     try:
         id = await app.store.audit.begin(draft)
@@ -129,15 +129,12 @@ def _told_of(request: Any, body: Body) -> Body:
     return {**told, "result": _small(result)} if result else told
 
 
-async def _end(app: App, id: bytes | None, draft: Draft, ended: Body) -> None:
-    """Note how a change ended (None: a tenant's), in the store and in the log; if the store is away, it stays begun."""
+async def _end(app: App, id: bytes, draft: Draft, ended: Body) -> None:
+    """Note how a change (no id: a tenant's) ended, in the store and the log; if the store is away, it stays begun."""
     told = {"queue": draft.queue, "tenant": draft.tenant, **orjson.loads(draft.rest), **ended}
     log.info("audit", token=draft.token, verb=draft.verb, **{name: value for name, value in told.items() if value})
     try:
-        if id is None:
-            await app.store.audit.note(draft, orjson.dumps(ended))
-        else:
-            await app.store.audit.end(id, draft, orjson.dumps(ended))
+        await app.store.audit.end(id, draft, orjson.dumps(ended))
     except FairqError as error:
         log.warning("the end of a change could not be noted", verb=draft.verb, reason=error.message)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from fairq.errors import BadRequest, FairqError, Forbidden, TooLarge
@@ -13,7 +13,7 @@ from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.producers import covered, store_for_tenants, told
+from fairq.server.verbs.producers import covered, store_for_tenants, told, watch
 from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.tasks import bare_outcome
 from fairq.wire import frames
@@ -83,13 +83,6 @@ async def _not_open(app: App, connection: Connection, leases: Sequence[frames.He
         are_open = await app.store.are_leased(queue, [(lease.id, lease.lease) for lease in some])
         found += [lease for lease, is_open in zip(some, are_open, strict=True) if not is_open]
     return found
-
-
-def watch(app: App, queue: str, tasks: Iterable[NewTask]) -> None:
-    """Have the queue ticked when tasks are due that were stored."""
-    for task in tasks:
-        if task.delay_ms or task.start_at_ms:
-            app.ticker.tick_within(queue, task.delay_ms)
 
 
 async def enqueue_links(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
 
@@ -20,6 +20,13 @@ def covered(app: App, queue: str, tasks: Sequence[NewTask]) -> str:
     """Have a claim follow tasks that are enqueued at once; returns which servers the store notifies."""
     # A claim sent directly behind the tasks shares their turn of the store, and its fsync.
     return app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
+
+
+def watch(app: App, queue: str, tasks: Iterable[NewTask]) -> None:
+    """Have the queue ticked when tasks are due that were stored."""
+    for task in tasks:
+        if task.delay_ms or task.start_at_ms:
+            app.ticker.tick_within(queue, task.delay_ms)
 
 
 async def enqueue_for_tenants(

@@ -11,7 +11,7 @@ from fairq.model.tasks import SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask
 from fairq.model.workers import HeldLease
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.producers import covered, enqueue_for_tenants
+from fairq.server.verbs.producers import covered, enqueue_for_tenants, watch
 from fairq.server.verbs.request_scope import (
     Body,
     check_once,
@@ -43,9 +43,7 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
     else:
         outcomes = await app.store.enqueue(queue, connection.identity.tenant, tasks, notify=covered(app, queue, tasks))
         body = {"outcomes": [bare_outcome(outcome) for outcome in outcomes]}
-    for task in request.tasks:
-        if task.delay_ms or task.start_at_ms:
-            app.ticker.tick_within(queue, task.delay_ms)
+    watch(app, queue, request.tasks)
     return body
 
 

@@ -15,7 +15,8 @@ from fairq.server.app import App
 from fairq.server.dispatch.slots import Slots
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.brought_leases import take_over
-from fairq.server.verbs.handlers import enqueue_links, watch
+from fairq.server.verbs.handlers import enqueue_links
+from fairq.server.verbs.producers import watch
 from fairq.server.verbs.request_scope import Body, check_worker_name
 from fairq.wire import messages as wire
 from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, State
