@@ -52,10 +52,12 @@ PARTS: dict[str, Part] = {
             "zsh": "zsh",
             "fish": "fish",
         },
+        "packaging",
     ),
     "image": Part(
-        "the steps of the image; where a Docker engine answers, the image, and the store in a container",
-        ("deploy/", "pyproject.toml", ".ci/engine"),
+        "the chart, the steps of the image; where a Docker engine answers, the image, and the store in a container",
+        ("deploy/", "pyproject.toml", ".ci/engine", "fairq/server/settings.py", "tests/deploy/"),
+        extra="packaging",
     ),
     "frameworks": Part(
         "examples for web frameworks, and a worker for Node",
@@ -64,13 +66,16 @@ PARTS: dict[str, Part] = {
         "frameworks",
     ),
     "guides": Part(
-        "README and the guides followed to the letter, examples, the whole demo",
-        ("README.md", "fairq/docs/", "fairq/cli/", "fairq/demo/", "deploy/", "tests/docs/"),
+        "README and the guides followed to the letter, examples, what editors show, the whole demo",
+        ("README.md", "fairq/docs/", "fairq/cli/", "fairq/client/", "fairq/demo/", "deploy/", "tests/docs/"),
         {"curl": "curl"},
+        "lint",
     ),
     "fairness": Part("shares, lag and predictions at full size", ("lua/", "fairq/model/simulation/", "tests/")),
-    "loadtest": Part("every load test, quickly", (*_CODE, "loadtest/", "tests/loadtest/")),
-    "fuzz": Part("generated requests against the documents of the HTTP APIs", ("fairq/server/", "fairq/wire/")),
+    "loadtest": Part("every load test, quickly", (*_CODE, "loadtest/", "tests/loadtest/"), extra="loadtest"),
+    "fuzz": Part(
+        "generated requests against the documents of the HTTP APIs", ("fairq/server/", "fairq/wire/"), extra="fuzz"
+    ),
     "longest": Part("long walks and histories, bounds at full size, memory", (*_CODE, "tests/", "loadtest/")),
 }
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import helm_python as helm
 import pytest
 import yaml
 
 from fairq.server.settings import Settings, load_settings
 from tests.deploy.test_deploy import GIVE_BACK_S
+
+pytestmark = pytest.mark.deep("image")
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "fairq"
 WORKER = {"name": "emails", "image": "emails:1", "app": "jobs:app", "tokenSecret": "fairq-worker"}
@@ -25,6 +26,8 @@ EVERYTHING: dict[str, Any] = {
 
 def rendered(values: dict[str, Any] | None = None, name: str = "demo") -> list[dict[str, Any]]:
     """Render the chart; returns its objects."""
+    import helm_python as helm  # here and below: runs of other parts do without it
+
     with helm.Chart.load(str(CHART)) as chart:
         chart.validate_schema(chart.merge_values(values or {}))
         texts = chart.render(values or {}, name=name, namespace="prod").values()
@@ -44,6 +47,8 @@ def containers(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], 
 
 
 def test_helm_finds_no_fault() -> None:
+    import helm_python as helm
+
     found = helm.lint(str(CHART))
     assert found["errors"] == []
     assert {each["error"] for each in found["messages"]} <= {"icon is recommended"}

@@ -15,7 +15,7 @@ from tests.cli.harness import EXIT_SECONDS, environment, read_until
 
 from .test_deploy import DEPLOY, instructions
 
-pytestmark = [pytest.mark.deep("deploy"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.deep("image"), pytest.mark.timeout(600)]
 
 ROOT = DEPLOY.parent
 LOCKS = ("requirements.lock", "build.lock")
