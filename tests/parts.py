@@ -71,7 +71,9 @@ PARTS: dict[str, Part] = {
         {"curl": "curl"},
         "lint",
     ),
-    "fairness": Part("shares, lag and predictions at full size", ("lua/", "fairq/model/simulation/", "tests/")),
+    "fairness": Part(
+        "shares, lag and predictions at full size", ("lua/", "fairq/model/simulation/", "tests/"), extra="loadtest"
+    ),
     "loadtest": Part("every load test, quickly", (*_CODE, "loadtest/", "tests/loadtest/"), extra="loadtest"),
     "fuzz": Part(
         "generated requests against the documents of the HTTP APIs", ("fairq/server/", "fairq/wire/"), extra="fuzz"
