@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import field, frozen
 
-from fairq.client import signatures
 from fairq.client.later import verbs
-from fairq.client.shown_as import shown_as
+from fairq.client.listed import lists_options
 from fairq.client.tasks import EnqueuedTask, Requests
 from fairq.errors import NotYet
 from fairq.model.checks import bare_id, owner_of
@@ -28,7 +27,7 @@ class Batch:
     queue: str
     _client: Requests = field(repr=False, eq=False)
 
-    @shown_as(signatures.Batch.add)
+    @lists_options
     async def add(
         self, payload: Any, *, id: str | None = None, timeout: float | None = None, **options: Unpack[TaskOptions]
     ) -> EnqueuedTask:
@@ -36,7 +35,7 @@ class Batch:
         ids = None if id is None else [id]
         return (await self.add_many([payload], ids=ids, timeout=timeout, **options))[0]
 
-    @shown_as(signatures.Batch.add_many)
+    @lists_options
     async def add_many(
         self,
         payloads: Iterable[Any],

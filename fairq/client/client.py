@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from attrs import define, evolve
 
-from fairq.client import signatures, tracing
+from fairq.client import tracing
 from fairq.client.batch import Batch
 from fairq.client.events import EventStream
 from fairq.client.later import options as later_options
 from fairq.client.later import purges, verbs
-from fairq.client.shown_as import shown_as
+from fairq.client.listed import lists_options
 from fairq.client.tasks import EnqueuedTask
 from fairq.errors import RETRYABLE, BadRequest, FairqError
 from fairq.model.checks import (
@@ -85,7 +85,7 @@ class Client:
             raise BadRequest("timeout must be a number of seconds, not nan", field="timeout")
         return self._caller.now() + seconds
 
-    @shown_as(signatures.Client.enqueue)
+    @lists_options
     async def enqueue(
         self,
         queue: str,
@@ -104,7 +104,7 @@ class Client:
         ids = None if id is None else [id]
         return (await self.enqueue_many(queue, [payload], ids=ids, tenant=tenant, timeout=timeout, **options))[0]
 
-    @shown_as(signatures.Client.enqueue_many)
+    @lists_options
     async def enqueue_many(
         self,
         queue: str,
@@ -365,7 +365,7 @@ class Client:
 
         return DeadLetters(self, check_name(queue, "queue"))
 
-    @shown_as(signatures.Client.schedule)
+    @lists_options
     async def schedule(
         self,
         queue: str,

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Unpack
 
 from attrs import define
 
-from fairq.client import signatures
 from fairq.client.later import verbs
-from fairq.client.shown_as import shown_as
+from fairq.client.listed import lists_options
 from fairq.client.tasks import Asks
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_BATCH
@@ -46,7 +45,7 @@ class DeadLetters:
     _client: Asks
     queue: str
 
-    @shown_as(signatures.DeadLetters.page)
+    @lists_options
     async def page(
         self, *, cursor: str = "", count: int = 100, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> DeadPage:
@@ -56,7 +55,7 @@ class DeadLetters:
         """
         return await self._client.ask(verbs.dead(self.queue, cursor, count, brief, which))
 
-    @shown_as(signatures.DeadLetters.pages)
+    @lists_options
     async def pages(
         self, *, count: int = MAX_BATCH, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[DeadPage, None]:
@@ -69,7 +68,7 @@ class DeadLetters:
             if not cursor:
                 return
 
-    @shown_as(signatures.DeadLetters.walk)
+    @lists_options
     async def walk(self, *, brief: bool = False, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[DeadLetter, None]:
         """Walk over the dead letters that match, oldest first."""
         async with aclosing(self.pages(brief=brief, **which)) as pages:
@@ -96,7 +95,7 @@ class DeadLetters:
             outcomes += told
         return outcomes
 
-    @shown_as(signatures.DeadLetters.replay_all)
+    @lists_options
     def replay_all(
         self, *, rate: float | None = None, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[Sweep, None]:
@@ -107,7 +106,7 @@ class DeadLetters:
         """
         return self._sweep(verbs.replay, check_rate(rate), which)
 
-    @shown_as(signatures.DeadLetters.purge_all)
+    @lists_options
     def purge_all(self, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[Sweep, None]:
         """Delete all dead letters that match; tells after each step how far it has come."""
         return self._sweep(verbs.purge, math.inf, which)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from attrs import field, frozen
 
-from fairq.client import signatures
 from fairq.client.later import options as later_options
 from fairq.client.later import tasks
 from fairq.client.links import Links
-from fairq.client.shown_as import shown_as
+from fairq.client.listed import lists_options
 from fairq.model.texts import moment_of
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Task(Generic[P]):
 
         await anyio.lowlevel.checkpoint()
 
-    @shown_as(signatures.Task.enqueue)
+    @lists_options
     async def enqueue(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
         """Enqueue a task for the same tenant, now; returns its id, or that of the task which is there already.
 
@@ -98,7 +97,7 @@ class Task(Generic[P]):
         """
         return await self._links.send(queue, payload, id, options)
 
-    @shown_as(signatures.Task.then)
+    @lists_options
     def then(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
         """Have a task enqueued for the same tenant if this attempt succeeds, and only then; returns its id.
 

@@ -14,9 +14,7 @@ from attrs import define, field
 
 from fairq.client import batch, client, dead_letters, events, tasks
 from fairq.client.client import DEFAULT_TIMEOUT
-from fairq.client.shown_as import shown_as
 from fairq.errors import FairqError
-from fairq.sync import signatures
 from fairq.sync.blocking import P, R, Same, W, call, call_for, make, steps
 
 if TYPE_CHECKING:
@@ -76,8 +74,8 @@ class Batch:
 
     id = Same[str]()
     queue = Same[str]()
-    add = shown_as(signatures.Batch.add)(call_for(EnqueuedTask, batch.Batch.add))
-    add_many = shown_as(signatures.Batch.add_many)(call_for(_enqueued, batch.Batch.add_many))
+    add = call_for(EnqueuedTask, batch.Batch.add)
+    add_many = call_for(_enqueued, batch.Batch.add_many)
     close = call(batch.Batch.close)
     cancel = call(batch.Batch.cancel)
     state = call(batch.Batch.state)
@@ -107,14 +105,14 @@ class DeadLetters:
     _inner: dead_letters.DeadLetters
 
     queue = Same[str]()
-    page = shown_as(signatures.DeadLetters.page)(call(dead_letters.DeadLetters.page))
-    pages = shown_as(signatures.DeadLetters.pages)(steps(dead_letters.DeadLetters.pages))
-    walk = shown_as(signatures.DeadLetters.walk)(steps(dead_letters.DeadLetters.walk))
+    page = call(dead_letters.DeadLetters.page)
+    pages = steps(dead_letters.DeadLetters.pages)
+    walk = steps(dead_letters.DeadLetters.walk)
     show = call(dead_letters.DeadLetters.show)
     replay = call(dead_letters.DeadLetters.replay)
     purge = call(dead_letters.DeadLetters.purge)
-    replay_all = shown_as(signatures.DeadLetters.replay_all)(steps(dead_letters.DeadLetters.replay_all))
-    purge_all = shown_as(signatures.DeadLetters.purge_all)(steps(dead_letters.DeadLetters.purge_all))
+    replay_all = steps(dead_letters.DeadLetters.replay_all)
+    purge_all = steps(dead_letters.DeadLetters.purge_all)
 
 
 @define(eq=False)
@@ -129,8 +127,8 @@ class Client:
     _driver: Driver = field(repr=False)
 
     timeout = Same[float]()
-    enqueue = shown_as(signatures.Client.enqueue)(enqueues(EnqueuedTask, client.Client.enqueue))
-    enqueue_many = shown_as(signatures.Client.enqueue_many)(enqueues(_enqueued, client.Client.enqueue_many))
+    enqueue = enqueues(EnqueuedTask, client.Client.enqueue)
+    enqueue_many = enqueues(_enqueued, client.Client.enqueue_many)
     enqueue_tasks = enqueues(_enqueued, client.Client.enqueue_tasks)
     tasks = call(client.Client.tasks)
     cancel = call(client.Client.cancel)
@@ -147,7 +145,7 @@ class Client:
     read_events = call(client.Client.read_events)
     wait_task = call(client.Client.wait_task)
     dead_letters = make(DeadLetters, client.Client.dead_letters)
-    schedule = shown_as(signatures.Client.schedule)(call(client.Client.schedule))
+    schedule = call(client.Client.schedule)
     unschedule = call(client.Client.unschedule)
     pause_schedule = call(client.Client.pause_schedule)
     resume_schedule = call(client.Client.resume_schedule)

@@ -12,7 +12,7 @@ from attrs import define, field
 
 from fairq.client.caller import Caller
 from fairq.client.client import Client
-from fairq.client.shown_as import shown_as
+from fairq.client.listed import lists_options
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, FairqError
@@ -20,7 +20,6 @@ from fairq.model.checks import check_int, check_name, check_tenant, full_id
 from fairq.model.options import TaskOptions
 from fairq.model.queues import QueueSettings, check_settings
 from fairq.model.tasks import NewTask
-from fairq.testing import signatures
 from fairq.testing.caller import MemoryCaller
 from fairq.testing.memory import Record
 from fairq.testing.running import NEVER, Memory
@@ -82,7 +81,7 @@ class MemoryClient(Client):
         caller = MemoryCaller(memory, tenant if tenant is None else check_tenant(tenant))
         return cls(cast(Caller, caller), memory=memory, tenant=tenant)
 
-    @shown_as(signatures.MemoryClient.enqueue)
+    @lists_options
     async def enqueue(
         self,
         queue: str,
@@ -98,7 +97,7 @@ class MemoryClient(Client):
             TrackedTask, await super().enqueue(queue, payload, id=id, tenant=tenant, timeout=timeout, **options)
         )
 
-    @shown_as(signatures.MemoryClient.enqueue_many)
+    @lists_options
     async def enqueue_many(  # type: ignore[override]
         self,
         queue: str,

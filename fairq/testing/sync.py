@@ -16,14 +16,13 @@ from attrs import define, field
 import fairq.sync.client as blocking
 from fairq.client import batch
 from fairq.client.caller import Caller
-from fairq.client.shown_as import shown_as
 from fairq.client.worker import Worker
 from fairq.errors import Closed
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, check_tenant
 from fairq.model.tasks import NewTask
 from fairq.sync.blocking import Same, call_for, make
 from fairq.sync.driver import Driver, check_thread
-from fairq.testing import service, signatures
+from fairq.testing import service
 from fairq.testing.caller import MemoryCaller
 from fairq.testing.running import Memory
 from fairq.wire.calls import Call
@@ -89,14 +88,10 @@ def _tracked(tasks: Sequence[Any]) -> list[TrackedTask]:
     return [TrackedTask(task) for task in tasks]
 
 
-_add = shown_as(signatures.SyncBatch.add)(call_for(TrackedTask, batch.Batch.add))
-_add_many = shown_as(signatures.SyncBatch.add_many)(call_for(_tracked, batch.Batch.add_many))
-_enqueue = shown_as(signatures.SyncClient.enqueue)(
-    blocking.enqueues(TrackedTask, service.MemoryClient.enqueue, TrackedTask)
-)
-_enqueue_many = shown_as(signatures.SyncClient.enqueue_many)(
-    blocking.enqueues(_tracked, service.MemoryClient.enqueue_many, TrackedTask)
-)
+_add = call_for(TrackedTask, batch.Batch.add)
+_add_many = call_for(_tracked, batch.Batch.add_many)
+_enqueue = blocking.enqueues(TrackedTask, service.MemoryClient.enqueue, TrackedTask)
+_enqueue_many = blocking.enqueues(_tracked, service.MemoryClient.enqueue_many, TrackedTask)
 _enqueue_tasks = blocking.enqueues(_tracked, service.MemoryClient.enqueue_tasks, TrackedTask)
 
 

@@ -1,19 +1,21 @@
-"""What editors show of the options while somebody types a call: jedi is asked as they ask it, and mypy checks the call.
+"""What editors show of the options while somebody types a call: Pyright is asked as they ask it, and checks calls too.
 
-Neither runs the SDK: both read its source.
+Neither it nor mypy runs the SDK: both read its source.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 
 import fairq
-from fairq.model.options import DeadLetterFilter, TaskOptions, UnnamedTaskOptions
+from fairq.model.options import DeadLetterFilter, Moment, Seconds, TaskOptions, UnnamedTaskOptions
 
 pytestmark = pytest.mark.deep("guides")
 
@@ -23,75 +25,111 @@ import fairq, fairq.sync, fairq.testing, fairq.testing.sync
 
 async def enqueue(client: fairq.Client, task: fairq.Task, tested: fairq.testing.MemoryService) -> None:
     async with fairq.open_client() as client:
-        await client.enqueue(
-        await client.enqueue_many(
-        await client.schedule(
+        await client.enqueue()
+        await client.enqueue_many()
+        await client.schedule()
         batch = await client.open_batch("emails")
-        await batch.add(
-        await batch.add_many(
+        await batch.add()
+        await batch.add_many()
         dead = client.dead_letters("emails")
-        await dead.page(
-        dead.pages(
-        dead.walk(
-        dead.replay_all(
-        dead.purge_all(
-        await task.enqueue(
-        task.then(
-        await tested.enqueue(
-        await tested.enqueue_many(
+        await dead.page()
+        dead.pages()
+        dead.walk()
+        dead.replay_all()
+        dead.purge_all()
+        await task.enqueue()
+        task.then()
+        await tested.enqueue()
+        await tested.enqueue_many()
 
 def block(batch: fairq.sync.Batch, dead: fairq.sync.DeadLetters, tested: fairq.testing.sync.MemoryService) -> None:
     with fairq.sync.open_client() as client:
-        client.enqueue(
-        client.enqueue_many(
-        client.schedule(
-        batch.add(
-        batch.add_many(
-        dead.page(
-        dead.pages(
-        dead.walk(
-        dead.replay_all(
-        dead.purge_all(
-        tested.enqueue(
-        tested.enqueue_many(
+        client.enqueue()
+        client.enqueue_many()
+        client.schedule()
+        batch.add()
+        batch.add_many()
+        dead.page()
+        dead.pages()
+        dead.walk()
+        dead.replay_all()
+        dead.purge_all()
+        tested.enqueue()
+        tested.enqueue_many()
 """
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """jedi's cache is written while other test processes read it."""
-    import jedi  # here and below: what takes long to import is not imported by runs that leave these tests out
+class LanguageServer:
+    """Pyright as an editor talks to it, over pipes: a request at a time."""
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(jedi.settings, "cache_directory", str(tmp_path_factory.mktemp("jedi")))
-        yield
+    def __init__(self, text: str, path: Path) -> None:
+        program = [str(Path(sys.executable).with_name("basedpyright-langserver")), "--stdio"]
+        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.uri, self.last = path.as_uri(), 0
+        plain = {"signatureHelp": {"signatureInformation": {"documentationFormat": ["plaintext"]}}}
+        folder = {"uri": ROOT.as_uri(), "name": "fairq"}
+        self.ask("initialize", processId=None, workspaceFolders=[folder], capabilities={"textDocument": plain})
+        self._send(method="initialized", params={})
+        document = {"uri": self.uri, "languageId": "python", "version": 1, "text": text}
+        self._send(method="textDocument/didOpen", params={"textDocument": document})
+
+    def _send(self, **message: Any) -> None:
+        assert self.process.stdin
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        self.process.stdin.flush()
+
+    def _receive(self) -> Any:
+        assert self.process.stdout
+        length = 0
+        while line := self.process.stdout.readline().strip():
+            name, _, value = line.decode().partition(": ")
+            length = int(value) if name == "Content-Length" else length
+        return json.loads(self.process.stdout.read(length))
+
+    def ask(self, method: str, **params: Any) -> Any:
+        """Send a request and return its result; what the server asks meanwhile is answered with nothing."""
+        self.last += 1
+        self._send(id=self.last, method=method, params=params)
+        while True:
+            message = self._receive()
+            if "method" not in message and message["id"] == self.last:
+                return message["result"]
+            if "id" in message:
+                self._send(id=message["id"], result=None)
+
+    def at(self, method: str, line: int, column: int) -> Any:
+        """Ask about a place in the text."""
+        place = {"line": line, "character": column}
+        return self.ask(f"textDocument/{method}", textDocument={"uri": self.uri}, position=place)
 
 
-CALLS = {n: line for n, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("(")}
+@pytest.fixture(scope="module")
+def editor() -> Iterator[LanguageServer]:
+    """An editor in which the program stands."""
+    server = LanguageServer(PROGRAM, ROOT / "program_that_is_typed.py")
+    with server.process:
+        yield server
+        server.process.kill()
 
 
-def options_of(call: str) -> Iterator[tuple[str, Any, str]]:
+CALLS = {n: line for n, line in enumerate(PROGRAM.splitlines()) if line.endswith("()") and " def " not in line}
+
+
+def options_of(call: str) -> Iterator[tuple[str, Any]]:
     table = DeadLetterFilter if "dead." in call else UnnamedTaskOptions if "schedule" in call else TaskOptions
-    for name, hint in get_type_hints(table, include_extras=True).items():
-        yield name, hint.__origin__, hint.__metadata__[0]
+    yield from get_type_hints(table).items()
 
 
-@pytest.mark.parametrize("n", CALLS, ids=[f"{n}-{line.split()[-1][:-1]}" for n, line in CALLS.items()])
-def test_an_editor_shows_every_option_with_type_default_and_meaning(n: int) -> None:
-    import jedi
-
+@pytest.mark.parametrize("n", CALLS, ids=[f"{n}-{line.split()[-1][:-2]}" for n, line in CALLS.items()])
+def test_an_editor_shows_every_option_with_its_type_and_completes_it(n: int, editor: LanguageServer) -> None:
     line = CALLS[n]
-    typed = [*(each for each in PROGRAM.splitlines()[: n - 1] if not each.endswith("(")), line]
-    project = jedi.Project(ROOT, sys_path=[str(ROOT), *sys.path], smart_sys_path=False)
-    script = jedi.Script("\n".join(typed), project=project)
-    shown = script.get_signatures(len(typed), len(line))[0].docstring()
-    hovered = script.infer(len(typed), len(line) - 2)[0].docstring()
-    for name, kind, meaning in options_of(line):
-        default = "False" if kind is bool else "None"
-        told = "bool" if kind is bool else str(kind).replace("datetime.", "")
-        assert f"{name}: {told}={default}" in shown
-        assert f"    {name}: {meaning}\n" in f"{shown}\n"
-        assert f"{name}: {told}={default}" in hovered  # jedi's text is that of the source if a method is decorated
+    (shown,) = editor.at("signatureHelp", n, len(line) - 1)["signatures"]
+    completed = {each["label"] for each in editor.at("completion", n, len(line) - 1)["items"]}
+    spelled = {Seconds | None: "Seconds | None", Moment | None: "Moment | None", bool: "bool"}
+    for name, kind in options_of(line):
+        assert f"{name}: {spelled.get(kind, str(kind))} = ..." in shown["label"]
+        assert f"{name}=" in completed
 
 
 CHECKED = """\
@@ -120,18 +158,29 @@ def bad_too(client: fairq.sync.Client) -> None:
 """
 
 
-def test_type_checkers_refuse_a_wrong_type_and_an_unknown_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mypy import api
+def by_mypy(program: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    from mypy import api  # what takes long to import is not imported by runs that leave these tests out
 
     monkeypatch.setenv("MYPYPATH", str(ROOT))
-    (tmp_path / "program.py").write_text(CHECKED)
-    options = ["--strict", "--config-file=", f"--cache-dir={tmp_path}", "--follow-imports=silent"]
-    told, trouble, _ = api.run([*options, str(tmp_path / "program.py")])
+    options = ["--strict", "--config-file=", f"--cache-dir={program.parent}", "--follow-imports=silent"]
+    told, trouble, _ = api.run([*options, str(program)])
     assert not trouble
-    errors = [line for line in told.splitlines() if "error:" in line]
+    return [int(line.split(":")[1]) for line in told.splitlines() if "error:" in line]
+
+
+def by_pyright(program: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--level=error", str(program)]
+    done = subprocess.run(command, cwd=program.parent, capture_output=True, timeout=120, check=False)
+    return [each["range"]["start"]["line"] + 1 for each in json.loads(done.stdout)["generalDiagnostics"]]
+
+
+@pytest.mark.parametrize("checked", [by_mypy, by_pyright])
+def test_type_checkers_refuse_a_wrong_type_and_an_unknown_option(
+    checked: Callable[[Path, pytest.MonkeyPatch], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "program.py").write_text(CHECKED)
     lines = CHECKED.splitlines()
     first = lines.index("async def bad(client: fairq.Client, batch: fairq.Batch, task: fairq.Task[object]) -> None:")
     wrong = [n for n, line in enumerate(lines, 1) if n > first + 1 and line.startswith("    ")]
-    assert [int(line.split(":")[1]) for line in errors] == wrong, told
+    assert checked(tmp_path / "program.py", monkeypatch) == wrong

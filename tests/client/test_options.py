@@ -90,7 +90,7 @@ def test_help_shows_every_option_with_its_meaning_and_default() -> None:
                 function,
                 renderer=pydoc.plaintext,  # type: ignore[attr-defined]
             )
-            assert "result_ttl: 'float | timedelta | None' = None" in told
+            assert "result_ttl: float | datetime.timedelta | None = None" in told
             assert "priority: 0 (most urgent) to 99" in told
 
 

@@ -13,7 +13,7 @@ from fairq.cli.app import commands
 from fairq.cli.docs import FOLDER, ORDER, guides, summary
 from fairq.model.options import TaskOptions
 from fairq.model.tasks import OPTIONS
-from tests.docs import api, signatures
+from tests.docs import api
 from tests.docs.reader import Block, anchor_of, parts_of
 from tests.test_documents import table_after
 
@@ -113,13 +113,6 @@ def test_no_sentence_stands_in_two_places() -> None:
 
 def test_the_reference_is_what_the_docstrings_say() -> None:
     assert (FOLDER / "api.md").read_text() == api.page(), "run `python -m tests.docs.api > fairq/docs/api.md`"
-
-
-@pytest.mark.parametrize("name", ["client", "sync", "testing"])
-def test_the_signatures_that_editors_show_are_the_methods_own(name: str) -> None:
-    path = f"fairq/{name}/signatures.py"
-    made = signatures.module(name)
-    assert (ROOT / path).read_text() == made, f"run `python -m tests.docs.signatures {name} > {path}`"
 
 
 def test_figures_of_the_comparison_are_those_that_were_measured() -> None:
