@@ -70,7 +70,7 @@ class Run:
 
     @property
     def is_last(self) -> bool:
-        """Whether no attempt is left."""
+        """True if no attempt is left."""
         return 0 < self.last_attempt <= self.attempt
 
 
@@ -106,7 +106,7 @@ class Round:
 
 
 def is_outside(rate: float, top: float) -> bool:
-    """Whether a rate has left its class."""
+    """True if a rate has left its class."""
     return rate > top or rate < 0.4 * top
 
 
@@ -243,7 +243,7 @@ class FairPick(Limiting):
         return max(1, self.slots - math.ceil(self.slots * self.reserve / 100))
 
     def is_full(self) -> bool:
-        """Whether none but kept slots are left."""
+        """True if none but kept slots are left."""
         return self.reserve > 0 and self.leased - self.loans >= self.ordinary_slots
 
     @property
@@ -283,7 +283,7 @@ class FairPick(Limiting):
                 (self.idle.add if t.slot > 0 and not t.leased else self.idle.discard)(t.name)
 
     def may_wake(self, t: Tenant) -> bool:
-        """Whether the tenant may stand on the wake list."""
+        """True if the tenant may stand on the wake list."""
         return not self.reserve or not t.leased or self.is_guaranteed(t)
 
     def wake_up(self, t: Tenant) -> None:

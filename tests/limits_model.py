@@ -52,12 +52,12 @@ class Limiting:
         return self.set_for("")[which] if own == UNSET else own
 
     def is_eligible(self, t: Tenant) -> bool:
-        """Whether one more task of the tenant may be leased."""
+        """True if one more task of the tenant may be leased."""
         max_running = self.limit(t, "max_running")
         return bool(t.ready) and not t.blocked and (not max_running or t.leased < max_running)
 
     def is_guaranteed(self, t: Tenant) -> bool:
-        """Whether the tenant has fewer leases than it is guaranteed."""
+        """True if the tenant has fewer leases than it is guaranteed."""
         return t.leased < self.limit(t, "guaranteed")
 
     def meter(self, t: Tenant) -> None:

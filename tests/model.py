@@ -420,11 +420,11 @@ class Model(Scheduling):
             self.touch(self.batches.pop(name).tenant)
 
     def is_one_too_many(self, tenant: str) -> bool:
-        """Whether a tenant is new, and there are as many as there may be."""
+        """True if a tenant is new, and there are as many as there may be."""
         return tenant not in self.tenants and len(self.tenants) >= self.settings["max_tenants"]
 
     def keeps_too_much(self, tenant: str, size: int) -> bool:
-        """Whether a tenant that kept so much more would have more than its limit."""
+        """True if a tenant that kept so much more would have more than its limit."""
         t = self.tenants.get(tenant) or Tenant(tenant)
         most = self.limit(t, "stored_bytes")
         return size > 0 and 0 < most < self.kept_by(t, most) + size
@@ -559,7 +559,7 @@ class Model(Scheduling):
         return self.exceeded(t, len(new) - len(replaced), delayed, kept, t.pending)
 
     def can_be_replaced(self, id: str, key: str) -> bool:
-        """Whether the task that took a key waits, in no batch; its id may be another task's by now."""
+        """True if the task that took a key waits, in no batch; its id may be another task's by now."""
         is_waiting = id in self.records and id not in self.dead and id not in self.leases
         return is_waiting and self.records[id].key == key and not self.records[id].batch
 
@@ -874,14 +874,14 @@ class Model(Scheduling):
         return "ok"
 
     def forget_queue(self, now: float, for_ms: float) -> str:
-        """Whether the queue has had nothing for so long, and no settings: then this model is at its end."""
+        """True if the queue has had nothing for so long, and no settings: then this model is at its end."""
         now = self.open(now)
         has_any = self.tenants or self.records or self.marks or self.batches or self.schedules or self.ends
         is_set = self.own or self.hours or self.webhooks or self.blocked or self.settings != Model().settings
         return "stays" if has_any or is_set or min(self.now, now) + for_ms > now else "ok"
 
     def has_all_delayed(self, t: Tenant) -> bool:
-        """Whether a tenant has as many delayed tasks as it may have."""
+        """True if a tenant has as many delayed tasks as it may have."""
         most = self.limit(t, "delayed")
         return 0 < most <= len(t.delayed)
 

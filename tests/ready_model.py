@@ -30,7 +30,7 @@ class Line:
 
     @property
     def has_groups(self) -> bool:
-        """Whether any of its tasks are of groups."""
+        """True if any of its tasks are of groups."""
         return bool(self.groups.keys() - {LOOSE})
 
     def leave(self, group: str) -> None:
@@ -107,7 +107,7 @@ class ReadyTasks:
 
     @property
     def has_groups(self) -> bool:
-        """Whether any of the tasks are of groups."""
+        """True if any of the tasks are of groups."""
         return any(line.has_groups for line in self.lines.values())
 
     def place(self, id: str) -> tuple[int, int]:

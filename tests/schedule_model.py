@@ -37,11 +37,11 @@ class Scheduling(FairPick):
         raise NotImplementedError
 
     def is_one_too_many(self, tenant: str) -> bool:
-        """Whether a tenant is new, and there are as many as there may be (the model's)."""
+        """True if a tenant is new, and there are as many as there may be (the model's)."""
         raise NotImplementedError
 
     def keeps_too_much(self, tenant: str, size: int) -> bool:
-        """Whether a tenant would keep more than its limit (the model's)."""
+        """True if a tenant would keep more than its limit (the model's)."""
         raise NotImplementedError
 
     def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:

@@ -86,7 +86,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def _is_interrupt(raised: BaseException) -> bool:
-    """Whether ctrl-C was pressed: also if other errors came with the interrupt, or while things ended because of it."""
+    """True if ctrl-C was pressed: also if other errors came with the interrupt, or while things ended because of it."""
     seen: set[BaseException] = set()
     left: list[BaseException | None] = [raised]
     while left:

@@ -118,7 +118,7 @@ class Client:
         """Enqueue many tasks, as `enqueue` does one; any number, sent in frames of up to 500.
 
         Not atomic: on an error some may have been taken; repeat the call with the same `ids`. `tenant`, for producers:
-        whose they all are, or one for each payload. If some tenants are refused, the others' tasks are enqueued, and
+        one tenant for all tasks, or one per payload. If some tenants are refused, the others' tasks are enqueued, and
         then the first refusal is raised: it has all `refusals` by tenant, and the tasks that were `taken`.
         """
         tasks = verbs.new_tasks(queue, payloads, ids, tenant, options, self._caller.max_payload_bytes)

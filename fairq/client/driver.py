@@ -64,7 +64,7 @@ class Driver(Generic[S]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether a connection stands."""
+        """True if a connection stands."""
         return self._link is not None
 
     def now(self) -> float:

@@ -111,7 +111,7 @@ class Task(Generic[P]):
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether a failure of this attempt is final."""
+        """True if a failure of this attempt is final."""
         return tasks.is_last_attempt(self.attempt, self.max_attempts)
 
     @property

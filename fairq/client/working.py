@@ -313,7 +313,7 @@ class Working:
 
     @property
     def _is_ahead(self) -> bool:
-        """Whether one more task would be one that the server does not count as begun, if we died with it.
+        """True if one more task would be one that the server does not count as begun, if we died with it.
 
         The server counts the oldest `most_begun` tasks without a settlement as begun: see `attach` in PROTOCOL.md.
         """

@@ -55,7 +55,7 @@ class Progress:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all tasks were executed, and the service reports so."""
+        """True if all tasks were executed, and the service reports so."""
         return self.done >= self.total and not any(row["ready"] + row["delayed"] + row["leased"] for row in self.rows)
 
     def wait_times(self, *owners: str) -> list[float]:

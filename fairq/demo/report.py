@@ -32,7 +32,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether every task was processed exactly once, with the right result."""
+        """True if every task was processed exactly once, with the right result."""
         wrong = self.lost or self.duplicated or self.unexpected or self.digest_mismatches
         return not wrong and self.processed == self.tasks
 

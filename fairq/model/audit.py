@@ -91,7 +91,7 @@ class AuditFilter:
             raise BadRequest("verb must be the type of a frame, such as set_weight", field="verb")
 
     def takes(self, row: dict[str, str]) -> bool:
-        """Whether a change, as it is stored, is asked for."""
+        """True if a change, as it is stored, is asked for."""
         if self.queues is not None and row["queue"] not in self.queues:
             return False
         return all(getattr(self, name) in ("", row[name]) for name in ("token", "verb", "queue", "tenant"))

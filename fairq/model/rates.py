@@ -41,5 +41,5 @@ class Rate:
         return self._paid_at
 
     def is_whole(self, now: float) -> bool:
-        """Whether the whole burst is available again."""
+        """True if the whole burst is available again."""
         return self._paid_at <= now - self.most / self.per_second

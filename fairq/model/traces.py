@@ -24,5 +24,5 @@ def describe(operation: str, kind: str, queue: str, **more: str | int) -> Attrib
 
 
 def is_sampled(trace: str) -> bool:
-    """Whether a task has a traceparent, and its trace is recorded."""
+    """True if a task has a traceparent, and its trace is recorded."""
     return bool(trace) and bool(int(trace[-2:], 16) & _SAMPLED)

@@ -136,7 +136,7 @@ class Facts:
 
     @property
     def is_kept_out(self) -> bool:
-        """Whether all slots that its tenant may have are in use, and others are kept."""
+        """True if all slots that its tenant may have are in use, and others are kept."""
         return self.queue_kept > 0 and self.leased >= max(self.guaranteed, 1)
 
 

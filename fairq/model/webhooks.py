@@ -40,7 +40,7 @@ class Webhook:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def takes(self, name: str) -> bool:
-        """Whether tasks of a name are posted to it."""
+        """True if tasks of a name are posted to it."""
         return self.name in ("", name)
 
 

@@ -235,7 +235,7 @@ class App:
             self.nursery.start_soon(self.dispatchers[queue].pass_on)
 
     def may_have_work(self, queue: str) -> bool:
-        """Whether a claim from a queue might find tasks."""
+        """True if a claim from a queue might find tasks."""
         return queue in self.dispatchers and self.dispatchers[queue].may_have_work
 
     def attach(self, connection: Connection) -> None:
@@ -291,7 +291,7 @@ class App:
             self.drop_lease(holder, place, lease)
 
     def is_of_another(self, connection: Connection, place: Place, lease: int) -> bool:
-        """Whether another worker's connection to this server has a lease on its account."""
+        """True if another worker's connection to this server has a lease on its account."""
         holder = self.holder(place, lease)
         if holder is None or holder is connection or holder.closing:
             return False
@@ -323,7 +323,7 @@ class App:
         return len(self.dispatchers[queue].capacity.workers) if queue in self.dispatchers else 0
 
     def is_taken_here(self, queue: str) -> bool:
-        """Whether a worker that is attached to this server takes tasks of a queue."""
+        """True if a worker that is attached to this server takes tasks of a queue."""
         workers = self.dispatchers[queue].capacity.workers if queue in self.dispatchers else ()
         return any(isinstance(worker, Connection) and worker.is_attached for worker in workers)
 

@@ -1,4 +1,4 @@
-"""Whether a server makes spans, and where they go: as OpenTelemetry's own variables say.
+"""What OpenTelemetry's own variables say: does a server make spans, and where do they go?
 
 fairq has no exporter of its own: the SDK's are found by their names. Spans are sent by a thread of the SDK, which keeps
 at most OTEL_BSP_MAX_QUEUE_SIZE of them (2048) and drops the others. A server without traces serves all the same, so

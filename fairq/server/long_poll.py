@@ -56,7 +56,7 @@ class LongPolls:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request waits."""
+        """True if no request waits."""
         return not self._watches
 
     def on_message(self, message: str) -> None:

@@ -195,17 +195,17 @@ class Settings:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """True if only this machine can reach the server."""
         return _is_loopback(self.host)
 
     @property
     def is_admin_loopback(self) -> bool:
-        """Whether only this machine can reach the operators' listener."""
+        """True if only this machine can reach the operators' listener."""
         return _is_loopback(self.admin_host or _LOOPBACK)
 
     @property
     def is_metrics_loopback(self) -> bool:
-        """Whether only this machine can reach the listener for /metrics alone."""
+        """True if only this machine can reach the listener for /metrics alone."""
         return _is_loopback(self.metrics_host or self.admin_host or _LOOPBACK)
 
     def with_all_for_dev(self) -> Settings:
@@ -253,7 +253,7 @@ class Settings:
 
 
 def _meet(one: tuple[str, int] | None, other: tuple[str, int] | None) -> bool:
-    """Whether two listeners would have the same port of an address."""
+    """True if two listeners would have the same port of an address."""
     if one is None or other is None or not one[1]:
         return False
     return one[1] == other[1] and (one[0] == other[0] or not _EVERYWHERE.isdisjoint((one[0], other[0])))

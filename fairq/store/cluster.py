@@ -73,7 +73,7 @@ class Cluster:
 
     @property
     def is_connected(self) -> bool:
-        """Whether every slot has a primary, and all primaries can be called."""
+        """True if every slot has a primary, and all primaries can be called."""
         return None not in self._owners and all(primary.is_connected for primary in self._primaries)
 
     def nodes(self) -> list[Connection]:

@@ -78,7 +78,7 @@ class Registry:
         self.known.add(queue)
 
     async def exists(self, queue: str) -> bool:
-        """Whether there is such a queue; works on a full store."""
+        """True if there is such a queue; works on a full store."""
         return queue in self.known or bool(await self.connection.call("HEXISTS", keys.QUEUES, queue))
 
     async def _add(self, queue: str, maker: str, quota: int | None) -> None:
@@ -103,7 +103,7 @@ class Registry:
         return {name: _maker(entry) for name, entry in (await self.entries()).items()}
 
     async def is_idle(self, queue: str, entry: bytes, idle_ms: int) -> bool:
-        """Whether a queue that a tenant made has had nothing for so long, and no settings."""
+        """True if a queue that a tenant made has had nothing for so long, and no settings."""
         return bool(_maker(entry).made_by) and await self._forget_record(queue, entry, idle_ms, is_meant=False)
 
     async def drop_idle(self, queue: str, entry: bytes, idle_ms: int) -> bool:

@@ -56,7 +56,7 @@ class Link:
 
     @property
     def wants_room(self) -> bool:
-        """Whether it waits for room in the socket."""
+        """True if it waits for room in the socket."""
         return self._opening is None or bool(self._unsent)
 
     def deadline(self) -> float:

@@ -54,7 +54,7 @@ class MemoryBatch(Generic[R]):
 
     @property
     def is_over(self) -> bool:
-        """Whether it is closed and all its tasks have ended."""
+        """True if it is closed and all its tasks have ended."""
         return self.state == "closed" and sum(self.counts[each] for each in _ENDED) == sum(self.counts.values())
 
     def told(self, id: str) -> BatchState:

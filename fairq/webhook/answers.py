@@ -26,7 +26,7 @@ class Answer:
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the receiver has accepted the task."""
+        """True if the receiver has accepted the task."""
         return 200 <= self.status < 300
 
     def header(self, name: bytes) -> str:

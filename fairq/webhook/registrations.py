@@ -71,7 +71,7 @@ class Registrations:
 
     @property
     def is_active(self) -> bool:
-        """Whether tasks are posted to any of them now."""
+        """True if tasks are posted to any of them now."""
         return any(not webhook.is_paused for webhook in self.webhooks or ())
 
     def update(self, webhooks: list[Webhook]) -> None:

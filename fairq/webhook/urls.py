@@ -63,7 +63,7 @@ def check_host(text: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host in the form of `check_host` is an address."""
+    """True if a host in the form of `check_host` is an address."""
     return ":" in host or _NUMBER.match(host.rpartition(".")[2]) is not None
 
 
@@ -88,7 +88,7 @@ class HostPattern:
         return cls(host, is_below)
 
     def matches(self, host: str) -> bool:
-        """Whether the pattern matches a host."""
+        """True if the pattern matches a host."""
         return host.endswith(f".{self.host}") if self.is_below else host == self.host
 
 
@@ -147,7 +147,7 @@ class UrlTemplate:
 
     @property
     def is_per_tenant(self) -> bool:
-        """Whether tenants have URLs of their own."""
+        """True if tenants have URLs of their own."""
         return TENANT in self.host or TENANT in self.target
 
     def check_address(self, rules: AddressRules) -> None:

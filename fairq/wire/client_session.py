@@ -451,7 +451,7 @@ class ClientSession(Session):
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether frames wait to be sent, or something waits for a frame."""
+        """True if frames wait to be sent, or something waits for a frame."""
         return bool(self._outbox or self.requests or self.chunks or self.waits.has_outgoing)
 
     def outgoing(self, now: float) -> list[Message]:

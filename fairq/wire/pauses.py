@@ -53,7 +53,7 @@ class Pauses:
 
     @property
     def has_any(self) -> bool:
-        """Whether any frames were refused when last answered."""
+        """True if any frames were refused when last answered."""
         return bool(self._refusals)
 
     def refusals(self, key: Key) -> int:

@@ -50,7 +50,7 @@ class Session:
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether frames wait to be sent."""
+        """True if frames wait to be sent."""
         return bool(self._outbox)
 
     def outgoing(self, now: float) -> list[Message]:

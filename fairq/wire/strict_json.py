@@ -95,7 +95,7 @@ def _check_same(text: bytes, canonical: bytes, searched_bytes: float) -> None:
 
 
 def _may_be_rounded(text: bytes, canonical: bytes) -> bool:
-    """Whether some whole number of a text may not fit in 64 bits; numbers inside strings rarely look so."""
+    """True if some whole number of a text may not fit in 64 bits; numbers inside strings rarely look so."""
     if _LONG not in text.translate(_CLASSES) + b",":  # nothing follows a number that is the whole text
         return False
     numbers = canonical.translate(_CLASSES, b"+") + b","

@@ -155,7 +155,7 @@ class Waits:
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether waits wait for a request."""
+        """True if waits wait for a request."""
         return bool(self._lines)
 
     def gather(self, now: float, send: Callable[[dict[str, Any], Exchange], None]) -> None:

@@ -47,12 +47,12 @@ class WebSocket:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more messages will come: the other side has closed, has gone, or has broken a rule."""
+        """True if no more messages will come: the other side has closed, has gone, or has broken a rule."""
         return self._is_ended or self.protocol.close_rcvd is not None or self.has_failed
 
     @property
     def has_failed(self) -> bool:
-        """Whether the other side broke a rule."""
+        """True if the other side broke a rule."""
         return self._broken is not None or isinstance(self.protocol.parser_exc, (WebSocketException, UnicodeError))
 
     @property

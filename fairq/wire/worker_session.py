@@ -281,13 +281,13 @@ class WorkerSession(ClientSession):
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether anything waits to be sent: as for any client, and settlements, reports or a new credit."""
+        """True if anything waits to be sent: as for any client, and settlements, reports or a new credit."""
         is_untold = self.must_attach or self.credit != self.told_credit or bool(self.reports)
         return is_untold or any(self.settlements.values()) or super().has_outgoing
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the server has answered the last change of credit; after one to 0, no push is under way."""
+        """True if the server has answered the last change of credit; after one to 0, no push is under way."""
         return self.credit == self.told_credit and not self.under_way[_CreditExchange]
 
     def renewed(self, renewal: HeldLease, outcome: str, sent_at: float) -> None:

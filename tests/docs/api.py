@@ -75,7 +75,7 @@ def _of_name(name: str, found: Any) -> Iterator[str]:
 
 
 def _is_called(found: Any) -> bool:
-    """Whether programs call it: the objects of other classes come from calls."""
+    """True if programs call it: the objects of other classes come from calls."""
     return not isinstance(found, type) or found is fairq.Worker or ("__init__" in vars(found) and found in RAISED)
 
 

@@ -45,7 +45,7 @@ class Seat:
         self.__dict__ |= vars(account) | vars(details) | vars(unpack("BOOKS", account.books))
 
     def is_eligible(self, max_running: float) -> bool:
-        """Whether the tenant can be served."""
+        """True if the tenant can be served."""
         return bool(self.ready > 0 and not self.blocked and (not max_running or self.leased < max_running))
 
     def __getattr__(self, name: str) -> Any:
@@ -53,7 +53,7 @@ class Seat:
 
 
 def is_task(record: bytes) -> bool:
-    """Whether a record is one of a task, and no mark of one that has ended."""
+    """True if a record is one of a task, and no mark of one that has ended."""
     return record[0] == 1
 
 

@@ -34,7 +34,7 @@ class Proxy:
 
     @property
     def is_held(self) -> bool:
-        """Whether replies are held."""
+        """True if replies are held."""
         return not self._flow.is_set()
 
     def release(self) -> None:

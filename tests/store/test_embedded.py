@@ -48,7 +48,7 @@ def store_pid(data_dir: Path) -> int | None:
 
 
 def is_alive(pid: int | None) -> bool:
-    """Whether a process runs, and is not a zombie."""
+    """True if a process runs, and is not a zombie."""
     try:
         return pid is not None and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:

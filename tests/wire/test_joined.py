@@ -126,12 +126,12 @@ class JoinedMachine(RuleBasedStateMachine):
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a wire."""
+        """True if there is a wire."""
         return self.server is not None
 
     @property
     def is_attached(self) -> bool:
-        """Whether the server may push."""
+        """True if the server may push."""
         return self.server is not None and self.server.state is State.ATTACHED
 
     def hear(self) -> None:

@@ -93,7 +93,7 @@ conversations = st.lists(frames | st.binary(max_size=1), max_size=12).map(b"".jo
 
 
 def is_comparable(data: bytes) -> bool:
-    """Whether all lengths are spelt as short as can be, and none is over the limit: wsproto knows no limit."""
+    """True if all lengths are spelt as short as can be, and none is over the limit: wsproto knows no limit."""
     websocket = Protocol(Side.SERVER, state=OPEN, max_size=None)
     at = 0
     websocket.receive_data(data)

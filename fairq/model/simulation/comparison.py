@@ -140,6 +140,6 @@ def _cautions(observed: Observed, proposal: Proposal, today: Played, proposed: P
 
 
 def _grows(observed: Observed, name: str, outcome: Outcome) -> bool:
-    """Whether a tenant's backlog is larger in the end, by a tenth of what it started at least."""
+    """True if a tenant's backlog is larger in the end, by a tenth of what it started at least."""
     began = sum(each.waiting for each in observed.demands if each.group == name)
     return outcome.waiting - began > max(10, outcome.started / 10)

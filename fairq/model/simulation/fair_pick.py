@@ -45,7 +45,7 @@ class Account:
 
     @property
     def is_guaranteed(self) -> bool:
-        """Whether fewer tasks run than are guaranteed."""
+        """True if fewer tasks run than are guaranteed."""
         return self.leased < self.terms.guaranteed
 
     def held_ms(self, now: float) -> float:

@@ -61,7 +61,7 @@ class Proposal:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to change."""
+        """True if nothing is to change."""
         return not self.tenants and self.slots is None and self.share is None and self.reserve is None
 
     def apply(self, setup: Setup) -> Setup:

@@ -1,4 +1,4 @@
-"""Whether a server can do its work: what /readyz, and so the manager of containers, asks."""
+"""What /readyz, and so the manager of containers, asks: can this server do its work?"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Session:
 
     @property
     def may_change(self) -> bool:
-        """Whether pages offer changes: viewers only look."""
+        """True if pages offer changes: viewers only look."""
         return self.identity.role is Role.OPERATOR
 
     def check_post(self, given: object) -> None:

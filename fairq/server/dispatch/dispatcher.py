@@ -102,7 +102,7 @@ class Dispatcher:
 
     @property
     def has_room(self) -> bool:
-        """Whether the next claim has room for all tasks that it must take."""
+        """True if the next claim has room for all tasks that it must take."""
         return self._covered <= CLAIM_TASKS and self.capacity.free(self._covered) >= self._covered
 
     def claim_first(self) -> bool:
@@ -130,7 +130,7 @@ class Dispatcher:
 
     @property
     def may_have_work(self) -> bool:
-        """Whether a claim might find tasks; not if the last one failed: no worker's slots are kept for it meanwhile."""
+        """True if a claim might find tasks; not if the last one failed: no worker's slots are kept for it meanwhile."""
         return not (self._is_empty or self._is_failing)
 
     async def is_empty(self) -> bool:

@@ -133,7 +133,7 @@ class WorkerAccount:
             self.hold({place: lease}, now)
 
     def has(self, place: Place, lease: int) -> bool:
-        """Whether a lease is on the account."""
+        """True if a lease is on the account."""
         return self.held.get(place) == lease
 
     def held_of(self, queue: str) -> dict[str, int]:

@@ -55,7 +55,7 @@ class HttpConnection(Connection):
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection ended without a close: there is none to break."""
+        """True if the connection ended without a close: there is none to break."""
         return False
 
     async def run(self) -> None:

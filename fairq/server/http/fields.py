@@ -40,7 +40,7 @@ def name_of(field: str) -> str:
 
 
 def is_moment(name: str) -> bool:
-    """Whether a field, by HTTP's name, is a time; the others with another name in frames are durations."""
+    """True if a field, by HTTP's name, is a time; the others with another name in frames are durations."""
     return name.endswith("_at") or name == "since"
 
 

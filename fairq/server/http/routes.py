@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
     @property
     def has_body(self) -> bool:
-        """Whether the frame's fields come in a body, not in the query."""
+        """True if the frame's fields come in a body, not in the query."""
         return self.method in ("POST", "PUT", "PATCH")
 
 

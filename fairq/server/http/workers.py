@@ -215,7 +215,7 @@ class Workers:
         self._drained[identity, name] = trio.current_time() + CALLER_S
 
     def _is_drained(self, identity: Identity, name: str) -> bool:
-        """Whether a worker that asks is drained: from the order on, while it does not rest for CALLER_S."""
+        """True if a worker that asks is drained: from the order on, while it does not rest for CALLER_S."""
         now = trio.current_time()
         is_drained = any(self._drained.get((whose, name), now) > now for whose in (None, identity))
         if is_drained:

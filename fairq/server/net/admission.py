@@ -68,7 +68,7 @@ class Admission:
     _usages: dict[str, Usage] = field(factory=dict, init=False)  # by tenant
 
     def hears(self, address: str, now: float) -> bool:
-        """Whether one more handshake from this address is within its rate."""
+        """True if one more handshake from this address is within its rate."""
         if self._is_free(address):
             return True
         if len(self._rates) >= MAX_KNOWN:
@@ -164,7 +164,7 @@ class Admission:
         return self._usages[tenant]
 
     def _is_free(self, address: str) -> bool:
-        """Whether an address has no limits."""
+        """True if an address has no limits."""
         return not self.settings.connections_per_address or ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 

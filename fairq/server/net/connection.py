@@ -117,17 +117,17 @@ class Connection:
             self.refusals.note(error.code, self.request_id(ref), verb=verb, remote=self.transport.remote, **of)
 
     def _may_take(self) -> bool:
-        """Whether it may be given tasks: it is attached, and has taken most of the earlier pushes."""
+        """True if it may be given tasks: it is attached, and has taken most of the earlier pushes."""
         return self.is_attached and self.unread_bytes <= MAX_UNSENT_BYTES
 
     @property
     def is_attached(self) -> bool:
-        """Whether it is a worker that may be given tasks."""
+        """True if it is a worker that may be given tasks."""
         return self.session.state is State.ATTACHED
 
     @property
     def is_draining(self) -> bool:
-        """Whether it is about to end, and gets no more tasks."""
+        """True if it is about to end, and gets no more tasks."""
         return self.session.state is State.DRAINING
 
     def push(
@@ -236,12 +236,12 @@ class Connection:
 
     @property
     def owes_answers(self) -> bool:
-        """Whether requests are under way or waiting on it."""
+        """True if requests are under way or waiting on it."""
         return bool(self.requests or self._waits)
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection ended without a close by either side."""
+        """True if the connection ended without a close by either side."""
         websocket = self.transport.websocket
         return self.closing is None and not (self.session.is_timed_out or websocket.end[0] or websocket.has_failed)
 

@@ -43,7 +43,7 @@ class TenantLoad:
             _add(self.waits, owner_of(id), more)
 
     def is_busy(self, tenant: str) -> bool:
-        """Whether a tenant has more requests under way than it may."""
+        """True if a tenant has more requests under way than it may."""
         return self.requests[tenant] > MAX_TENANT_REQUESTS_HERE
 
     def limit(self, tenants: Iterable[str]) -> str:

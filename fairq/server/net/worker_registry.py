@@ -134,7 +134,7 @@ class WorkerRegistry:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether lists of running servers may be missing: the store refused one some seconds ago, or was away."""
+        """True if lists of running servers may be missing: the store refused one some seconds ago, or was away."""
         return trio.current_time() < self._failed_at + _KEEP_MS / 1000 + _RENEW_S + _GATHER_S
 
     async def tell_slots(self) -> None:

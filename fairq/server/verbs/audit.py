@@ -44,7 +44,7 @@ _NAME_BYTES = 128  # of a queue and a tenant: they may not have been checked yet
 
 
 def is_noted(connection: Connection, request: Any) -> bool:
-    """Whether a request goes into the audit."""
+    """True if a request goes into the audit."""
     kind, role = type(request), connection.identity.role
     changes = wire.CHANGES if role is Role.OPERATOR else wire.SETTINGS
     return kind in changes and not getattr(request, "dry_run", False)

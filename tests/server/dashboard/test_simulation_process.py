@@ -107,7 +107,7 @@ async def test_one_runs_at_a_time_and_dies_with_its_request(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process, dead or alive."""
+    """True if there is a process, dead or alive."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
