@@ -69,7 +69,7 @@ PARTS: dict[str, Part] = {
         "README and the guides followed to the letter, examples, what editors show, the whole demo",
         ("README.md", "fairq/docs/", "fairq/cli/", "fairq/client/", "fairq/demo/", "deploy/", "tests/docs/"),
         {"curl": "curl"},
-        "editors",
+        "editors,loadtest",
     ),
     "fairness": Part(
         "shares, lag and predictions at full size", ("lua/", "fairq/model/simulation/", "tests/"), extra="loadtest"
