@@ -337,7 +337,7 @@ def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
 
 
 def test_floors_are_those_of_the_code() -> None:
-    from fairq.server import app, long_poll
+    from fairq.server import long_poll, queues
     from fairq.server.net import questions, worker_registry
     from fairq.server.timers import ticker
 
@@ -345,7 +345,7 @@ def test_floors_are_those_of_the_code() -> None:
     assert after["the news of ready tasks"].startswith(
         f"{ticker.FLOOR_S:g} s; {ticker.IDLE_FLOORS * ticker.FLOOR_S:g} s"
     )
-    assert after["the claim of a server that was woken for a task, but died or was full"] == f"{app.LATER_MS} ms"
+    assert after["the claim of a server that was woken for a task, but died or was full"] == f"{queues.LATER_MS} ms"
     waiting = next(value for lost, value in after.items() if "a request waits for" in lost)
     assert waiting == f"{long_poll.POLL_S:g} s"
     listed = next(value for lost, value in after.items() if "its workers" in lost)

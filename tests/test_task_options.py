@@ -8,7 +8,8 @@ import attrs
 import pytest
 
 from fairq.errors import BadRequest
-from fairq.model.options import TaskOptions, pack_options
+from fairq.model.option_tables import TaskOptions
+from fairq.model.options import pack_options
 from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask, ScheduledOptions
 from fairq.store import library
 from fairq.store.records import _unpack_task as unpack_task

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairq.client.client import Client
     from fairq.client.dead_letters import DeadLetters
     from fairq.model.dead_letters import Sweep
-    from fairq.model.options import DeadLetterFilter
+    from fairq.model.option_tables import DeadLetterFilter
 
     Sweeps = AsyncGenerator[Sweep, None]
 

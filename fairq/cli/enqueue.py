@@ -16,7 +16,7 @@ from fairq.errors import BadRequest
 if TYPE_CHECKING:
     from fairq.client.client import Client
     from fairq.client.tasks import EnqueuedTask
-    from fairq.model.options import TaskOptions
+    from fairq.model.option_tables import TaskOptions
 
 _RESULT_TTL = 3600.0  # s, added to --wait: how long the result is kept
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fairq.client.batch import Batch
     from fairq.client.client import Client
     from fairq.model.batches import BatchState
-    from fairq.model.options import TaskOptions
+    from fairq.model.option_tables import TaskOptions
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from fairq.model.tasks import NewTask
 if TYPE_CHECKING:
     from fairq.client.client import Client
     from fairq.model.batches import BatchState
-    from fairq.model.options import TaskOptions
+    from fairq.model.option_tables import TaskOptions
 
 T = TypeVar("T")
 

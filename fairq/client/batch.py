@@ -16,7 +16,7 @@ from fairq.model.checks import bare_id, owner_of
 
 if TYPE_CHECKING:
     from fairq.model.batches import BatchState
-    from fairq.model.options import TaskOptions
+    from fairq.model.option_tables import TaskOptions
 
 
 @frozen

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fairq.client.verbs import Ask
     from fairq.model.batches import BatchStage, BatchState
     from fairq.model.events import EventPage
-    from fairq.model.options import Seconds, TaskOptions, UnnamedTaskOptions
+    from fairq.model.option_tables import Seconds, TaskOptions, UnnamedTaskOptions
     from fairq.model.purges import Purge
     from fairq.model.schedules import ScheduleState
     from fairq.model.tasks import NewTask, TaskState, WaitingTask

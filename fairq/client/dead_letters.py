@@ -21,7 +21,7 @@ from fairq.model.checks import MAX_BATCH
 
 if TYPE_CHECKING:
     from fairq.model.dead_letters import DeadLetter, DeadPage, Sweep
-    from fairq.model.options import DeadLetterFilter
+    from fairq.model.option_tables import DeadLetterFilter
     from fairq.model.tasks import Outcome
 
     Change = Callable[[str, Sequence[str]], verbs.Ask[list[Outcome]]]

@@ -15,7 +15,7 @@ from fairq.errors import BadRequest
 from fairq.model.checks import DERIVED, MAX_PAYLOAD_BYTES, bare_id, check_name, check_task_id
 
 if TYPE_CHECKING:
-    from fairq.model.options import TaskOptions
+    from fairq.model.option_tables import TaskOptions
     from fairq.model.tasks import Link, NewTask
     from fairq.wire.frames import PushedTask
 

@@ -10,7 +10,7 @@ from functools import cache
 from inspect import Parameter, cleandoc, signature
 from typing import Any, TypeVar, get_type_hints
 
-from fairq.model import options
+from fairq.model import option_tables
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,7 +27,7 @@ def lists_options(method: F) -> F:
 
 @cache
 def _listed(table: str) -> tuple[list[Parameter], list[str]]:
-    hints = get_type_hints(getattr(options, table), include_extras=True)
+    hints = get_type_hints(getattr(option_tables, table), include_extras=True)
     return [
         Parameter(name, Parameter.KEYWORD_ONLY, default=False if hint.__origin__ is bool else None,
                   annotation=hint.__origin__)

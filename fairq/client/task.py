@@ -17,7 +17,7 @@ from fairq.model.texts import moment_of
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from fairq.model.options import Seconds, TaskOptions
+    from fairq.model.option_tables import Seconds, TaskOptions
 
     P = TypeVar("P", default=Any)
 else:

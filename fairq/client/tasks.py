@@ -14,7 +14,7 @@ from fairq.wire.terms import WAIT_MS
 
 if TYPE_CHECKING:
     from fairq.client.verbs import Ask
-    from fairq.model.options import Seconds, TaskOptions
+    from fairq.model.option_tables import Seconds, TaskOptions
     from fairq.model.tasks import TaskState
 
 T = TypeVar("T")

@@ -30,11 +30,8 @@ from fairq.model.checks import (
 )
 from fairq.model.dead_letters import DeadLetter, DeadPage
 from fairq.model.events import MAX_EVENT_ID, Event, EventPage
+from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions, UnnamedTaskOptions
 from fairq.model.options import (
-    DeadLetterFilter,
-    Seconds,
-    TaskOptions,
-    UnnamedTaskOptions,
     full_ids,
     hash_payload,
     interval_ms,

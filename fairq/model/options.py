@@ -1,4 +1,4 @@
-"""What a caller may say of a task beside its payload: in seconds and datetimes here, in ms on the wire."""
+"""From options as callers give them, in seconds and datetimes, to those of the wire, in ms: checked and packed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import orjson
 from attrs import asdict
@@ -14,56 +14,10 @@ from attrs import asdict
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, check_tenant, full_id
 from fairq.model.dead_letters import DeadFilter
+from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions, UnnamedTaskOptions
 from fairq.model.purges import WaitingFilter
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import OPTIONS, NewTask
-
-Seconds = float | timedelta
-Moment = datetime | float
-
-
-class UnnamedTaskOptions(TypedDict, total=False):
-    """Options of a task but for its name; None is as good as absent."""
-
-    delay: Annotated[Seconds | None, "time until it may start, in seconds or as a timedelta (0)"]
-    start_at: Annotated[Moment | None, "or when it may start: an aware datetime, or seconds since the epoch (now)"]
-    expires_in: Annotated[
-        Seconds | None, "time after which it does not start any more, in seconds or as a timedelta (never)"
-    ]
-    expires_at: Annotated[Moment | None, "or when that is: an aware datetime, or seconds since the epoch (never)"]
-    expires_after_start: Annotated[
-        Seconds | None,
-        "or that time from its start (delay, start_at, fire); in seconds or a timedelta (never)",
-    ]
-    max_attempts: Annotated[
-        int | None, "how many attempts it has, until it is a dead letter; 0: no limit (as the queue is configured)"
-    ]
-    priority: Annotated[int | None, "0 (most urgent) to 99 among the tenant's own tasks (50)"]
-    dedupe_key: Annotated[str | None, "no second task while one with this key is waiting or running (none)"]
-    dedupe_payload: Annotated[bool, "the key is the payload's hash, whatever the order of its objects' keys (False)"]
-    dedupe_period: Annotated[
-        Seconds | None,
-        "how long the key is held in any case, in seconds or as a timedelta (until it has ended)",
-    ]
-    replace: Annotated[bool | None, "the waiting task that has the key is cancelled, and this one has the key (False)"]
-    result_ttl: Annotated[
-        Seconds | None, "how long what its handler returns is kept, in seconds or as a timedelta (not at all)"
-    ]
-    events: Annotated[bool, "what becomes of it is told in its tenant's feed, `Client.events` (False)"]
-    batch: Annotated[str | None, "the id of an open batch of this queue (none)"]
-    group: Annotated[str | None, "a name; groups of one tenant and priority take turns (that of its batch, if any)"]
-    group_weight: Annotated[
-        float | None, "its group's turns in proportion to other groups' of the tenant, 0.001 to 10000 (1)"
-    ]
-
-
-class TaskOptions(UnnamedTaskOptions, total=False):
-    """Options of `enqueue`."""
-
-    name: Annotated[
-        str | None,
-        "what kind of task it is, which its worker is told (none; of a schedule: its name)",
-    ]
 
 
 def to_ms(seconds: Seconds | None, field: str, max_ms: int = MAX_SPAN_MS) -> int:
@@ -163,16 +117,6 @@ def scheduled_options(options: UnnamedTaskOptions) -> dict[str, Any]:
             raise BadRequest(f"the tasks of a schedule have no {name}", field=name)
     asked = dict(zip(OPTIONS, pack_options(options), strict=True))
     return {name: asked[name] for name in SCHEDULED}
-
-
-class DeadLetterFilter(TypedDict, total=False):
-    """Which dead letters: those that all of these hold for; None is as good as absent."""
-
-    tenant: Annotated[str | None, "for operators: whose (all)"]
-    reason: Annotated[str | None, "exhausted, rejected, expired or lease_lost (any)"]
-    error: Annotated[str | None, "text that the error contains (any)"]
-    older_than: Annotated[Seconds | None, "how long they have been dead at least, in seconds or as a timedelta (0)"]
-    younger_than: Annotated[Seconds | None, "and at most, in seconds or as a timedelta (any time)"]
 
 
 def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fairq.client.tasks import EnqueuedTask
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, FairqError
 from fairq.model.checks import check_int, check_name, check_tenant, full_id
-from fairq.model.options import TaskOptions
+from fairq.model.option_tables import TaskOptions
 from fairq.model.queues import QueueSettings, check_settings
 from fairq.model.tasks import NewTask
 from fairq.testing.caller import MemoryCaller

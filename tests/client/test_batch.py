@@ -58,9 +58,8 @@ class Mill:
 
 async def waited_for(served: Served, count: int = 1) -> None:
     """Wait until the server has so many requests that wait for a batch of the queue."""
-    await wait_until(
-        lambda: "emails" in served.app.long_polls and len(served.app.long_polls["emails"]._watches) == count
-    )
+    polls = served.app.queues.long_polls
+    await wait_until(lambda: "emails" in polls and len(polls["emails"]._watches) == count)
 
 
 def counts(state: BatchState) -> tuple[int, int, int, int, int, int]:

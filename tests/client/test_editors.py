@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 import pytest
 
 import fairq
-from fairq.model.options import DeadLetterFilter, Moment, Seconds, TaskOptions, UnnamedTaskOptions
+from fairq.model.option_tables import DeadLetterFilter, Moment, Seconds, TaskOptions, UnnamedTaskOptions
 
 pytestmark = pytest.mark.deep("guides")
 

@@ -17,7 +17,8 @@ import fairq.sync
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, NoResult
-from fairq.model.options import TaskOptions, pack_options, to_ms
+from fairq.model.option_tables import TaskOptions
+from fairq.model.options import pack_options, to_ms
 from fairq.server.run import Served
 from tests.store.cases import case
 

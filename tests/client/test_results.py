@@ -68,7 +68,7 @@ async def through_proxy(served: Served) -> AsyncIterator[tuple[Proxy, fairq.Clie
 
 def waiting_at(served: Served) -> int:
     """Count the requests that wait for something in the queue."""
-    return len(served.app.long_polls["emails"]._watches) if "emails" in served.app.long_polls else 0
+    return len(served.app.queues.long_polls["emails"]._watches) if "emails" in served.app.queues.long_polls else 0
 
 
 VALUES: dict[str, Any] = {

@@ -79,7 +79,7 @@ async def test_one_that_comes_too_late_is_an_error(served: Served, spans: InMemo
 
     @app.task("q")
     async def handle(task: fairq.Task) -> None:
-        (lease,) = (lease for (_, _), lease in next(iter(served.app.owners.values())).account.held.items())
+        (lease,) = (lease for (_, _), lease in next(iter(served.app.leases.owners.values())).account.held.items())
         await served.app.store.hand_back("q", [(f"ada/{task.id}", lease, 0)], "reap")
         app.stop()
 

@@ -53,7 +53,7 @@ async def test_none_begins_while_the_worker_is_cut_off(server_store: str, is_bac
                 await holding(app, 3)
                 proxy.is_refusing = True
                 proxy.cut()
-                await wait_until(lambda: not app._working.driver.session.is_connected and bool(served.app.kept))
+                await wait_until(lambda: not app._working.driver.session.is_connected and bool(served.app.leases.kept))
                 assert not app._working.waiting
                 if not is_back_in_time:
                     await end_grace(served)

@@ -11,7 +11,7 @@ import pytest
 import fairq
 from fairq.cli.app import commands
 from fairq.cli.docs import FOLDER, ORDER, guides, summary
-from fairq.model.options import TaskOptions
+from fairq.model.option_tables import TaskOptions
 from fairq.model.tasks import OPTIONS
 from tests.docs import api
 from tests.docs.reader import Block, anchor_of, parts_of

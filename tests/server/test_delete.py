@@ -111,14 +111,20 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: st
             app = two.app
             assert "q" in app.ticker.due
             assert "q" in app.store.registry.known
-            assert "q" in app.dispatchers
-            assert "q" in app.long_polls
+            assert "q" in app.queues.dispatchers
+            assert "q" in app.queues.long_polls
             with pytest.raises(Refused, match="not_empty purge: queue q is not empty: 1 delayed"):
                 await operator.ask("delete_queue", queue="q")
             answer = await operator.ask("delete_queue", queue="q", purge=True)
             assert (answer["outcome"], answer["contents"]["delayed"]) == ("ok", 1)
             assert keys_of(client, "q") == set()
-            places = (app.ticker.due, app.store.registry.known, app.dispatchers, app.long_polls, one.app.ticker.due)
+            places = (
+                app.ticker.due,
+                app.store.registry.known,
+                app.queues.dispatchers,
+                app.queues.long_polls,
+                one.app.ticker.due,
+            )
             await wait_until(lambda: not any("q" in place for place in places))
             assert "q" not in app.recorder.counts.queues
             assert await operator.ask("delete_queue", queue="q") == {"outcome": "gone", "contents": {}}

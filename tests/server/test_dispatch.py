@@ -31,7 +31,7 @@ async def tick_never(self: Store, queue: str, limit: int = 0) -> Tick:
 
 async def all_claimed(served: Served) -> None:
     """Wait until the dispatcher has looked at what it was told, and claims nothing more."""
-    dispatcher = served.app.dispatchers["q"]
+    dispatcher = served.app.queues.dispatchers["q"]
     dispatcher.notify()
     await wait_until(lambda: not dispatcher._wake.is_set() and not dispatcher._is_claiming)
 
@@ -140,10 +140,10 @@ async def test_tasks_are_covered_once_and_only_by_a_claim_that_leaves_at_once(se
             await worker.attach("q", credit=3)
             await worker.quiet()
             await trio.sleep(MAX_PACE_S)
-            dispatcher = served.app.dispatchers["q"]
+            dispatcher = served.app.queues.dispatchers["q"]
             assert dispatcher.cover(2)
             assert not dispatcher.cover(2), "two of the three places are promised"
-            assert served.app.cover("another", 1) == "all", "no worker waits there"
+            assert served.app.queues.cover("another", 1) == "all", "no worker waits there"
             await all_claimed(served)
             dispatcher._next_claim_at = trio.current_time() + 60
             assert not dispatcher.cover(1), "it waits for its turn"
@@ -164,9 +164,9 @@ async def test_one_place_more_is_reserved_than_tasks_are_expected(
                 await trio.sleep(MAX_PACE_S)
                 await ada.enqueue("q", [f"{expected}-{n}" for n in range(expected)])
                 await worker.settle("q", "ack", *await worker.pushed(expected))
-                await wait_until(lambda: not served.app.may_have_work("q"))
+                await wait_until(lambda: not served.app.queues.may_have_work("q"))
             assert claims == [2, 4]
-            served.app.notify("q")  # of what others did
+            served.app.queues.notify("q")  # of what others did
             await wait_until(lambda: claims == [2, 4, 40])
 
 
@@ -218,7 +218,7 @@ async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
             await worker.attach("empty", "full", credit=1)
             await claimed.wait()
             await ada.enqueue("full", ["a"])
-            await wait_until(lambda: served.app.dispatchers["full"].may_have_work)
+            await wait_until(lambda: served.app.queues.dispatchers["full"].may_have_work)
             go_on.set()
             assert [task["id"] for task in await worker.pushed()] == ["a"]
 
@@ -246,7 +246,7 @@ async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_l
                 await worker.attach("q", credit=1)
                 await worker.pushed()
             await wait_until(
-                lambda: not (any(connection.queues for connection in served.app.connections) or served.app.kept)
+                lambda: not (any(connection.queues for connection in served.app.connections) or served.app.leases.kept)
             )
             (letter,) = (await operator.ask("dead", queue="q"))["dead"]
             assert (letter["id"], letter["reason"], letter["attempts"]) == ("ada/a", "lease_lost", 1)

@@ -37,7 +37,7 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
             await started.wait()
             nursery.start_soon(served.app.drain, 3600.0)
             await wait_until(lambda: served.app.is_draining)
-            await served.app.dispatchers["q"].stopped.wait()
+            await served.app.queues.dispatchers["q"].stopped.wait()
             finish.set()
             await wait_until(lambda: not served.app.connections)
             nursery.cancel_scope.cancel()
@@ -49,7 +49,7 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
 async def test_unfinished_tasks_are_released_and_their_attempt_does_not_count(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("app._GIVE_BACK_S", "net.connection.END_S"):  # it is the grace that ends it
+    for limit in ("app.GIVE_BACK_S", "leases.GIVE_BACK_S", "net.connection.END_S"):  # it is the grace that ends it
         monkeypatch.setattr(f"fairq.server.{limit}", 3600.0)
     with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
@@ -78,7 +78,7 @@ async def test_a_draining_server_pushes_nothing_more_and_takes_settlements_still
                 nursery.start_soon(served.app.drain, 3600.0)
                 assert (await worker.receive())["type"] == "drain"
                 assert await worker.settle("q", "ack", first) == ["ok"]
-                await served.app.dispatchers["q"].stopped.wait()
+                await served.app.queues.dispatchers["q"].stopped.wait()
                 assert await worker.settle("q", "ack", second) == ["ok"]
                 assert (await worker.closed())[0] == 1001
         assert not worker.pushes

@@ -30,7 +30,9 @@ async def finish(store: Store, *ids: str, name: str = "ada") -> None:
 async def waited_for(served: Served, *names: str) -> None:
     """Wait until requests wait for the feeds of these tenants, and no other."""
     wanted = {keys.EVENT + name for name in names}
-    await wait_until(lambda: "q" in served.app.long_polls and served.app.long_polls["q"]._watches.keys() == wanted)
+    await wait_until(
+        lambda: "q" in served.app.queues.long_polls and served.app.queues.long_polls["q"]._watches.keys() == wanted
+    )
 
 
 async def test_a_tenant_reads_its_own_feed_and_an_operator_says_whose(served: Served) -> None:
@@ -108,7 +110,7 @@ async def test_an_event_between_reading_and_waiting_is_not_missed(
         pages.append(page)
         if len(pages) == 1:
             await finish(store, "a")
-            watches = [*served.app.long_polls["q"]._watches[keys.EVENT + "ada"]]
+            watches = [*served.app.queues.long_polls["q"]._watches[keys.EVENT + "ada"]]
             await wait_until(lambda: all(watch.heard for watch in watches))
         return page
 
@@ -147,7 +149,7 @@ async def test_a_server_that_stops_says_so_to_those_who_wait(served: Served) -> 
             async def stop() -> None:
                 await waited_for(served, "ada")
                 served.app.is_draining = True
-                served.app.long_polls["q"].on_message("")
+                served.app.queues.long_polls["q"].on_message("")
 
             nursery.start_soon(stop)
             with pytest.raises(Refused) as caught:
@@ -158,13 +160,13 @@ async def test_a_server_that_stops_says_so_to_those_who_wait(served: Served) -> 
 async def test_queues_for_which_nobody_waits_any_more_are_forgotten(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.app._FORGET_S", 0.01)
+    monkeypatch.setattr("fairq.server.queues._FORGET_S", 0.01)
     with trio.fail_after(60):
         async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await worker.attach("kept", credit=1)
             for n in range(20):
                 await ada.ask("events", queue=f"q{n}", timeout_ms=1)
-            await wait_until(lambda: not served.app.long_polls)
+            await wait_until(lambda: not served.app.queues.long_polls)
             channels = [keys.ready_channel(name) for name in ("q0", "q19", "kept")]
 
             def one_is_heard() -> bool:
@@ -200,7 +202,7 @@ async def test_what_wakes_many_requests_of_a_client_has_few_of_them_read_at_once
         async with raw(served, tenant("ada")) as ada:
             for ref in range(60):
                 await ada.send("events", ref=ref, queue="q", timeout_ms=60_000)
-            await wait_until(lambda: len(served.app.long_polls["q"]._watches[keys.EVENT + "ada"]) == 60)
+            await wait_until(lambda: len(served.app.queues.long_polls["q"]._watches[keys.EVENT + "ada"]) == 60)
             await finish(served.app.store, "a")
             answers = [await ada.receive() for _ in range(60)]
     assert {len(answer["body"]["events"]) for answer in answers} == {1}

@@ -84,11 +84,11 @@ async def test_a_queue_with_an_idle_worker_at_any_server_stays(server_store: str
         async with running(server_store) as one, running(server_store) as two:
             async with raw(two, WORKER) as worker:
                 await worker.attach("q", credit=1)
-                await wait_until(lambda: one.app.count_slots("q") == 1)
+                await wait_until(lambda: one.app.queues.count_slots("q") == 1)
                 await empty_queue(one)
                 assert await forget_twice(one) == (1, [])
                 assert await listed(one) == ["q"]
-            await wait_until(lambda: one.app.count_slots("q") == 0)
+            await wait_until(lambda: one.app.queues.count_slots("q") == 0)
             assert await forget(one) == (0, ["q"])
             assert await listed(one) == await listed(two) == []
 
@@ -142,7 +142,7 @@ async def test_a_worker_that_comes_while_its_queue_is_removed_is_served_at_once(
             async def none(queues: Sequence[str]) -> dict[str, Takers]:
                 if queues:
                     await worker.attach("q", credit=1)
-                    await wait_until(lambda: not two.app.may_have_work("q"))  # it has looked, and waits
+                    await wait_until(lambda: not two.app.queues.may_have_work("q"))  # it has looked, and waits
                 return dict.fromkeys(queues, "none")
 
             assert await forget_once(one.app.store, 0, none) == NOTHING

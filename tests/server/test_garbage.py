@@ -67,7 +67,7 @@ async def test_a_connection_leaves_no_garbage_behind_when_it_ends(server_store: 
                 await worker.transport.close()
             elif ending == "strange":
                 worker.transport.socket.send(b"\xff" * 100)
-        await wait_until(lambda: not served.app.connections and not served.app.kept)
+        await wait_until(lambda: not served.app.connections and not served.app.leases.kept)
 
     with trio.fail_after(60):
         async with running(server_store, reconnect_grace=0.01) as served:

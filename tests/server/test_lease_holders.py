@@ -353,7 +353,7 @@ async def test_the_time_of_a_lease_is_that_of_the_library(served: Served) -> Non
     assert "local FIRST_MS, PER_MS = 1735689600000, 32 " in LUA.read_text()
     async with raw(served, WORKER) as worker:
         numbers = await holding(served, worker, "a", started=1)
-        now_ms = served.app.dispatchers["q"].store_now_ms
+        now_ms = served.app.queues.dispatchers["q"].store_now_ms
         assert abs(now_ms - leased_at_ms(numbers["a"])) < 60_000
 
 
@@ -410,7 +410,7 @@ async def test_lists_are_not_trusted_after_a_failure(served: Served, monkeypatch
         raise Unavailable("the store is away")
 
     monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.0)
-    registry = WorkerRegistry("x", served.app.store, served.app.nursery, served.app._give_back, served.app.questions)
+    registry = WorkerRegistry("x", served.app.store, served.app.nursery, served.app.questions)
     assert not registry.is_unsure
     with monkeypatch.context() as away:
         away.setattr(Store, "renew_workers", fail)

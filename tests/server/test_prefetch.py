@@ -30,7 +30,7 @@ async def take(worker: Raw, ada: Raw, *ids: str, queue: str = "q") -> list[dict[
 
 async def is_gone(served: Served) -> None:
     """Wait until the leases of the worker whose connection broke are given back."""
-    await wait_until(lambda: bool(served.app.kept))
+    await wait_until(lambda: bool(served.app.leases.kept))
     await end_grace(served)
 
 
@@ -90,7 +90,7 @@ async def test_what_was_brought_from_another_connection_had_begun(server_store: 
             async with raw(served, WORKER) as worker:
                 assert await worker.attach("q", credit=4, prefetch=3, leases=brought(*tasks)) == ["ok", "ok"]
                 await take(worker, ada, "c", "d")
-            await wait_until(lambda: len(served.app.kept) == 2)
+            await wait_until(lambda: len(served.app.leases.kept) == 2)
             await end_grace(served)
             assert await states(served, *"abcd") == {"a": "dead", "b": "dead", "c": "dead", "d": "ready"}
 

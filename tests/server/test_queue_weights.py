@@ -169,5 +169,5 @@ async def test_a_worker_may_serve_some_of_its_apps_queues(served: Served) -> Non
             await client.enqueue("a", 1)
             await client.enqueue("b", 1)
             await wait_until(lambda: bool(seen))
-            assert (served.app.count_workers("a"), served.app.count_workers("b")) == (0, 1)
+            assert (served.app.queues.count_workers("a"), served.app.queues.count_workers("b")) == (0, 1)
     assert seen == ["b"]

@@ -36,9 +36,9 @@ def brought(*tasks: dict[str, Any]) -> list[dict[str, Any]]:
 
 async def end_grace(served: Served) -> None:
     """Let the time be over for which leases of broken connections are kept."""
-    for connection in served.app.kept:
+    for connection in served.app.leases.kept:
         connection.is_over.set()
-    await wait_until(lambda: not served.app.kept)
+    await wait_until(lambda: not served.app.leases.kept)
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
@@ -46,7 +46,7 @@ async def test_a_worker_that_comes_back_in_time_goes_on_with_its_tasks(server_st
     with trio.fail_after(60):
         async with running(server_store, reconnect_grace=LONG) as one, running(server_store) as two:
             tasks = await broken(one, "a", "b")
-            assert len(one.app.kept) == 1
+            assert len(one.app.leases.kept) == 1
             async with raw(one if where.startswith("the same") else two, WORKER) as again:
                 assert await again.attach("q", credit=3, leases=brought(*tasks)) == ["ok", "ok"]
                 await end_grace(one)
@@ -54,8 +54,8 @@ async def test_a_worker_that_comes_back_in_time_goes_on_with_its_tasks(server_st
                 assert [(state.state, state.attempt) for state in states] == [("leased", 1)] * 2
                 await again.quiet()
                 assert await again.settle("q", "ack", *tasks) == ["ok", "ok"]
-            assert not one.app.owners
-            assert not two.app.owners
+            assert not one.app.leases.owners
+            assert not two.app.leases.owners
 
 
 async def test_leases_go_from_server_to_server_and_back(server_store: str) -> None:
@@ -85,7 +85,7 @@ async def test_a_settlement_is_repeated_after_a_break(server_store: str, action:
             async with raw(served, WORKER) as again:
                 await again.attach("q", credit=0, name="mill")
                 assert await again.settle("q", action, task) == ["ok"]
-            assert not any(connection.account.held for connection in served.app.kept)
+            assert not any(connection.account.held for connection in served.app.leases.kept)
 
 
 async def test_what_is_not_brought_along_in_time_goes_to_another_worker(served: Served) -> None:
@@ -105,31 +105,33 @@ async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_br
 ) -> None:
     with trio.fail_after(60):
         async with running(server_store, reconnect_grace=0.05) as served:
-            served.app.returns.take(served.app.returns.per_second * LONG, trio.current_time())  # so many broke before
+            served.app.leases.returns.take(
+                served.app.leases.returns.per_second * LONG, trio.current_time()
+            )  # so many broke before
             await broken(served, "a")
             await trio.sleep(0.2)
-            assert served.app.kept, "well beyond the grace"
+            assert served.app.leases.kept, "well beyond the grace"
             await end_grace(served)
-            monkeypatch.setattr("fairq.server.app.MAX_GRACE_S", 0.1)
+            monkeypatch.setattr("fairq.server.leases.MAX_GRACE_S", 0.1)
             await broken(served, "b")
-            await wait_until(lambda: not served.app.kept)
+            await wait_until(lambda: not served.app.leases.kept)
 
 
 async def test_tenants_that_break_off_do_not_prolong_the_grace_of_workers(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.app.RETURNS_PER_S", 1 / LONG)
+    monkeypatch.setattr("fairq.server.leases.RETURNS_PER_S", 1 / LONG)
     with trio.fail_after(60):
         async with running(server_store, reconnect_grace=0.05) as served:
             for _ in range(5):
                 async with raw(served, tenant("eve")) as eve:
                     await eve.ask("tasks", queue="q", ids=["a"])
             await wait_until(lambda: not served.app.connections)
-            assert served.app.returns.is_whole(trio.current_time())
+            assert served.app.leases.returns.is_whole(trio.current_time())
             async with raw(served, WORKER) as worker:
                 await worker.attach("q", credit=1)
             await wait_until(lambda: not served.app.connections)
-            assert not served.app.returns.is_whole(trio.current_time()), "a worker may be back"
+            assert not served.app.leases.returns.is_whole(trio.current_time()), "a worker may be back"
 
 
 async def test_a_killed_worker_does_not_wait_for_the_ends_of_tenants(served: Served) -> None:
@@ -183,7 +185,7 @@ async def test_a_server_that_stops_keeps_nothing_for_those_who_broke_off(server_
             await broken(served, "a")
             await served.app.drain(LONG)
             (state,) = await served.app.store.tasks("q", ["ada/a"])
-            assert (state.state, served.app.kept) == ("ready", set())
+            assert (state.state, served.app.leases.kept) == ("ready", set())
 
 
 async def test_a_handler_goes_on_over_a_proxy_that_restarts(server_store: str) -> None:

@@ -55,22 +55,22 @@ async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: py
             await operator.ask("configure", queue="q", settings={"reserve": 20})
             async with raw(one, WORKER) as worker:
                 await worker.attach("q", "r", credit=7)
-                await wait_until(lambda: two.app.count_slots("q") == 7)
+                await wait_until(lambda: two.app.queues.count_slots("q") == 7)
                 assert (await slots_told(operator))[:2] == (7, 2)
                 async with raw(two, WORKER) as another:
                     await another.attach("q", credit=4, name="another")
-                    await wait_until(lambda: one.app.count_slots("q") == 11)
+                    await wait_until(lambda: one.app.queues.count_slots("q") == 11)
                     async with running(server_store) as three:
                         async with raw(three, WORKER) as third:
                             await third.attach("q", credit=1, name="third")
-                            await wait_until(lambda: three.app.count_slots("q") == 12)
-                            await wait_until(lambda: one.app.count_slots("q") == 12)
-                        await wait_until(lambda: one.app.count_slots("q") == 11)
-            await wait_until(lambda: two.app.count_slots("q") == 0)
+                            await wait_until(lambda: three.app.queues.count_slots("q") == 12)
+                            await wait_until(lambda: one.app.queues.count_slots("q") == 12)
+                        await wait_until(lambda: one.app.queues.count_slots("q") == 11)
+            await wait_until(lambda: two.app.queues.count_slots("q") == 0)
 
 
 async def test_a_server_that_is_not_heard_of_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.app.worker_registry.on_announcement('{"server": "other", "slots": {"q": [5, 2.5]}}')
-    assert served.app.count_slots("q") == 5
+    assert served.app.queues.count_slots("q") == 5
     monkeypatch.setattr(worker_registry, "_FORGET_S", 0.0)
-    assert served.app.count_slots("q") == 0
+    assert served.app.queues.count_slots("q") == 0

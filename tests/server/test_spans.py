@@ -136,7 +136,7 @@ async def test_a_push_lasts_until_the_socket_has_taken_it(traced: Traced, monkey
             for n in range(24):
                 await ada.ask("enqueue", queue="q", tasks=[{"id": f"t{n}", "payload": "x" * 900_000, "trace": GIVEN}])
             await worker.attach("q", credit=24)
-            await wait_until(lambda: len(traced.served.app.owners) == 24)
+            await wait_until(lambda: len(traced.served.app.leases.owners) == 24)
             began = len(named(traced.spans, "push q"))
             assert began < 24, "some wait for the socket"
             assert len(await worker.pushed(24)) == 24
@@ -161,15 +161,15 @@ async def test_a_push_to_a_connection_that_ends_first_is_an_error(
             await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))
             async with raw(traced.served, token) as worker:
                 await worker.attach("q", credit=24)
-                await wait_until(lambda: len(app.owners) == 24)
-                (owner,) = set(app.owners.values())
+                await wait_until(lambda: len(app.leases.owners) == 24)
+                (owner,) = set(app.leases.owners.values())
                 if end == "revoked":
                     await operator.ask("revoke_token", id=id)
                     await wait_until(lambda: owner.closing is not None)
                 else:
                     worker.transport.socket.shutdown(socket.SHUT_RDWR)
             pushes = await traced.ended("push q", 24)
-            assert not app.owners
+            assert not app.leases.owners
     assert "the connection ended first" in {span.status.description for span in pushes}
 
 
@@ -196,7 +196,7 @@ async def test_a_server_that_is_not_told_to_makes_no_spans(served: Served) -> No
             await ada.enqueue("q", ["a"], trace=GIVEN)
             await worker.attach("q")
             await worker.pushed(1)
-            (owner,) = set(served.app.owners.values())
+            (owner,) = set(served.app.leases.owners.values())
             assert owner._pushes == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from fairq.server import app as module
+from fairq.server import queues as module
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
@@ -20,11 +20,11 @@ async def test_a_tenant_has_few_queues_listened_to_that_do_not_exist(
     monkeypatch.setattr(module, "MAX_UNMADE", 3)
     with trio.fail_after(20):
         async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob, trio.open_nursery() as nursery:
-            before = len(served.app._channels)
+            before = len(served.app.queues._channels)
             for n in range(8):
                 await ada.ask("events", queue=f"none{n}", timeout_ms=1)
                 await ada.ask("wait_tasks", queue=f"never{n}", ids=["t"], timeout_ms=1)
-            assert len(served.app._channels) == before + 3
+            assert len(served.app.queues._channels) == before + 3
             heard: list[int] = []
 
             async def wait() -> None:

@@ -40,13 +40,13 @@ async def finish(served: Served, count: int, result: bytes = b"1") -> list[str]:
 async def waited_for(served: Served, *ids: str) -> None:
     """Wait until requests wait for the ends of exactly these tasks."""
     wanted = {keys.END + full_id("ada", id) for id in ids}
-    polls = served.app.long_polls
+    polls = served.app.queues.long_polls
     await wait_until(lambda: (polls["q"]._watches.keys() if "q" in polls else set()) == wanted)
 
 
 def listens(served: Served, id: str) -> bool:
     """Tell whether the request that waits for the end of a task has read all that it has heard of."""
-    (watch,) = served.app.long_polls["q"]._watches[keys.END + full_id("ada", id)]
+    (watch,) = served.app.queues.long_polls["q"]._watches[keys.END + full_id("ada", id)]
     return not watch.heard and watch._woken.statistics().tasks_waiting == 1
 
 
@@ -98,7 +98,7 @@ async def test_an_end_during_the_first_read_is_not_missed(served: Served, monkey
     async def late(self: Store, queue: str, ids: Sequence[str]) -> list[TaskState]:
         states = await tasks(self, queue, ids)
         if len(ids) == 2:
-            watches = served.app.long_polls["q"]._watches
+            watches = served.app.queues.long_polls["q"]._watches
             (id,) = await finish(served, 1)
             (watch,) = watches[keys.END + full_id("ada", id)]
             await wait_until(lambda: bool(watch.heard))

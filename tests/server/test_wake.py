@@ -48,7 +48,7 @@ class Several:
 
     async def all_asleep(self) -> None:
         """Wait until the servers have found that there is nothing more."""
-        dispatchers = [server.app.dispatchers["q"] for server in self.servers]
+        dispatchers = [server.app.queues.dispatchers["q"] for server in self.servers]
         await wait_until(lambda: not any(each.may_have_work or each._is_claiming for each in dispatchers))
 
 
@@ -81,7 +81,7 @@ def wakes(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_task_wakes_one_of_the_servers_that_have_workers(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.app.LATER_MS", 3_600_000)
+    monkeypatch.setattr("fairq.server.queues.LATER_MS", 3_600_000)
     async with several(server_store) as each:
         claims = Counter[str]()
         claim = Store.claim
@@ -101,7 +101,7 @@ async def test_a_task_wakes_one_of_the_servers_that_have_workers(
 
 
 async def test_a_server_without_room_passes_the_word_on(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairq.server.app.LATER_MS", 3_600_000)
+    monkeypatch.setattr("fairq.server.queues.LATER_MS", 3_600_000)
     async with several(server_store) as each:
         await each.ada.enqueue("q", ["fills", "up"])
         full, _ = await each.pushed()
@@ -114,7 +114,7 @@ async def test_a_server_without_room_passes_the_word_on(server_store: str, monke
 async def test_a_server_whose_claim_was_full_passes_the_word_on(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.app.LATER_MS", 3_600_000)
+    monkeypatch.setattr("fairq.server.queues.LATER_MS", 3_600_000)
     async with several(server_store) as each:
         wakes(each.servers[0].app.name, monkeypatch)
         await each.ada.enqueue("q", ["a", "b", "c"])
@@ -135,9 +135,9 @@ async def test_what_a_server_was_woken_for_in_vain_others_find(
 async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str) -> None:
     async with several(server_store) as each:
         assert each.near.app.worker_registry.one_elsewhere("q", 1) in {server.app.name for server in each.servers}
-        assert each.near.app.cover("q", 1).startswith("wake ")
-        assert each.near.app.cover("q", 3) == "all"
-        assert each.near.app.cover("another", 1) == "all"
+        assert each.near.app.queues.cover("q", 1).startswith("wake ")
+        assert each.near.app.queues.cover("q", 3) == "all"
+        assert each.near.app.queues.cover("another", 1) == "all"
 
 
 @pytest.mark.parametrize("goes", ["to another queue", "with its worker"])
@@ -163,11 +163,11 @@ async def test_tasks_whose_room_has_gone_are_told_to_the_others(server_store: st
             await far.quiet()
             await trio.sleep(MAX_PACE_S)
 
-            (worker,) = one.app.dispatchers["b"].capacity.workers
+            (worker,) = one.app.queues.dispatchers["b"].capacity.workers
             covered: list[str] = []
 
             async def put(queue: str) -> None:
-                covered.append(one.app.cover(queue, 1))
+                covered.append(one.app.queues.cover(queue, 1))
                 if goes == "with its worker":
                     worker.account.credit = 0  # as of one that drains, or has gone
                 await one.app.store.enqueue(queue, "ada", [NewTask("ada/new", b"1")], notify=covered[-1])

@@ -74,7 +74,7 @@ class Metrics:
         nodes: list[Node] = []
         if not found.troubles:
             names = [name for name in await store.queues() if only is None or name in only]
-            names.sort(key=lambda name: (name not in self.app.dispatchers, name))
+            names.sort(key=lambda name: (name not in self.app.queues.dispatchers, name))
             nodes = await read_nodes(store.connection.nodes())
         queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
         tenants = [await read_tenants(store, name) for name in names[:TENANT_QUEUES]]
@@ -171,7 +171,7 @@ class _Now:
             for name, total in totals.items():
                 total.add_metric([queue.name], queue.counts[_TOTALS[name]])
             oldest.add_metric([queue.name], queue.oldest_s)
-            slots.add_metric([queue.name], self.app.count_slots(queue.name))
+            slots.add_metric([queue.name], self.app.queues.count_slots(queue.name))
             paused.add_metric([queue.name], bool(int(queue.counts["blocked"]) & PAUSED))
         return [tasks, *totals.values(), oldest, slots, paused]
 
@@ -180,8 +180,8 @@ class _Now:
         started = CounterMetricFamily("fairq_tasks_dispatched", "attempts that this server began", labels=["queue"])
         retried = CounterMetricFamily("fairq_tasks_retried", "of these, those not a task's first", labels=["queue"])
         for queue in self.queues:
-            workers.add_metric([queue.name], self.app.count_workers(queue.name))
-            if dispatcher := self.app.dispatchers.get(queue.name):
+            workers.add_metric([queue.name], self.app.queues.count_workers(queue.name))
+            if dispatcher := self.app.queues.dispatchers.get(queue.name):
                 started.add_metric([queue.name], dispatcher.wait_times.starts)
                 retried.add_metric([queue.name], dispatcher.wait_times.retries)
         return [workers, started, retried]

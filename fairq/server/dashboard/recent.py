@@ -135,7 +135,7 @@ class Recent:
     async def _sample(self, queue: str, watched: Watched) -> None:
         watched.total, names = await some_tenants(self.app.store, queue, MAX_TENANTS)
         if watched.total > MAX_TENANTS:  # those that this server served last come first
-            dispatcher = self.app.dispatchers.get(queue)
+            dispatcher = self.app.queues.dispatchers.get(queue)
             served = dispatcher.wait_times.tenants[::-1] if dispatcher else []
             names = list(dict.fromkeys([*served, *names]))[:MAX_TENANTS]
         tenants = await self.app.store.tenants(queue, names) if names else []

@@ -48,7 +48,7 @@ async def choose_queue(view: View) -> tuple[dict[str, Any] | None, Sequence[str]
 
 
 def _waits(view: View, queue: str, tenant: str) -> dict[str, Any]:
-    dispatcher = view.app.dispatchers.get(queue)
+    dispatcher = view.app.queues.dispatchers.get(queue)
     found = dispatcher.wait_times.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
     whole = [sum(parts.values()) for parts in found]
     return {

@@ -19,7 +19,8 @@ from attrs import evolve, fields
 
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import DERIVED, MAX_BATCH, MAX_PAYLOAD_BYTES, check_flag, check_task_id, check_tenant, full_id
-from fairq.model.options import TaskOptions, hash_payload, pack_options, to_ms
+from fairq.model.option_tables import TaskOptions
+from fairq.model.options import hash_payload, pack_options, to_ms
 from fairq.model.tasks import MAX_LINKS, OPTIONS, NewTask, Settlement
 from fairq.wire import messages as wire
 from fairq.wire import terms

@@ -15,7 +15,7 @@ from fairq.model.checks import MAX_BATCH, TASK_ID_PATTERN
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
 from fairq.model.operating import HeldLimits
-from fairq.model.options import TaskOptions
+from fairq.model.option_tables import TaskOptions
 from fairq.model.purges import Purge
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import NewTask, Outcome, Settlement, TaskState, WaitingTask

@@ -93,7 +93,7 @@ class HttpWorker(HttpConnection):
 
     async def _return(self, queue: str, leases: Sequence[Lease]) -> None:
         await give_back(self.app.store, queue, [(each.id, each.lease, 0) for each in leases], "release")
-        self.app.notify(queue)
+        self.app.queues.notify(queue)
 
     def leave(self) -> None:
         """End the connection; claims that wait are answered."""
@@ -105,7 +105,7 @@ class HttpWorker(HttpConnection):
         self.account.handed = len(self._handed)
         waiting = sum(claim.wanted for claim in self._claims)
         self.account.credit = min(terms.MAX_CREDIT, waiting) + self.account.handed
-        self.app.credit_changed(self)
+        self.app.queues.credit_changed(self)
 
     def _hold(self, leases: Mapping[Place, int]) -> None:
         """Count leases from now on, until their time is over."""
@@ -153,7 +153,7 @@ class HttpWorker(HttpConnection):
             return
 
         async def look(scope: trio.CancelScope) -> None:
-            await self.app.dispatchers[queue].is_empty()
+            await self.app.queues.dispatchers[queue].is_empty()
             scope.cancel()
 
         async with trio.open_nursery() as nursery:

@@ -84,8 +84,8 @@ class WorkerRegistry:
     server: str
     store: Store
     nursery: trio.Nursery
-    give_back: Callable[[Connection, Action], Awaitable[None]]
     questions: Questions
+    give_back: Callable[[Connection, Action], Awaitable[None]] = field(init=False)
     drained: Callable[[str], None] = field(default=lambda _: None, init=False)  # is told the name of workers to drain
     _changed: trio.Event = field(factory=trio.Event, init=False)
     _failed_at: float = field(default=float("-inf"), init=False)  # when a list could not be written or kept

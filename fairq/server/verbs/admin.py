@@ -28,7 +28,7 @@ _REPAIR_S = 1.0  # how long one request repairs
 async def queues(app: App, connection: Connection, request: wire.Queues) -> Body:
     """List all queues, or one, also those with workers here that never had a task."""
     rows = []
-    served = {queue for queue, dispatcher in app.dispatchers.items() if dispatcher.capacity.workers}
+    served = {queue for queue, dispatcher in app.queues.dispatchers.items() if dispatcher.capacity.workers}
     made = await app.store.registry.read()
     named = served.union(made)
     if request.queue is not None:
@@ -37,13 +37,13 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
         if connection.identity.queues is not None and queue not in connection.identity.queues:
             continue
         state = evolve(await app.store.queue(queue), **(made[queue]._asdict() if queue in made else {}))
-        slots = app.count_slots(queue)
+        slots = app.queues.count_slots(queue)
         kept, idle = kept_slots(slots, state.settings.reserve), max(0, slots - state.leased)
         counts: Body = {"version": settings_version(state.settings)}
-        counts |= {"workers": app.count_workers(queue), "slots": slots, "kept": kept, "idle": idle}
+        counts |= {"workers": app.queues.count_workers(queue), "slots": slots, "kept": kept, "idle": idle}
         rows.append({**asdict(state), **counts})
     waiting = [row["queue"] for row in rows if row["ready"] or row["pending"] or row["delayed"]]
-    takers = {queue: "some" for queue in waiting if app.is_taken_here(queue)}
+    takers = {queue: "some" for queue in waiting if app.queues.is_taken_here(queue)}
     takers |= await app.takers([queue for queue in waiting if queue not in takers])
     return {"queues": [{**row, "takers": takers.get(row["queue"], "")} for row in rows]}
 
@@ -54,7 +54,7 @@ async def configure(app: App, connection: Connection, request: wire.Configure) -
     queue = connection.identity.check_queue(request.queue)
     previous = await app.store.configure(queue, changes, check_version(request.if_version))
     app.ticker.tick_within(queue, 0)  # a tick applies a changed reserve to all tenants
-    app.notify(queue)
+    app.queues.notify(queue)
     return {"previous": {name: getattr(previous, name) for name in changes}}
 
 
@@ -173,7 +173,7 @@ async def resume(app: App, connection: Connection, request: wire.Resume) -> Body
     """Undo `pause`."""
     queue, tenant = _target(connection, request)
     previous = await app.store.resume(queue, tenant)
-    app.notify(queue)
+    app.queues.notify(queue)
     return {"previous": previous}
 
 
@@ -184,7 +184,7 @@ async def repair(app: App, connection: Connection, request: wire.Repair) -> Body
         check_int(request.number, "number", 0, MAX_TIME_MS)
     done = await app.store.repair(queue, request.number, seconds=_REPAIR_S)
     if done.outcome == "done":
-        app.notify(queue)
+        app.queues.notify(queue)
     return asdict(done)
 
 

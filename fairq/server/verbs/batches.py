@@ -65,7 +65,7 @@ async def close_batch(app: App, connection: Connection, request: wire.CloseBatch
     queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
     with _named(request.id):
         previous = await app.store.close_batch(queue, id)
-    app.notify(queue)
+    app.queues.notify(queue)
     return {"previous": previous}
 
 

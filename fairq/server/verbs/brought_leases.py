@@ -17,7 +17,8 @@ import structlog
 from fairq.errors import RETRYABLE, FairqError
 from fairq.model.tasks import Taken
 from fairq.scopes import run_all
-from fairq.server.app import App, Brought
+from fairq.server.app import App
+from fairq.server.leases import Brought
 from fairq.wire.frames import HeldLease
 
 log = structlog.get_logger("fairq.server")
@@ -59,7 +60,7 @@ def _kept(app: App, leases: Sequence[HeldLease]) -> list[Taken]:
         last[each.id] = max(each.lease, last.get(each.id, 0))
     told = []
     for each in leases:
-        number, taken = app.known_lease((each.queue, each.id))
+        number, taken = app.leases.known((each.queue, each.id))
         is_kept = each.lease == last[each.id] >= number  # the store's numbers grow
         times = taken if each.lease == number else 0
         told.append(Taken("ok", times, 0) if is_kept else Taken("stale", 0, 0))

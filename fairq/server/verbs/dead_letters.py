@@ -48,7 +48,7 @@ async def replay(app: App, connection: Connection, request: wire.Replay) -> Body
     """Give dead letters a fresh set of attempts."""
     queue = connection.identity.check_queue(request.queue)
     outcomes = await app.store.replay(queue, full_ids(connection, request.ids))
-    app.notify(queue)
+    app.queues.notify(queue)
     return {"outcomes": outcomes}
 
 

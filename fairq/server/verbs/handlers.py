@@ -30,7 +30,7 @@ def _may_hold(app: App, connection: Connection, lease: frames.HeldLease) -> bool
     place = check_name(lease.queue, "leases"), lease.id
     if connection.keeps_leases:
         return connection.account.has(place, lease.lease)
-    return lease.queue in connection.queues and not app.is_of_another(connection, place, lease.lease)
+    return lease.queue in connection.queues and not app.leases.is_of_another(connection, place, lease.lease)
 
 
 def _named(origin: str, task: NewTask) -> NewTask:
@@ -100,7 +100,7 @@ async def enqueue_links(
         each
         for each in named
         if any(link.queue != queue for link in each.links)
-        and not app.is_of_another(connection, (queue, each.id), each.lease)  # it is stale
+        and not app.leases.is_of_another(connection, (queue, each.id), each.lease)  # it is stale
     ]
     jobs = []
     if leaving:

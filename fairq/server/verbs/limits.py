@@ -19,7 +19,7 @@ async def set_limits(app: App, connection: Connection, request: wire.SetLimits) 
     changes, if_version = check_limits(request.limits, tenant), check_version(request.if_version)
     previous = await app.store.set_limits(queue, tenant, changes, if_version)
     app.ticker.tick_within(queue, 0)  # a higher rate admits parked tenants
-    app.notify(queue)
+    app.queues.notify(queue)
     return {"previous": asdict(previous)}
 
 
@@ -56,7 +56,7 @@ async def set_opening_hours(app: App, connection: Connection, request: wire.SetO
     previous = await app.store.set_opening_hours(queue, hours, if_version)
     if hours.text:
         app.ticker.tick_within(queue, hours.changes_at_ms - now_ms)
-    app.notify(queue)
+    app.queues.notify(queue)
     return {
         "previous": previous,
         "opening_hours": hours.text,

@@ -19,7 +19,7 @@ from fairq.wire.calls import REFUSED
 def covered(app: App, queue: str, tasks: Sequence[NewTask]) -> str:
     """Have a claim follow tasks that are enqueued at once; returns which servers the store notifies."""
     # A claim sent directly behind the tasks shares their turn of the store, and its fsync.
-    return app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
+    return app.queues.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
 
 
 def watch(app: App, queue: str, tasks: Iterable[NewTask]) -> None:

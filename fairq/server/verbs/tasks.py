@@ -93,7 +93,7 @@ async def reschedule(app: App, connection: Connection, request: wire.Reschedule)
     outcomes = await app.store.reschedule(queue, ids, delay_ms=delay_ms, start_at_ms=start_at_ms)
     if "ok" in outcomes:
         app.ticker.tick_within(queue, delay_ms)
-        app.notify(queue)
+        app.queues.notify(queue)
     return {"outcomes": outcomes}
 
 

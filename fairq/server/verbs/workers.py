@@ -50,8 +50,8 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
     if connection.session.state is not State.OPEN:
         raise BadRequest("this connection is already attached", field="type")
     if weights:
-        connection.account.slots = Slots(weights, app.may_have_work, trio.current_time)
-    app.move_leases(brought, connection)
+        connection.account.slots = Slots(weights, app.queues.may_have_work, trio.current_time)
+    app.leases.move(brought, connection)
     connection.name, connection.queues = request.worker, queues
     connection.order, connection.number = order, number
     connection.session.state, connection.account.prefetch = State.ATTACHED, request.prefetch
@@ -63,7 +63,7 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
 async def credit(app: App, connection: Connection, request: wire.Credit) -> Body:
     """Change how many tasks the worker may hold."""
     connection.account.set_credit(check_int(request.credit, "credit", 0, MAX_CREDIT))
-    app.credit_changed(connection)
+    app.queues.credit_changed(connection)
     return {}
 
 
@@ -83,7 +83,7 @@ def _is_its_own(app: App, connection: Connection, queue: str, settlement: Settle
         return True
     if settlement.action == "extend" and connection.keeps_leases:
         return False
-    return not app.is_of_another(connection, place, settlement.lease)
+    return not app.leases.is_of_another(connection, place, settlement.lease)
 
 
 async def _settle(app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]) -> Body:
@@ -108,7 +108,7 @@ async def _settle_own(
     for place in ended:
         connection.account.drop(place)
     if ended:
-        app.credit_changed(connection)
+        app.queues.credit_changed(connection)
     try:
         outcomes = await app.store.settle(queue, settlements)
     except BaseException:  # also if the connection ends meanwhile: then they are given back
@@ -126,9 +126,9 @@ async def _settle_own(
             app.ticker.tick_within(queue, settlement.delay_ms or 0)
         if settlement.action != "extend":
             if place not in ended:
-                app.forget_lease(place, settlement.lease)
+                app.leases.forget(place, settlement.lease)
         elif outcome in ("gone", "stale"):
-            app.drop_lease(connection, place, settlement.lease)
+            app.leases.drop(connection, place, settlement.lease)
         else:
             connection.account.renewed(place, settlement.lease, now)
     return outcomes
@@ -179,7 +179,7 @@ async def idle(app: App, connection: Connection, request: wire.Idle) -> Body:
     async def look_into(queue: str) -> None:
         async with app.idle_ticks:  # else one worker of 100 queues fills everybody's line to the store
             await app.store.tick(queue)
-        empty.append(await app.dispatchers[queue].is_empty())
+        empty.append(await app.queues.dispatchers[queue].is_empty())
 
     await run_all(*(partial(look_into, queue) for queue in connection.queues))
     return {"is_idle": all(empty)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairq.model.options import TaskOptions
+from fairq.model.option_tables import TaskOptions
 from fairq.server.http import bounds
 from fairq.server.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
 from fairq.server.http.problems import STATUS

@@ -51,7 +51,7 @@ async def test_a_claim_waits_for_tasks_and_is_empty_without(served: Served) -> N
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
-                await wait_until(lambda: served.app.count_slots("q") == 5 + 10)
+                await wait_until(lambda: served.app.queues.count_slots("q") == 5 + 10)
                 check(await ada.post(TASKS, json={"payload": "late"}), 201)
             assert [task["payload"] for task in got] == ["late"]
 
@@ -320,8 +320,8 @@ async def test_a_claim_whose_client_has_gone_takes_nothing(served: Served) -> No
         async with plain(served) as stream:
             kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
             await stream.send_all(head("POST", CLAIMS, WORKER, **kind) + body)
-            await wait_until(lambda: served.app.count_slots("q") == 5)
-        await wait_until(lambda: served.app.count_slots("q") == 0)
+            await wait_until(lambda: served.app.queues.count_slots("q") == 5)
+        await wait_until(lambda: served.app.queues.count_slots("q") == 0)
         check(await ada.post(TASKS, json={"payload": 1}), 201)
         with trio.fail_after(60):
             (task,) = await claim(worker)
@@ -384,7 +384,7 @@ async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served) -> N
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
-                await wait_until(lambda: served.app.count_slots("q") == 1)
+                await wait_until(lambda: served.app.queues.count_slots("q") == 1)
                 (row,) = (await operator.ask("workers"))["workers"]
                 assert (row["worker"], row["queues"], row["credit"]) == ("mill", ["q"], 1)
                 assert await operator.ask("drain_worker", worker="mill")

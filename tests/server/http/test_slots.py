@@ -44,22 +44,22 @@ async def test_a_slot_in_which_a_task_runs_is_one_and_reserve_counts_it(served: 
             await operator.ask("configure", queue="q", settings={"reserve": 20})
             for _ in range(5):
                 nursery.start_soon(claim)
-            await wait_until(lambda: served.app.count_slots("q") == 5)
+            await wait_until(lambda: served.app.queues.count_slots("q") == 5)
             for n in range(4):  # one by one, so that fewer claims wait each time
                 check(await ada.post(TASKS, json={"payload": n}), 201)
                 await wait_until(lambda n=n: len(held) == n + 1)  # type: ignore[misc]
-            assert served.app.count_slots("q") == 5
+            assert served.app.queues.count_slots("q") == 5
             (listed,) = (await operator.ask("workers"))["workers"]
             assert (listed["credit"], listed["held"]) == (5, 4)
             ended = [{"action": "ack", "id": task["id"], "lease": task["lease"]} for task in held]
             check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ended}))
-            assert served.app.count_slots("q") == 1
+            assert served.app.queues.count_slots("q") == 1
             nursery.cancel_scope.cancel()
 
 
 def worker_with_lease() -> HttpWorker:
     """A worker over HTTP that holds a lease of 100 s."""
-    app: Any = SimpleNamespace(settings=Settings(), credit_changed=lambda _: None)
+    app: Any = SimpleNamespace(settings=Settings(), queues=SimpleNamespace(credit_changed=lambda _: None))
     worker = make_connection(app, Identity(Role.WORKER), "test", None, HttpWorker)
     assert isinstance(worker, HttpWorker)
     worker.app = app

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from fairq.model.options import TaskOptions
+from fairq.model.option_tables import TaskOptions
 from fairq.model.tasks import OPTIONS
 from fairq.server.http.fields import make_task
 from fairq.server.run import Served

@@ -38,7 +38,7 @@ async def made(served: Served, role: Role, operator: Raw) -> AsyncIterator[tuple
 def waits(served: Served) -> int:
     """How many requests wait over HTTP."""
     assert served.http is not None
-    return sum(len(each._waits) for each in served.app.connections) + served.app.count_slots("q")
+    return sum(len(each._waits) for each in served.app.connections) + served.app.queues.count_slots("q")
 
 
 @pytest.mark.parametrize("role", [Role.TENANT, Role.WORKER])

@@ -1,0 +1,66 @@
+"""What a caller may say of a task beside its payload, and of dead letters: type and meaning of each option.
+
+Nothing is imported here that takes long: the SDK reads the tables to list the options of its methods.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, TypedDict
+
+Seconds = float | timedelta
+Moment = datetime | float
+
+
+class UnnamedTaskOptions(TypedDict, total=False):
+    """Options of a task but for its name; None is as good as absent."""
+
+    delay: Annotated[Seconds | None, "time until it may start, in seconds or as a timedelta (0)"]
+    start_at: Annotated[Moment | None, "or when it may start: an aware datetime, or seconds since the epoch (now)"]
+    expires_in: Annotated[
+        Seconds | None, "time after which it does not start any more, in seconds or as a timedelta (never)"
+    ]
+    expires_at: Annotated[Moment | None, "or when that is: an aware datetime, or seconds since the epoch (never)"]
+    expires_after_start: Annotated[
+        Seconds | None,
+        "or that time from its start (delay, start_at, fire); in seconds or a timedelta (never)",
+    ]
+    max_attempts: Annotated[
+        int | None, "how many attempts it has, until it is a dead letter; 0: no limit (as the queue is configured)"
+    ]
+    priority: Annotated[int | None, "0 (most urgent) to 99 among the tenant's own tasks (50)"]
+    dedupe_key: Annotated[str | None, "no second task while one with this key is waiting or running (none)"]
+    dedupe_payload: Annotated[bool, "the key is the payload's hash, whatever the order of its objects' keys (False)"]
+    dedupe_period: Annotated[
+        Seconds | None,
+        "how long the key is held in any case, in seconds or as a timedelta (until it has ended)",
+    ]
+    replace: Annotated[bool | None, "the waiting task that has the key is cancelled, and this one has the key (False)"]
+    result_ttl: Annotated[
+        Seconds | None, "how long what its handler returns is kept, in seconds or as a timedelta (not at all)"
+    ]
+    events: Annotated[bool, "what becomes of it is told in its tenant's feed, `Client.events` (False)"]
+    batch: Annotated[str | None, "the id of an open batch of this queue (none)"]
+    group: Annotated[str | None, "a name; groups of one tenant and priority take turns (that of its batch, if any)"]
+    group_weight: Annotated[
+        float | None, "its group's turns in proportion to other groups' of the tenant, 0.001 to 10000 (1)"
+    ]
+
+
+class TaskOptions(UnnamedTaskOptions, total=False):
+    """Options of `enqueue`."""
+
+    name: Annotated[
+        str | None,
+        "what kind of task it is, which its worker is told (none; of a schedule: its name)",
+    ]
+
+
+class DeadLetterFilter(TypedDict, total=False):
+    """Which dead letters: those that all of these hold for; None is as good as absent."""
+
+    tenant: Annotated[str | None, "for operators: whose (all)"]
+    reason: Annotated[str | None, "exhausted, rejected, expired or lease_lost (any)"]
+    error: Annotated[str | None, "text that the error contains (any)"]
+    older_than: Annotated[Seconds | None, "how long they have been dead at least, in seconds or as a timedelta (0)"]
+    younger_than: Annotated[Seconds | None, "and at most, in seconds or as a timedelta (any time)"]

@@ -1,0 +1,155 @@
+"""The leases of one server's workers: on whose account each is, and what becomes of those whose worker has gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.model.rates import Rate
+from fairq.model.tasks import Action
+from fairq.server.dispatch.dispatcher import give_back
+from fairq.server.dispatch.worker_account import Place
+from fairq.server.net.connection import Connection
+from fairq.server.queues import Queues
+from fairq.store.store import Store
+
+log = structlog.get_logger("fairq.server")
+
+RETURNS_PER_S = 250.0  # workers that can reconnect to a server when thousands lose their connections at once
+MAX_GRACE_S = 20.0  # the longest time that leases are kept then
+GIVE_BACK_S = 5.0
+
+
+class Brought(NamedTuple):
+    """A lease that a worker brings to another connection, taken over `taken` times, for `lease_s` (0: unknown)."""
+
+    place: Place
+    lease: int
+    taken: int
+    lease_s: float
+
+
+@define(eq=False)
+class Leases:
+    """The leases on the accounts of one server's workers; those of broken connections are kept for `grace_s`."""
+
+    grace_s: float
+    store: Store
+    nursery: trio.Nursery
+    queues: Queues
+    owners: dict[Place, Connection] = field(factory=dict, init=False)
+    kept: set[Connection] = field(factory=set, init=False)  # broken connections whose leases may be brought to new ones
+    returns: Rate = field(factory=lambda: Rate(RETURNS_PER_S, 1), init=False)  # of workers whose connection broke
+    is_draining: bool = field(default=False, init=False)
+    left: trio.Event = field(factory=trio.Event, init=False)  # set, and made anew, when a connection has no more leases
+
+    def drop(self, connection: Connection, place: Place, lease: int) -> None:
+        """Take a lease off a worker's account, if it is there; this makes room for another."""
+        if connection.account.has(place, lease):
+            connection.account.drop(place)
+            connection.account.reported.discard(place)
+            self.queues.credit_changed(connection)
+
+    def holder(self, place: Place, lease: int) -> Connection | None:
+        """Return the connection of this server that has a lease on its account."""
+        connection = self.owners.get(place)
+        return connection if connection is not None and connection.account.has(place, lease) else None
+
+    def known(self, place: Place) -> tuple[int, int]:
+        """Return a task's lease number at a worker here, and how often it was taken over; 0, 0 if none has it."""
+        connection = self.owners.get(place)
+        if connection is None:
+            return 0, 0
+        return connection.account.held.get(place, 0), connection.account.taken.get(place, 0)
+
+    def forget(self, place: Place, lease: int) -> None:
+        """Take a lease off the account of the worker of this server that has it."""
+        if holder := self.holder(place, lease):
+            self.drop(holder, place, lease)
+
+    def is_of_another(self, connection: Connection, place: Place, lease: int) -> bool:
+        """True if another worker's connection to this server has a lease on its account."""
+        holder = self.holder(place, lease)
+        if holder is None or holder is connection or holder.closing:
+            return False
+        return (holder.identity.token_id, holder.name) != (connection.identity.token_id, connection.name)
+
+    def move(self, leases: Sequence[Brought], connection: Connection) -> None:
+        """Move leases to the account of the connection that brought them, from any other one of this server."""
+        now = trio.current_time()
+        for each in leases:
+            self.forget(each.place, each.lease)
+            connection.account.bring(each.place, each.lease, each.taken, now, each.lease_s)
+
+    def attached(self, connection: Connection) -> None:
+        """Give back the leases that a worker's broken connections had, and that it has not brought."""
+        for broken in self.kept:
+            is_same = (broken.name, broken.identity) == (connection.name, connection.identity)
+            if is_same and 0 < broken.order <= connection.order:
+                broken.is_over.set()  # leases that it has not brought were never received
+
+    async def end(self, connection: Connection) -> None:
+        """Give back the leases of a connection that has ended, at once or in a while.
+
+        If it broke, the worker may soon reconnect, here or at another server, and bring its leases: they are kept for a
+        while, and then those that it did not bring are given back. If it timed out, the worker may still be running,
+        and its leases expire by themselves.
+        """
+        if connection.session.is_timed_out:
+            connection.account.drop_all()
+        is_broken_worker = connection.is_broken and bool(connection.queues)
+        if is_broken_worker:  # tenants may break off as often as they like: workers' leases do not wait for them
+            self.returns.take(1, trio.current_time())
+        if is_broken_worker and connection.account.held and self.grace_s and not self.is_draining:
+            self.kept.add(connection)
+            self.nursery.start_soon(self._keep, connection)
+        else:
+            await self._end(connection)
+        self._note_left()
+
+    async def _keep(self, connection: Connection) -> None:
+        """Keep the leases of a broken connection for a while, then give back those not brought to another one."""
+        now = trio.current_time()
+        until, most = now + self.grace_s, now + max(self.grace_s, MAX_GRACE_S)
+        try:
+            while trio.current_time() < until and not connection.is_over.is_set():
+                with trio.move_on_at(until):
+                    await connection.is_over.wait()
+                until = max(until, min(self.returns.paid_at, most))  # many broke at once: not all can be back yet
+        finally:
+            await self._end(connection)
+            self.kept.discard(connection)
+            self._note_left()
+
+    async def _end(self, connection: Connection) -> None:
+        with trio.move_on_after(GIVE_BACK_S, shield=True):
+            await self.give_back(connection, "release" if self.is_draining else "reap")
+        connection.unlink()
+
+    def drain(self) -> None:
+        """Keep leases no longer; from now on tasks lose no attempt."""
+        self.is_draining = True
+        for connection in self.kept:
+            connection.is_over.set()
+
+    def _note_left(self) -> None:
+        self.left.set()
+        self.left = trio.Event()
+
+    async def give_back(self, connection: Connection, action: Action) -> None:
+        """Give the leases of a worker back. If it is gone (`reap`), tasks that had not begun lose no attempt."""
+        not_begun = connection.account.not_begun() if action == "reap" else ()
+        for queue, leases in connection.account.drop_all().items():
+            parts: dict[Action, list[tuple[str, int, int]]] = {}
+            for lease in leases:
+                parts.setdefault("release" if (queue, lease[0]) in not_begun else action, []).append(lease)
+            for how, some in parts.items():
+                log.info(
+                    "giving back a worker's leases", worker=connection.name, queue=queue, count=len(some), action=how
+                )
+                await give_back(self.store, queue, some, how)
+            self.queues.notify(queue)
