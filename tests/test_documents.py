@@ -234,14 +234,8 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
 
 
 def test_limits_are_those_of_the_code() -> None:
-    from fairq.server.net.connection import (
-        MAX_HELD_BYTES,
-        MAX_PRODUCER_REQUESTS,
-        MAX_REQUESTS,
-        MAX_TENANT_REQUESTS,
-        MAX_UNREAD_BYTES,
-        MAX_UNSENT_BYTES,
-    )
+    from fairq.server.net.connection import MAX_PRODUCER_REQUESTS, MAX_REQUESTS, MAX_TENANT_REQUESTS
+    from fairq.server.net.socket_connection import MAX_HELD_BYTES, MAX_UNREAD_BYTES, MAX_UNSENT_BYTES
     from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE
     from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH
 

@@ -21,8 +21,8 @@ from fairq.server.app import App
 from fairq.server.fleet import shared_listeners
 from fairq.server.net.admission import RETRY_MS, Admission
 from fairq.server.net.auth import Identity
-from fairq.server.net.connection import Connection
 from fairq.server.net.opening import Opening
+from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.verbs.table import handle_request
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
 from fairq.turns import Gate
@@ -73,7 +73,7 @@ class Listener:
             await trio.aclose_forcefully(stream)
 
     async def _converse(self, stream: Stream, host: str, port: int) -> None:
-        connection: Connection | None = None
+        connection: SocketConnection | None = None
         with ExitStack() as inside:
             with trio.move_on_after(HANDSHAKE_S) as scope, self.admission.handshake(host, scope):
                 opening = Opening(stream, scope, self.begins)
@@ -92,14 +92,10 @@ class Listener:
                         websocket = WebSocket.of_server(self.app.settings.message_bytes)
                         transport = Transport(stream, websocket, f"{host}:{port}", opening.rest)
                         session = self._session_of(identity)
-                        connection = Connection(
-                            transport,
-                            identity,
-                            session,
-                            partial(handle_request, self.app),
-                            usage,
-                            self.ends[identity.role],
-                        )
+                        connection = SocketConnection(
+                            transport.remote, identity, session, partial(handle_request, self.app), usage,
+                            transport=transport, ends=self.ends[identity.role],
+                        )  # fmt: skip
                     nursery.cancel_scope.cancel()  # the library's reader
             if connection is not None:
                 await self.app.serve(connection)

@@ -19,17 +19,20 @@ from fairq.model.tasks import Lease
 from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
 from fairq.server.net.connection import (
-    END_S,
     ENDS_AT_ONCE,
     LONG_TEXT_S,
-    MAX_HELD_BYTES,
     MAX_LONG_ANSWERS,
     MAX_REQUESTS,
     MAX_TENANT_REQUESTS,
-    MAX_UNREAD_BYTES,
-    MAX_UNSENT_BYTES,
     RESTS,
     Connection,
+)
+from fairq.server.net.socket_connection import (
+    END_S,
+    MAX_HELD_BYTES,
+    MAX_UNREAD_BYTES,
+    MAX_UNSENT_BYTES,
+    SocketConnection,
 )
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.wire.server_session import ServerSession
@@ -87,7 +90,7 @@ def ask(count: int) -> list[str]:
     return [orjson.dumps({"type": "tasks", "ref": n, "queue": "q", "ids": ["a"]}).decode() for n in range(1, count + 1)]
 
 
-def connected(client: SlowClient, answer: str = "") -> Connection:
+def connected(client: SlowClient, answer: str = "") -> SocketConnection:
     """A connection whose requests are all answered at once."""
 
     async def handle_request(_peer: Connection, _request: Any) -> dict[str, Any]:
@@ -99,7 +102,7 @@ def connected(client: SlowClient, answer: str = "") -> Connection:
         role=Role.TENANT, state=State.OPEN, last_received_at=now, last_sent_at=now, heartbeat_jitter=0.5
     )
     transport = Transport(client, WebSocket.of_server(1 << 20), "test")  # type: ignore[arg-type]
-    return Connection(transport, Identity(Role.TENANT, "acme"), session, handle_request)
+    return SocketConnection("test", Identity(Role.TENANT, "acme"), session, handle_request, transport=transport)
 
 
 async def test_a_client_that_reads_slowly_is_sent_no_pings_while_answers_are_on_their_way(

@@ -49,7 +49,8 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
 async def test_unfinished_tasks_are_released_and_their_attempt_does_not_count(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("app.GIVE_BACK_S", "leases.GIVE_BACK_S", "net.connection.END_S"):  # it is the grace that ends it
+    # The grace ends it, and nothing else.
+    for limit in ("app.GIVE_BACK_S", "leases.GIVE_BACK_S", "net.socket_connection.END_S"):
         monkeypatch.setattr(f"fairq.server.{limit}", 3600.0)
     with trio.fail_after(60):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:

@@ -9,7 +9,7 @@ import trio
 from websockets.protocol import Protocol, Side
 
 from fairq.server import garbage
-from fairq.server.net.connection import Connection
+from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.run import Served
 from fairq.transport import Transport
 from fairq.wire.server_session import ServerSession
@@ -79,7 +79,7 @@ async def test_a_connection_leaves_no_garbage_behind_when_it_ends(server_store: 
                     await come_and_go(served, ending)
                 gc.set_debug(gc.DEBUG_SAVEALL)
                 gc.collect()
-                ours = (Connection, ServerSession, Transport)
+                ours = (SocketConnection, ServerSession, Transport)
                 garbage = [each for each in gc.garbage if isinstance(each, ours) or _is_server_protocol(each)]
             finally:
                 gc.set_debug(0)

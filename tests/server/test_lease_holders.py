@@ -267,7 +267,7 @@ async def test_a_worker_is_found_among_thousands(served: Served) -> None:
         (connection,) = (each for each in served.app.connections if each.name == "mill")
         crowd = served.app.worker_registry._connections[connection.identity.token_id, "mill"]
         for number in range(1_000):
-            other = Connection(connection.transport, connection.identity, connection.session, connection.handle_request)
+            other = Connection("test", connection.identity, connection.session, connection.handle_request)
             other.name, other.queues, other.attached_at_ms = "mill", ("q",), number
             other.account.held = {("q", f"ada/none-{number}"): number + 1}
             crowd.add(other)

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 import fairq
+from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.run import Served
 from fairq.wire.terms import Role
 from tests.client.harness import worker_of, working
@@ -140,6 +141,7 @@ async def test_a_killed_worker_does_not_wait_for_the_ends_of_tenants(served: Ser
         async with raw(served, tenant("eve")) as eve:
             await eve.ask("tasks", queue="q", ids=["a"])
             (connection,) = served.app.connections
+            assert isinstance(connection, SocketConnection)
             connection.ends._passed = connection.ends.per_turn  # others fill the turn, and this one never ends
         async with raw(served, WORKER) as worker:
             await worker.attach("q", credit=1)

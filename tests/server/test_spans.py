@@ -17,7 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from fairq.model.tasks import Lease
-from fairq.server.net import connection
+from fairq.server.net import socket_connection
+from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.run import Served
 from fairq.server.spans import MAX_TASKS, MAX_TENANT_TASKS, SpanMaker
 from fairq.tokens import hash_token, make_token
@@ -130,7 +131,7 @@ async def test_each_attempt_has_a_push_of_its_own(traced: Traced) -> None:
 
 async def test_a_push_lasts_until_the_socket_has_taken_it(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker does not read, and the tasks are more than the sockets' buffers hold."""
-    monkeypatch.setattr(connection, "MAX_UNSENT_BYTES", 1 << 30)
+    monkeypatch.setattr(socket_connection, "MAX_UNSENT_BYTES", 1 << 30)
     with trio.fail_after(60):
         async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
             for n in range(24):
@@ -148,7 +149,7 @@ async def test_a_push_lasts_until_the_socket_has_taken_it(traced: Traced, monkey
 async def test_a_push_to_a_connection_that_ends_first_is_an_error(
     server_store: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MAX_UNSENT_BYTES", 1 << 30)
+    monkeypatch.setattr(socket_connection, "MAX_UNSENT_BYTES", 1 << 30)
     with trio.fail_after(60):
         async with (
             traced_server(server_store, reconnect_grace=0) as traced,
@@ -197,6 +198,7 @@ async def test_a_server_that_is_not_told_to_makes_no_spans(served: Served) -> No
             await worker.attach("q")
             await worker.pushed(1)
             (owner,) = set(served.app.leases.owners.values())
+            assert isinstance(owner, SocketConnection)
             assert owner._pushes == []
 
 

@@ -53,7 +53,10 @@ async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(
     server_store: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing comes back from the dead one, not even an answer to the server's good-bye; and it had room for more."""
-    for limit in ("server.net.connection.END_S", "transport.CLOSE_S"):  # the server waits for that answer for an hour
+    for limit in (
+        "server.net.socket_connection.END_S",
+        "transport.CLOSE_S",
+    ):  # it waits an hour for that answer
         monkeypatch.setattr(f"fairq.{limit}", 3600.0)
     async with (
         two_servers(server_store) as (one, two),

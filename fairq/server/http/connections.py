@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import structlog
 import trio
@@ -23,26 +23,11 @@ from fairq.server.net.auth import Identity
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
 from fairq.tokens import hash_token
-from fairq.transport import Transport
 from fairq.turns import Gate
 from fairq.wire.server_session import ServerSession, why_not
 from fairq.wire.terms import CLOSE_REVOKED, Role
 
 log = structlog.get_logger("fairq.server")
-
-
-class _Nowhere:
-    """Stands for the transport of a connection on which nothing is sent."""
-
-    unsent_bytes = 0
-
-    def __init__(self, remote: str) -> None:
-        self.remote = remote
-        self.source: Any = tuple
-        self.stuck: Any = tuple
-
-    def wake_writer(self) -> None:
-        """Send nothing."""
 
 
 @define(eq=False)
@@ -52,11 +37,6 @@ class HttpConnection(Connection):
     keeps_leases: bool = False
     used_at: float = field(factory=trio.current_time, init=False)
     users: int = field(default=0, init=False)  # requests that have it in hand, those that are read too
-
-    @property
-    def is_broken(self) -> bool:
-        """True if the connection ended without a close: there is none to break."""
-        return False
 
     async def run(self) -> None:
         """Wait until it is closed, or was not used for a while; then end what waits on it."""
@@ -84,12 +64,12 @@ class HttpConnection(Connection):
         finally:
             self.users -= 1
             self.used_at = trio.current_time()
-            self._wake()
+            self._woken.set()
             self._leave_if_idle()
 
     def unlink(self) -> None:
         """Break reference cycles at the end."""
-        self.account.may_take, self.account.owner, self.session.refused = bool, None, lambda *_: None
+        Connection.unlink(self)
         self.session.discard_outgoing()
 
     async def ask(self, request: Any) -> dict[str, Any]:
@@ -124,8 +104,7 @@ def make_connection(
     now = trio.current_time()
     session = ServerSession(last_received_at=now, last_sent_at=now, role=identity.role)
     session.max_payload_bytes = app.settings.max_payload_bytes
-    transport = cast(Transport, _Nowhere(remote))
-    connection = kind(transport, identity, session, partial(handle_request, app), usage)
+    connection = kind(remote, identity, session, partial(handle_request, app), usage)
     connection.turns = usage.http_turns if usage else Gate(HTTP_PER_TURN)
     return connection
 

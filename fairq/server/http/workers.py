@@ -241,7 +241,7 @@ class Workers:
         if refusal := why_not(wire.Attach(0, name, [queue], 0), caller.session.role, terms.State.OPEN):
             raise refusal
         caller.identity.check_queue(queue)
-        worker = make_connection(self.app, caller.identity, caller.transport.remote, None, HttpWorker)
+        worker = make_connection(self.app, caller.identity, caller.remote, None, HttpWorker)
         assert isinstance(worker, HttpWorker)
         worker.app, worker.holders = self.app, self._holders
         self._known[key] = worker

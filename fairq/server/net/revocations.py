@@ -74,7 +74,7 @@ class Revocations:
         """Close the connections of a token at once: no more tasks are pushed, and waiting output is dropped."""
         for connection in self._connections.get(token, ()):
             if connection.closing is None:
-                log.info("connection ends", reason=why, token=token, remote=connection.transport.remote)
+                log.info("connection ends", reason=why, token=token, remote=connection.remote)
                 connection.session.discard_outgoing()
                 connection.close(CLOSE_REVOKED, why)
 

@@ -261,7 +261,7 @@ class WorkerRegistry:
                 for connection in connections:
                     is_meant = attached_at is None or connection.attached_at_ms in attached_at
                     if is_meant and not connection.is_draining:
-                        log.info("draining worker", worker=worker, remote=connection.transport.remote)
+                        log.info("draining worker", worker=worker, remote=connection.remote)
                         connection.session.dismiss()
                         connection.leave()
                         connection.wake_writer()
@@ -309,7 +309,7 @@ class WorkerRegistry:
             is_later = (connection.order, connection.number) > (order, number)
             if connection.closing or is_later or not connection.order:
                 continue
-            log.info("worker superseded", worker=worker, remote=connection.transport.remote)
+            log.info("worker superseded", worker=worker, remote=connection.remote)
             for queue, id, lease in kept:
                 if connection.account.has((queue, id), lease):
                     connection.account.drop((queue, id))

@@ -73,7 +73,7 @@ async def handle_noted(app: App, connection: Connection, request: Any, verb: Cal
 
 def _draft(connection: Connection, request: Any) -> Draft:
     identity = connection.identity
-    origin = ORIGIN.get() or Origin(connection.transport.remote, "websocket")
+    origin = ORIGIN.get() or Origin(connection.remote, "websocket")
     new = {
         each.name: value
         for each in fields(type(request))

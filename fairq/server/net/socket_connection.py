@@ -1,0 +1,240 @@
+"""One websocket: requests run concurrently, and reading does not wait for them.
+
+A request costs no extra turn of the scheduler before its start or before its answer: the task that has read it carries
+it out and sends the answer itself, and another task continues to read meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import FairqError, TooMany
+from fairq.model.tasks import Lease
+from fairq.server.dispatch.tracing import Pushes
+from fairq.server.net.connection import RETRY_MS, Connection, nothing
+from fairq.transport import PIECE_BYTES, Transport
+from fairq.turns import Gate, at_end_of_turn, call_from_end
+from fairq.wire.beside import Message
+from fairq.wire.endings import Disconnected
+from fairq.wire.frames import Drain
+from fairq.wire.messages import Credit
+from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S
+
+log = structlog.get_logger("fairq.server")
+
+MAX_UNSENT_BYTES = 2 << 20  # that a worker has not taken; with more it gets no tasks
+MAX_UNREAD_BYTES = 4 << 20  # of answers that a client has not taken; with more its requests are not read
+MAX_HELD_BYTES = 4 << 20  # of its requests that have no answer yet; with more, no further ones are read
+END_S = 10.0  # how long a closing connection may take to send its output
+
+
+@define(eq=False)
+class SocketConnection(Connection):
+    """A client that is connected by a websocket."""
+
+    transport: Transport = field(kw_only=True)
+    ends: Gate = field(factory=lambda: Gate(1), kw_only=True)  # of connections: thousands may break at once
+    _held_bytes: int = field(default=0, init=False)
+    _answered: trio.Event = field(factory=trio.Event, init=False)
+    _pushes: list[Pushes] = field(factory=list, init=False)  # traced ones that the socket has not taken yet
+    _sleeps_until: float = field(default=0.0, init=False)
+    _writing: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        Connection.__attrs_post_init__(self)
+        self.transport.source, self.transport.stuck = self._outgoing, self._wake
+
+    async def run(self) -> None:
+        """Serve requests until either side ends the connection."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._read, nursery)
+                    with self._writing:
+                        await self._write()
+                    await self._end_waits()
+                    self._scope.cancel()
+        finally:
+            self._end_pushes("the connection ended first")
+
+    def push(
+        self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0, traced: Pushes | None = None
+    ) -> None:
+        """Give leased tasks to the worker; the pushes of traced ones end when the socket has taken them."""
+        self.account.lease(queue, leases, lease_ms / 1000, trio.current_time())
+        self.session.push(queue, lease_ms, leases, run_timeout_ms)
+        self.wake_writer()
+        if traced:
+            self._pushes.append(traced)
+            at_end_of_turn(self._look_at_pushes)  # behind the writer
+
+    def _look_at_pushes(self) -> None:
+        """End the pushes if the socket has taken all; else the task that sends the rest does, or the connection's end.
+
+        What a closing connection had to send may have been dropped.
+        """
+        if self.unread_bytes or self.closing:
+            call_from_end(self._wake)
+        else:
+            self._end_pushes()
+
+    def _end_pushes(self, error: str = "") -> None:
+        pushes, self._pushes = self._pushes, []
+        for traced in pushes:
+            for end in traced.values():
+                end(error)
+
+    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+        """Tell the worker that these tasks were cancelled; id -> lease number."""
+        self.session.stop(queue, leases)
+        self.wake_writer()
+
+    def _outgoing(self) -> Sequence[Message]:
+        return self.session.outgoing(trio.current_time())
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    def wake_writer(self) -> None:
+        """Send the session's outbox at the end of the scheduler's turn."""
+        self.transport.wake_writer()
+        if self.account.over_at < self._sleeps_until:
+            self._wake()
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection when the outbox has been sent, or after END_S; later requests are ignored."""
+        if self.closing is None:
+            self._scope.deadline = trio.current_time() + END_S
+        Connection.close(self, code, reason)
+
+    def _may_take(self) -> bool:
+        """True if it may be given tasks: it is attached, and has taken most of the earlier pushes."""
+        return self.is_attached and self.unread_bytes <= MAX_UNSENT_BYTES
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes of answers the socket has not taken yet."""
+        return self.session.outgoing_bytes + self.transport.unsent_bytes
+
+    async def room(self) -> None:
+        """Wait until at most MAX_UNREAD_BYTES of answers are unread."""
+        while self.unread_bytes > MAX_UNREAD_BYTES:
+            await self.transport.wait_sent()
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the connection ended without a close by either side."""
+        websocket = self.transport.websocket
+        return self.closing is None and not (self.session.is_timed_out or websocket.end[0] or websocket.has_failed)
+
+    def unlink(self) -> None:
+        """Break reference cycles at the end."""
+        Connection.unlink(self)
+        self.transport.source, self.transport.stuck = tuple, nothing
+        self.transport.websocket.unlink()
+
+    async def _read(self, nursery: trio.Nursery) -> None:
+        """Read messages up to a request and carry it out; another task continues to read."""
+        while True:
+            await self.room()
+            while self._held_bytes > MAX_HELD_BYTES:
+                await self._answered.wait()
+            try:
+                message = await self.transport.receive()
+            except Disconnected:
+                self.account.credit = 0  # no more tasks are pushed to it
+                await self.ends.enter()
+                self._writing.cancel()
+                return
+            size = len(message)
+            await self.wait_turn(size)
+            if self.closing:
+                continue
+            request = self._take_in(message)
+            del message  # a request holds its payloads
+            if request is None:
+                if self.session.has_outgoing:
+                    self.wake_writer()
+            elif isinstance(request, Drain):
+                self.account.credit = 0
+            elif limit := self.request_limit(request):
+                refusal = TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
+                self.session.refuse(request.ref, refusal, request.type)
+                self.wake_writer()
+            elif isinstance(request, Credit):  # needs no store, and must not be overtaken
+                await self._answer(request)
+                self.wake_writer()
+            else:
+                with self._holding(size):
+                    nursery.start_soon(self._read, nursery)
+                    await self._answer(request)
+                self.wake_writer()
+                return
+
+    def _take_in(self, message: Message) -> Any | None:
+        """Process a message; if that takes long, the tenant's next one must wait."""
+        with self.reading():
+            return self.session.receive(message, trio.current_time())
+
+    @contextmanager
+    def _holding(self, size: int) -> Iterator[None]:
+        """Count the bytes of a long request while the context lasts."""
+        if size <= PIECE_BYTES:  # also of requests that wait for something to happen
+            yield
+            return
+        self._held_bytes += size
+        try:
+            yield
+        finally:
+            self._held_bytes -= size
+            self._answered.set()
+            self._answered = trio.Event()
+
+    async def _answer(self, request: Any) -> None:
+        try:
+            self.session.reply(request.ref, await self.handle(request))
+        except FairqError as error:
+            self.session.refuse(request.ref, error, request.type)
+        except Exception:
+            id = self.request_id(request.ref)
+            log.exception("request failed", request=id, verb=request.type, remote=self.remote)
+            failure = FairqError(f"internal error; the server's log says why: request {id}")
+            self.session.refuse(request.ref, failure, request.type)
+        self._leave_if_idle()
+
+    async def _write(self) -> None:
+        """Send output that the socket did not take at once, and heartbeats, until the end."""
+        while True:
+            self.session.heard(self.transport.progressed_at)
+            self.session.expire(trio.current_time())
+            self.account.expire(trio.current_time())
+            if self.account.is_freed:
+                self.account.is_freed = False
+                self.freed(self)
+                self._leave_if_idle()
+            try:
+                if await self.transport.flush():
+                    self.session.last_sent_at = (
+                        trio.current_time()
+                    )  # when the last of it was sent: no heartbeat is due meanwhile
+                    self.drained()
+                if self._pushes and not self.closing:
+                    self._end_pushes()
+            except Disconnected:
+                return
+            if self.session.is_timed_out:
+                log.info("connection timed out", remote=self.remote, name=self.name)
+                self.closing = self.closing or (CLOSE_SILENT, f"nothing was received for {TIMEOUT_S:g} s")
+            if self.closing:
+                await self.transport.close(*self.closing)
+                return
+            self._sleeps_until = min(self.session.deadline(), self.account.over_at)
+            with trio.move_on_at(self._sleeps_until):
+                await self._woken.wait()
+            self._woken = trio.Event()
