@@ -12,7 +12,8 @@ from fairq.errors import Unavailable
 from fairq.model.queues import Tick
 from fairq.model.tasks import Outcome, Settlement
 from fairq.server.app import IDLE_TICKS, App
-from fairq.server.dispatch.dispatcher import MAX_PACE_S, Dispatcher
+from fairq.server.dispatch.claiming import MAX_PACE_S, Phase
+from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.run import Served
 from fairq.server.timers.ticker import TICKS_AT_ONCE
 from fairq.store import keys
@@ -33,7 +34,7 @@ async def all_claimed(served: Served) -> None:
     """Wait until the dispatcher has looked at what it was told, and claims nothing more."""
     dispatcher = served.app.queues.dispatchers["q"]
     dispatcher.notify()
-    await wait_until(lambda: not dispatcher._wake.is_set() and not dispatcher._is_claiming)
+    await wait_until(lambda: not dispatcher._wake.is_set() and dispatcher.claiming.phase is Phase.WAITING)
 
 
 def note_claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -145,7 +146,7 @@ async def test_tasks_are_covered_once_and_only_by_a_claim_that_leaves_at_once(se
             assert not dispatcher.cover(2), "two of the three places are promised"
             assert served.app.queues.cover("another", 1) == "all", "no worker waits there"
             await all_claimed(served)
-            dispatcher._next_claim_at = trio.current_time() + 60
+            dispatcher.claiming._next_at = trio.current_time() + 60
             assert not dispatcher.cover(1), "it waits for its turn"
 
 

@@ -12,7 +12,7 @@ import trio
 from attrs import frozen
 
 from fairq.model.tasks import NewTask
-from fairq.server.dispatch.dispatcher import MAX_PACE_S
+from fairq.server.dispatch.claiming import MAX_PACE_S, Phase
 from fairq.server.net.worker_registry import WorkerRegistry
 from fairq.server.run import Served
 from fairq.store.store import Claim, Store
@@ -49,7 +49,9 @@ class Several:
     async def all_asleep(self) -> None:
         """Wait until the servers have found that there is nothing more."""
         dispatchers = [server.app.queues.dispatchers["q"] for server in self.servers]
-        await wait_until(lambda: not any(each.may_have_work or each._is_claiming for each in dispatchers))
+        await wait_until(
+            lambda: not any(each.may_have_work or each.claiming.phase is not Phase.WAITING for each in dispatchers)
+        )
 
 
 @asynccontextmanager

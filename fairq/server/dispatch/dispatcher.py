@@ -1,15 +1,9 @@
 """The dispatcher: one per queue with attached workers. It claims as many tasks as there is free credit.
 
-The tenant is chosen inside `claim`, when a worker is free, and no task is fetched ahead of credit. A claim that returns
-fewer tasks than requested means an empty queue: the dispatcher then sleeps until it is notified (of a local enqueue, by
-the store's `ready` channel, by the ticker). A notification that arrives before the claim's reply must not be lost, so
-they are counted. Nor must the cancellation of a task in that reply be lost, so the ids of cancelled tasks without a
-holder are kept until then.
-
-Claims are paced: the first leaves at once, but the next waits as long as this one took (at least PACE_S), or until half
-of all credit, or CLAIM_TASKS of it, is free. So under load one call moves many tasks. Without the pace each
-acknowledgement would cause a claim of its own. A claim has at most CLAIM_TASKS, so that with much credit the store, the
-server and the workers each have a batch to work on at the same time.
+The tenant is chosen inside `claim`, when a worker is free, and no task is fetched ahead of credit. When a claim has
+shown that the queue is empty, the dispatcher sleeps until it is notified (of a local enqueue, by the store's `ready`
+channel, by the ticker). claiming.py says when the next claim leaves. The cancellation of a task in the reply of a claim
+under way must not be lost, so the ids of cancelled tasks without a holder are kept until then.
 """
 
 from __future__ import annotations
@@ -26,6 +20,7 @@ from attrs import define, field
 from fairq.errors import Deleting, FairqError, OutcomeUnknown
 from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.capacity import Capacity, Worker
+from fairq.server.dispatch.claiming import CLAIM_TASKS, Claiming, Phase, Step
 from fairq.server.dispatch.tracing import Tracing
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
@@ -35,9 +30,7 @@ log = structlog.get_logger("fairq.server")
 
 _RETRY_S = 0.25
 _EMPTY_S = 1.0  # how long `is_empty` waits for a claim
-CLAIM_TASKS = 150
 _WARN_EVERY = 10  # attempts of a task without a limit of them
-PACE_S, MAX_PACE_S = 0.001, 0.05
 
 
 @define(eq=False)
@@ -56,23 +49,12 @@ class Dispatcher:
     elsewhere: Callable[[str], int] = lambda _: 0
     tracing: Tracing | None = None
     wait_times: WaitTimes = field(factory=WaitTimes, init=False)
-    is_stopping: bool = False
     capacity: Capacity = field(init=False)
     stopped: trio.Event = field(factory=trio.Event, init=False)
-    _next_claim_at: float = field(default=0.0, init=False)
-    _notifications: int = field(default=0, init=False)
+    claiming: Claiming = field(factory=Claiming, init=False)
     _claims: int = field(default=0, init=False)
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
-    _is_in_doubt: bool = field(default=False, init=False)  # the last claim may have been carried out
-    _is_claiming: bool = field(default=False, init=False)
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
-    _is_empty: bool = field(default=False, init=False)
-    _is_failing: bool = field(default=False, init=False)  # the last claim has failed
-    _is_waiting: bool = field(default=False, init=False)  # for work or credit
-    _is_first: bool = field(default=False, init=False)  # before the other servers
-    _covered: int = field(default=0, init=False)  # tasks that the next claim must take
-    _promised: int = field(default=0, init=False)  # those of them that no other server is notified of
-    _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _emptied: trio.Event = field(factory=trio.Event, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
 
@@ -81,9 +63,7 @@ class Dispatcher:
 
     def notify(self) -> None:
         """Note that there may be work."""
-        self._notifications += 1
-        self._is_empty = False
-        self._expected = None
+        self.claiming.notify()
         self._wake.set()
 
     def cover(self, tasks: int) -> bool:
@@ -91,25 +71,19 @@ class Dispatcher:
 
         Then the enqueue need not notify other servers.
         """
-        expected = self._expected
-        self.notify()
-        self._covered += tasks
-        self._expected = None if expected is None else expected + tasks
-        if not self._is_waiting or trio.current_time() < self._next_claim_at or not self.has_room:
-            return False
-        self._promised += tasks
-        return True
+        free = self.capacity.free(self.claiming.covered + tasks)
+        self._wake.set()
+        return self.claiming.cover(tasks, free, trio.current_time())
 
     @property
     def has_room(self) -> bool:
         """True if the next claim has room for all tasks that it must take."""
-        return self._covered <= CLAIM_TASKS and self.capacity.free(self._covered) >= self._covered
+        return self.claiming.has_room(self.capacity.free(self.claiming.covered))
 
     def claim_first(self) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
-        self.notify()
-        self._is_first = bool(self.capacity.free(1))
-        return self._is_first
+        self._wake.set()
+        return self.claiming.claim_first(self.capacity.free(1))
 
     async def pass_on(self) -> None:
         """Notify all servers: there may be more tasks than this server has room for."""
@@ -131,7 +105,7 @@ class Dispatcher:
     @property
     def may_have_work(self) -> bool:
         """True if a claim might find tasks; not if the last one failed: no worker's slots are kept for it meanwhile."""
-        return not (self._is_empty or self._is_failing)
+        return not (self.claiming.is_empty or self.claiming.is_failing)
 
     async def is_empty(self) -> bool:
         """Return whether a new claim finds fewer tasks than there is room for; False if unknown within a second."""
@@ -146,7 +120,7 @@ class Dispatcher:
             if (lease := worker.account.held.get((self.queue, id))) is not None:
                 worker.stop(self.queue, {id: lease})
                 return
-        if self._is_claiming:
+        if self.claiming.phase is not Phase.WAITING:
             self._cancelled.add(id)
 
     def forget(self) -> None:
@@ -175,121 +149,100 @@ class Dispatcher:
     def credit_changed(self, worker: Worker) -> None:
         """Note that a worker's credit or room has changed."""
         self.capacity.changed(worker)
-        if not self._is_empty:
+        if not self.claiming.is_empty:
             self._wake.set()
 
     def stop_claiming(self) -> None:
         """Let `run` end after the claim under way has been handed out."""
-        self.is_stopping = True
+        self.claiming.is_stopping = True
         self._wake.set()
 
     async def run(self) -> None:
         """Claim and push until stopped; a claim under way is always handed out or given back."""
-        while not self.is_stopping:
-            await self._wait_for_credit()
+        while await self._wait() is not Step.END:
             shares = self._reserve()
-            if shares or self._is_in_doubt:
+            if shares or self.claiming.phase is Phase.IN_DOUBT:
                 await self._claim_for(shares)
-        if self._is_in_doubt:
+        if self.claiming.phase is Phase.IN_DOUBT:
             await self._claim_for({})
         self.stopped.set()
 
+    async def _wait(self) -> Step:
+        """Wait until a claim is to leave, or the end."""
+        while True:
+            self._wake = trio.Event()
+            free = self.capacity.free(CLAIM_TASKS)
+            step, until = self.claiming.step(free, self.capacity.offered, trio.current_time())
+            if step is Step.PASS_ON:
+                await self.pass_on()
+            elif step is Step.SLEEP:
+                with trio.move_on_at(until):
+                    await self._wake.wait()
+            else:
+                return step
+
     async def _claim_for(self, shares: dict[Worker, int]) -> None:
         """Claim as many tasks as were reserved, hand them out, and free the rest for other queues."""
-        wanted, notifications, began = max(1, sum(shares.values())), self._notifications, trio.current_time()
-        called, self._is_first = self._is_first, False
+        wanted, began = max(1, sum(shares.values())), trio.current_time()
         began_ns = time.time_ns() if self.tracing else 0
-        unplaced: list[tuple[str, int, int]] = []
-        claim, self._is_claiming = None, True
         try:
             claim = await self._claim(wanted)
-        except Deleting:
-            self._is_empty = notifications == self._notifications
-        except FairqError as error:
-            log.warning("claim failed", queue=self.queue, error=error.message)
         finally:
             self._unreserve(shares)
-        self._is_failing = claim is None
+        has_failed = claim is None
         if claim is not None:
-            self._note(claim, began)
-            if len(claim.leases) < wanted:
-                self._is_empty = notifications == self._notifications
-            self._expected = 0 if self._is_empty else None
-            if self._is_empty:
-                self._emptied.set()
-                self._emptied = trio.Event()
-            if claim.leases:
-                self.ticker.tick_within(self.queue, claim.lease_ms)
-                _warn_of_endless(self.queue, claim.leases)
-                unplaced = self._hand_out(claim, shares, began_ns)
-        has_failed, claim = claim is None, None  # its payloads may be long: they are not held during other calls
-        if unplaced:
-            await give_back(self.store, self.queue, unplaced, "release")
-        if called and not has_failed and not self._is_empty:
-            await self.pass_on()
-        if not self._is_in_doubt:
-            self._is_claiming = False
+            was_first = self.claiming.answered(len(claim.leases) < wanted, began, trio.current_time())
+            self._note(claim)
+            unplaced = self._hand_out(claim, shares, began_ns) if claim.leases else []
+            del claim  # its payloads may be long: they are not held during other calls
+            if unplaced:
+                await give_back(self.store, self.queue, unplaced, "release")
+            if was_first and not self.claiming.is_empty:
+                await self.pass_on()
+        if self.claiming.phase is not Phase.IN_DOUBT:
             self._cancelled.clear()
         for worker in shares:
             if worker.account.free:
                 self.freed(worker)
-        if has_failed and not self.is_stopping:
+        if has_failed and not self.claiming.is_stopping:
             await trio.sleep(_RETRY_S)
 
-    def _note(self, claim: Claim, began: float) -> None:
-        """Note the times that a claim tells, and when the next one may leave."""
-        ended = trio.current_time()
-        self._store_ms = claim.now_ms - ended * 1000
-        self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
-        self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
-        if claim.tick_in_ms is not None:
-            self.ticker.tick_within(self.queue, claim.tick_in_ms)
-
-    async def _wait_for_credit(self) -> None:
-        """Wait until there may be work, there is credit, and the pace allows a claim; or until stopped."""
-        self._is_waiting = True
-        while not self.is_stopping and not self._is_in_doubt:
-            self._wake = trio.Event()
-            free = 0 if self._is_empty else self.capacity.free(CLAIM_TASKS)
-            if free < self._promised:  # the room has gone since, to another queue or with its worker
-                await self._break_promise()
-            elif not free:
-                await self._wake.wait()
-            elif free < min(self.capacity.offered / 2, CLAIM_TASKS) and trio.current_time() < self._next_claim_at:
-                with trio.move_on_at(self._next_claim_at):
-                    await self._wake.wait()
-            else:
-                self._promised = 0
-                break
-        self._is_waiting, self._covered = False, 0
-        if self._promised:
-            await self._break_promise()
-
-    async def _break_promise(self) -> None:
-        self._promised = 0
-        await self.pass_on()
-
-    async def _claim(self, wanted: int) -> Claim:
-        """Claim under a new name, or again under the last one if the outcome is unknown."""
-        if not self._is_in_doubt:
+    async def _claim(self, wanted: int) -> Claim | None:
+        """Claim under a new name, or again under the last one if the outcome is unknown; None if that fails."""
+        again = self.claiming.leave()
+        if not again:
             self._claims += 1
         name = f"{self.name}/{self._claims}"
         try:
-            claim = await self.store.claim(self.queue, name, wanted, slots=self.slots, again=self._is_in_doubt)
-        except OutcomeUnknown:
-            self._is_in_doubt = True
-            raise
-        if self._is_in_doubt:
-            self._is_in_doubt = False
-            self.notify()  # it may repeat the tasks of the lost claim, and there may be more
-        return claim
+            return await self.store.claim(self.queue, name, wanted, slots=self.slots, again=again)
+        except Deleting:
+            self.claiming.failed(is_deleted=True)
+            return None
+        except OutcomeUnknown as error:
+            self.claiming.lost()
+            log.warning("claim failed", queue=self.queue, error=error.message)
+            return None
+        except FairqError as error:
+            self.claiming.failed()
+            log.warning("claim failed", queue=self.queue, error=error.message)
+            return None
+
+    def _note(self, claim: Claim) -> None:
+        """Note what a claim tells of times, and of the queue."""
+        self._store_ms = claim.now_ms - trio.current_time() * 1000
+        self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
+        if claim.tick_in_ms is not None:
+            self.ticker.tick_within(self.queue, claim.tick_in_ms)
+        if claim.leases:
+            self.ticker.tick_within(self.queue, claim.lease_ms)
+            _warn_of_endless(self.queue, claim.leases)
+        if self.claiming.is_empty:
+            self._emptied.set()
+            self._emptied = trio.Event()
 
     def _reserve(self) -> dict[Worker, int]:
-        """Reserve credit for one claim, so that no other queue's dispatcher uses it too.
-
-        It is one more than the expected tasks: a claim that returns fewer than requested shows that none is left.
-        """
-        shares = self.capacity.share(CLAIM_TASKS if self._expected is None else min(CLAIM_TASKS, self._expected + 1))
+        """Reserve credit for one claim, so that no other queue's dispatcher uses it too."""
+        shares = self.capacity.share(self.claiming.wanted())
         for worker, share in shares.items():
             worker.account.reserve(self.queue, share)
         return shares

@@ -1,0 +1,135 @@
+"""When the next claim of a queue leaves, and for how many tasks: the dispatcher's timing, without I/O.
+
+    BUSY -- step --> WAITING -- leave --> CLAIMING -- answered, failed --> BUSY
+                                          CLAIMING -- lost --> IN_DOUBT -- leave --> CLAIMING
+
+A claim whose answer was lost may have been carried out: in doubt, the same claim is sent again before anything else.
+
+Claims are paced: the first leaves at once, but the next waits as long as this one took (at least PACE_S), or until half
+of all credit, or CLAIM_TASKS of it, is free. So under load one call moves many tasks. Without the pace each
+acknowledgement would cause a claim of its own. A claim has at most CLAIM_TASKS, so that with much credit the store, the
+server and the workers each have a batch to work on at the same time.
+
+A claim that returns fewer tasks than it asked for shows that the queue is empty, unless something was notified after it
+had left. Tasks that are about to be enqueued may be promised to the next claim, so that no other server is notified of
+them; if the room for them goes, all servers are (PASS_ON).
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from math import inf
+
+from attrs import define, field
+
+CLAIM_TASKS = 150
+PACE_S, MAX_PACE_S = 0.001, 0.05
+
+
+class Phase(Enum):
+    """What the dispatcher of a queue does."""
+
+    BUSY = auto()  # it starts, hands out what it has claimed, or rests after a failure
+    WAITING = auto()  # for work, credit or the pace
+    CLAIMING = auto()
+    IN_DOUBT = auto()
+
+
+class Step(Enum):
+    """What it is to do now."""
+
+    SLEEP = auto()
+    CLAIM = auto()
+    PASS_ON = auto()
+    END = auto()
+
+
+@define(eq=False)
+class Claiming:
+    """The claims of one queue. `free` is the credit that is free here, up to CLAIM_TASKS; `now` is in seconds."""
+
+    phase: Phase = field(default=Phase.BUSY, init=False)
+    is_stopping: bool = field(default=False, init=False)
+    is_empty: bool = field(default=False, init=False)
+    is_failing: bool = field(default=False, init=False)  # the last claim has failed
+    covered: int = field(default=0, init=False)  # tasks that the next claim must take
+    _is_first: bool = field(default=False, init=False)  # the next claim leaves before the other servers look
+    _was_first: bool = field(default=False, init=False)  # that of the claim under way
+    _promised: int = field(default=0, init=False)  # those of the covered that no other server is notified of
+    _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
+    _is_notified: bool = field(default=False, init=False)  # since the claim under way has left
+    _next_at: float = field(default=0.0, init=False)
+
+    def notify(self) -> None:
+        """Note that there may be work."""
+        self._is_notified, self.is_empty, self._expected = True, False, None
+
+    def cover(self, tasks: int, free: int, now: float) -> bool:
+        """Count tasks that are about to be enqueued; returns whether a claim for all of them leaves in this turn."""
+        expected = self._expected
+        self.notify()
+        self.covered += tasks
+        self._expected = None if expected is None else expected + tasks
+        if self.phase is not Phase.WAITING or now < self._next_at or not self.has_room(free):
+            return False
+        self._promised += tasks
+        return True
+
+    def has_room(self, free: int) -> bool:
+        """True if the next claim has room for all tasks that it must take."""
+        return self.covered <= CLAIM_TASKS and free >= self.covered
+
+    def claim_first(self, free: int) -> bool:
+        """Claim before the other servers look; returns whether there is any room."""
+        self.notify()
+        self._is_first = bool(free)
+        return self._is_first
+
+    def step(self, free: int, offered: int, now: float) -> tuple[Step, float]:
+        """Return what to do now; and for SLEEP, until when, unless something changes."""
+        if self.phase is Phase.BUSY:
+            self.phase = Phase.WAITING
+        is_over, room = self.is_stopping or self.phase is Phase.IN_DOUBT, 0 if self.is_empty else free
+        if self._promised and (is_over or room < self._promised):
+            self._promised = 0  # the room has gone since, to another queue or with its worker
+            return Step.PASS_ON, now
+        if is_over:
+            return Step.END if self.is_stopping else Step.CLAIM, now
+        if not room:
+            return Step.SLEEP, inf
+        if room < min(offered / 2, CLAIM_TASKS) and now < self._next_at:
+            return Step.SLEEP, self._next_at
+        return Step.CLAIM, now
+
+    def wanted(self) -> int:
+        """Return for how many tasks to claim at most: one more than are expected shows whether there are others."""
+        return CLAIM_TASKS if self._expected is None else min(CLAIM_TASKS, self._expected + 1)
+
+    def leave(self) -> bool:
+        """Note that a claim leaves; returns whether it is the last one again, whose answer was lost."""
+        again = self.phase is Phase.IN_DOUBT
+        self.phase, self._is_notified, self.covered, self._promised = Phase.CLAIMING, False, 0, 0
+        self._was_first, self._is_first = self._is_first, False
+        if again:
+            self.notify()  # it may repeat the tasks of the lost claim, and there may be more
+        return again
+
+    def answered(self, is_short: bool, began: float, now: float) -> bool:
+        """Note a claim that returned fewer tasks than it asked for, or as many; returns whether it was called first.
+
+        If it was, and the queue is not empty, the other servers are notified.
+        """
+        self.phase, self.is_failing = Phase.BUSY, False
+        self._next_at = now + min(max(PACE_S, now - began), MAX_PACE_S)
+        self.is_empty = is_short and not self._is_notified
+        self._expected = 0 if self.is_empty else None
+        return self._was_first
+
+    def failed(self, *, is_deleted: bool = False) -> None:
+        """Note a claim that was not carried out; nothing is left of a deleted queue."""
+        self.phase, self.is_failing = Phase.BUSY, True
+        self.is_empty = is_deleted and not self._is_notified
+
+    def lost(self) -> None:
+        """Note a claim that may have been carried out, and whose answer does not come."""
+        self.phase, self.is_failing = Phase.IN_DOUBT, True

@@ -1,0 +1,138 @@
+"""The dispatcher's timing, without I/O: which step comes next, and what each end of a claim leaves behind."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from fairq.server.dispatch.claiming import CLAIM_TASKS, MAX_PACE_S, PACE_S, Claiming, Phase, Step
+
+OFFERED = 10
+
+
+def waiting(*, is_empty: bool = False) -> Claiming:
+    """A queue whose last claim came back in no time, at 0 s."""
+    claiming = Claiming()
+    claiming.leave()
+    claiming.answered(is_empty, 0.0, 0.0)
+    claiming.step(0, OFFERED, 0.0)
+    return claiming
+
+
+def test_the_first_claim_leaves_at_once_and_the_next_at_its_pace_or_with_half_of_the_credit() -> None:
+    assert Claiming().step(1, OFFERED, 0.0) == (Step.CLAIM, 0.0)
+    claiming = waiting()
+    assert claiming.step(OFFERED // 2 - 1, OFFERED, 0.0) == (Step.SLEEP, PACE_S)
+    assert claiming.step(OFFERED // 2, OFFERED, 0.0) == (Step.CLAIM, 0.0)
+    assert claiming.step(1, OFFERED, PACE_S) == (Step.CLAIM, PACE_S)
+    assert claiming.step(CLAIM_TASKS, 10 * CLAIM_TASKS, 0.0) == (Step.CLAIM, 0.0)
+
+
+@pytest.mark.parametrize(("took_s", "pace_s"), [(0.0, PACE_S), (0.02, 0.02), (3.0, MAX_PACE_S)])
+def test_the_pace_is_what_the_last_claim_took(took_s: float, pace_s: float) -> None:
+    claiming = Claiming()
+    claiming.leave()
+    claiming.answered(False, 10.0, 10.0 + took_s)
+    assert claiming.step(1, OFFERED, 10.0 + took_s) == (Step.SLEEP, 10.0 + took_s + pace_s)
+
+
+def test_without_credit_or_tasks_it_sleeps_until_something_changes() -> None:
+    assert waiting().step(0, OFFERED, 9.0) == (Step.SLEEP, inf)
+    claiming = waiting(is_empty=True)
+    assert claiming.step(OFFERED, OFFERED, 9.0) == (Step.SLEEP, inf)
+    claiming.notify()
+    assert claiming.step(OFFERED, OFFERED, 9.0) == (Step.CLAIM, 9.0)
+
+
+def test_a_notification_during_a_claim_that_finds_nothing_is_not_lost() -> None:
+    claiming = waiting()
+    claiming.leave()
+    claiming.notify()
+    claiming.answered(True, 0.0, 0.0)
+    assert not claiming.is_empty
+
+
+@pytest.mark.parametrize("phase", [Phase.BUSY, Phase.CLAIMING, Phase.IN_DOUBT])
+def test_tasks_are_promised_to_no_claim_but_one_that_leaves_at_once(phase: Phase) -> None:
+    claiming = waiting()
+    assert claiming.cover(2, 3, PACE_S)
+    assert not claiming.cover(2, 3, PACE_S), "two of the three places are promised"
+    assert not waiting().cover(1, 3, 0.0), "it waits for its turn"
+    assert not waiting().cover(CLAIM_TASKS + 1, inf, PACE_S)  # type: ignore[arg-type]
+    claiming = waiting()
+    claiming.phase = phase
+    assert not claiming.cover(1, 3, PACE_S)
+
+
+def test_a_promise_that_cannot_be_kept_is_passed_on_once() -> None:
+    for spoil in ("room", "stop", "doubt"):
+        claiming = waiting()
+        claiming.cover(2, 3, PACE_S)
+        claiming.is_stopping = spoil == "stop"
+        if spoil == "doubt":
+            claiming.phase = Phase.IN_DOUBT
+        assert claiming.step(1 if spoil == "room" else 3, OFFERED, PACE_S)[0] is Step.PASS_ON, spoil
+        assert claiming.step(3, OFFERED, PACE_S)[0] is (Step.END if spoil == "stop" else Step.CLAIM), spoil
+
+
+def test_a_claim_with_a_promise_keeps_it() -> None:
+    claiming = waiting()
+    claiming.cover(2, 3, PACE_S)
+    assert claiming.step(2, OFFERED, PACE_S)[0] is Step.CLAIM
+    claiming.leave()
+    assert claiming.covered == 0
+    claiming.answered(False, PACE_S, PACE_S)
+    assert claiming.step(0, OFFERED, 1.0)[0] is Step.SLEEP, "nothing is promised any more"
+
+
+def test_in_doubt_the_same_claim_leaves_again_whatever_is_free_but_not_at_the_end() -> None:
+    claiming = waiting()
+    assert not claiming.leave()
+    claiming.lost()
+    assert claiming.step(0, OFFERED, 0.0) == (Step.CLAIM, 0.0)
+    assert claiming.leave()
+    claiming.answered(True, 0.0, 0.0)
+    assert not claiming.is_empty, "it may repeat the tasks of the lost claim, and there may be more"
+    claiming.leave()
+    claiming.lost()
+    claiming.is_stopping = True
+    assert claiming.step(9, OFFERED, 0.0)[0] is Step.END
+
+
+def test_one_more_is_wanted_than_are_expected() -> None:
+    claiming = waiting(is_empty=True)
+    claiming.cover(3, 9, PACE_S)
+    assert claiming.wanted() == 4
+    claiming.notify()
+    assert claiming.wanted() == CLAIM_TASKS
+    assert waiting().wanted() == CLAIM_TASKS
+
+
+def test_who_was_called_first_passes_on_if_there_may_be_more() -> None:
+    claiming = waiting()
+    assert claiming.claim_first(1)
+    claiming.leave()
+    assert claiming.answered(False, 0.0, 0.0)
+    claiming.leave()
+    assert not claiming.answered(False, 0.0, 0.0)
+    assert not waiting().claim_first(0)
+    claiming.leave()
+    claiming.claim_first(1)  # the call is for the next claim
+    assert not claiming.answered(False, 0.0, 0.0)
+    claiming.leave()
+    assert claiming.answered(False, 0.0, 0.0)
+
+
+def test_a_failed_claim_leaves_nothing_known_but_that_it_failed() -> None:
+    claiming = waiting()
+    claiming.leave()
+    claiming.failed()
+    assert (claiming.is_failing, claiming.is_empty) == (True, False)
+    claiming.leave()
+    claiming.failed(is_deleted=True)
+    assert (claiming.is_failing, claiming.is_empty) == (True, True)
+    claiming.notify()
+    claiming.leave()
+    claiming.answered(True, 0.0, 0.0)
+    assert not claiming.is_failing
