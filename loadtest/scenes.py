@@ -694,7 +694,7 @@ async def one_tenant(p: Probe) -> None:
 
 
 async def webhooks(p: Probe) -> None:
-    """As many webhooks as a queue may have, and tasks that are copied for 15 of them."""
+    """As many webhooks as a queue may have."""
     await enqueue(p, tenant(0), tasks_of("first", range(1)))
 
     def webhook(n: int) -> Args:
@@ -711,22 +711,6 @@ async def webhooks(p: Probe) -> None:
     await p.measure("add_webhook", "one of 64", Q, added, rounds=4)
     await p.measure("webhooks", "all 64", Q)
     await p.measure("pause_webhook", "one of 64", Q, ("00000000", 1), rounds=1)
-    fresh = itertools.count()
-    for what, payload, asked in (
-        ("500 that are copied 15 times", SMALL, {}),
-        (
-            "500, with options, that are copied 15 times",
-            SMALL,
-            {"priority": 1, "result_ttl_ms": HOUR_MS, "events": True},
-        ),
-        ("512 KiB that is copied 15 times", HALF, {}),
-    ):
-
-        async def new(payload: bytes = payload, asked: dict[str, Any] = asked) -> Args:
-            count = 1 if payload is HALF else p.sizes.call
-            return [tenant(0), *flat([NewTask(f"h-{next(fresh)}", payload, **asked) for _ in range(count)])]
-
-        await p.measure("enqueue", what, Q, new)
     gone = iter(range(63, 0, -1))
 
     async def removed() -> Args:

@@ -9,7 +9,7 @@
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d share:d hungry:d blocked:d limited:d sweeping:d anchored:d last_lease:d stage:d kept_until:d
 --:   numbers:d minute:d lease_ms:d max_attempts:d retry_base_ms:d retry_cap_ms:d dead_keep_ms:d dead_keep:d
---:   events_keep:d max_tenants:d run_timeout_ms:d reserve:B slots:I loans:I fan_outs:B ready:d
+--:   events_keep:d max_tenants:d run_timeout_ms:d reserve:B slots:I loans:I ready:d
 --:   pending:d delayed:d leased:d dead:d tasks_with_options:d remembered:d sequence:d enqueued:d done:d
 --:   buried:d expired:d cancelled:d delivered:d entitled:d
 --:   | classes
@@ -23,7 +23,6 @@
 --:   limited:B cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d
 --: HEADER version:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1
---:   webhook:t1
 --: MARK version:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I
@@ -33,7 +32,7 @@
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
 --:   result_ttl:d events:B replace:B group_weight:d dedupe_key:t1 batch:t1 group:t1 name:t1
 --: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B weight:d key:t1 batch:t1 group:t1
---: BATCH max_running:d sequence:d total:d copies:d admitted:d running:d done:d dead:d cancelled:d expired:d
+--: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d
 --:   created_at:d completed_at:d state:B events:B tenant:t1 on_complete:t2 on_success:t2 on_death:t2
 --: SCHEDULE version:B paused:B misfire:B next_at:d last_fired_at:d timing:rest
 --: TEMPLATE options:t2 payload:rest

@@ -12,7 +12,7 @@ local function new_queue()
     sweeping = 0, anchored = 0, last_lease = 0, stage = UNMADE, kept_until = 0, numbers = 0, minute = 0,
     lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000,
     dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0, reserve = 0, slots = 0,
-    loans = 0, fan_outs = 0, ready = 0, pending = 0, delayed = 0, leased = 0, dead = 0,
+    loans = 0, ready = 0, pending = 0, delayed = 0, leased = 0, dead = 0,
     tasks_with_options = 0, remembered = 0, sequence = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
     cancelled = 0, delivered = 0, entitled = 0, classes = {},
   }
@@ -128,7 +128,6 @@ function calls.open_any(keys, args)
     task_options = false, batches = false, told = false,  -- what few tasks ask for (17, 18, 19)
     marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
-    webhooks = false,                                -- where tasks are posted to (14_webhooks.lua)
     runs = false, bundles = false,                    -- leases (26_leases.lua)
     taken = false, marks = false, tombstones = 0, most_tombstones = 0,  -- entries of lists (28_takes.lua)
     lines = false,                                   -- whose turn it is inside tenants (21_turns.lua)

@@ -4,7 +4,9 @@
 -- `payloads`, so that a call that reads many records reads few bytes. When the task is done or cancelled a *mark* takes
 -- the record's place, so that an enqueue that is repeated, and a settlement that is, can be answered. Marks are named
 -- in a list for each minute, and go when that is over for a minute at least; an hour later those of ids that begin with
--- `from-`, which SDKs give to what a handler enqueues: each attempt makes them anew, and some come late.
+-- `from-`, which SDKs give to what a handler enqueues: each attempt makes them anew, and some come late. The id of a
+-- copy, `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of it, and
+-- each of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
 
 local records = {}  -- what other sections call
 do
@@ -31,7 +33,7 @@ local function header_of(call, tenant, terms, is_large)
     terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.key .. asked.group, 0)
     terms[kind] = HEADER.pack({version = TASK, features = terms.features + (is_large and IS_LARGE or 0),
       max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
-      expires_at = terms.expires_at, tenant = tenant, name = terms.name, webhook = terms.webhook})
+      expires_at = terms.expires_at, tenant = tenant, name = terms.name})
   end
   return terms[kind]
 end
@@ -58,7 +60,7 @@ end
 
 -- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts.
 function records.terms(record, id)
-  local _, features, max_attempts, extra, _, _, expires_at, _, _, _, position = struct.unpack(HEADER.format, record)
+  local _, features, max_attempts, extra, _, _, expires_at, _, _, position = struct.unpack(HEADER.format, record)
   return features, max_attempts, expires_at, accounts.bytes_of(id, length_of(record, features, position) + extra)
 end
 
@@ -128,14 +130,30 @@ function records.next_trim_at(q)
   return (q.minute + 2) * MINUTE_MS
 end
 
+-- Whether the task is stored of which this is the id of a copy.
+local function is_made_anew(call, id)
+  local original, enqueued_at = id:match('^(.*)%+%x+%-(%d+)$')
+  local record = original and redis.call('HGET', key(call, 'tasks'), original)
+  return records.is_task(record) and HEADER.unpack(record).enqueued_at == tonumber(enqueued_at)
+end
+
+-- Forgets these ids, but copies that may be made anew.
+local function forget_marks(call, ids)
+  local kept, gone = {}, {}
+  for _, id in ipairs(ids) do table.insert(is_made_anew(call, id) and kept or gone, id) end
+  write('HDEL', key(call, 'tasks'), gone)
+  write('RPUSH', key(call, 'done:' .. records.minute(call) + DERIVED_MINUTES), kept)
+  call.queue.remembered = call.queue.remembered - #gone
+end
+
 -- Forgets ids that ended long enough ago, up to `limit`.
 function records.trim_marks(call, limit)
   local q = call.queue
   while limit > 0 and q.remembered > 0 and records.next_trim_at(q) <= call.sure do
     local ids = redis.call('LPOP', key(call, 'done:' .. q.minute), limit)
     if ids then
-      redis.call('HDEL', key(call, 'tasks'), unpack(ids))
-      q.remembered, limit, call.is_changed = q.remembered - #ids, limit - #ids, true
+      forget_marks(call, ids)
+      limit, call.is_changed = limit - #ids, true
     else
       q.minute, limit, call.is_changed = q.minute + 1, limit - 1, true
     end

@@ -6,8 +6,6 @@ do
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
 arrivals.MAX_TOMBSTONES = 1000000   -- entries of tasks that were cancelled or moved, behind one that is not served
 local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
-local SPECIAL_PLACES = 3  -- of TASKS_PER_CALL, for a task with options: the store takes that much longer
-local COPIED_BYTES = 8388608   -- payloads of a task and its copies, which one call stores
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl'}
 
 -- Reads from the last argument, if it is `wake` or `covered`, which servers are notified; returns where the tasks end.
@@ -32,7 +30,7 @@ end
 -- The terms of a task that asks for nothing.
 function arrivals.plain_terms(call)
   return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, period = 0, features = 0,
-    replaces = false, name = '', webhook = ''}
+    replaces = false, name = ''}
 end
 
 -- A task's name without its trace, which may stand behind it after a byte 31.
@@ -40,8 +38,7 @@ local function kind_of(name) return name:match('^[^\31]*') end
 
 -- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked). Returns its terms: start_at, expires_at,
 -- max_attempts, what few tasks ask for (asked), the period of its dedupe key, the features of its record, whether it
--- replaces the holder of the key, its name, and the webhook that it is for. `due_at`: the start of a fire's task, else
--- nil.
+-- replaces the holder of the key, and its name. `due_at`: the start of a fire's task, else nil.
 function arrivals.read_options(call, packed, due_at)
   if packed == '' then return arrivals.plain_terms(call) end
   if #packed < OPTIONS.size then refuse('bad_request', 'options') end
@@ -63,7 +60,7 @@ function arrivals.read_options(call, packed, due_at)
   local asked = options_of(o)
   return {start_at = o.start_at, expires_at = o.expires_at, max_attempts = o.max_attempts, asked = asked,
     period = o.dedupe_period, features = (moves and END_MOVES or 0) + (asked == PLAIN and 0 or HAS_OPTIONS),
-    replaces = o.replace > 0, name = o.name, webhook = ''}
+    replaces = o.replace > 0, name = o.name}
 end
 
 -- A task can be added to an open batch of its own tenant.
@@ -76,10 +73,10 @@ function arrivals.check_batch(call, name, asked)
 end
 
 -- Tasks of one call that will be stored; nothing is written before all are known. `replaced`: those that will be
--- cancelled for them, and the room that these leave; `places`: how much of a call they take.
+-- cancelled for them, and the room that these leave.
 function arrivals.new(name)
   return {name = name, records = {}, payloads = {}, ready = {}, delayed = {}, expiring = {}, tasks_with_options = {},
-    replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = {}, bytes = 0, places = 0}
+    replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = {}, bytes = 0}
 end
 
 -- Adds one task to those that will be stored.
@@ -92,7 +89,7 @@ function arrivals.add(call, new, id, payload, terms)
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)
   end
-  new.bytes, new.places = new.bytes + bytes, new.places + (asked == PLAIN and 1 or SPECIAL_PLACES)
+  new.bytes = new.bytes + bytes
   if start_at > call.now then
     table.insert(new.delayed, start_at)
     table.insert(new.delayed, id)
@@ -104,7 +101,7 @@ function arrivals.add(call, new, id, payload, terms)
     table.insert(new.expiring, id)
   end
   if asked ~= PLAIN then
-    table.insert(new.tasks_with_options, {id, asked, terms.period, terms.is_copy})
+    table.insert(new.tasks_with_options, {id, asked, terms.period})
     if asked.key ~= '' then new.holders[asked.key] = id end
   end
 end
@@ -118,53 +115,6 @@ function arrivals.replace(call, new, task)
   if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
 end
 
-local function with(values, name, value)
-  local copy = {}
-  for field, known in pairs(values) do copy[field] = known end
-  copy[name] = value
-  return copy
-end
-
--- The terms of a copy: those of its task, but for the dedupe key.
-local function copy_of(terms, webhook)
-  local copy, is_plain = with(terms, 'webhook', webhook), true
-  copy.is_copy = true
-  if terms.asked.key == '' then return copy end
-  copy.asked = with(terms.asked, 'key', '')
-  for field, value in pairs(PLAIN) do is_plain = is_plain and copy.asked[field] == value end
-  if is_plain then copy.asked, copy.features = PLAIN, terms.features - HAS_OPTIONS end
-  return copy
-end
-
--- The terms of the copies of tasks of these terms, which say from now on for which webhook they are (14_webhooks.lua).
-local function copies_of(call, terms)
-  if not terms.copies then
-    local webhook, ids = webhooks.takers_of(call, kind_of(terms.name))
-    terms.webhook, terms.copies = webhook, {}
-    for i, id in ipairs(ids) do terms.copies[i] = copy_of(terms, id) end
-  end
-  return terms.copies
-end
-
--- Refuses a task that cannot be copied as its webhooks ask; before the first write.
-function arrivals.check_copies(call, terms, payload)
-  local copies = copies_of(call, terms)
-  if #copies == 0 then return end
-  if terms.replaces then refuse('bad_request', 'replace') end
-  if #payload * (1 + #copies) > COPIED_BYTES then refuse('too_large', 'payload') end
-end
-
--- Adds the copies of a task for webhooks, except those that are known from an earlier task of its id.
-local function add_copies(call, new, id, payload, copies)
-  local ids = {}
-  for i, terms in ipairs(copies) do ids[i] = id .. '+' .. terms.webhook end
-  local known = records.of(call, ids)
-  for i, terms in ipairs(copies) do
-    if not known[i] then arrivals.add(call, new, ids[i], payload, terms) end
-  end
-  call.notify = call.notify or '1'  -- who covers the tasks does not know of these
-end
-
 -- Decides on one task; returns its outcome. Where a task that is stored already holds its dedupe key, also that one's
 -- id.
 function arrivals.admit(call, new, id, payload, terms)
@@ -174,17 +124,8 @@ function arrivals.admit(call, new, id, payload, terms)
     local holder = own or task_options.holder_of(call, new.name, terms.asked.key)
     if holder then return 'duplicate ' .. holder, not own and holder end
   end
-  local copies = copies_of(call, terms)
   arrivals.add(call, new, id, payload, terms)
-  if #copies > 0 then add_copies(call, new, id, payload, copies) end
   return 'ok'
-end
-
--- Whether a call has stored so much, since tasks are copied, or read so much of batches that the rest is for another
--- call.
-function arrivals.is_full(call, new)
-  return calls.is_full(call)
-    or call.queue.fan_outs > 0 and (new.places >= TASKS_PER_CALL or new.bytes >= PAGE_BYTES)
 end
 
 -- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.
@@ -232,12 +173,11 @@ function arrivals.store(call, new)
   task_options.drop_results(call, new.records)
   if #new.tasks_with_options > 0 then task_options.add(call, new.tasks_with_options) end
   for _, task in ipairs(new.tasks_with_options) do
-    local id, asked, period, is_copy = unpack(task)
+    local id, asked, period = unpack(task)
     if asked.key ~= '' then task_options.hold_key(call, t, id, asked.key, period) end
     if asked.batch ~= '' then
       local b = batches.find(call, asked.batch)
       b.total = b.total + 1
-      if is_copy then b.copies = b.copies + 1 end
       batches.add_member(call, b, id)
     end
   end

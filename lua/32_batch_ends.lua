@@ -18,9 +18,7 @@ local function call_back(call, id, b, suffix, payload)
   local task = string.format('%s%s-%.0f', id, suffix, b.created_at)
   if payload == '' or redis.call('HEXISTS', key(call, 'tasks'), task) == 1 then return end
   local new = arrivals.new(b.tenant)
-  local terms = arrivals.plain_terms(call)
-  terms.copies = {}  -- none, whatever webhooks there are
-  arrivals.admit(call, new, task, payload, terms)
+  arrivals.admit(call, new, task, payload, arrivals.plain_terms(call))
   arrivals.store(call, new)
 end
 

@@ -20,7 +20,6 @@ end
 -- Checks and decides on a task; returns its outcome.
 local function admit(call, new, id, payload, terms)
   arrivals.check_batch(call, new.name, terms.asked)
-  arrivals.check_copies(call, terms, payload)
   local outcome, holder = arrivals.admit(call, new, id, payload, terms)
   local replaced = holder and terms.replaces and find_replaced(call, holder, terms.asked.key)
   if not replaced then return outcome end
@@ -44,7 +43,7 @@ function arrivals.decide(call, new, args, first, last)
     if known[n] or seen[id] then
       outcomes[n] = 'duplicate'
     else
-      if arrivals.is_full(call, new) then break end
+      if calls.is_full(call) then break end
       outcomes[n] = admit(call, new, id, payload, terms[packed])
       seen[id] = outcomes[n] == 'ok' or outcomes[n] == 'replaced'
     end
@@ -67,8 +66,8 @@ end
 --         claims as many tasks right behind this call; or "wake <server>", that one first
 --         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
 --         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
---   out   per task (of the first ones, where copies for webhooks or long callbacks of many batches fill the call; the
---         others are for the next call):
+--   out   per task (of the first ones, where long callbacks of many batches fill the call; the others are for the next
+--         call):
 --         "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
 --         | "duplicate <id>" (another task holds its dedupe key: not stored)
 --         | "replaced" (stored, and the waiting task that held its dedupe key is cancelled)

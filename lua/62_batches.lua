@@ -27,7 +27,7 @@ function verbs.open_batch(keys, args)
   local b = {
     max_running = max_running, sequence = 0, total = 0, admitted = 0, running = 0, done = 0, dead = 0, cancelled = 0,
     expired = 0, created_at = call.now, completed_at = 0, state = OPENED, tenant = args[3], on_complete = args[6],
-    on_success = args[7], on_death = args[8], events = args[9] == '1' and 1 or 0, copies = 0,
+    on_success = args[7], on_death = args[8], events = args[9] == '1' and 1 or 0,
   }
   local t = accounts.named(call, args[3])
   arrivals.check_bytes(call, t, batches.bytes_of(args[4], b))
@@ -80,14 +80,14 @@ end
 
 local function row_of(b)
   return {BATCH_STATES[b.state], b.tenant, b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired,
-    b.copies, text(b.created_at), text(b.completed_at)}
+    text(b.created_at), text(b.completed_at)}
 end
 
 -- batches(keys, argv): how far batches are.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then ids (at most 500)
 --   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, expired (of the dead),
---         copies (of the total), created_at_ms, completed_at_ms (or 0)}; or {} if it does not exist
+--         created_at_ms, completed_at_ms (or 0)}; or {} if it does not exist
 function verbs.batches(keys, args)
   local call, out = {prefix = keys[1], load = 0}, {}
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do

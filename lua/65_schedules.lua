@@ -21,7 +21,6 @@ local SCHEDULES_PER_TENANT = 1000
 local FIRES_PER_CALL = 100
 local FIRES_PER_TENANT = 25  -- of these
 local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- fires that are due, of which some are passed over
-local BYTES_PER_TASK = 2048  -- what a task counts for beside its payload: some have many copies (14_webhooks.lua)
 
 local function load_schedule(call, tenant, name)
   local revision = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
@@ -164,8 +163,7 @@ local function enqueue_fire(call, s, due_at)
   local outcome = arrivals.admit(call, new, id, template.payload, terms)
   if outcome == 'ok' and arrivals.exceeded(call, new) then outcome = 'quota_exceeded' end
   if outcome == 'ok' then arrivals.store(call, new) end
-  local stored_bytes = new.bytes + BYTES_PER_TASK * #new.records / 2
-  call.fired_bytes = call.fired_bytes + math.max(stored_bytes, #template.payload)
+  call.fired_bytes = call.fired_bytes + #template.payload
   return outcome
 end
 

@@ -25,7 +25,7 @@ local function clear(call)
     q[name] = 0
   end
   q.classes, q.minute, q.level = {}, records.minute(call), LOWEST
-  q.limited, q.fan_outs = redis.call('HEXISTS', key(call, 'limits'), ''), webhooks.count_fan_outs(call)
+  q.limited = redis.call('HEXISTS', key(call, 'limits'), '')
   limits.block(q, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
   limits.block(q, BLOCKED_REPAIR, true)
 end

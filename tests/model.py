@@ -11,7 +11,7 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fairq.store import library
@@ -45,7 +45,6 @@ class Task:
     group: str = ""
     weight: float = 1  # of its group
     end_moves: bool = False  # its end counts from its start
-    webhook: str = ""  # that it is for
     created_at: float = 0
     size: int = 2  # of its payload
     name: str = ""
@@ -53,8 +52,7 @@ class Task:
     @property
     def length(self) -> int:
         """How long its record is, with its payload."""
-        texts = (self.tenant.name, self.name, self.webhook)
-        return HEADER_SIZE + sum(map(len, texts)) + self.size
+        return HEADER_SIZE + len(self.tenant.name + self.name) + self.size
 
     def bytes(self, id: str) -> int:
         """Tell what it counts among its tenant's bytes."""
@@ -87,7 +85,6 @@ class Batch:
     dead: int = 0
     cancelled: int = 0
     expired: int = 0  # of the dead
-    copies: int = 0  # of the total
     members: dict[str, float] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)  # priority and order
 
@@ -180,8 +177,6 @@ class Model(Scheduling):
         self.results: dict[str, tuple[float, str]] = {}  # id -> until, result
         self.kept_until: float = 0  # the last of results and dedupe keys that outlive their tasks
         self.feeds = Feeds()
-        self.webhooks: dict[str, tuple[str, int]] = {}  # id -> the name of its tasks, whether it has fan-out
-        self.has_copied = False  # the call
 
     def open(self, now: float) -> float:
         """Begin a call: time never goes back."""
@@ -454,14 +449,13 @@ class Model(Scheduling):
         outcomes = self.store(now, tenant, tasks)
         if self.touched:
             self.finish_batches(now)
-            self.close(now, notify=notify or self.has_copied)
+            self.close(now, notify=notify)
         return outcomes
 
     def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
         """Store those tasks that are new, and that would not expire before they could start."""
         outcomes: list[str] = []
-        self.has_copied = False
-        if why_not := self.batches_refuse(tenant, tasks, now) or self.copies_refuse(tasks):
+        if why_not := self.batches_refuse(tenant, tasks, now):
             return [why_not]
         new: dict[str, tuple[Task, dict[str, Any]]] = {}
         replaced: list[str] = []  # who holds a key that a new task takes
@@ -492,13 +486,10 @@ class Model(Scheduling):
                 group["weight"] = group["weight"] if group["group"] or given.get("batch") else 1
                 task = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2))
                 task.end_moves, task.created_at = bool(after), now
-                task.webhook, _ = self.receivers(given.get("name", ""))
                 task.name = given.get("name", "")
                 new[id] = task, given
                 if first:
                     replaced.append(first)
-                else:
-                    new |= self.copies(id, task, given.get("name", ""), known=[*self.records, *self.marks, *new])
         if new and (which := self.too_much(t, now, {id: task for id, (task, _) in new.items()}, replaced)):
             return [f"FAIRQ quota_exceeded {which}"]
         for holder in replaced:
@@ -507,47 +498,6 @@ class Model(Scheduling):
             self.add(id, task, given.get("period", 0), now)
         self.counts["enqueued"] += len(new)
         return outcomes
-
-    def receivers(self, name: str) -> tuple[str, list[str]]:
-        """Name the webhook that a task of this name is for (empty: the worker chooses), and those of its copies."""
-        taking = [(id, fan_out) for id, (of, fan_out) in sorted(self.webhooks.items()) if of in ("", name)]
-        ids = [id for id, fan_out in taking if fan_out]
-        if len(ids) < len(taking) or not ids:
-            return "", ids
-        return ids[0], ids[1:]
-
-    def copies(self, id: str, task: Task, name: str, known: Sequence[str]) -> dict[str, tuple[Task, dict[str, Any]]]:
-        """Make the copies of a task for webhooks, except those that are known."""
-        _, ids = self.receivers(name)
-        self.has_copied |= bool(ids)
-        new = [(f"{id}+{webhook}", webhook) for webhook in ids if f"{id}+{webhook}" not in known]
-        return {copy: (replace(task, key="", webhook=webhook), {}) for copy, webhook in new}
-
-    def copies_refuse(self, tasks: list[tuple[str, dict[str, Any]]]) -> str:
-        """Say why tasks cannot be copied, or nothing."""
-        for id, given in tasks:
-            is_new = id not in self.records and id not in self.marks
-            if given.get("replace") and is_new and self.receivers(given.get("name", ""))[1]:
-                return "FAIRQ bad_request replace"
-        return ""
-
-    def add_webhook(self, now: float, id: str, name: str, fan_out: int) -> str:
-        """Register a webhook."""
-        known, now = self.webhooks.get(id), self.open(now)
-        if known == (name, fan_out):
-            return "same"
-        self.webhooks[id] = name, fan_out
-        self.close(now)
-        return "changed" if known else "created"
-
-    def remove_webhook(self, now: float, id: str) -> str:
-        """Forget a webhook."""
-        now = self.open(now)
-        if id not in self.webhooks:
-            return "gone"
-        del self.webhooks[id]
-        self.close(now)
-        return "ok"
 
     def too_much(self, t: Tenant, now: float, new: dict[str, Task], replaced: list[str]) -> str:
         """Say which limit new tasks would exceed, with those gone that they replace."""
@@ -570,7 +520,7 @@ class Model(Scheduling):
         self.results.pop(id, None)
         if b := self.batches.get(task.batch):
             task.opened_at = b.created_at
-            b.total, b.sequence, b.copies = b.total + 1, b.sequence + 1, b.copies + ("+" in id)
+            b.total, b.sequence = b.total + 1, b.sequence + 1
             b.members[id] = b.sequence
         if task.key:
             self.holders[t.name, task.key] = now + window if window else 0, id
@@ -877,7 +827,7 @@ class Model(Scheduling):
         """True if the queue has had nothing for so long, and no settings: then this model is at its end."""
         now = self.open(now)
         has_any = self.tenants or self.records or self.marks or self.batches or self.schedules or self.ends
-        is_set = self.own or self.hours or self.webhooks or self.blocked or self.settings != Model().settings
+        is_set = self.own or self.hours or self.blocked or self.settings != Model().settings
         return "stays" if has_any or is_set or min(self.now, now) + for_ms > now else "ok"
 
     def has_all_delayed(self, t: Tenant) -> bool:

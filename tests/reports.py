@@ -40,7 +40,6 @@ def queue_state(model: Model) -> dict[str, float]:
         "estimate": model.estimate,
         "slots": model.slots,
         "loans": model.loans,
-        "fan_outs": sum(fan_out for _, fan_out in model.webhooks.values()),
         "ready": sum(len(t.ready) for t in everyone),
         "delayed": sum(len(t.delayed) for t in everyone),
         "leased": len(model.leases),
@@ -87,7 +86,7 @@ def batch(model: Model, name: str) -> tuple[object, ...] | None:
     """What `batches` says of one."""
     if not (b := model.batches.get(name)):
         return None
-    counts = (b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired, b.copies)
+    counts = (b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired)
     return (b.state, b.tenant, *counts, b.created_at, b.completed_at)
 
 

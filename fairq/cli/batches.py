@@ -96,7 +96,6 @@ def show(queue: str, id: str, *, json: Json = False, server: Server | None = Non
     rows = [
         {"name": name.removesuffix("_at_ms"), "value": say_moment(value) if name in _TIMES else value}
         for name, value in row.items()
-        if name != "copies" or value > 0
     ]
     print_table(f"batch {id} of {queue}", {"name": "", "value": ""}, rows, empty="")
 

@@ -1,9 +1,9 @@
 """`fairq enqueue --lines`: one task per line of a file, all in one batch; and what `--requests` shares with it.
 
 A task's id consists of the batch's id and a number. Tasks are stored in their order, one frame after the other, so
-the number of tasks that a batch has, less the copies that were made for webhooks, says which they are: repeating the
-command with the same `--id` continues an interrupted one and makes no task twice. Where that number cannot be known or
-cannot be right, it is refused. When the tenant reaches a quota, the command waits for room and continues.
+the number of tasks that a batch has says which they are: repeating the command with the same `--id` continues an
+interrupted one and makes no task twice. Where that number cannot be known or cannot be right, it is refused. When the
+tenant reaches a quota, the command waits for room and continues.
 """
 
 from __future__ import annotations
@@ -252,8 +252,7 @@ async def enqueue_lines(
             await add(client, queue, [task for line in chunk for task in line.tasks])
 
         is_once = is_keyed and not options.get("dedupe_period")
-        state = await batch.state()
-        known = state.total - state.copies
+        known = (await batch.state()).total
         if not is_keyed:  # else duplicates are not counted, and all lines are sent again
             _skip(lines, known, batch.id)
         elif known and is_once:

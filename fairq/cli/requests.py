@@ -2,8 +2,7 @@
 
 A line is JSON, `{"priority": 3, "max_running": 2, "tasks": ["a", "b"]}`, or plain, `3:a:b`. Its batch's id is that of
 the command and the line's number, its tasks' ids are that and their numbers. So a repeated command finds what an
-earlier one has stored: of a batch that is not open any more all tasks, of an open one the first so many. Copies that
-were made for webhooks are not among these.
+earlier one has stored: of a batch that is not open any more all tasks, of an open one the first so many.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ def parse(line: bytes, number: int, id: str, max_running: int, options: TaskOpti
 
 def _tasks_left(request: Request, known: BatchState | None) -> list[NewTask]:
     """Return the tasks that an earlier run of the command has not stored. Raises: BadRequest if the file differs."""
-    stored = known.total - known.copies if known else 0
+    stored = known.total if known else 0
     if known is None or (known.state == "open" and stored <= len(request.tasks)):
         return request.tasks[stored:]
     if stored != len(request.tasks):

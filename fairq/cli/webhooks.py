@@ -48,8 +48,8 @@ def add(
     secret_file
         File of the secrets that sign its requests, the newest first (default: the webhook worker's own secrets).
     fan_out
-        Copy each task that is enqueued from now on for this webhook, so that several webhooks get it, each retried
-        apart. A copy counts in the tenant's share and quotas; its id is the task's, a plus sign and the webhook's id.
+        Copy each task for this webhook when it is taken, so that several webhooks get it, each retried apart. A copy
+        counts in the tenant's share and quotas; its id begins with the task's, a plus sign and the webhook's id.
     """
     from fairq.webhook.secrets import load_signer
     from fairq.webhook.signature import write_secret

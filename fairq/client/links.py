@@ -12,7 +12,7 @@ from fairq.client import tracing
 from fairq.client.later import options as later_options
 from fairq.client.later import tasks, verbs
 from fairq.errors import BadRequest
-from fairq.model.checks import DERIVED, MAX_PAYLOAD_BYTES, bare_id, check_name, check_task_id
+from fairq.model.checks import DERIVED, MAX_PAYLOAD_BYTES, bare_id, check_known_id, check_name
 
 if TYPE_CHECKING:
     from fairq.model.option_tables import TaskOptions
@@ -53,7 +53,7 @@ class Links:
 
     def _make(self, target: str, payload: Any, id: str | None, max_bytes: int, options: TaskOptions) -> NewTask:
         check_name(target, "queue")
-        id = self._next_id(target) if id is None else check_task_id(id)
+        id = self._next_id(target) if id is None else check_known_id(id)
         values = later_options.pack_options(options) if options else ()
         task = tasks.NewTask(id, verbs.encode_payload(payload, max_bytes=max_bytes), *values)
         return (

@@ -193,7 +193,7 @@ class OperatorClient(Client):
     ) -> str:
         """Have tasks posted to a URL: all of a queue, or those of one name; returns `created`, `changed` or `same`.
 
-        `fan_out`: from now on each of these tasks is copied for it. `secrets` sign the requests, the newest first;
+        `fan_out`: each of these tasks is copied for it when it is taken. `secrets` sign the requests, the newest first;
         none: the worker's. Raises: BadRequest, TooLarge, StoreFull.
         """
         return await self.ask(operator_verbs.add_webhook(queue, url, name, fan_out, secrets))

@@ -28,7 +28,6 @@ class BatchState:
     created_at_ms: int
     completed_at_ms: int
     expired: int = 0  # of the dead ones
-    copies: int = 0  # of the total, made for webhooks with fan-out
 
     @property
     def waiting(self) -> int:

@@ -9,11 +9,13 @@ from fairq.errors import BadRequest
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-KNOWN_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(\+[0-9a-f]{8})?\Z")  # behind the plus sign: a copy's webhook
+_KNOWN = r"[A-Za-z0-9_-]{1,64}(\+[0-9a-f]{8}-[0-9]{1,16})?\Z"  # behind the plus sign: of which copy (webhooks.copy_id)
+KNOWN_ID_PATTERN = re.compile(_KNOWN)
+COPY_MARK = "+"  # stands in the id of a copy, between its task's and its webhook's
 DERIVED = "from-"  # how ids begin that SDKs give to what handlers enqueue (lua/20_records.lua)
 MAX_TENANT_CHARS = 128
 TENANT_PATTERN = re.compile(rf"[A-Za-z0-9._@+-]{{1,{MAX_TENANT_CHARS}}}\Z")
-FULL_ID_PATTERN = re.compile(r"[A-Za-z0-9._@+-]{1,128}/[A-Za-z0-9_-]{1,64}(\+[0-9a-f]{8})?\Z")
+FULL_ID_PATTERN = re.compile(rf"[A-Za-z0-9._@+-]{{1,128}}/{_KNOWN}")
 BATCH_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,40}\Z")
 MAX_WORKER_CHARS = 64
 WORKER_PATTERN = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_WORKER_CHARS}}}\Z")

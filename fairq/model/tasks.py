@@ -15,7 +15,7 @@ from fairq.model.checks import (
     check_batch_id,
     check_flag,
     check_int,
-    check_task_id,
+    check_known_id,
     check_weight,
 )
 
@@ -161,7 +161,7 @@ class NewTask(NamedTuple):
 
     def check(self) -> None:
         """Refuse what no store would take. Raises: BadRequest, naming the field."""
-        check_task_id(self.id)
+        check_known_id(self.id)
         for name, check in _CHECKS.items():
             check(getattr(self, name), name)
         if self.dedupe_period_ms and not self.dedupe_key:

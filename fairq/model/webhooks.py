@@ -11,6 +11,7 @@ from hashlib import sha256
 from attrs import field, frozen
 
 from fairq.errors import BadRequest
+from fairq.model.checks import COPY_MARK
 from fairq.model.tasks import check_short_name
 
 MAX_WEBHOOKS, MAX_FAN_OUTS = 64, 15  # of a queue; the latter: with fan-out (lua/14_webhooks.lua)
@@ -19,7 +20,6 @@ MAX_SECRETS = 4  # of a webhook: two while one takes the other's place
 WEBHOOK_ID_PATTERN = re.compile(r"[0-9a-f]{8}\Z")
 _URL = re.compile(rf"https?://[!-~]{{1,{MAX_URL_CHARS - 8}}}\Z")  # its parts are the worker's business
 _PREFIX, _SECRET_BYTES = "whsec_", range(24, 65)
-COPY_MARK = "+"  # stands in the id of a copy, between its task's and its webhook's
 
 
 @frozen
@@ -49,10 +49,25 @@ def webhook_id(url: str, name: str) -> str:
     return sha256(f"{url}\n{name}".encode()).hexdigest()[:8]
 
 
-def original_id(id: str) -> str:
-    """Return the id of the task that a copy was made of; of any other task, its own."""
+def copy_id(id: str, webhook: str, enqueued_at_ms: int) -> str:
+    """Return the id of a task's copy for a webhook, the same in each attempt (lua/20_records.lua reads it too)."""
+    return f"{id}{COPY_MARK}{webhook}-{enqueued_at_ms}"
+
+
+def read_copy_id(id: str) -> tuple[str, str, int]:
+    """Return a copied task's id, the webhook that the copy is for, and when the task was enqueued (ms).
+
+    Of a task that is no copy: its own id, an empty text and 0.
+    """
     tenant, slash, own = id.rpartition("/")
-    return tenant + slash + own.partition(COPY_MARK)[0]
+    original, _, rest = own.partition(COPY_MARK)
+    webhook, _, enqueued_at_ms = rest.partition("-")
+    return tenant + slash + original, webhook, int(enqueued_at_ms or 0)
+
+
+def webhook_in(id: str) -> str:
+    """Return the webhook that a task is for: if it is a copy, that in its id; else an empty text."""
+    return read_copy_id(id)[1] if COPY_MARK in id else ""
 
 
 def choose(webhooks: Iterable[Webhook], name: str, id: str) -> Webhook | None:

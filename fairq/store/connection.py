@@ -55,8 +55,6 @@ _REFUSALS = {
     "unmade": "the {} was not made",
     "stale_version": "another operator has changed it since it was read: read it again; its version is now {more}",
     "deleting": "the {} is being deleted",
-    "bad_request replace": "{} is not possible where tasks are copied for webhooks (fan-out)",
-    "too_large payload": "the {} is too large: a task and its copies for webhooks (fan-out) have at most 8 MiB",
 }  # by code, or code and field
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
 

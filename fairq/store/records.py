@@ -16,7 +16,7 @@ from fairq.model.limits import OpeningHours
 from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
 from fairq.model.tasks import OPTIONS, Lease, NewTask
 from fairq.model.waiting import BlockedInterval, cause_of
-from fairq.model.webhooks import Webhook
+from fairq.model.webhooks import Webhook, webhook_in
 from fairq.store import library
 
 _FORMATS = library.formats()
@@ -27,7 +27,7 @@ _fixed_of, _texts_of = (
     attrgetter(*(_FIELDS[field.name] for field in _FORMATS["OPTIONS"].fields if (field.type == "t1") is is_text))
     for is_text in (False, True)  # texts stand behind the rest
 )
-_HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("BB"))  # up to the length of the tenant, which follows
+_HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("B"))  # up to the length of the tenant, which follows
 _PLAIN = tuple(OPTIONS.values())
 _QUEUES = -1  # a packed limit of attempts: the queue's
 _RECORD_VERSION = 1
@@ -41,20 +41,19 @@ _SLOT, _ROW, _WAIT = (
 _HOURS = struct.Struct(_FORMATS["HOURS"].head)
 
 
-def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str, str]:
-    """Split a record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, name, webhook and trace."""
+def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str]:
+    """Split a record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, name and trace."""
     version, _, _, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
     if version != _RECORD_VERSION:
         raise StoreRefused(f"the store holds a task record of version {version}; this build reads {_RECORD_VERSION}")
     at = _HEADER.size
     end = at + size
-    name_end = end + 1 + record[end]
-    begin = name_end + 1 + record[name_end]  # of the payload, behind name and webhook
-    name, webhook, trace = record[end + 1 : name_end].decode(), record[name_end + 1 : begin].decode(), ""
+    begin = end + 1 + record[end]  # of the payload, behind the name
+    name, trace = record[end + 1 : begin].decode(), ""
     if _TRACE in name:
         name, _, trace = name.partition(_TRACE)
     tenant, payload = record[at:end].decode(), record[begin:]
-    return tenant, int(enqueued_at), int(start_at), int(expires_at), payload, name, webhook, trace
+    return tenant, int(enqueued_at), int(start_at), int(expires_at), payload, name, trace
 
 
 CLAIM_HEAD = 7  # values of a claim's reply before its leases
@@ -64,10 +63,11 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
     """Read a claim's reply: its head (third: the leases' number; fourth: ids with kept results), four per lease."""
     leases, number, wanting = [], reply[2], set(reply[3])
     for i in range(CLAIM_HEAD, len(reply), 4):
-        id, attempt, max_attempts, record = reply[i : i + 4]
-        tenant, enqueued_at, start_at, expires_at, payload, name, webhook, trace = unpack_record(record)
-        given = (tenant, enqueued_at, start_at, expires_at, payload, id in wanting, name, webhook, trace)
-        leases.append(Lease(id.decode(), number, attempt, max_attempts, *given))
+        packed_id, attempt, max_attempts, record = reply[i : i + 4]
+        id = packed_id.decode()
+        tenant, enqueued_at, start_at, expires_at, payload, name, trace = unpack_record(record)
+        given = (tenant, enqueued_at, start_at, expires_at, payload, packed_id in wanting, name, webhook_in(id), trace)
+        leases.append(Lease(id, number, attempt, max_attempts, *given))
     return leases
 
 

@@ -16,6 +16,7 @@ from fairq.model.tasks import TaskState
 from fairq.model.tenants import TenantState
 from fairq.model.versions import weight_version
 from fairq.model.waiting import CLOSED, PAUSED, RATE_LIMITED, REPAIRING
+from fairq.model.webhooks import webhook_in
 from fairq.store.records import unpack_record
 
 _COUNTS = ("ready", "pending", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
@@ -89,10 +90,10 @@ def batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
     """Read a row of `batches`; None for an unknown batch."""
     if not row:
         return None
-    state, tenant, max_running, total, running, done, dead, cancelled, expired, copies, created_at, completed_at = row
+    state, tenant, max_running, total, running, done, dead, cancelled, expired, created_at, completed_at = row
     counts = (max_running, total, running, done, dead, cancelled)
     moments = (int(float(created_at)), int(float(completed_at)))
-    return BatchState(id, state.decode(), tenant.decode(), *counts, *moments, expired, copies)
+    return BatchState(id, state.decode(), tenant.decode(), *counts, *moments, expired)
 
 
 def event(row: Sequence[Any]) -> Event:
@@ -128,7 +129,7 @@ def dead_letter(row: Sequence[Any]) -> DeadLetter:
     letter = DeadLetter(id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text)
     if not record:
         return letter
-    _, enqueued_at, start_at, expires_at, payload, name, webhook, _ = unpack_record(record)
+    _, enqueued_at, start_at, expires_at, payload, name, _ = unpack_record(record)
     return evolve(
         letter,
         enqueued_at_ms=enqueued_at,
@@ -136,6 +137,6 @@ def dead_letter(row: Sequence[Any]) -> DeadLetter:
         expires_at_ms=expires_at,
         payload=payload,
         name=name,
-        webhook=webhook,
+        webhook=webhook_in(letter.id),
         traceback=traceback.decode(errors="replace"),
     )

@@ -35,7 +35,7 @@ from fairq.model.tasks import (
 )
 from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
-from fairq.model.webhooks import Webhook, webhook_id
+from fairq.model.webhooks import Webhook, webhook_id, webhook_in
 from fairq.scopes import run_all
 from fairq.store import keys, library
 from fairq.store.audit import Audit
@@ -247,8 +247,7 @@ class Store:
 
         Outcomes: `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the dedupe key; `expired`: its
         expiry has already passed. On return as durable as the store's `appendfsync` makes it. Atomic, except where
-        copies for webhooks, or many batches with long callbacks, fill several calls: if a later one is refused, what
-        the first ones stored stays.
+        long callbacks of many batches fill several calls: if a later one is refused, what the first ones stored stays.
         """
         outcomes: list[str] = []
         at_once = () if notify == "all" else (notify,)
@@ -609,9 +608,10 @@ class Store:
         """Read a tenant's next ready tasks, in the order in which they will be served."""
         reply = await self._call("peek", queue, tenant, count)
         tasks = []
-        for id, record in zip(reply[::2], reply[1::2], strict=True):
-            _, enqueued_at, start_at, expires_at, payload, *rest, _ = unpack_record(record)
-            tasks.append(WaitingTask(id.decode(), enqueued_at, start_at, expires_at, payload, *rest))
+        for packed_id, record in zip(reply[::2], reply[1::2], strict=True):
+            id = packed_id.decode()
+            _, enqueued_at, start_at, expires_at, payload, name, _ = unpack_record(record)
+            tasks.append(WaitingTask(id, enqueued_at, start_at, expires_at, payload, name, webhook_in(id)))
         return tasks
 
     async def dead(

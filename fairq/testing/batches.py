@@ -62,6 +62,6 @@ class MemoryBatch(Generic[R]):
         ended = {state: self.counts[state] for state in _ENDED}
         return BatchState(
             id, self.state, self.tenant, self.max_running, self.counts.total(), self.counts["leased"],
-            created_at_ms=self.created_at_ms, completed_at_ms=self.completed_at_ms, expired=self.expired, copies=0,
+            created_at_ms=self.created_at_ms, completed_at_ms=self.completed_at_ms, expired=self.expired,
             **ended,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -19,10 +19,11 @@ from attrs import define, field, frozen
 
 from fairq.client.task import Task
 from fairq.client.verbs import encode_payload
-from fairq.errors import BadRequest, SettingsError, TooLarge
+from fairq.errors import BadRequest, QuotaExceeded, SettingsError, TooLarge
 from fairq.model.checks import check_int
-from fairq.model.tasks import MAX_RESULT_BYTES
-from fairq.model.webhooks import original_id
+from fairq.model.tasks import MAX_ATTEMPTS, MAX_RESULT_BYTES
+from fairq.model.texts import moment_of
+from fairq.model.webhooks import copy_id, read_copy_id
 from fairq.webhook.addresses import AddressRefused
 from fairq.webhook.answers import Answer, Verdict, judge
 from fairq.webhook.hosts import HostLimits
@@ -37,6 +38,7 @@ KEEP_ALIVE_S = 4.0  # few servers close idle connections before 5 s; a request m
 MAX_IDLE = 100  # idle connections kept for later requests
 MAX_TIMEOUT_S = 3_600.0
 MAX_CAUSE_CHARS = 500
+ROOM_S = 5.0  # how long a task waits whose copies have no room, if the server does not say
 _PLAIN_CHARS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")  # of a header: they stand for themselves
 _END_SPACE = re.compile(r"\A | \Z")  # HTTP takes spaces at the ends of a header for none of its text
 USER_AGENT = f"fairq/{version('fairq')} webhook-worker"
@@ -51,6 +53,7 @@ class Target:
 
 
 Find = Callable[[Task], Target | Verdict]  # where a task is posted to, or what becomes of it if nowhere
+Others = Callable[[Task], Sequence[str]]  # the webhooks beside that one, by id, each of which gets a copy of the task
 
 
 @frozen
@@ -73,7 +76,7 @@ class Delivery:
 
 def name_of(task: Task) -> str:
     """Return a task's name for receivers: equal for all attempts and copies; a full stop is `%2E`, as in URLs."""
-    return f"{task.queue}/{task.tenant.replace('.', '%2E')}/{original_id(task.id)}"
+    return f"{task.queue}/{task.tenant.replace('.', '%2E')}/{read_copy_id(task.id)[0]}"
 
 
 def _quoted(name: str) -> str:
@@ -83,6 +86,8 @@ def _quoted(name: str) -> str:
 def headers_of(task: Task, url: Url, body: bytes, signer: Signer | None, now: float) -> dict[str, str]:
     """Return all headers of a request, as listed in RECEIVING.md."""
     name, timestamp = name_of(task), str(int(now))
+    original, _, enqueued_at_ms = read_copy_id(task.id)
+    enqueued_at = moment_of(enqueued_at_ms or task.enqueued_at_ms)
     headers = {
         "Host": url.authority,
         "User-Agent": USER_AGENT,
@@ -90,12 +95,12 @@ def headers_of(task: Task, url: Url, body: bytes, signer: Signer | None, now: fl
         "Content-Length": str(len(body)),
         "Accept-Encoding": "identity",
         "Idempotency-Key": name,
-        "Fairq-Task": original_id(task.id),
+        "Fairq-Task": original,
         "Fairq-Queue": task.queue,
         "Fairq-Tenant": task.tenant,
         "Fairq-Attempt": str(task.attempt),
         "Fairq-Max-Attempts": str(task.max_attempts),
-        "Fairq-Enqueued-At": task.enqueued_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "Fairq-Enqueued-At": enqueued_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         **({"Fairq-Name": _quoted(task.name)} if task.name else {}),
         "webhook-id": name,
         "webhook-timestamp": timestamp,
@@ -112,6 +117,7 @@ class Deliverer:
     find: Find
     delivery: Delivery
     pool: httpcore2.AsyncConnectionPool
+    others: Others = lambda _: ()
     clock: Callable[[], float] = time.time
     hosts: HostLimits = field(init=False)
 
@@ -121,7 +127,13 @@ class Deliverer:
 
     async def deliver(self, task: Task) -> Any:
         """Post one task; returns the result in the answer. Raises: Retry, Postpone, Reject."""
-        target = self.find(task)
+        target, others = self.find(task), self.others(task)
+        try:
+            for webhook in others:
+                await self._copy(task, webhook)
+        except QuotaExceeded as error:
+            delay = error.retry_in_ms / 1000 if error.retry_in_ms else ROOM_S
+            target = Verdict("postponed", reason=f"no room for its copies: {error.message}", delay=delay)
         if isinstance(target, Verdict):
             return self._settle(task, "", target, 0)
         try:
@@ -132,6 +144,13 @@ class Deliverer:
             began = trio.current_time()
             verdict = await self._post(task, url, target.signer)
             return self._settle(task, url.host, verdict, trio.current_time() - began)
+
+    async def _copy(self, task: Task, webhook: str) -> None:
+        """Enqueue a task's copy for another webhook; each attempt does. Raises: FairqError if it is refused."""
+        await task.enqueue(
+            task.queue, task.payload, id=copy_id(task.id, webhook, task.enqueued_at_ms), name=task.name,
+            max_attempts=min(task.max_attempts, MAX_ATTEMPTS), expires_at=task.expires_at,
+        )  # fmt: skip
 
     async def _post(self, task: Task, url: Url, signer: Signer | None) -> Verdict:
         try:
@@ -199,7 +218,11 @@ def _cause(error: BaseException) -> str:
 
 @asynccontextmanager
 async def open_deliverer(
-    find: Find, delivery: Delivery, network: httpcore2.AsyncNetworkBackend, tls: ssl.SSLContext | None = None
+    find: Find,
+    delivery: Delivery,
+    network: httpcore2.AsyncNetworkBackend,
+    tls: ssl.SSLContext | None = None,
+    others: Others = lambda _: (),
 ) -> AsyncIterator[Deliverer]:
     """Open a deliverer; its connections are closed at the end of the context."""
     pool = httpcore2.AsyncConnectionPool(
@@ -210,4 +233,4 @@ async def open_deliverer(
         network_backend=network,
     )
     async with pool:
-        yield Deliverer(find, delivery, pool)
+        yield Deliverer(find, delivery, pool, others)

@@ -110,6 +110,13 @@ class Registrations:
         delay = min(MAX_POSTPONE_S, POSTPONE_S * 2 ** min(task.attempt - 1, 10))
         return Verdict("postponed", reason=f"webhook {webhook.id} {reason}", delay=delay)
 
+    def others(self, task: Task) -> list[str]:
+        """Return the webhooks with fan-out, by id, that take a task beside the one that it is posted to."""
+        own = choose(self.webhooks or (), task.name, task.webhook)
+        if own is None or task.webhook:  # a copy is not copied again
+            return []
+        return sorted(it.id for it in self.webhooks or () if it.has_fan_out and it is not own and it.takes(task.name))
+
     def _why_none(self, task: Task) -> str:
         if task.webhook:
             return f"webhook {task.webhook} was removed"

@@ -158,7 +158,10 @@ async def open_service(asked: Asked) -> AsyncIterator[WebhookService]:
         workers[queue], registrations[queue] = asked.worker(asked.name_in(queue)), Registrations(queue, asked.policy)
     async with (
         open_deliverer(
-            lambda task: registrations[task.queue].find(task), asked.delivery, CheckedNetwork(asked.policy.rules)
+            lambda task: registrations[task.queue].find(task),
+            asked.delivery,
+            CheckedNetwork(asked.policy.rules),
+            others=lambda task: registrations[task.queue].others(task),
         ) as deliverer,
         open_client(asked.servers, token=asked.token) as client,
     ):

@@ -24,8 +24,8 @@ from fairq.model.checks import (
     MAX_TRACEBACK_BYTES,
     check_full_id,
     check_int,
+    check_known_id,
     check_name,
-    check_task_id,
     check_tenant,
     full_id,
 )
@@ -71,7 +71,7 @@ def _structure_task(data: Any, _: object) -> NewTask:
         raise BadRequest("payload is missing", field="payload")
     payload, tenant = _payload_of(data["payload"]), data.pop("tenant", None)
     if len(data) == 2:
-        id = check_task_id(data.get("id"))
+        id = check_known_id(data.get("id"))
         return NewTask(id if tenant is None else full_id(check_tenant(tenant), id), payload)
     if extra := data.keys() - _TASK_FIELDS:
         raise BadRequest(f"unknown field {min(extra)!r:.80} in a task", field=min(extra)[:80])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import signal
 import sys
-from collections import Counter
 from itertools import count
 from pathlib import Path
 
@@ -89,31 +88,6 @@ def test_a_command_that_was_interrupted_in_a_request_goes_on_behind_what_it_stor
     assert (done.code, done.json["done"], done.json["requests"]) == (0, 502, 3)
     both = acker.payloads + rest.payloads
     assert sorted(both) == sorted([b'"first"', b'"last"', *(b"%d" % n for n in range(500))])
-
-
-@pytest.mark.parametrize("option", ["--lines", "--requests"])
-def test_copies_for_webhooks_are_not_taken_for_lines_that_are_stored(
-    commands: Commands, server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
-) -> None:
-    """Each belongs to the batch of its task and counts there; the first part of all was done long ago."""
-    text = "".join(f"{n}\n" for n in range(500))
-    path = write(tmp_path / "file", text if option == "--lines" else '{"tasks": [' + ",".join(text.split()) + "]}")
-    for url in ("https://a.example/", "https://b.example/"):
-        assert commands("webhooks", "add", "emails", url, "--fan-out").code == 0
-    with interrupted(monkeypatch):
-        assert enqueue(commands, option, path, "--id", "mine").code == 1
-    with Acker(server) as acker:
-        while server.call(server.served.app.store.queue, "emails").ready:  # type: ignore[union-attr]
-            pass
-    assert 0 < len(acker.payloads) < 1000
-    forget_marks(server)
-    with Acker(server) as rest:
-        done = enqueue(commands, option, path, "--id", "mine", "--wait", "30")
-    assert done.code == 0, done.err
-    assert Counter(acker.payloads + rest.payloads) == {b"%d" % n: 2 for n in range(500)}
-    forget_marks(server)
-    assert enqueue(commands, option, path, "--id", "mine", "--wait", "30").code == 0, "all are there"
-    assert server.call(server.served.app.store.queue, "emails").enqueued == 1000  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("of", "call"), [(sdk.Client, "open_batch"), (sdk.Client, "enqueue_tasks"), (Batch, "close")])

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import orjson
 import pytest
+import trio
 
 from fairq.model.checks import full_id
-from fairq.model.webhooks import webhook_id
+from fairq.model.tasks import NewTask
+from fairq.model.webhooks import MAX_FAN_OUTS, copy_id, webhook_id
 from fairq.webhook import BadSignature, verify
 from fairq.webhook.signature import write_secret
-from tests.webhook.receiver import Reply, Request, reply
+from tests.server.harness import tenant
+from tests.webhook.receiver import Receiver, Reply, Request, reply
 
 from .harness import Commands, ServerThread, fairq_here, one_line_error, read_until, started
 from .test_webhook import receiving, state_of, wait_for
@@ -120,32 +126,43 @@ def test_a_burst_posts_what_is_ready_and_ends(commands: Commands, server: Server
     assert [state_of(server, id)[0] for id in [*ids, later]] == ["done"] * 3 + ["delayed"]
 
 
+def ms_in(header: str) -> int:
+    """When a task was enqueued, as its request says."""
+    return round(datetime.fromisoformat(header).timestamp() * 1000)
+
+
+def copies_in(receiver: Receiver, id: str, *urls: str) -> list[str]:
+    """The ids of a task's copies for these URLs, once any of it was posted."""
+    at = next(r.headers["fairq-enqueued-at"] for r in receiver.requests if r.headers["fairq-task"] == id)
+    return [copy_id(id, webhook_id(url, ""), ms_in(at)) for url in urls]
+
+
 def test_each_of_several_receivers_gets_a_task_and_is_retried_apart(commands: Commands, server: ServerThread) -> None:
-    """One accepts, one refuses, one is for another kind of task; and one goes away with a task that is for it."""
+    """One accepts, one refuses, and one is for another kind of task."""
 
     async def answer(request: Request) -> Reply:
         return reply(410) if request.target == "/refuses" else reply()
 
     with receiving(answer) as (receiver, port):
-        for path in ("accepts", "refuses"):
-            commands("webhooks", "add", "emails", url_of(port, path), "--fan-out")
-        commands("webhooks", "add", "emails", url_of(port, "bills"), "--fan-out", "--name", "bill")
-        ids = {path: webhook_id(url_of(port, path), "") for path in ("accepts", "refuses")}
-        bills = webhook_id(url_of(port, "bills"), "bill")
-        own, other = sorted(ids, key=lambda path: ids[path])  # the task itself is for the first by id
-        id = commands.enqueue("emails", '"welcome"')
-        copy = f"{id}+{ids[other]}"
+        accepts, refuses, bills = (url_of(port, path) for path in ("accepts", "refuses", "bills"))
+        commands("webhooks", "add", "emails", accepts, "--fan-out")
+        commands("webhooks", "add", "emails", refuses, "--fan-out")
+        commands("webhooks", "add", "emails", bills, "--fan-out", "--name", "bill")
         with posting(server, "emails") as worker:
             assert len({line_of(worker, "posting")["url"] for _ in range(3)}) == 3
-            state = {"accepts": ("done", "", ""), "refuses": ("dead", "rejected", "127.0.0.1 answered 410")}
-            wait_for(lambda: state_of(server, id) == state[own], server)
-            wait_for(lambda: state_of(server, copy) == state[other], server)
-            dead = commands("dead", "list", "emails", "--json").out
-            assert full_id("ada", id if own == "refuses" else copy) in dead
+            id = commands.enqueue("emails", '"welcome"')
+            wait_for(lambda: len(receiver.requests) == 2, server)
+            (copy,) = copies_in(receiver, id, refuses)  # the task itself is for the oldest
+            wait_for(lambda: state_of(server, id)[0] == "done", server)
+            wait_for(lambda: state_of(server, copy) == ("dead", "rejected", "127.0.0.1 answered 410"), server)
+            (letter,) = commands("dead", "list", "emails", "--json").json
+            assert (letter["id"], letter["webhook"]) == (full_id("ada", copy), webhook_id(refuses, ""))
             bill = commands.enqueue("emails", '"bill"', "--name", "bill")
-            three = sorted([*ids.values(), bills])
-            for each in [bill, *(f"{bill}+{webhook}" for webhook in three[1:])]:
-                wait_for(lambda id=each: state_of(server, id)[0] in ("done", "dead"), server)  # type: ignore[misc]
+            wait_for(lambda: len(receiver.requests) == 5, server)
+            for each, state in zip(
+                (bill, *copies_in(receiver, bill, accepts, refuses)), ("done", "done", "dead"), strict=True
+            ):
+                wait_for(lambda each=each, state=state: state_of(server, each)[0] == state, server)  # type: ignore[misc]
     posted = sorted((request.target, request.headers["fairq-task"]) for request in receiver.requests)
     assert posted == sorted(
         [("/accepts", id), ("/refuses", id), ("/accepts", bill), ("/refuses", bill), ("/bills", bill)]
@@ -156,25 +173,120 @@ def test_each_of_several_receivers_gets_a_task_and_is_retried_apart(commands: Co
     }
 
 
+def test_a_receiver_that_has_a_task_gets_it_once_however_often_another_does(
+    commands: Commands, server: ServerThread
+) -> None:
+    """The other's are retried, interrupted by the death of the worker, postponed by a pause, and replayed."""
+    answers, may_answer = [503, 410, 200], threading.Event()
+
+    async def answer(request: Request) -> Reply:
+        if request.target == "/copied":
+            return reply()
+        if len(receiver.requests) < 3:
+            await trio.to_thread.run_sync(may_answer.wait, 60)  # the worker dies meanwhile
+        return reply(answers.pop(0), retry_after="1")
+
+    with receiving(answer) as (receiver, port):
+        own, copied = url_of(port, "own"), url_of(port, "copied")
+        commands("webhooks", "add", "emails", own)
+        commands("webhooks", "add", "emails", copied, "--fan-out")
+        with posting(server, "emails") as worker:
+            assert len({line_of(worker, "posting")["url"] for _ in range(2)}) == 2
+            id = commands.enqueue("emails", '"x"')
+            wait_for(lambda: len(receiver.requests) == 2, server)
+            (copy,) = copies_in(receiver, id, copied)
+            wait_for(lambda: state_of(server, copy)[0] == "done", server)
+            worker.kill()
+        may_answer.set()
+        commands("webhooks", "pause", "emails", own)
+        with posting(server, "emails") as worker:
+            wait_for(lambda: "is paused" in state_of(server, id)[2], server)
+            commands("webhooks", "resume", "emails", own)
+            line_of(worker, "posting", "/own")
+            server.call(server.served.app.store.reschedule, "emails", [full_id("ada", id)])  # type: ignore[union-attr]
+            wait_for(lambda: state_of(server, id)[0] == "dead", server)
+            (letter,) = commands("dead", "list", "emails", "--json").json
+            assert (letter["id"], letter["error"]) == (full_id("ada", id), "127.0.0.1 answered 410")
+            commands("dead", "replay", "emails", letter["id"])
+            wait_for(lambda: state_of(server, id)[0] == "done", server)
+    assert Counter(request.target for request in receiver.requests)["/copied"] == 1
+    assert answers == []
+
+
+def test_a_task_that_may_have_no_copies_waits_for_room(commands: Commands, server: ServerThread) -> None:
+    """A limit makes no dead letter, and no receiver gets less."""
+    with receiving(accept) as (receiver, port):
+        for n in range(3):
+            commands("webhooks", "add", "emails", url_of(port, f"{n}"), "--fan-out")
+        ids = [commands.enqueue("emails", f'"{n}"', "--max-attempts", "1") for n in range(3)]
+        assert commands("tenants", "set-limits", "emails", "ada", "--queued", "3").code == 0
+        with posting(server, "emails"):
+            wait_for(lambda: len(receiver.requests) == 9, server)
+            wait_for(lambda: all(state_of(server, id)[0] == "done" for id in ids), server)
+    posted = [(request.target, request.headers["fairq-task"]) for request in receiver.requests]
+    assert sorted(posted) == sorted((f"/{n}", id) for n in range(3) for id in ids)
+
+
+def test_the_longest_task_is_copied_for_as_many_as_there_may_be(commands: Commands, server: ServerThread) -> None:
+    text = "x" * ((1 << 20) - 2)
+    with receiving(accept) as (receiver, port):
+        for n in range(MAX_FAN_OUTS):
+            commands("webhooks", "add", "emails", url_of(port, f"{n}"), "--fan-out")
+        commands("webhooks", "add", "emails", url_of(port, "own"))
+        assert server.served is not None
+        task = NewTask("ada/long", orjson.dumps(text))
+        assert server.call(server.served.app.store.enqueue, "emails", "ada", [task]) == ["ok"]
+        with posting(server, "emails"):
+            wait_for(lambda: len(receiver.requests) == 1 + MAX_FAN_OUTS, server)
+            wait_for(lambda: state_of(server, "long")[0] == "done", server)
+    assert {(request.headers["fairq-task"], request.body) for request in receiver.requests} == {("long", task.payload)}
+    assert len({request.target for request in receiver.requests}) == 1 + MAX_FAN_OUTS
+
+
+def test_a_batch_is_complete_with_its_own_tasks(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+    """Copies are no members: lines that are stored are counted without them."""
+    (tmp_path / "lines").write_text('"a"\n"b"\n')
+
+    async def answer(request: Request) -> Reply:
+        return reply(503 if request.target == "/copied" else 200, retry_after="600")
+
+    with receiving(answer) as (receiver, port):
+        commands("webhooks", "add", "emails", url_of(port, "own"))
+        commands("webhooks", "add", "emails", url_of(port, "copied"), "--fan-out")
+        with posting(server, "emails"):
+            argv = ("enqueue", "emails", "--lines", str(tmp_path / "lines"), "--id", "b", "--wait", "30")
+            for _ in range(2):
+                done = commands(*argv, token=tenant("ada"))
+                assert done.code == 0, done.err
+            wait_for(lambda: len(receiver.requests) == 4, server)
+        (batch,) = commands("batches", "list", "emails", "--json").json
+    assert (batch["state"], batch["total"], batch["done"], batch["dead"]) == ("complete", 2, 2, 0)
+
+
 def test_tasks_of_a_removed_webhook_are_dead_letters_that_can_be_replayed(
     commands: Commands, server: ServerThread
 ) -> None:
-    with receiving(accept) as (receiver, port):
+    async def answer(request: Request) -> Reply:
+        return reply(503 if request.target == "/gone" and len(receiver.requests) < 3 else 200, retry_after="1")
+
+    with receiving(answer) as (receiver, port):
         kept, gone = url_of(port, "kept"), url_of(port, "gone")
-        for url in (kept, gone):
-            commands("webhooks", "add", "emails", url, "--fan-out")
-        id = commands.enqueue("emails", '"x"', "--max-attempts", "1")
-        own, other = sorted((webhook_id(kept, ""), webhook_id(gone, "")))
-        lost = id if own == webhook_id(gone, "") else f"{id}+{other}"
-        commands("webhooks", "remove", "emails", gone)
+        commands("webhooks", "add", "emails", kept)
+        commands("webhooks", "add", "emails", gone, "--fan-out")
         with posting(server, "emails") as worker:
-            wait_for(lambda: state_of(server, lost)[0] == "dead", server)
-            assert state_of(server, lost)[2] == f"webhook {webhook_id(gone, '')} was removed"
+            assert len({line_of(worker, "posting")["url"] for _ in range(2)}) == 2
+            id = commands.enqueue("emails", '"x"', "--max-attempts", "2")
+            wait_for(lambda: len(receiver.requests) == 2, server)
+            commands("webhooks", "remove", "emails", gone)
+            (copy,) = copies_in(receiver, id, gone)
+            wait_for(lambda: state_of(server, copy)[0] == "dead", server)
+            assert state_of(server, copy)[2] == f"webhook {webhook_id(gone, '')} was removed"
             commands("webhooks", "add", "emails", gone, "--fan-out")
             line_of(worker, "posting", "/gone")
-            commands("dead", "replay", "emails", full_id("ada", lost))
-            wait_for(lambda: state_of(server, lost)[0] == "done", server)
-    assert sorted(request.target for request in receiver.requests) == ["/gone", "/kept"]
+            commands("dead", "replay", "emails", full_id("ada", copy))
+            wait_for(lambda: state_of(server, copy)[0] == "done", server)
+            assert state_of(server, id)[0] == "done"
+    assert [request.target for request in receiver.requests].count("/kept") == 1
 
 
 REFUSED = [

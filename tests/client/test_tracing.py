@@ -18,7 +18,7 @@ import fairq
 from fairq import otel
 from fairq.model.tasks import check_trace
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, WORKER, raw, running, tenant
+from tests.server.harness import WORKER, raw, running, tenant
 from tests.spans import GIVEN, named, parent_of, said, traces_of
 
 from .runtimes import Service, on_both, wait_until, working
@@ -117,22 +117,6 @@ async def test_a_task_of_a_worker_that_died_stays_in_its_trace(server_store: str
                     await worker.attach("q")
                     (task,) = await worker.pushed(1)
                     assert (task["trace"], task["name"]) == (GIVEN, "n")
-
-
-async def test_a_trace_does_not_keep_a_task_from_the_webhooks_of_its_name(served: Served) -> None:
-    with trio.fail_after(30):
-        async with (
-            raw(served, tenant("ada")) as ada,
-            raw(served, OPERATOR) as operator,
-            raw(served, WORKER) as worker,
-        ):
-            await operator.ask("add_webhook", queue="q", url="https://a.example/", name="n", has_fan_out=True)
-            await operator.ask("add_webhook", queue="q", url="https://b.example/", name="n", has_fan_out=True)
-            await ada.enqueue("q", ["t"], trace=GIVEN, name="n")
-            await worker.attach("q", credit=5)
-            tasks = await worker.pushed(2)
-            assert len({task["webhook"] for task in tasks}) == 2
-            assert [task["trace"] for task in tasks] == [GIVEN, GIVEN]
 
 
 async def test_dead_letters_and_lists_show_the_name_alone(served: Served) -> None:

@@ -135,7 +135,7 @@ class Breaker:
             name = "tail"
             tail = self.random.choice([tail[:-5], tail[:1] + b"\x09\0\0\0" + tail[5:], tail + struct.pack("<bI", 3, 1)])
         else:
-            name = self.random.choice([*COUNTS, "numbers", "last_lease", "minute", "cursor", "limited", "fan_outs"])
+            name = self.random.choice([*COUNTS, "numbers", "last_lease", "minute", "cursor", "limited"])
             value = getattr(values, name)
             change = self.random.choice([-value, -1, 1, 3]) if name not in ("numbers", "last_lease") else -1
             setattr(values, name, 1 - value if name == "limited" else max(0, value + change))

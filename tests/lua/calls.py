@@ -86,7 +86,6 @@ class Progress(NamedTuple):
     dead: int
     cancelled: int
     expired: int
-    copies: int
     created_at: float
     completed_at: float
 

@@ -106,7 +106,6 @@ class Keyspace:
         )
         self.batches = {n: unpack("BATCH", packed) for n, packed in named["batches"].items()}
         self.cancelling = scores["cancelling"]
-        self.webhooks = {n: unpack("WEBHOOK", packed) for n, packed in named["webhooks"].items()}
         self.idle = {self.tags[tag]: base for tag, base in values.get("idle", [])}
         self.pending = {
             n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:8] == "pending:"
@@ -287,7 +286,6 @@ class Keyspace:
         """What a task asks for is there as long as the task; a key is its holder's; a task is in its list."""
         assert self.task_options.keys() <= self.records.keys()
         assert len(self.task_options) == self.queue.tasks_with_options
-        assert sum(each.fan_out for each in self.webhooks.values()) == self.queue.fan_outs
         for name, held in self.unique.items():
             until, _, id = held.partition(" ")
             key = name.split(":", 2)[2]

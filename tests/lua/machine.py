@@ -84,7 +84,6 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
 ACTIONS = ["ack", "ack_with_result", "nack", "nack", "reject", "release", "reap", "extend", "take"]
 EVERY_ACTION = [*ACTIONS, "postpone"]
 BATCHES, STATES = ["b1", "b2", "b3"], ["", "open", "closed", "complete"]
-WEBHOOKS = ["0000000a", "0000000b", "0000000c"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
 SETTLEMENTS = st.lists(
@@ -267,7 +266,6 @@ class QueueMachine(RuleBasedStateMachine):
             task = self.model.records[id]
             self.same(len(record) - header.end, task.size)
             self.same((header.start_at, header.expires_at), (task.start_at, task.expires_at))
-            self.same(header.webhook, task.webhook)
             if known:
                 continue
             assert header.start_at <= self.latest, "delivered before its start"  # by the clock that let it in
@@ -421,16 +419,6 @@ class QueueMachine(RuleBasedStateMachine):
         """List the batches of a tenant, or of all, that are in a state, or in any."""
         self.queue.now = self.now
         self.same(self.queue.list_batches(tenant, state, count), reports.batches(self.model, tenant, state))
-
-    @rule(id=st.sampled_from(WEBHOOKS), name=st.sampled_from(["", "", "n1"]), fan_out=st.sampled_from([0, 1, 1, None]))
-    def set_webhook(self, id: str, name: str, fan_out: int | None) -> None:
-        """Register a webhook, change it, or (None) forget it."""
-        if fan_out is None:
-            outcome, expected = self.call("remove_webhook", id), self.model.remove_webhook(self.now, id)
-        else:
-            outcome = self.call("add_webhook", id, "https://a.example/", name, fan_out, "")
-            expected = self.model.add_webhook(self.now, id, name, fan_out)
-        self.same(outcome.decode(), expected)
 
     @rule(keep=st.sampled_from(KEEPS))
     def bound_feeds(self, keep: int) -> None:
@@ -617,8 +605,8 @@ class Walk:
         self.purger = random.Random(seed)  # of purges, and of tenants that end
         self.grouper, self.replacer = random.Random(seed), random.Random(seed)
         self.has_groups = self.grouper.random() < 0.5
-        self.hooker = random.Random(seed)  # of webhooks, and of tasks' names, in one of five walks
-        self.has_webhooks = self.hooker.random() < 0.2
+        self.namer = random.Random(seed)  # of what is postponed, and of tasks' names, in one of five walks
+        self.has_names = self.namer.random() < 0.2
         self.bounder = random.Random(seed)  # of how many tenants there may be, in one of seven walks
         self.has_max_tenants = self.bounder.random() < 0.15
         self.attacher = random.Random(seed)  # of slots and what is kept of them, in half of the walks
@@ -640,7 +628,7 @@ class Walk:
             (action, choose([0, 1, 2, self.random.randrange(16)]), choose(DELAYS), choose(["", "bad"]))
             for action in self.some(4, ACTIONS)
         ]
-        postponed = [action == "release" and self.hooker.random() < 0.25 for action, *_ in chosen]
+        postponed = [action == "release" and self.namer.random() < 0.25 for action, *_ in chosen]
         return [("postpone" if is_one else each[0], *each[1:]) for each, is_one in zip(chosen, postponed, strict=True)]
 
     def window(self) -> dict[str, Any]:
@@ -670,7 +658,7 @@ class Walk:
 
     def named(self) -> dict[str, Any]:
         """Choose a task's name, or none."""
-        return {"name": self.hooker.choice(["n1", "n2"])} if self.has_webhooks and self.hooker.random() < 0.5 else {}
+        return {"name": self.namer.choice(["n1", "n2"])} if self.has_names and self.namer.random() < 0.5 else {}
 
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
@@ -740,9 +728,6 @@ class Walk:
             self.purge()
         if self.has_max_tenants and self.bounder.random() < 0.1:
             m.configure(name="max_tenants", choice=self.bounder.randrange(6))
-        if self.has_webhooks and self.hooker.random() < 0.1:
-            choose = self.hooker.choice
-            m.set_webhook(id=choose(WEBHOOKS), name=choose(["", "", "n1"]), fan_out=choose([0, 1, 1, 1, None]))
         if self.random.random() < 0.25:
             self.compare()
         if self.reader.random() < 0.25:

@@ -1076,26 +1076,6 @@ MUTANTS = [
         "  run.uncounted_attempts = run.uncounted_attempts + 1\n  leases.set_error",
         "  leases.set_error",
     ),
-    Mutant(
-        "a copy without a key has options still",
-        "  if is_plain then copy.asked",
-        "  if false then copy.asked",
-    ),
-    Mutant("copies hold the dedupe key", "  copy.asked = with(terms.asked, 'key', '')\n", ""),
-    Mutant("a task is for no webhook", "terms.webhook, terms.copies = webhook, {}", "terms.copies = {}"),
-    Mutant(
-        "a copy that is known is made again", "    if not known[i] then arrivals.add(", "    if true then arrivals.add("
-    ),
-    Mutant("nobody is told of copies", "  call.notify = call.notify or '1'  -- who", "  -- who"),
-    Mutant("a forgotten webhook counts", "call.queue.fan_outs - w.fan_out\n", "call.queue.fan_outs\n"),
-    Mutant("a changed webhook counts twice", "fan_out - (w and w.fan_out or 0)\n", "fan_out\n"),
-    Mutant("callbacks are copied", "  terms.copies = {}  -- none, whatever webhooks there are\n", ""),
-    Mutant("webhooks get tasks of any name", "    if w.name == '' or w.name == name then\n", "    if true then\n"),
-    Mutant(
-        "copied tasks are replaced",
-        "  if terms.replaces then refuse('bad_request', 'replace') end\n  if #payload",
-        "  if #payload",
-    ),
     # Found in queues whose slots are all in use.
     Mutant("kept slots are anybody's", "  return q.leased - q.loans >= ordinary_slots(q)\n", "  return false\n"),
     Mutant(

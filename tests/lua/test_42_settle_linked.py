@@ -94,17 +94,10 @@ def test_a_key_that_is_held_by_another_or_for_a_period_is_held(queue: Queue) -> 
     Keyspace(queue).check()
 
 
-def test_a_link_may_replace_and_is_copied_for_webhooks(queue: Queue) -> None:
+def test_a_link_may_replace(queue: Queue) -> None:
     queue.enqueue("ada", "old", key="k", delay=99)
     queue.link(leased(queue), packed_link("b", key="k", replace=1))
     assert (queue.state("old"), queue.state("b")) == ("cancelled", "ready")
-    queue.claim()
-    for id in ("0000000a", "0000000b"):
-        queue.call("add_webhook", id, "https://a.example/", "", 1, "")
-    lease = leased(queue, "c+0000000b")
-    queue.claim()
-    queue.link(lease, packed_link("d"))
-    assert sorted(each.id for each in queue.claim(9)) == ["d", "d+0000000b"]
     Keyspace(queue).check()
 
 
@@ -142,10 +135,9 @@ def test_what_enqueue_refuses_is_refused(queue: Queue) -> None:
     refused_links(queue, "bad_request expires_at", lease, packed_link("b"), packed_link("c", expires_at=START - 1))
     refused_links(queue, "bad_request priority", lease, packed_link("b"), packed_link("c", priority=100))
     refused_links(queue, "not_found batch", lease, packed_link("b"), packed_link("c", batch="none"))
-    for n in range(15):
-        queue.call("add_webhook", f"0000000{n:x}", "https://a.example/", "", 1, "")
-    large = [packed_link(f"l-{n}", b"x" * 100_000) for n in range(3)]
-    refused_links(queue, "too_large links", lease, *large)
+    for n in range(7):
+        queue.open_batch(f"b{n}", complete="x" * 60_000, success="x" * 60_000, death="x" * 60_000)
+    refused_links(queue, "too_large links", lease, *(packed_link(f"l-{n}", batch=f"b{n}") for n in range(7)))
 
 
 def test_ids_that_sdks_derive_are_remembered_for_an_hour(queue: Queue) -> None:

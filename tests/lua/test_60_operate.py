@@ -95,7 +95,7 @@ def test_replay_of_an_expired_task_drops_the_window_and_keeps_the_payload(queue:
     queue.call("replay", "a")
     queue.advance(1000)
     assert queue.tick().expired == 0
-    assert queue.claim()[0].record.endswith(b"ada\0\0hello")
+    assert queue.claim()[0].record.endswith(b"ada\0hello")
 
 
 def test_replay_inside_the_window_keeps_it(queue: Queue) -> None:

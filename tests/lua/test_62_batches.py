@@ -117,7 +117,7 @@ def test_expired_and_cancelled_tasks_are_counted(queue: Queue) -> None:
     queue.advance(10)
     queue.tick()
     run(queue)
-    assert queue.batch("b") == ("complete", "ada", 0, 3, 0, 1, 1, 1, 1, 0, START, START + 10)
+    assert queue.batch("b") == ("complete", "ada", 0, 3, 0, 1, 1, 1, 1, START, START + 10)
 
 
 def test_an_expired_task_that_is_replayed_is_neither_dead_nor_expired(queue: Queue) -> None:

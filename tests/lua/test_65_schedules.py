@@ -54,7 +54,7 @@ def test_a_fire_enqueues_the_task_with_the_time_of_the_fire(queue: Queue) -> Non
     header = unpack("HEADER", lease.record)
     assert (header.max_attempts, header.enqueued_at) == (7, queue.now)
     assert (header.start_at, header.expires_at) == (START + HOUR, queue.now + 9000)
-    assert lease.record.endswith(b"ada\0\0hello")
+    assert lease.record.endswith(b"ada\0hello")
     assert next_of(queue) == START + 2 * HOUR + 5
     assert queue.queue_state()["enqueued"] == queue.tenant("ada").leased == 1
 

@@ -64,7 +64,6 @@ WITNESSES = [-1, 0.5, "noon", "nan", 2**52 + 1]
 REFUSED: dict[str, Rows] = {
     "enqueue": {
         "bad_request tenant": [(name, "a", b"", b"{}") for name in NAMES],
-        "too_large payload": [("ada", "a-1", options(name="copied"), b"1" * (2**22 + 1))],
         "bad_request tasks": [("ada",), ("ada", "a", b""), (*tasks(b""), "b"), tasks(*[b""] * 501)],
         "bad_request options": [
             tasks(b"", b"x"), tasks(b"", options(priority=1)[:-1]), asked(delay=-1), asked(start_at=float("nan")),
@@ -75,8 +74,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request group_weight": [asked(group="g", weight=w) for w in (0, -1, 0.0009, 10_001, float("nan"))],
         "bad_request group": [asked(group="a\n")],
         "bad_request replace": [
-            asked(key="k", name="copied", replace=1), asked(replace=1, priority=1),
-            asked(replace=1, key="k", batch="open"),
+            asked(replace=1, priority=1), asked(replace=1, key="k", batch="open"),
         ],
         "not_found batch": [asked(batch="none"), asked(batch="bobs")],
         "batch_closed batch": [asked(batch="closed"), asked(batch="complete")],
@@ -318,8 +316,6 @@ def filled(queue: Queue) -> Queue:
     for name in ("open", "closed", "complete"):
         queue.open_batch(name)
     queue.enqueue("ada", "in-closed", batch="closed")
-    for id in HOOKS[:2]:
-        queue.call("add_webhook", id, "https://a/", "copied", 1, "")
     for name in ("closed", "complete"):
         queue.call("close_batch", name)
     return queue
@@ -332,7 +328,7 @@ def test_what_is_refused_is_named_and_changes_nothing(filled: Queue, verb: str) 
             filled.call("schedule", *scheduled(tenant="full", name=f"s{n}"))
     if verb == "add_webhook":
         for n, id in enumerate(HOOKS[:64]):
-            filled.call("add_webhook", id, "https://a/", "copied", int(n < 15), "")
+            filled.call("add_webhook", id, "https://a/", "", int(n < 15), "")
     before = snapshot(filled)
     for refusal, rows in REFUSED[verb].items():
         for args in rows:

@@ -122,4 +122,4 @@ def test_a_schedules_task_is_read_as_it_was_packed(
 
 def test_a_record_of_another_version_is_refused() -> None:
     with pytest.raises(StoreRefused, match="version 9"):
-        unpack_record(struct.pack("<BBHHdddBBB", 9, 0, 5, 0, 0, 0, 0, 0, 0, 0))
+        unpack_record(struct.pack("<BBHHdddBB", 9, 0, 5, 0, 0, 0, 0, 0, 0))

@@ -158,7 +158,7 @@ class Pair:
         assert {
             id: BatchState(
                 id, b.state, b.tenant, b.max_running, b.total, b.running, b.done, b.dead, b.cancelled,  # type: ignore[arg-type]
-                round(b.created_at), round(b.completed_at), b.expired, b.copies,
+                round(b.created_at), round(b.completed_at), b.expired,
             )
             for id, b in self.model.batches.items()
         } == kept  # fmt: skip

@@ -10,9 +10,10 @@ from typing import Any
 import trio
 from attrs import define
 
+from fairq.client.links import Links
 from fairq.client.task import Task
 from fairq.webhook.addresses import AddressRules
-from fairq.webhook.deliverer import Deliverer, Delivery, Find, Target, open_deliverer
+from fairq.webhook.deliverer import Deliverer, Delivery, Find, Others, Target, open_deliverer
 from fairq.webhook.network import CheckedNetwork
 from fairq.webhook.signature import Signer
 from fairq.webhook.urls import UrlTemplate
@@ -35,11 +36,13 @@ def task(
     wants_result: bool = False,
     name: str = "",
     webhook: str = "",
+    links: Links | None = None,
 ) -> Task:
     """A task as a handler gets it."""
     return Task(
-        id, queue, tenant, attempt, 5, payload, 1_700_000_000_123, wants_result=wants_result, name=name, webhook=webhook
-    )
+        id, queue, tenant, attempt, 5, payload, 1_700_000_000_123, wants_result=wants_result, name=name,
+        webhook=webhook, links=links or Links(),
+    )  # fmt: skip
 
 
 def to(url: str = URL, signer: Signer | None = None) -> Find:
@@ -82,13 +85,15 @@ async def bench(
     slow: frozenset[str] = frozenset(),
     signer: Signer | None = None,
     find: Find | None = None,
+    others: Others = lambda _: (),
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     """A deliverer to a receiver in the test; virtual time works."""
     async with trio.open_nursery() as nursery:
         network = MemoryNetwork(nursery, {PUBLIC: receiver}, slow)
         checked = CheckedNetwork(rules or AddressRules(), resolve or resolving([PUBLIC]), network)
-        async with open_deliverer(find or to(url, signer), Delivery(**settings).check(), checked, TLS) as deliverer:
+        find = find or to(url, signer)
+        async with open_deliverer(find, Delivery(**settings).check(), checked, TLS, others) as deliverer:
             deliverer.clock = lambda: NOW
             yield Bench(deliverer, network, receiver)
         nursery.cancel_scope.cancel()

@@ -13,7 +13,9 @@ import trio
 from trio.testing import MockClock
 
 import fairq
-from fairq.errors import BadRequest, SettingsError
+from fairq.client.links import Links
+from fairq.errors import BadRequest, QuotaExceeded, SettingsError, StoreFull
+from fairq.model.tasks import NewTask
 from fairq.webhook import verify
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.deliverer import MAX_CAUSE_CHARS, Delivery, Target
@@ -121,6 +123,64 @@ async def test_a_name_arrives_whatever_spaces_it_has(autojump_clock: MockClock) 
                 (request,) = bench_.receiver.requests
             assert request.headers["fairq-name"] == sent
             assert unquote(request.headers["fairq-name"]) == name
+
+
+def copying(log: list[str], *refusals: Exception) -> Links:
+    """Where copies are enqueued, with the refusals of the first ones."""
+    left = list(refusals)
+
+    async def enqueue(queue: str, new: NewTask) -> str:
+        await trio.lowlevel.checkpoint()
+        if left:
+            raise left.pop(0)
+        log.append(f"{queue} {new.id} {new.payload.decode()} {new.name} {new.max_attempts}")
+        return "duplicate" if "b" in new.id else "ok"
+
+    return Links("emails\nada/t1\n1700000000123", ("emails", "t1"), enqueue)
+
+
+async def test_a_task_is_copied_for_other_webhooks_before_it_is_posted(autojump_clock: MockClock) -> None:
+    told = list[str]()
+
+    async def answer(_: Request) -> Reply:
+        await trio.lowlevel.checkpoint()
+        told.append("posted")
+        return reply()
+
+    async with bench(Receiver(answer), others=lambda _: ("0000000a", "0000000b")) as bench_:
+        await bench_.deliver([1], name="bill", links=copying(told))
+    copies = [f"emails t1+{webhook}-1700000000123 [1] bill 5" for webhook in ("0000000a", "0000000b")]
+    assert told == [*copies, "posted"]
+
+
+async def test_a_task_whose_copies_have_no_room_waits_and_is_posted_by_nobody(
+    autojump_clock: MockClock, logged: list[Any]
+) -> None:
+    told = list[str]()
+    full = QuotaExceeded("the tenant has reached its limit queued", field="queued")
+    async with bench(Receiver(), others=lambda _: ("0000000a",)) as bench_:
+        for error, delay_ms in ((full, 5_000), (QuotaExceeded("the limit", retry_in_ms=1_500), 1_500)):
+            with pytest.raises(fairq.Postpone, match="no room for its copies: the") as caught:
+                await bench_.deliver(links=copying(told, error))
+            assert caught.value.delay_ms == delay_ms
+        with pytest.raises(StoreFull):  # as of any handler: this attempt fails
+            await bench_.deliver(links=copying(told, StoreFull("full")))
+        with pytest.raises(BadRequest, match="would expire"):
+            await bench_.deliver(links=Links("", ("emails", "t1"), _expired))
+        assert (told, bench_.receiver.requests) == ([], [])
+
+
+async def _expired(*_: Any) -> str:
+    await trio.lowlevel.checkpoint()
+    return "expired"
+
+
+async def test_a_copy_says_whose_it_is_and_when_that_was_enqueued(autojump_clock: MockClock) -> None:
+    async with bench(Receiver()) as bench_:
+        await bench_.deliver(id="t1+0000000a-1600000000000")
+        (request,) = bench_.receiver.requests
+    found = [request.headers[name] for name in ("fairq-task", "webhook-id", "fairq-enqueued-at")]
+    assert found == ["t1", "emails/ada/t1", "2020-09-13T12:26:40.000Z"]
 
 
 async def test_gone_rejects(autojump_clock: MockClock, logged: list[Any]) -> None:

@@ -8,7 +8,17 @@ import pytest
 from attrs import evolve
 
 from fairq.errors import BadRequest
-from fairq.model.webhooks import Webhook, check_secrets, check_url, choose, original_id, webhook_id
+from fairq.model.checks import check_full_id, check_known_id
+from fairq.model.webhooks import (
+    Webhook,
+    check_secrets,
+    check_url,
+    choose,
+    copy_id,
+    read_copy_id,
+    webhook_id,
+    webhook_in,
+)
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.answers import Verdict
 from fairq.webhook.deliverer import Target
@@ -59,7 +69,16 @@ def test_a_task_that_is_for_one_is_posted_to_no_other() -> None:
 def test_ids_follow_from_url_and_name() -> None:
     assert webhook_id("https://a.example/in", "") == "a383cf1b"
     assert len({webhook_id(url, name) for url in ("https://a/", "https://b/") for name in ("", "n", "m")}) == 6
-    assert (original_id("order-17+3f2a81c0"), original_id("order-17")) == ("order-17", "order-17")
+
+
+def test_the_id_of_a_copy_says_of_which_task_it_is_and_for_whom() -> None:
+    id = copy_id("order-17", ANY.id, 1_700_000_000_123)
+    assert check_known_id(id) == id
+    assert check_full_id(f"{'+a' * 64}/{id}").endswith(id)
+    assert (read_copy_id(id), webhook_in(id)) == (("order-17", ANY.id, 1_700_000_000_123), ANY.id)
+    assert (read_copy_id(f"a+b/{id}"), webhook_in(f"a+b/{id}")) == (("a+b/order-17", *read_copy_id(id)[1:]), ANY.id)
+    for plain in ("order-17", "a+3f2a81c0-1/order-17"):
+        assert (read_copy_id(plain), webhook_in(plain)) == ((plain, "", 0), "")
 
 
 def test_what_is_no_url_is_refused() -> None:
@@ -95,6 +114,25 @@ def test_a_task_that_no_webhook_takes_fails_and_says_why(logged: list[Any]) -> N
     assert isinstance(found(registrations, name="welcome"), Target)
     registrations.update([])
     assert found(registrations, webhook=NAMED.id) == Verdict("retry", reason=f"webhook {NAMED.id} was removed")
+
+
+def test_a_task_is_copied_for_the_others_with_fan_out_that_take_its_name_and_a_copy_is_not() -> None:
+    registrations = Registrations("emails", UNSIGNED)
+    assert registrations.others(task()) == []
+    paused = evolve(COPYING_ANY, is_paused=True)
+    for webhooks, name, expected in [
+        ([], "", []),
+        ([ANY, NEWER, NAMED], "welcome", []),
+        ([COPYING], "welcome", []),
+        ([COPYING, paused], "welcome", [paused]),
+        ([COPYING, paused], "", []),
+        ([paused, ANY, COPYING], "welcome", [paused, COPYING]),
+        ([paused, ANY, COPYING], "bill", [paused]),
+    ]:
+        registrations.update(webhooks)
+        with case(webhooks, name, expected):
+            assert registrations.others(task(name=name)) == sorted(it.id for it in expected)
+            assert registrations.others(task(name=name, webhook=COPYING.id)) == []
 
 
 def test_the_tasks_of_a_paused_webhook_are_postponed_for_longer_and_longer() -> None:

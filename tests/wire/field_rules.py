@@ -21,7 +21,6 @@ from fairq.model.checks import (
     MAX_WEIGHT,
     MIN_WEIGHT,
     NAME_PATTERN,
-    TASK_ID_PATTERN,
     TENANT_PATTERN,
     WORKER_PATTERN,
 )
@@ -163,8 +162,8 @@ _OF: dict[tuple[Any, str], Schema] = {  # of fields that mean something else in 
     (wire.Batches, "ids"): many(BATCH),
     (wire.Why, "id"): TASK,
     (wire.DeadLetter, "id"): TASK,
-    (NewTask, "id"): pattern(TASK_ID_PATTERN),
-    (Link, "id"): pattern(TASK_ID_PATTERN),
+    (NewTask, "id"): pattern(KNOWN_ID_PATTERN),
+    (Link, "id"): pattern(KNOWN_ID_PATTERN),
     (Settlement, "error"): text(0, MAX_ERROR_CHARS),
     (Settlement, "links"): many({"$ref": "#/$defs/link"}, 0, MAX_LINKS),
     (wire.Attach, "queues"): many(pattern(NAME_PATTERN), 1, MAX_QUEUES),
