@@ -168,10 +168,9 @@ function calls.open_made(keys, args)
   return call
 end
 
--- The store's run id: cursors are good for one life of one store. Empty where its user may not ask.
+-- The store's run id: cursors are good for one life of one store.
 function calls.life_of_store()
-  local told = redis.pcall('INFO', 'server')
-  return type(told) == 'string' and told:match('run_id:(%w+)') or ''
+  return redis.call('INFO', 'server'):match('run_id:(%w+)')
 end
 
 -- Whether the call has read so many bytes of batches (each may have long callbacks) that it leaves the rest to the

@@ -8,7 +8,7 @@ local COMMANDS = {  -- every command that the sections use; `@` stands for a key
   'LINDEX @ 0', 'ZADD @ 1 1', 'ZREM @ 1', 'ZRANGE @ 0 1', 'ZSCORE @ 1', 'ZCOUNT @ 0 1', 'ZRANK @ 1', 'ZPOPMIN @',
   'ZREMRANGEBYRANK @ 0 1', 'ZSCAN @ 0',
   'XADD @ * 1 1', 'XDEL @ 0-1', 'XRANGE @ - +', 'XLEN @', 'XINFO STREAM @', 'ZCARD @', 'SCAN 0', 'TIME',
-  'SPUBLISH @ 1', 'RENAME @ @', 'ZMSCORE @ 1', 'PEXPIRE @ 1', 'HSETNX @ 1 1',
+  'SPUBLISH @ 1', 'RENAME @ @', 'ZMSCORE @ 1', 'PEXPIRE @ 1', 'HSETNX @ 1 1', 'INFO server',
 }
 
 -- permissions(keys, argv): the commands of the library that the store's user may not run on the queue's keys.

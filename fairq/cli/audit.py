@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from fairq.cli.options import Json, Server, Span, run_with, seconds_of
 from fairq.cli.output import print_json, print_table, printable
 from fairq.errors import BadRequest
+from fairq.model.audit import UNKNOWN
 from fairq.model.checks import MAX_BATCH
 from fairq.model.texts import say_moment
 
@@ -61,7 +62,7 @@ def audit(
     count
         How many are shown at most.
     follow
-        Then print new changes as they end, until interrupted.
+        Then print new changes as they end or become unknown, until interrupted.
     """
     if count < 1:
         raise BadRequest("count must be at least 1", field="count")
@@ -83,16 +84,17 @@ def audit(
         if not follow:
             _show([*first.begun, *found], json)
             return
-        for change in reversed(found):
-            _print(change, json)
-        newest = first.newest
+        page, changes, newest, told = first, found[::-1], "", set[str]()
         while True:
-            page = await client.audit(**which, count=MAX_BATCH, after=newest)
-            for change in page.changes:
+            lost = [each for each in page.begun[::-1] if each.outcome == UNKNOWN and each.id not in told]
+            told.update(each.id for each in lost)
+            for change in [*lost, *changes]:
                 _print(change, json)
             if page.newest == newest:
                 await trio.sleep(_EVERY_S)
             newest = page.newest
+            page = await client.audit(**which, count=MAX_BATCH, after=newest)
+            changes = page.changes
 
     run_with(server or Server(), work)
 

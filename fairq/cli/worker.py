@@ -102,7 +102,8 @@ def worker(
     loop
         Event loop of async handlers: asyncio (uvloop if that is installed) or trio.
     grace
-        Seconds that running tasks get to finish at a stop; a second signal ends the worker at once.
+        Seconds that running tasks get to finish at a stop.
+        A second signal ends the worker at once, and after 5 s where a handler does not end.
     processes
         Processes to run, each a whole worker with --concurrency slots of its own, and --name with a number.
         Those that die are started again.

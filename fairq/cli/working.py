@@ -15,6 +15,8 @@ from fairq.groups import ungrouped
 T = TypeVar("T")
 Loop = Literal["asyncio", "trio"]
 
+KILL_S = 5.0  # after a second signal: some handlers swallow their cancellation
+
 
 class Works(Protocol):
     """A worker, or a service of several."""
@@ -37,8 +39,9 @@ async def work_until_stopped(
 ) -> None:
     """Run a worker until a stop signal; it then finishes its tasks, for at most `grace` seconds.
 
-    A second signal cancels it. `on_start` is a supervisor's, called when the worker has begun: then a second SIGTERM
-    does nothing, for one may come from the supervisor and one from the system; SIGINT cancels.
+    A second signal cancels it, and kills this process if it still runs after KILL_S. `on_start` is a supervisor's,
+    called when the worker has begun: then a second SIGTERM does nothing, for one may come from the supervisor and one
+    from the system; SIGINT cancels.
     """
     with ungrouped():
         async with anyio.create_task_group() as group:
@@ -65,4 +68,5 @@ async def _watch_signals(
                 scope.deadline = anyio.current_time() + grace
                 app.stop()
             elif number in more:
+                signal.setitimer(signal.ITIMER_REAL, KILL_S)
                 scope.cancel()

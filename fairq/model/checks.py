@@ -56,6 +56,16 @@ def check_task_id(value: object, field: str = "id") -> str:
     raise BadRequest(f"{field} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=field)
 
 
+def check_chosen(id: str, field: str = "id") -> str:
+    """Return an id, or a name that ids are made from, unless only workers give such ids. Raises: BadRequest."""
+    if f"{id}-".startswith(DERIVED) or COPY_MARK in id:  # these are remembered for longer, and no limit counts that
+        raise BadRequest(
+            f"{field} must not begin with {DERIVED!r}, be {DERIVED[:-1]!r} or have {COPY_MARK!r}: workers give such ids",
+            field=field,
+        )
+    return id
+
+
 def check_known_id(value: object, field: str = "id") -> str:
     """Return the id of a task that may be a copy of another. Raises: BadRequest."""
     if isinstance(value, str) and KNOWN_ID_PATTERN.match(value):
@@ -66,7 +76,7 @@ def check_known_id(value: object, field: str = "id") -> str:
 def check_batch_id(value: object, field: str = "id") -> str:
     """Return the batch's id if it leaves room for what its callback tasks' ids end in. Raises: BadRequest."""
     if isinstance(value, str) and BATCH_ID_PATTERN.match(value):
-        return value
+        return check_chosen(value, field)
     raise BadRequest(f"{field} must be 1 to 40 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=field)
 
 

@@ -68,11 +68,12 @@ class Audit:
 
     async def page(self, prefix: str, which: AuditFilter, cursor: str, after: str, count: int) -> AuditPage:
         """Read up to `count` changes: from a cursor on (empty: the newest) backwards, or those `after` one."""
+        begun = [] if cursor else await self._begun(prefix, which)
         if after:
-            return await self._read_on(prefix, which, after, count)
+            later, after = await self._read_on(prefix, which, after, count)
+            return AuditPage(later, begun, newest=after)
         if cursor == NO_CHANGE:  # the store refuses to look for what is older
             return AuditPage([], newest=cursor)
-        begun = [] if cursor else await self._begun(prefix, which)
         found: list[Change] = []
         newest, at, looked = cursor, f"({cursor}" if cursor else "+", 0
         while looked < LOOKED:
@@ -90,7 +91,7 @@ class Audit:
                 return AuditPage(found, begun, "", newest or NO_CHANGE)
         return AuditPage(found, begun, at[1:], newest)
 
-    async def _read_on(self, prefix: str, which: AuditFilter, after: str, count: int) -> AuditPage:
+    async def _read_on(self, prefix: str, which: AuditFilter, after: str, count: int) -> tuple[list[Change], str]:
         found: list[Change] = []
         looked, since_ms = 0, which.since_ms
         while looked < LOOKED:
@@ -101,10 +102,10 @@ class Audit:
                 if which.takes(entry.fields):
                     found.append(entry.change())
                 if len(found) == count:
-                    return AuditPage(found, newest=after)
+                    return found, after
             if len(rows) < AT_ONCE:
                 break
-        return AuditPage(found, newest=after)
+        return found, after
 
     async def _begun(self, prefix: str, which: AuditFilter) -> list[Change]:
         since = which.since_ms or "-"

@@ -6,7 +6,9 @@ its own moment. While a restore is under way the store's data version says so, a
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -33,6 +35,7 @@ from fairq.store.topology import SLOTS, Topology, is_moving_slots, read_topology
 
 _LOAD_S = 3_600.0  # that loading a node's data may take
 _PUT_BACK_S = 5.0  # that putting back the version of the data may take
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _CONFIG = """\
 port 0
 unixsocket {socket}
@@ -291,6 +294,15 @@ def _files_of(file: BinaryIO, near: Path) -> Iterator[Path]:
                 data.unlink()
 
 
+def _dying_with_us() -> Callable[[], object] | None:
+    """Return what a child does to be killed when the thread that starts it ends; None where there is no such thing."""
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except AttributeError:  # macOS
+        return None
+    return partial(prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 @asynccontextmanager
 async def _serving(data: Path, database: int, server: Path | None) -> AsyncIterator[Callable[..., Any]]:
     """Run a Valkey on a file of data while the context lasts. Raises: BadRequest if it cannot read it."""
@@ -299,17 +311,17 @@ async def _serving(data: Path, database: int, server: Path | None) -> AsyncItera
         config = _CONFIG.format(socket=socket, folder=f'"{data.parent}"', name=data.name, log=f'"{log}"')
         command = [str(server or program()), "-"]
         try:
-            process = await trio.lowlevel.open_process(
+            # by this thread, whose end is the child's: trio would have one do it that ends soon
+            process = subprocess.Popen(  # noqa: ASYNC220
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                start_new_session=True,
+                start_new_session=True, preexec_fn=_dying_with_us(),
             )  # fmt: skip
         except OSError as error:
             raise SettingsError(f"cannot run {command[0]}: {error.strerror}", field="server_program") from None
         assert process.stdin is not None
         try:
-            with suppress(trio.BrokenResourceError):  # it has ended: seen below
-                async with process.stdin:
-                    await process.stdin.send_all(config.encode())
+            with suppress(BrokenPipeError), process.stdin:  # it has ended: seen below
+                process.stdin.write(config.encode())
             connection = Connection(Address.parse(f"unix://{socket}?db={database}"), timeout=60.0)
             async with background(connection.run):
                 with trio.move_on_after(_LOAD_S):
@@ -321,6 +333,5 @@ async def _serving(data: Path, database: int, server: Path | None) -> AsyncItera
                     raise BadRequest(f"the store that should load the backup does not: {why}", field="file")
                 yield connection.call
         finally:
-            with trio.CancelScope(shield=True):
-                process.kill()
-                await process.wait()
+            process.kill()
+            process.wait()

@@ -17,6 +17,7 @@ from fairq.model.checks import (
     MAX_BATCH,
     bare_id,
     check_batch_id,
+    check_chosen,
     check_full_id,
     check_known_id,
     check_name,
@@ -74,6 +75,8 @@ class MemoryCaller:
         return call
 
     def _enqueue(self, queue: str, tasks: Sequence[NewTask]) -> list[str]:
+        for task in tasks:
+            check_chosen(bare_id(task.id))
         if self.tenant is None:
             tenant = owner_of(tasks[0].id)
             if not tenant:

@@ -34,6 +34,7 @@ from fairq.wire.strict_json import MAX_COST, cost_of
 _RENEWALS_PER_LEASE = 3
 _PREFETCH_WINDOW = 16  # SEND_WINDOW of settlements for a worker that holds more than it has begun
 _RETRY_RENEWAL_S = 1.0
+_AWAY_LEASES = 0.5  # how long links are tried again; when a task ends, two thirds of its lease or more are left
 _RECONNECTS_PER_LEASE = 10  # at least
 _REPORT_S = 1.0  # between reports of progress
 _LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
@@ -99,7 +100,7 @@ class _SettleExchange(Exchange):
         outcomes = outcomes_of(body, "outcomes", len(self.settlements))
         self.session.unsettled -= len(self.settlements)
         for settlement, outcome in zip(self.settlements, outcomes, strict=True):
-            self.session.alone.discard((self.queue, settlement.id, settlement.lease))
+            self.session.alone.pop((self.queue, settlement.id, settlement.lease), None)
             self.session.settled(self.queue, settlement, outcome, "")
             if outcome == "stale" and settlement.action != "release":
                 self.session.refused_settlements.append(HeldLease(self.queue, settlement.id, settlement.lease))
@@ -108,34 +109,39 @@ class _SettleExchange(Exchange):
         session = self.session
         if error.code in RETRYABLE:
             session.back_off(error, now, self.key)
-            self.put_leaving_last()
+            self.put_leaving_last(error, now)
         elif error.code in FATAL:
             session.fatal = error
             self.lost()
         elif len(self.settlements) > 1:  # one of them is invalid: each is sent alone to find out which
-            session.alone.update((self.queue, each.id, each.lease) for each in self.settlements)
+            session.alone |= {(self.queue, each.id, each.lease): now for each in self.settlements}
             self.lost()
         elif self.settlements[0].links:  # what follows the task cannot be stored: the attempt has failed
-            settlement = self.settlements[0]
-            why = f"the server refused its links: {error.message}"[:MAX_ERROR_CHARS]
-            self.settlements = [Settlement("nack", settlement.id, settlement.lease, error=why)]
+            self.settlements = [_failed(self.settlements[0], error)]
             self.lost()
         else:
             (settlement,) = self.settlements
             session.unsettled -= 1
-            session.alone.discard((self.queue, settlement.id, settlement.lease))
+            session.alone.pop((self.queue, settlement.id, settlement.lease), None)
             session.dropped_settlements.append((HeldLease(self.queue, settlement.id, settlement.lease), error))
             session.settled(self.queue, settlement, "error", error.message)
 
-    def put_leaving_last(self) -> None:
-        """Try again; it may be the queue of a link that has to wait, and then it keeps no other settlement waiting."""
-        staying, leaving = list[Settlement](), list[Settlement]()
+    def put_leaving_last(self, error: FairqError, now: float) -> None:
+        """Try again; it may be the queue of a link that has to wait, and then it keeps no other settlement waiting.
+
+        Where that queue stays away, the attempt fails before its lease is over.
+        """
+        session, staying, leaving = self.session, list[Settlement](), list[Settlement]()
         for each in self.settlements:
-            (leaving if any(link.queue != self.queue for link in each.links) else staying).append(each)
-        self.session.alone.update((self.queue, each.id, each.lease) for each in leaving)
+            if all(link.queue == self.queue for link in each.links):
+                staying.append(each)
+                continue
+            since = session.alone.setdefault((self.queue, each.id, each.lease), now)
+            is_away = now >= since + session.shortest_s * _AWAY_LEASES
+            leaving.append(_failed(each, error) if is_away else each)
         self.settlements = staying
         self.lost()
-        self.session.settlements[self.queue].extend(leaving)
+        session.settlements[self.queue].extend(leaving)
 
     def lost(self) -> None:
         self.session.settlements[self.queue].extendleft(reversed(self.settlements))
@@ -175,13 +181,13 @@ class WorkerSession(ClientSession):
     held: dict[str, dict[str, _Held]] = field(factory=dict, init=False)  # by queue and id
     settlements: defaultdict[str, deque[Settlement]] = field(factory=lambda: defaultdict(deque), init=False)
     unsettled: int = field(default=0, init=False)
-    _shortest_s: float = field(default=float("inf"), init=False)  # lease since nothing was held
+    shortest_s: float = field(default=float("inf"), init=False)  # lease since nothing was held
     lost: list[HeldLease] = field(factory=list, init=False)
     refused_settlements: list[HeldLease] = field(factory=list, init=False)
     dropped_settlements: list[tuple[HeldLease, FairqError]] = field(factory=list, init=False)
-    alone: set[tuple[str, str, int]] = field(
-        factory=set, init=False
-    )  # settlements that share no frame: queue, id, lease
+    alone: dict[tuple[str, str, int], float] = field(
+        factory=dict, init=False
+    )  # share no frame: queue, id, lease; since
     due_at: float = field(default=float("inf"), init=False)  # before this time no lease needs action
     reports: dict[str, dict[str, Report]] = field(factory=dict, init=False)  # not yet sent, by queue and id
     report_at: float = field(default=0.0, init=False)
@@ -209,7 +215,7 @@ class WorkerSession(ClientSession):
         frame = super().receive(message, now)
         if isinstance(frame, Push):
             lease_s = frame.lease_ms / 1000
-            self._shortest_s = min(self._shortest_s, lease_s) if self.holding else lease_s
+            self.shortest_s = min(self.shortest_s, lease_s) if self.holding else lease_s
             renew_at, lost_at = now + lease_s / _RENEWALS_PER_LEASE, now + lease_s
             held = self.held.setdefault(frame.queue, {})
             for task in frame.tasks:
@@ -246,7 +252,7 @@ class WorkerSession(ClientSession):
         """The longest wait before it connects again: a small part of the leases that it holds or settles."""
         if not self.holding:
             return super().max_reconnect_s
-        return min(super().max_reconnect_s, max(RECONNECT_BASE_S, self._shortest_s / _RECONNECTS_PER_LEASE))
+        return min(super().max_reconnect_s, max(RECONNECT_BASE_S, self.shortest_s / _RECONNECTS_PER_LEASE))
 
     def settle(self, queue: str, settlement: Settlement) -> bool:
         """End a lease; returns False if it was already lost."""
@@ -431,6 +437,12 @@ class WorkerSession(ClientSession):
                 held[each.id].renew_at = now + min(_RETRY_RENEWAL_S, held[each.id].lease_s / 10)
             body = {"queue": queue, "leases": [{"id": each.id, "lease": each.lease} for each in batch]}
             self.start("extend", body, _ExtendExchange(self, batch, now))
+
+
+def _failed(settlement: Settlement, error: FairqError) -> Settlement:
+    """Return the end of an attempt whose links cannot be stored."""
+    why = f"the server refused its links: {error.message}"[:MAX_ERROR_CHARS]
+    return Settlement("nack", settlement.id, settlement.lease, error=why)
 
 
 def _sendable(text: str) -> str:

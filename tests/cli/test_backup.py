@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +30,7 @@ from fairq.sync import open_client, open_operator
 from tests import clusters, stores
 from tests.server.harness import OPERATOR, running, tenant
 
-from .harness import EXIT_SECONDS, Commands, Finished, ServerThread, started
+from .harness import EXIT_SECONDS, Commands, Finished, ServerThread, environment, read_until, started
 
 Start = Callable[..., stores.LocalServer]
 Fairq = Callable[..., Finished]
@@ -403,3 +406,29 @@ def test_the_embedded_store_is_backed_up_and_restored(fairq: Fairq, filled: str,
     assert again.code == 0, again.err
     assert again.json["queues"] == 2
     assert fairq("backup", tmp_path / "x.fairq", "--data-dir", tmp_path / "none").code == 2
+
+
+CHECKING = """
+import sys, trio
+from pathlib import Path
+from fairq.store.backup import _serving
+
+async def main():
+    async with _serving(Path(sys.argv[1]), 0, None) as call:
+        print((await call("INFO", "server")).decode(), flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no child elsewhere is told of its parent's end")
+def test_the_store_that_checks_a_backup_dies_with_its_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CHECKING, str(tmp_path / "node.rdb")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        store = os.pidfd_open(int(read_until(process, "process_id:").partition(":")[2]))
+        try:
+            process.kill()
+            assert select.select([store], [], [], EXIT_SECONDS)[0]
+        finally:
+            os.close(store)

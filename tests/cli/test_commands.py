@@ -15,10 +15,13 @@ from fairq.cli.app import run
 from fairq.errors import Unavailable
 from fairq.model.checks import full_id
 from fairq.model.texts import say_moment
+from fairq.store import keys
 from tests import stores
 from tests.server.harness import OPERATOR, WORKER, raw, tenant
 
 from .harness import Commands, Finished, ServerThread, bury, one_line_error, read_until, started
+
+LOST = '{"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"}'
 
 
 def lines(done: Finished) -> list[str]:
@@ -277,12 +280,17 @@ def test_the_audit_tells_who_changed_what(commands: Commands) -> None:
         one_line_error(commands("audit", *argv), 2)
 
 
-def test_the_audit_is_followed_until_it_is_interrupted(commands: Commands) -> None:
+def test_the_audit_is_followed_until_it_is_interrupted(commands: Commands, server_store: str) -> None:
     commands("tenants", "set-weight", "emails", "ada", "2")
     with started("audit", "--follow", "--url", commands.url, "--token", OPERATOR) as following:
         assert "set_weight  emails ada  1.0 -> weight 2" in read_until(following, "set_weight")
         commands("queues", "pause", "emails")
         assert "emails" in read_until(following, "pause")
+        with stores.connect(server_store) as client:  # a change whose server died long ago
+            client.delete(f"{keys.AUDIT}:begun")
+            lost: dict[Any, Any] = {"token": "t", "verb": "purge", "queue": "q", "tenant": "", "change": LOST}
+            client.xadd(f"{keys.AUDIT}:begun", lost, id="1-0")
+        assert "purge" in read_until(following, "unknown")
         following.send_signal(signal.SIGINT)
         assert following.wait(30) == 130
         assert following.stdout is not None

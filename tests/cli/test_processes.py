@@ -15,7 +15,17 @@ from tests import stores
 from tests.logs import captured_logs
 from tests.store.waiting import wait_until
 
-from .harness import Commands, ServerThread, fairq, fairq_here, one_line_error, python, read_until, started
+from .harness import (
+    EXIT_SECONDS,
+    Commands,
+    ServerThread,
+    fairq,
+    fairq_here,
+    one_line_error,
+    python,
+    read_until,
+    started,
+)
 
 APP = """
 import fairq
@@ -132,6 +142,44 @@ Traceback (most recent call last):
     raise ValueError("no street") from error
 ValueError: no street
 """
+
+
+STUBBORN = """
+import asyncio
+import fairq
+import fairq.cli.working
+
+fairq.cli.working.KILL_S = 0.1
+
+class Worker(fairq.Worker):
+    def stop(self):
+        super().stop()
+        print("stopping", flush=True)
+
+app = Worker()
+
+@app.task("emails")
+async def send(task):
+    print("begins", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+def test_a_second_signal_ends_a_worker_whose_handler_swallows_its_cancellation(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    (tmp_path / "mail.py").write_text(STUBBORN)
+    commands.enqueue("emails", "1")
+    with started("worker", "mail:app", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as process:
+        read_until(process, "begins")
+        process.send_signal(signal.SIGINT)
+        read_until(process, "stopping")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(EXIT_SECONDS) == -signal.SIGALRM
 
 
 def test_an_operator_reads_where_a_handler_failed(commands: Commands, server: ServerThread, tmp_path: Path) -> None:

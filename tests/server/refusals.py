@@ -143,8 +143,8 @@ NAMES = ("", "Q", "-q", "_q", "q" * 64, "q{x}", "q/x", "q\n", "é")
 TENANTS = ("", "t" * 129, "t{x}", "t/x", "t\n", "t x", "\u00e9", "t:x", "t*")
 TASK_IDS = ("", "a b", "a" * 65, "a{b}", "ada/a", "a\n", "é")
 FULL_IDS = ("", "a", "a b", "ada/", "/a", "a b/a", "ada/a/b", "ada/" + "a" * 65, "a" * 129 + "/a", "ada/a\n")
-BATCH_IDS = ("a b", "b" * 41, "b{x}", "ada/b", "b\n")
-SCHEDULE_NAMES = ("", "N", "-n", "n" * 41, "a/b", "n\n")
+BATCH_IDS = ("a b", "b" * 41, "b{x}", "ada/b", "b\n", "from", "from-b")
+SCHEDULE_NAMES = ("", "N", "-n", "n" * 41, "a/b", "n\n", "from", "from-n")
 WORKERS = ("", "a b", "w" * 65, "a/b", "w\n")
 SPAN, MOMENT = (-1, MAX_SPAN_MS + 1), (-1, MAX_TIME_MS + 1)
 CRONS = (
@@ -212,6 +212,7 @@ RULES = [
         "too_large",
     ),
     Rule(ENQUEUES, "tasks.id", TASK_IDS),
+    Rule({"enqueue"}, "tasks.id", ("from", "from-a")),
     Rule(ENQUEUES, "tasks.payload", ("x" * (DEFAULT_PAYLOAD_BYTES - 1),), "too_large"),
     *(Rule(ENQUEUES, f"tasks.{name}", values) for name, values in TASK_RANGES.items()),
     Rule(ENQUEUES, "tasks.group_weight", (
@@ -250,7 +251,7 @@ RULES = [
     Rule({"events"}, "after", (-1, MAX_EVENT_ID + 1, 1 << 40)),  # the last one: it has not happened yet
 
     Rule({"open_batch"}, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
-    Rule({"open_batch"}, "id", (*FULL_IDS, "ada/" + "b" * 41), roles=(PRODUCER,)),
+    Rule({"open_batch"}, "id", (*FULL_IDS, "ada/" + "b" * 41, "ada/from", "ada/from-b"), roles=(PRODUCER,)),
     Rule(BATCHES, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
     Rule(BATCHES | {"dead_letter", "why"}, "id", FULL_IDS, roles=(OPERATOR, PRODUCER)),
     Rule({"why"}, "id", ("none",), "not_found", (TENANT,)),

@@ -450,7 +450,7 @@ async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> 
         await worker.attach("q", name="mill")
         for message in (b'{"server":"x","question":[1]}', b'{"server":"x","question":[1,"no such kind",[]]}'):
             await served.app.store.tell_workers(message)
-        await served.app.store.tell_workers(b'{"server":"x","drain":"mill"}')
+        await served.app.store.tell_workers(b'{"server":"x","drain":"mill","attached_by":9000000000000}')
         assert (await worker.receive())["type"] == "dismiss"
 
 

@@ -272,11 +272,16 @@ async def test_workers_that_left_are_forgotten(served: Served) -> None:
 
 
 async def test_what_no_server_would_say_does_no_harm(served: Served) -> None:
-    async with raw(served, WORKER) as worker:
+    async with raw(served, WORKER) as worker, raw(served, WORKER) as other:
         await worker.attach("q", name="mill", started_at_ms=1)
+        await other.attach("q", name="other")
         for message in (b"", b"[", b"1", b"{}", b'{"server":"x","attached":[1]}', b'{"server":"x","attached":5}'):
             await served.app.store.tell_workers(message)
-        await served.app.store.tell_workers(b'{"server":"x","drain":"mill"}')
+        await served.app.store.tell_workers(b'{"server":"x","drain":"mill","attached_by":1}')  # it is late
+        await served.app.store.tell_workers(b'{"server":"x","drain":"other","attached_by":9000000000000}')
+        assert (await other.receive())["type"] == "dismiss"
+        assert {each.name: each.is_draining for each in served.app.connections} == {"mill": False, "other": True}
+        await served.app.store.tell_workers(b'{"server":"x","drain":"mill","attached_by":9000000000000}')
         assert (await worker.receive())["type"] == "dismiss"  # it is the last message that is heeded, and the first
 
 

@@ -260,3 +260,13 @@ async def test_who_names_a_tenant_and_who_does_not(api: Api, grounds: Grounds) -
         assert (await error_of(ground.shop.read_events("emails")))[0] is Forbidden
         with pytest.raises(BadRequest):
             [state async for state in ground.shop.batches("emails")]
+
+
+@on_all
+async def test_nobody_chooses_an_id_that_handlers_enqueue_by(api: Api, grounds: Grounds) -> None:
+    async with grounds(api, handler_of(Mill())) as ground:
+        for id in ("from", "from-a"):
+            assert await error_of(ground.ada.enqueue("emails", 1, id=id)) == (BadRequest, "id")
+            assert await error_of(ground.shop.enqueue("emails", 1, id=id, tenant="ada")) == (BadRequest, "id")
+            with pytest.raises(BadRequest):
+                await ground.ada.open_batch("emails", id=id)

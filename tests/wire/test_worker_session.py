@@ -615,6 +615,25 @@ def test_a_linked_queue_that_cannot_be_served_keeps_no_other_settlement_waiting(
     assert end.session.holding == 1
 
 
+def test_an_attempt_fails_within_its_lease_whose_links_find_no_store(end: WorkerEnd) -> None:
+    end.push("a", lease_s=30)
+    end.now += 9.9  # it was not renewed yet
+    end.session.settle("q", Settlement("ack", "a", 1, links=(LINK,)))
+    lease_ends, told = end.now + 20.1, list[dict[str, Any]]()
+    while end.session.holding and end.now < lease_ends:
+        end.now += 0.1
+        for frame in end.frames("settle"):
+            told += frame["settlements"]
+            if told[-1]["action"] == "ack":
+                end.refuse(frame, "unavailable")
+            else:
+                end.stored(frame)
+    assert end.session.holding == 0
+    assert [each["action"] for each in told[-2:]] == ["ack", "nack"]
+    assert told[-1]["error"].startswith("the server refused its links: ")
+    assert end.session.alone == {}
+
+
 @pytest.mark.parametrize("code", ["bad_request", "store_full", "quota_exceeded", "deleting"])
 def test_an_attempt_has_failed_whose_links_the_server_refuses(end: WorkerEnd, code: str) -> None:
     end.push("a", "b")

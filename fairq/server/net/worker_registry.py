@@ -72,6 +72,10 @@ class Named(NamedTuple):
     unanswered: set[str]
 
 
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
 def _row(worker: Connection) -> tuple[Any, ...]:
     account = worker.account
     return worker.name, worker.queues, account.credit, account.busy, worker.attached_at_ms, worker.is_draining
@@ -230,7 +234,8 @@ class WorkerRegistry:
         """Dismiss the workers of a name, here and at the other servers; returns how many were listed."""
         known = [each for each in await self.all_workers() if each.worker == worker]
         self._dismiss(worker)
-        await self.store.tell_workers(orjson.dumps({"server": self.server, "drain": worker}))
+        said = {"server": self.server, "drain": worker, "attached_by": _now_ms()}
+        await self.store.tell_workers(orjson.dumps(said))
         if any(each.server != self.server for each in known):
             self.nursery.start_soon(self._insist, worker, {(each.server, each.attached_at_ms) for each in known})
         return len(known)
@@ -253,14 +258,14 @@ class WorkerRegistry:
                 log.debug("cannot repeat the order to drain a worker", error=error.message)
         log.warning("a server did not confirm the drain of a worker", worker=worker)
 
-    def _dismiss(self, worker: str, attached_at: Sequence[int] | None = None) -> None:
-        """Dismiss the workers of a name here: all, or only those that attached at these times."""
-        is_new = attached_at is None
+    def _dismiss(self, worker: str, attached_by: float = float("inf"), attached_at: Sequence[int] = ()) -> None:
+        """Dismiss the workers of a name here that attached by a time (0: an order that is repeated) or at others."""
+        is_new = attached_by > 0
         for (_, name), connections in self._connections.items():
             if name == worker:
                 for connection in connections:
-                    is_meant = attached_at is None or connection.attached_at_ms in attached_at
-                    if is_meant and not connection.is_draining:
+                    at = connection.attached_at_ms
+                    if (at <= attached_by or at in attached_at) and not connection.is_draining:
                         log.info("draining worker", worker=worker, remote=connection.remote)
                         connection.session.dismiss()
                         connection.leave()
@@ -275,7 +280,7 @@ class WorkerRegistry:
         token, worker = connection.identity.token_id, connection.name
         here = self._connections[token, worker]
         here.add(connection)
-        connection.attached_at_ms = round(time.time() * 1000)
+        connection.attached_at_ms = _now_ms()
         self._changed.set()
         if len(here) > 1:  # two of one name may have attached at the same time
             newest = max(each.order for each in here)
@@ -335,7 +340,7 @@ class WorkerRegistry:
             if "slots" in said:
                 self._heard_slots(said["server"], said["slots"])
             elif "drain" in said:
-                self._dismiss(said["drain"], said.get("attached_at"))
+                self._dismiss(said["drain"], said.get("attached_by", 0), said.get("attached_at", ()))
             elif "unlisted" in said:
                 self._failed_at = trio.current_time()
             elif "question" in said:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import asdict, evolve
 
 from fairq.errors import BadRequest, TooLarge
-from fairq.model.checks import COPY_MARK, DERIVED, MAX_BATCH, MAX_SPAN_MS, MAX_TIME_MS, bare_id, check_int, full_id
+from fairq.model.checks import MAX_BATCH, MAX_SPAN_MS, MAX_TIME_MS, bare_id, check_chosen, check_int, full_id
 from fairq.model.events import MAX_EVENT_ID, EventPage
 from fairq.model.tasks import SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask
 from fairq.model.workers import HeldLease
@@ -50,8 +50,7 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
 def _named(connection: Connection, default: str, task: NewTask) -> NewTask:
     """Return a task with its full id and its batch's. Raises: BadRequest, Forbidden."""
     named, _, id = task.id.rpartition("/")
-    if id.startswith(DERIVED) or COPY_MARK in id:  # these are remembered for longer, and no limit counts that
-        raise BadRequest(f"id must not begin with {DERIVED!r} or have {COPY_MARK!r}: workers give such ids", field="id")
+    check_chosen(id)
     owner = default if default and not named else tenant_of(connection, named or None)
     id = full_id(owner, id)
     return task._replace(id=id, batch=full_id(owner, task.batch)) if task.batch else NewTask(id, *task[1:])

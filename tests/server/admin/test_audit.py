@@ -201,6 +201,7 @@ async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
             assert [(c["verb"], c["outcome"], c["at_ms"]) for c in page["begun"]] == [("purge", "unknown", 1)]
             assert (await operator.ask("audit", since_ms=2))["begun"] == []
             assert (await operator.ask("audit", after="0-1", since_ms=2))["changes"] == page["changes"]
+            assert (await operator.ask("audit", after=page["newest"]))["begun"] == page["begun"]
             assert (await operator.ask("audit", after="0-1", since_ms=1 << 49))["changes"] == []
 
 
