@@ -288,11 +288,14 @@ class MemoryQueue:
             at, _, record = heapq.heappop(self._due)
             if record.state == "delayed" and record.at_ms == at:
                 self._make_ready(record)
+        expired = list[Record]()
         while self._expiring and self._expiring[0][0] <= now:
             record = heapq.heappop(self._expiring)[2]
             if record.state in _WAITING:
                 self._bury(now, record, "expired")
-                self._follow(now, record.batch)
+                expired.append(record)
+        for record in expired:  # batches are told of after all tasks, as the service does
+            self._follow(now, record.batch)
 
     def next_due(self) -> float:
         """Return when the next tick will find work."""

@@ -192,6 +192,12 @@ def walk(steps: list[tuple[Any, ...]], max_running: int) -> None:
         pair.step("pass_" if kind == "pass" else kind, *args)
 
 
+def test_a_batch_is_told_of_after_all_tasks_that_expire_with_its_last() -> None:
+    options = {"delay": 0, "expires_in": 7, "max_attempts": 1, "events": True}
+    tasks = [("enqueue", n, {**options, "batch": batch}) for n, batch in enumerate(["b", ""])]
+    walk([*tasks, ("close_batch", "b"), ("pass", 50)], 0)
+
+
 @settings(max_examples=50)
 @given(STEPS, st.sampled_from([0, 1, 1, 2]))
 def test_the_queue_in_memory_does_what_the_model_does(steps: list[tuple[Any, ...]], max_running: int) -> None:
