@@ -1,8 +1,5 @@
 -- One call's context: what it has read and changed, its clock and its random_values.
 
-local calls = {}  -- what other sections call
-do
-
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
 
 local function new_queue()
@@ -211,6 +208,4 @@ function calls.random(call)
   local drawn
   drawn, call.next_random = struct.unpack('<d', call.random_values, call.next_random)
   return drawn
-end
-
 end

@@ -14,9 +14,6 @@
 -- the second term to the first. With `share = count` it is `base`, one task for each dispatch. Times are relative to
 -- `queue.origin`, so that sums of thousands of them stay exact.
 
-local accounts = {}  -- what other sections call
-do
-
 local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (11_reserve.lua)
 accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 
@@ -233,6 +230,4 @@ function accounts.write(call)
   end
   write('HSET', key(call, 'accounts'), fields)
   write('HSET', key(call, 'tenants'), details)
-end
-
 end

@@ -11,9 +11,6 @@
 --
 -- `queue.fan_outs` counts webhooks with fan-out: a queue without any reads nothing more when tasks are enqueued.
 
-local webhooks = {}  -- what other sections call
-do
-
 local WEBHOOKS_PER_QUEUE, FAN_OUTS_PER_QUEUE = 64, 15
 local NONE = {}
 
@@ -55,12 +52,10 @@ local function save(call, id, w)
 end
 
 -- add_webhook(keys, argv): register a webhook, or change the one of that id; the same again changes nothing.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id (eight hexadecimal digits)  4 url  5 name of the tasks (empty: all)
---         6 fan_out (0, 1)  7 secrets (empty: the worker's)
+--   argv  3 id (eight hexadecimal digits)  4 url  5 name of the tasks (empty: all)  6 fan_out (0, 1)  7 secrets (empty:
+--         the worker's)
 --   out   "created" | "changed" | "same". What is paused stays so.
---   flags none: refused when the store is full
-function verbs.add_webhook(keys, args)
+function writes.add_webhook(keys, args)
   local call, id, url, name = calls.open_made(keys, args), check_webhook(args[3]), args[4], args[5]
   local fan_out, secrets = check_whole(args[6], 'fan_out', 0, 1), args[7]
   if #url == 0 or #url > 65535 then refuse('bad_request', 'url') end
@@ -80,11 +75,9 @@ function verbs.add_webhook(keys, args)
 end
 
 -- remove_webhook(keys, argv): forget a webhook; tasks that are for it stay.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id
+--   argv  3 id
 --   out   "ok" | "gone" (there is none)
---   flags allow-oom
-function verbs.remove_webhook(keys, args)
+function drains.remove_webhook(keys, args)
   local call, id = calls.open(keys, args), check_webhook(args[3])
   local w = load_all(call)[id]
   if not w then return 'gone' end
@@ -95,11 +88,9 @@ function verbs.remove_webhook(keys, args)
 end
 
 -- pause_webhook(keys, argv): say whether a webhook is paused, for the workers that post tasks.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id  4 paused (0, 1)
+--   argv  3 id  4 paused (0, 1)
 --   out   whether it was until now: 0 or 1; -1: there is none
---   flags allow-oom
-function verbs.pause_webhook(keys, args)
+function drains.pause_webhook(keys, args)
   local call, id, paused = calls.open(keys, args), check_webhook(args[3]), check_whole(args[4], 'paused', 0, 1)
   local w = load_all(call)[id]
   if not w then return -1 end
@@ -112,12 +103,8 @@ function verbs.pause_webhook(keys, args)
 end
 
 -- webhooks(keys, argv): all webhooks of the queue.
---   keys  1 prefix
---   argv  1 now  2 random_values
 --   out   per webhook: id, WEBHOOK; in no order
-function verbs.webhooks(keys, args)
+function reads.webhooks(keys, args)
   local call = calls.ask(keys, args)
   return redis.call('HGETALL', key(call, 'webhooks'))
-end
-
 end

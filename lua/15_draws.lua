@@ -1,9 +1,6 @@
 -- Choosing among the tenants that have slots: rules 2 and 4 of 10_seats.lua. Slots stay as they are while a round
 -- chooses.
 
-local draws = {}  -- what other sections call
-do
-
 local FEW = 16     -- so many tenants are all looked at
 local FIRST = 3    -- probes for the first pick of a round; one for each that follows
 local POOL = 8     -- so many of those that were looked at, the best, are kept for the next picks of the round
@@ -192,6 +189,4 @@ end
 -- A tenant has been served: it is in the pool (again) if it has a slot, and more.
 function draws.give_back(call, round, t)
   if t.slot > 0 and t.standing ~= 0 then add(call, round, t) end
-end
-
 end

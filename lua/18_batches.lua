@@ -9,13 +9,6 @@
 -- and when the call ends `refill` (32_batch_ends.lua) hands free slots to pending tasks. So a lease that is given back,
 -- or was held by a worker that died, gets its own slot again.
 
-local OPENED, CLOSED, COMPLETE = 0, 1, 2
-local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}
-local BATCH_KEEP_MS = 86400000  -- how long complete batches are remembered
-
-local batches = {}  -- what other sections call
-do
-
 local PRIORITY_SPAN = 2 ^ 42  -- in the score of a pending task, of one priority
 
 -- A batch, to be changed: `batches.finish` writes it back. nil where there is none.
@@ -129,6 +122,4 @@ function batches.count_revived(call, id, reason)
   b.dead = b.dead - 1
   if reason == EXPIRED then b.expired = b.expired - 1 end
   batches.add_member(call, b, id)
-end
-
 end

@@ -6,9 +6,6 @@
 -- in a list for each minute, and go when that is over for a minute at least; an hour later those of ids that begin with
 -- `from-`, which SDKs give to what a handler enqueues: each attempt makes them anew, and some come late.
 
-local records = {}  -- what other sections call
-do
-
 local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: its version, or of a mark how the task ended
 local LARGE_BYTES = 4096
 local MINUTE_MS, DERIVED_MINUTES = 60000, 60
@@ -145,6 +142,4 @@ end
 -- What the store has under these ids: their records or marks.
 function records.of(call, ids)
   return redis.call('HMGET', key(call, 'tasks'), unpack(ids))
-end
-
 end

@@ -6,9 +6,6 @@
 -- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *tombstone*,
 -- counted in `tombstone:<tenant>` (and all of them in details.tombstones), and the call that pops it passes over it.
 
-local places = {}  -- what other sections call
-do
-
 places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
 
 -- Puts tasks where they wait for their start; `starts`: when one starts, and its id, by turns. The sorted set `due`
@@ -192,6 +189,4 @@ function places.take_out(call, t, id)
     take_out_ready(call, t, id)
     batches.give_slot_back(call, id)
   end
-end
-
 end

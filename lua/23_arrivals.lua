@@ -1,8 +1,5 @@
 -- New tasks: what they ask for, which of them are taken, and how they are stored.
 
-local arrivals = {}  -- what other sections call
-do
-
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
 arrivals.MAX_TOMBSTONES = 1000000   -- entries of tasks that were cancelled or moved, behind one that is not served
 local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
@@ -245,6 +242,4 @@ function arrivals.store(call, new)
   if #new.delayed > 0 then places.put_delayed(call, t, new.delayed) end
   write('ZADD', key(call, 'expiring'), new.expiring)
   call.queue.enqueued = call.queue.enqueued + #new.records / 2
-end
-
 end

@@ -1,9 +1,6 @@
 -- Taking ids off the heads of a tenant's lists. A claim reads all that it needs before it writes anything: entries are
 -- only counted as taken, also for what the same call reads next, until `takes.write`.
 
-local takes = {}  -- what other sections call
-do
-
 local TOMBSTONES_PER_CALL = 500  -- tombstone entries that one call passes over before it leaves the rest to the next
 local LEAST_TOMBSTONES = 8       -- of a tenant, which it passes over in any case
 
@@ -158,6 +155,4 @@ function takes.write(call)
     if t.ready == 0 then places.drop_lists(call, t) end
   end
   call.taken, call.marks = false, false
-end
-
 end

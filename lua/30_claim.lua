@@ -11,8 +11,6 @@
 -- a task ahead of the level at least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it
 -- has too many keeps its share; nor less, or it would have every pick of every claim.
 
-do
-
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
 local HEAD = 7  -- values of the reply before the leases
@@ -200,11 +198,10 @@ local function fill(call, claim, limit)
 end
 
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an
---         earlier call under this name may have been carried out: what it took is given once more, and nothing else  6
---         the server's own time in ms (may be empty or left out): see calls.confirm  7 how many slots are attached to
---         the queue, over all servers (may be empty or left out: as many as before)
+--   argv  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an earlier call under this name
+--         may have been carried out: what it took is given once more, and nothing else  6 the server's own time in ms
+--         (may be empty or left out): see calls.confirm  7 how many slots are attached to the queue, over all servers
+--         (may be empty or left out: as many as before)
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
@@ -213,8 +210,7 @@ end
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark and the number of
 --         slots as they are to be, writes nothing.
---   flags allow-oom: a full store can be drained
-function verbs.claim(keys, args)
+function drains.claim(keys, args)
   local call, limit = calls.ask(keys, args), check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
   limit = math.min(limit, LEASES_PER_CALL)
   if args[5] == 'again' then calls.refuse_in_repair(call) end
@@ -242,6 +238,4 @@ function verbs.claim(keys, args)
     calls.close(call)
   end
   return reply_of(call, claim)
-end
-
 end

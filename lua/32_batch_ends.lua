@@ -1,6 +1,4 @@
 -- What follows for batches (18_batches.lua) when their tasks change, callback tasks among it.
-do
-
 -- Gives free batch slots to pending tasks, the most urgent first; not while the batch is being cancelled.
 local function refill(call, id, b)
   local free = b.max_running > 0 and math.min(b.max_running - b.admitted, TASKS_PER_CALL) or 0
@@ -58,6 +56,4 @@ function batches.finish(call)
     end
     redis.call('HSET', key(call, 'batches'), id, BATCH.pack(b))
   end
-end
-
 end

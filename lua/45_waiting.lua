@@ -1,8 +1,5 @@
 -- What becomes of tasks before their time: cancelled, or moved to another start.
 
-local waiting = {}  -- what other sections call
-do
-
 -- Calls visit(id, record, run) for the tasks that are neither done nor dead; out: what it returns per id, "gone" for
 -- others. Where it may stop, it leaves the last ids to the next call if those are too much for one.
 local function visit_alive(call, ids, may_stop, visit)
@@ -64,12 +61,10 @@ function waiting.cancel_members(call, limit)
 end
 
 -- cancel(keys, argv): tasks that wait are forgotten; those that run shall be stopped.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 64, each once)
+--   argv  ids (at most 64, each once)
 --   out   per id "ok" (it will not run) | "running" (its worker is told to stop; what it acks all the same is done)
 --         | "gone" (done, dead, cancelled or unknown); fewer where long callbacks of many batches fill the call
---   flags allow-oom
-function verbs.cancel(keys, args)
+function drains.cancel(keys, args)
   local call = calls.open(keys, args)
   return waiting.each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
     return waiting.cancel_one(call, id, record, run)
@@ -99,13 +94,11 @@ local function move(call, id, record, start_at)
 end
 
 -- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
+--   argv  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
 --   out   per id "ok" | "running" | "expired" (it would start after its end) | "quota_exceeded" (its tenant has as many
 --         delayed tasks as it may have, or a million entries of moved and cancelled ones) | "gone"; only those that are
 --         "ok" have changed. Fewer: as of cancel
---   flags allow-oom
-function verbs.reschedule(keys, args)
+function drains.reschedule(keys, args)
   local call, delay, start_at = calls.open(keys, args), tonumber(args[3]), tonumber(args[4])
   for _, ms in ipairs({delay or -1, start_at or -1}) do
     if not (ms >= 0 and ms <= HORIZON_MS) then refuse('bad_request', 'start_at') end
@@ -115,6 +108,4 @@ function verbs.reschedule(keys, args)
     if run and leases.is_leased(run.state) then return 'running' end
     return move(call, id, record, start_at)
   end)
-end
-
 end

@@ -6,8 +6,6 @@
 -- scanned by the store's cursors, which meet what stays there all the while. A list changes at its ends only, so the
 -- walk goes on behind the entry that it met last; where that has gone, so has all that stood before it.
 
-do
-
 local LOOKED = 250   -- tasks that one call looks at, more or less
 local STEPS = 10     -- parts of places that it looks at
 local NAMES = 20     -- batches or groups that are read at once
@@ -155,12 +153,11 @@ local function matching(call, walk, t, ids)
 end
 
 -- waiting_tasks(keys, argv): a page of a tenant's waiting tasks that match, for `cancel_waiting`.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 cursor (empty to begin)  5 older_than_ms (0: any; with a cursor, as
---         before)  6 text that the last error contains (empty: any)
+--   argv  3 tenant  4 cursor (empty to begin)  5 older_than_ms (0: any; with a cursor, as before)  6 text that the last
+--         error contains (empty: any)
 --   out   cursor (empty at the end), how many tasks it looked at, how many wait, then ids. Tasks enqueued after the
 --         walk began are left out; a task that changes its place meanwhile may come twice.
-function verbs.waiting_tasks(keys, args)
+function reads.waiting_tasks(keys, args)
   local call = calls.ask(keys, args)
   check_tenant(args[3])
   local t, walk = accounts.named(call, args[3]), read_walk(call, args)
@@ -172,16 +169,12 @@ function verbs.waiting_tasks(keys, args)
 end
 
 -- cancel_waiting(keys, argv): tasks that wait are forgotten; others are left alone.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 64, each once)
+--   argv  ids (at most 64, each once)
 --   out   per id "ok" (it will not run) | "running" | "gone"; fewer: as of cancel
---   flags allow-oom
-function verbs.cancel_waiting(keys, args)
+function drains.cancel_waiting(keys, args)
   local call = calls.open(keys, args)
   return waiting.each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
     if run and leases.is_leased(run.state) then return 'running' end
     return waiting.cancel_one(call, id, record, run)
   end)
-end
-
 end

@@ -1,7 +1,5 @@
 -- The verb `tick`: what time does to tasks. Any server may call it at any time. Those of its jobs that have something
 -- to do share its limit, so that a call is as short when everything is due at once.
-do
-
 local TENANTS_PER_TICK = 50
 local ENDS_PER_TICK = 80    -- tasks that are taken out of where they are and buried, or deleted
 local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for
@@ -218,16 +216,14 @@ end
 -- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, what is
 -- remembered of ended tasks and kept for long enough; cancel what is left of cancelled batches; let in tenants
 -- that have tokens again.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 limit: tasks (1..500), which those jobs share that have something to do  4 the
---         server's own time in ms (may be empty or left out): nothing expires, and nothing is trimmed, by a clock that
---         is more than a minute ahead of it
+--   argv  3 limit: tasks (1..500), which those jobs share that have something to do  4 the server's own time in ms (may
+--         be empty or left out): nothing expires, and nothing is trimmed, by a clock that is more than a minute ahead
+--         of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
 --         (of opening hours: see `set_opening_hours`)
 --         A tick that finds nothing writes nothing.
---   flags allow-oom
-function verbs.tick(keys, args)
+function drains.tick(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
   calls.confirm(call, args[4])
   local due = count_due(call)
@@ -249,6 +245,4 @@ function verbs.tick(keys, args)
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
   return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes}
-end
-
 end

@@ -1,16 +1,11 @@
 -- What operators change while the queue runs. Every verb is idempotent; changes act on the existing backlog at once.
 
-local settings = {}  -- what other sections call
-do
-
 local MAX_WEIGHT = 10000000  -- thousandths
 
 -- set_weight(keys, argv): give a tenant a weight.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 weight in thousandths (1..10,000,000)  5 if_version (may be left out)
+--   argv  3 tenant  4 weight in thousandths (1..10,000,000)  5 if_version (may be left out)
 --   out   the weight it had
---   flags allow-oom
-function verbs.set_weight(keys, args)
+function drains.set_weight(keys, args)
   local call, weight = calls.open_made(keys, args), tonumber(args[4])
   if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
   check_tenant(args[3])
@@ -35,15 +30,12 @@ local function set_paused(keys, args, is_paused)
 end
 
 -- pause(keys, argv): hold back a tenant's tasks, or the whole queue's; leases go on. Enqueueing goes on.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant (empty: the queue)
+--   argv  3 tenant (empty: the queue)
 --   out   1 if it was paused already, else 0
---   flags allow-oom
-function verbs.pause(keys, args) return set_paused(keys, args, true) end
+function drains.pause(keys, args) return set_paused(keys, args, true) end
 
 -- resume(keys, argv): the opposite of pause; same arguments.
---   flags allow-oom
-function verbs.resume(keys, args) return set_paused(keys, args, false) end
+function drains.resume(keys, args) return set_paused(keys, args, false) end
 
 -- setting -> the minimum and the maximum, whole numbers; KEYS.md says what each means.
 local SETTINGS = {
@@ -72,12 +64,10 @@ local function words_of(q, changes)
 end
 
 -- configure(keys, argv): change settings of the queue, all or none.
---   keys  1 prefix
---   argv  1 now  2 random_values  then pairs: setting, value; one may be `if_version`
+--   argv  pairs: setting, value; one may be `if_version`
 --   out   all settings until now, in pairs. A change of `share` starts all accounts anew, since it changes the unit of
 --         service.
---   flags allow-oom
-function verbs.configure(keys, args)
+function drains.configure(keys, args)
   local call = calls.open_made(keys, args)
   local q, changes, given = call.queue, {}, nil
   for i = 3, #args, 2 do
@@ -130,12 +120,10 @@ local function each_dead(call, args, visit)
 end
 
 -- replay(keys, argv): give dead letters a fresh set of attempts, at the end of their tenants' lists.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 500)
+--   argv  ids (at most 500)
 --   out   per id "ok" | "gone" (not a dead letter, or one whose task is lost: that goes); fewer where
 --         long callbacks of many batches fill the call
---   flags none: refused as a whole when the store is full
-function verbs.replay(keys, args)
+function writes.replay(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
     local record, died = redis.call('HGET', key(call, 'tasks'), id), DEATH.unpack(death)
@@ -160,15 +148,11 @@ function verbs.replay(keys, args)
 end
 
 -- purge(keys, argv): delete dead letters.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 500)
+--   argv  ids (at most 500)
 --   out   per id "ok" | "gone" (not a dead letter)
---   flags allow-oom
-function verbs.purge(keys, args)
+function drains.purge(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
     places.drop_letter(call, id, death)
   end)
-end
-
 end

@@ -1,19 +1,15 @@
 -- Batches as their tenants handle them (18_batches.lua says what they are).
-do
-
 local MAX_RUNNING = 1000000
 local SCANNED, PAGES_PER_CALL = 20, 25  -- batches that are read at once (each has up to 192 KiB), how often in a call
 local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at most `-complete`, `-`, and 16 digits
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 id (1..229 bytes)  5 max_running (0: no limit)  then payloads
---         of callback tasks, each may be empty: 6 when it is complete  7 when it is and all its tasks were done  8 when
---         the first is dead  9 1 to tell its tenant's feed when it is complete, else 0
+--   argv  3 tenant  4 id (1..229 bytes)  5 max_running (0: no limit)  then payloads of callback tasks, each may be
+--         empty: 6 when it is complete  7 when it is and all its tasks were done  8 when the first is dead  9 1 to tell
+--         its tenant's feed when it is complete, else 0
 --   out   "ok" | "duplicate" (there is such a batch: unchanged). Refused with `quota_exceeded` where the tenant would
 --         keep too much.
---   flags none: refused when the store is full
-function verbs.open_batch(keys, args)
+function writes.open_batch(keys, args)
   local call, max_running = calls.open_made(keys, args), tonumber(args[5])
   check_tenant(args[3])
   check_id(args[4], BATCH_ID_BYTES)
@@ -44,11 +40,9 @@ local function find_batch(call, id)
 end
 
 -- close_batch(keys, argv): no more tasks are added; the batch is complete when its tasks have ended.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id
+--   argv  3 id
 --   out   the state it had: "open" | "closed" | "complete"
---   flags allow-oom
-function verbs.close_batch(keys, args)
+function drains.close_batch(keys, args)
   local call = calls.open(keys, args)
   local b = find_batch(call, args[3])
   local previous = b.state
@@ -61,11 +55,9 @@ function verbs.close_batch(keys, args)
 end
 
 -- cancel_batch(keys, argv): close a batch and cancel its tasks: some now, the others by the next ticks.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id
+--   argv  3 id
 --   out   the state it had: "open" | "closed" | "complete"
---   flags allow-oom
-function verbs.cancel_batch(keys, args)
+function drains.cancel_batch(keys, args)
   local call = calls.open(keys, args)
   local b = find_batch(call, args[3])
   local previous = b.state
@@ -84,11 +76,10 @@ local function row_of(b)
 end
 
 -- batches(keys, argv): how far batches are.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 500)
+--   argv  ids (at most 500)
 --   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, expired (of the dead),
 --         copies (of the total), created_at_ms, completed_at_ms (or 0)}; or {} if it does not exist
-function verbs.batches(keys, args)
+function reads.batches(keys, args)
   local call, out = {prefix = keys[1], load = 0}, {}
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local b = batches.find(call, id)
@@ -98,12 +89,11 @@ function verbs.batches(keys, args)
 end
 
 -- list_batches(keys, argv): a page of the batches, in no order. One that is there all the while comes at least once.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant (empty: all)  4 state (open, closed, complete; empty: any)  5 cursor ("0" to
---         begin)  6 count (1..500)
+--   argv  3 tenant (empty: all)  4 state (open, closed, complete; empty: any)  5 cursor ("0" to begin)  6 count
+--         (1..500)
 --   out   next cursor ("0" at the end), then per batch: id, row as of `batches`. About `count` batches; fewer, or none,
 --         where few of those that the call looked at are wanted, or their callbacks are long.
-function verbs.list_batches(keys, args)
+function reads.list_batches(keys, args)
   local call, cursor, out, bytes = {prefix = keys[1]}, args[5], {}, 0
   if args[3] ~= '' then check_tenant(args[3]) end
   if not (args[4] == '' or args[4] == 'open' or args[4] == 'closed' or args[4] == 'complete') then
@@ -125,6 +115,4 @@ function verbs.list_batches(keys, args)
     if cursor == '0' or #out >= 2 * count or bytes >= PAGE_BYTES then break end
   end
   return {cursor, unpack(out)}
-end
-
 end

@@ -5,17 +5,13 @@
 -- draw nothing. A tick counts the opening hours that change. A server then reads them, computes when each changes next,
 -- and sets them again. It sends along the value that it has read, so that of several servers only the first changes it.
 
-do
-
 local CHANGES_PER_CALL = 100
 
 -- set_opening_hours(keys, argv): say when a tenant, or the queue, is open.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6
---         changes_at (ms) 7 revision, as read (empty: whatever it is)  8 if_version (may be left out)
+--   argv  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6 changes_at (ms)  7 revision, as
+--         read (empty: whatever it is)  8 if_version (may be left out)
 --   out   the text until now (empty: it was always open), or false if the revision has changed: another call was first
---   flags allow-oom
-function verbs.set_opening_hours(keys, args)
+function drains.set_opening_hours(keys, args)
   local call, name, hours, is_open = calls.open_made(keys, args), args[3], args[4], args[5] == '1'
   local changes_at = tonumber(args[6])
   if name ~= '' then check_tenant(name) end
@@ -40,10 +36,9 @@ function verbs.set_opening_hours(keys, args)
 end
 
 -- opening_hours(keys, argv): the opening hours of some, or those that change now.
---   keys  1 prefix
---   argv  1 now  2 random_values  then names (empty: the queue's); none: up to 100 of those that change
+--   argv  names (empty: the queue's); none: up to 100 of those that change
 --   out   now_ms, then of each: {tenant (empty: the queue), revision}; those without opening hours are left out
-function verbs.opening_hours(keys, args)
+function reads.opening_hours(keys, args)
   local call = calls.ask(keys, args)
   local names, out = {unpack(args, 3)}, {call.now}
   if #names == 0 then
@@ -55,6 +50,4 @@ function verbs.opening_hours(keys, args)
     if revision then out[#out + 1] = {name, revision} end
   end
   return out
-end
-
 end

@@ -1,6 +1,4 @@
 -- Repair (68_repair.lua): how the tasks that were put aside get their places, tenant by tenant.
-do
-
 local PAGE = 40  -- tasks, or tenants, of a call
 
 -- A record says no more that its task asks for more, where nothing is known of that.
@@ -97,6 +95,4 @@ function repairs.put_all(call)
   repairs.write_batches(call)
   leases.write(call)
   return redis.call('EXISTS', key(call, 'repair:tenants')) == 1 and '0' or nil
-end
-
 end

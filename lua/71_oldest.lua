@@ -1,8 +1,6 @@
 -- For how long the tasks that are next have been ready: what alerts and autoscalers ask. A tenant that is blocked, or
 -- at its limit of running tasks, does not count, and one that was counts from then on: no worker could help it. When
 -- tasks that are tried again, and those of batches that run few at once, became ready is not known: they do not count.
-do
-
 -- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
 local function some_tags(call, wanted)
   local tags, q, slots = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), call.queue, 0
@@ -47,10 +45,9 @@ end
 
 -- oldest(keys, argv): the longest time for which any of the tasks has been ready that are next of their tenants. All
 -- tenants that may be served are asked if they are `count` at most; else as many of them, by chance.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 count (1..500)
+--   argv  3 count (1..500)
 --   out   that time in ms (-1: no such task), how many tasks were looked at
-function verbs.oldest(keys, args)
+function reads.oldest(keys, args)
   local call, longest = calls.ask(keys, args), -1
   local ids, owners = next_ids(call, some_tags(call, check_whole(args[3], 'count', 1, TASKS_PER_CALL)))
   local found = #ids > 0 and records.of(call, ids) or {}
@@ -63,6 +60,4 @@ function verbs.oldest(keys, args)
     end
   end
   return {longest, #ids}
-end
-
 end

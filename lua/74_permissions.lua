@@ -1,6 +1,4 @@
 -- What the store's user may not do of that which the library does: asked at start, so that no call fails half way.
-do
-
 local COMMANDS = {  -- every command that the sections use; `@` stands for a key or a channel of the queue
   'GET @', 'GETRANGE @ 0 1', 'SETRANGE @ 0 1', 'SET @ 1', 'DEL @', 'UNLINK @', 'EXISTS @', 'HGET @ 1',
   'HSET @ 1 1', 'HMGET @ 1', 'HDEL @ 1', 'HEXISTS @ 1', 'HINCRBY @ 1 1', 'HGETALL @', 'HLEN @', 'HSCAN @ 0',
@@ -12,10 +10,8 @@ local COMMANDS = {  -- every command that the sections use; `@` stands for a key
 }
 
 -- permissions(keys, argv): the commands of the library that the store's user may not run on the queue's keys.
---   keys  1 prefix
---   argv  1 now  2 random_values
 --   out   their names
-function verbs.permissions(keys, _)
+function reads.permissions(keys, _)
   local missing, at = {}, key({prefix = keys[1]}, 'ready')
   for _, command in ipairs(COMMANDS) do
     local words = {}
@@ -23,6 +19,4 @@ function verbs.permissions(keys, _)
     if not redis.acl_check_cmd(unpack(words)) then missing[#missing + 1] = words[1] end
   end
   return missing
-end
-
 end

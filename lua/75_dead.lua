@@ -5,8 +5,6 @@
 -- comes upon every letter that stays there once, whatever is replayed or purged meanwhile; and letters that are
 -- replayed along the way and die again are beyond its end.
 
-do
-
 local LETTERS_PER_READ = 50
 
 -- How many letters of the set are not after (died_at, id), whether or not that one is still there.
@@ -58,14 +56,13 @@ local function letter_of(call, id, death, is_brief)
 end
 
 -- dead(keys, argv): a page of the dead letters that match, oldest first.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant (empty: all)  4 cursor (empty to begin)  5 count (1..500)  6 reason (empty:
---         any) 7 text that the error contains (empty: any)  8 older_than_ms  9 younger_than_ms (0: any; with a cursor,
---         which carries them, not used)  10 "brief" to leave out the records and tracebacks
+--   argv  3 tenant (empty: all)  4 cursor (empty to begin)  5 count (1..500)  6 reason (empty: any)  7 text that the
+--         error contains (empty: any)  8 older_than_ms  9 younger_than_ms (0: any; with a cursor, which carries them,
+--         not used)  10 "brief" to leave out the records and tracebacks
 --   out   cursor (empty at the end), how many letters are left to look at, then per letter: {id, tenant, reason,
 --         attempts, died_at_ms, error, record, traceback}. A call looks at no more than 500 letters, and
 --         no further than PAGE_BYTES of letters and records: a page may be short, or empty, before the end.
-function verbs.dead(keys, args)
+function reads.dead(keys, args)
   local call = calls.ask(keys, args)
   local walk = read_walk(call, args)
   local is_filtered = walk.reason ~= '' or walk.error ~= ''
@@ -93,14 +90,11 @@ function verbs.dead(keys, args)
 end
 
 -- dead_letter(keys, argv): one dead letter.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id
+--   argv  3 id
 --   out   as `dead` gives it, with its record and traceback; empty if there is no such dead letter
-function verbs.dead_letter(keys, args)
+function reads.dead_letter(keys, args)
   local call, id = {prefix = keys[1]}, args[3]
   local death = redis.call('HGET', key(call, 'dead'), id)
   if not death then return {} end
   return letter_of(call, id, DEATH.unpack(death), false)
-end
-
 end

@@ -6,8 +6,6 @@
 -- A tenant's tasks are not put into their places (69_repair_places.lua) as they are found, but first into
 -- `repair:tasks:<tenant>`, in the order in which they were enqueued; leased ones come before all others, since they
 -- have the slots of their batches.
-do
-
 local PAGE, LONG_PAGE, KEYS = 40, 4, 500  -- elements; elements that may be long; keys
 local SMALL = 256  -- half of what the store keeps as a small hash
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
@@ -241,5 +239,3 @@ repairs.steps = {  -- name, step(call, cursor)
   {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates},
   {'places', repairs.put_all}, {'leases', put_bundles}, {'ends of batches', finish_batches},
 }
-
-end

@@ -5,9 +5,6 @@
 -- the tenants that got the most in it; the others share the row without a name. All that is done to a slot is to add
 -- to it. A call that is lost, or made twice, leaves a few seconds out, or counts them twice.
 
-local history = {}  -- what other sections call
-do
-
 local STEPS = {{10, 360}, {60, 1440}, {900, 1344}}  -- seconds, and how many slots: an hour, a day, two weeks
 local TENANTS_PER_SLOT = 20
 local LAST_BUCKET = 60
@@ -108,6 +105,4 @@ function history.add(call, step, counts, rows)
   for _, row in pairs(slot.rows) do parts[#parts + 1] = SLOT_ROW.pack(row) end
   redis.call('HSET', at, slot.number % step[2], table.concat(parts))
   redis.call('PEXPIRE', at, step[1] * step[2] * 1000)
-end
-
 end

@@ -4,8 +4,6 @@
 -- what the queue, and the tenants that are looked at, have grown by since `history_last`. The row of the others gets
 -- what the queue gave and no other row tells. A tenant that was not looked at for long may have been in that row
 -- meanwhile: it is told at most what the queue gave since the last call, after those that grew by less.
-do
-
 local SMALLEST = 0.001         -- service below this is an error of rounding
 local ROWS_PER_CALL = 31       -- of a server: 30 tenants, and the others
 local ARGS_PER_ROW = 5
@@ -97,13 +95,10 @@ end
 
 -- add_history(keys, argv): add what a server has counted since its last call, and what the queue and its tenants have
 -- done since the last call of any.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 lost (leases that ran out)  then per tenant (none twice; at most 31; empty: all
---         others): tenant, enqueued, started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and
---         how many starts, rising)
+--   argv  3 lost (leases that ran out)  then per tenant (none twice; at most 31; empty: all others): tenant, enqueued,
+--         started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and how many starts, rising)
 --   out   how many tasks are leased
---   flags none: refused when the store is full
-function verbs.add_history(keys, args)
+function writes.add_history(keys, args)
   local call, lost = calls.open_made(keys, args), check_whole(args[3], 'lost', 0, history.MOST)
   local q, rows, at = call.queue, rows_in(args), key(call, 'history_last')
   local new = {enqueued = q.enqueued, done = q.done, dead = q.buried, expired = q.expired, cancelled = q.cancelled,
@@ -126,11 +121,9 @@ function verbs.add_history(keys, args)
 end
 
 -- history(keys, argv): the slots of a ring that have anything, the oldest first.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 step (s): 10, 60 or 900  4 number of the last slot wanted (-1: the newest)
---         5 count (1..240)
+--   argv  3 step (s): 10, 60 or 900  4 number of the last slot wanted (-1: the newest)  5 count (1..240)
 --   out   now_ms, share (0 worker time, 1 tasks), then slots: SLOT, each followed by its SLOT_ROWs
-function verbs.history(keys, args)
+function reads.history(keys, args)
   local call, step = calls.ask(keys, args), nil
   for _, each in ipairs(history.STEPS) do
     if args[3] == tostring(each[1]) then step = each end
@@ -145,6 +138,4 @@ function verbs.history(keys, args)
     if found[i] and SLOT.unpack(found[i]).number == last - count + i then out[#out + 1] = found[i] end
   end
   return out
-end
-
 end

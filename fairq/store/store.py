@@ -186,7 +186,7 @@ class Store:
         return await self._call_at(keys.queue_prefix(queue), verb, *args)
 
     async def _call_at(self, prefix: str, verb: str, *args: str | bytes | int | float) -> Any:
-        command = "FCALL_RO" if verb in library.read_verbs() else "FCALL"
+        command = "FCALL_RO" if verb in library.verbs("reads") else "FCALL"
         call = (command, library.function_name(verb), 1, prefix, "", "", *args)
         try:
             return await self.connection.call(*call)

@@ -16,7 +16,7 @@ import redis
 from fairq.store import library
 from tests.limits_model import bytes_of
 
-VERBS = frozenset(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
+VERBS = library.verbs("reads") | library.verbs("drains") | library.verbs("writes")
 START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the numbers of leases count from 1
 HEAD = 7  # values of a claim's reply before its tasks
 FORMATS = library.formats()
@@ -313,7 +313,7 @@ class Queue:
         """Call a verb with the clock, these random_values and these arguments."""
         if (verb, *args) in self._fetched:
             return self._fetched.pop((verb, *args))
-        run = self.client.fcall_ro if verb in library.read_verbs() else self.client.fcall
+        run = self.client.fcall_ro if verb in library.verbs("reads") else self.client.fcall
         now = "" if self.uses_store_time else self.now
         return run(self._functions + verb, 1, self.prefix, now, random_values, *args)
 
