@@ -39,6 +39,7 @@ local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, event
 local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
 local KEY_GRACE_MS = 60000       -- keys that end by a TTL end so much later: the functions look at the time in them
 local OPENED, CLOSED, COMPLETE = 0, 1, 2
+local CALLBACKS = {'complete', 'success', 'death'}  -- of a batch
 local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}
 local BATCH_KEEP_MS = 86400000   -- how long complete batches are remembered
 

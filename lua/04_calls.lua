@@ -115,7 +115,6 @@ function calls.open_any(keys, args)
   local call = {
     prefix = keys[1], random_values = args[2], next_random = 1, queue = calls.load_queue(keys[1]),
     now = 0, at = 0, sure = 0, mean = 0,
-    load = 0, most_load = PAGE_BYTES,                -- bytes of what few tasks have beside them (see is_full)
     accounts = {}, books = {}, touched = {}, is_touched = {}, named = false,  -- tenants (08_accounts.lua)
     limits = false, parked = false, kept = false, unpark_at = false, tokens = 0,  -- what bounds them (09_limits.lua)
     slots = false, woken = false, wake = false, passed_over = {},
@@ -170,12 +169,6 @@ end
 function calls.life_of_store()
   local told = redis.pcall('INFO', 'server')
   return type(told) == 'string' and told:match('run_id:(%w+)') or ''
-end
-
--- Whether the call has read so many bytes of batches (each may have long callbacks) that it leaves the rest to the
--- next one. It may read one more.
-function calls.is_full(call)
-  return call.load >= call.most_load
 end
 
 -- The table of that name in the call, made when it is first asked for.

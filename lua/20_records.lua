@@ -34,12 +34,13 @@ local function header_of(call, tenant, terms, is_large)
 end
 
 -- A new task's record, whether its payload is to stand apart, and what it counts. The terms are those of one tenant and
--- call.
+-- call; terms.stored_bytes: of a payload that stands there already.
 function records.make(call, tenant, id, payload, terms)
-  local is_large = #payload > LARGE_BYTES
+  local size = terms.stored_bytes or #payload
+  local is_large = terms.stored_bytes or size > LARGE_BYTES
   local header = header_of(call, tenant, terms, is_large)
-  return header .. (is_large and struct.pack('<I', #payload) or payload), is_large,
-    accounts.bytes_of(id, #header + #payload + terms.extra)
+  return header .. (is_large and struct.pack('<I', size) or payload), is_large,
+    accounts.bytes_of(id, #header + size + terms.extra)
 end
 
 -- How long a record is with its payload, which begins at `position`.

@@ -85,7 +85,7 @@ function arrivals.add(call, new, id, payload, terms)
   local record, is_large, bytes = records.make(call, new.name, id, payload, terms)
   local n = #new.records
   new.records[n + 1], new.records[n + 2] = id, record
-  if is_large then
+  if is_large and not terms.stored_bytes then
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)
   end
@@ -177,11 +177,9 @@ function arrivals.admit(call, new, id, payload, terms)
   return 'ok'
 end
 
--- Whether a call has stored so much, since tasks are copied, or read so much of batches that the rest is for another
--- call.
+-- Whether a call has stored so much, since tasks are copied, that the rest is for another call.
 function arrivals.is_full(call, new)
-  return calls.is_full(call)
-    or call.queue.fan_outs > 0 and (new.places >= TASKS_PER_CALL or new.bytes >= PAGE_BYTES)
+  return call.queue.fan_outs > 0 and (new.places >= TASKS_PER_CALL or new.bytes >= PAGE_BYTES)
 end
 
 -- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.

@@ -50,13 +50,6 @@ local function add_lease(call, claim, id, record, past)
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, last_attempt_of(run), record
 end
 
--- Whether the call has read so much of batches that a task is left to the next one; else reads that of the task.
-local function is_full_for(call, id, features)
-  if calls.is_full(call) then return true end
-  if features % 2 == HAS_OPTIONS then batches.of_task(call, id) end
-  return false
-end
-
 -- Reads what the tasks of these records ask for.
 local function read_asked(call, ids, found)
   local features = {}
@@ -87,15 +80,14 @@ local function lease_round(call, round, claim)
   local ids, tenants, run = round.ids, round.tenants, claim.run
   local found, runs = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids))
   round.pending = 0
-  local some_ask = call.queue.tasks_with_options > 0
-  if some_ask then read_asked(call, ids, found) end
+  if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
   for i = 1, round.count do
     local id, t, record, past = ids[i], tenants[i], found[i], runs[i] and RUN.unpack(runs[i])
     if not records.is_task(record) or past and is_left_over(call, id, past) then
       picks.unpick(call, round, i, 0)
     else
       run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record, id)
-      local is_full = claim.bytes >= PAGE_BYTES or some_ask and is_full_for(call, id, run.features)
+      local is_full = claim.bytes >= PAGE_BYTES
       local is_late = run.expires_at > 0 and run.expires_at <= call.sure
       if is_late and not is_full and #claim.late < LATE_PER_CALL then
         bury(call, round, i, claim, id, past)
@@ -180,8 +172,7 @@ local function fill(call, claim, limit)
   local q, rounds = call.queue, 0
   call.wake = {taken = 0, unserved = {}, again = {}}
   while q.blocked == 0 and #claim.ids < limit and q.servable > 0 and rounds < ROUNDS and #claim.late < LATE_PER_CALL
-      and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES and not claim.is_kept
-      and not calls.is_full(call) do
+      and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES and not claim.is_kept do
     if rounds > 0 then seats.seat_all(call) end
     local round = picks.round(call, limit - #claim.ids)
     while round.count > 0 do

@@ -73,7 +73,7 @@ function drains.settle(keys, args)
     local first = starts[n]
     local is_heavy = HEAVY[args[first]] or features[n] and features[n] % 2 == HAS_OPTIONS
     work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
-    if work > WORK_PER_CALL or calls.is_full(call) then break end
+    if work > WORK_PER_CALL then break end
     outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'
       or settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4],
         args[first + 5])

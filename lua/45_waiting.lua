@@ -1,14 +1,13 @@
 -- What becomes of tasks before their time: cancelled, or moved to another start.
 
 -- Calls visit(id, record, run) for the tasks that are neither done nor dead; out: what it returns per id, "gone" for
--- others. Where it may stop, it leaves the last ids to the next call if those are too much for one.
-local function visit_alive(call, ids, may_stop, visit)
+-- others.
+local function visit_alive(call, ids, visit)
   local outcomes, found = {}, records.of(call, ids)
   local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
   leases.read_runs(call, ids)
   task_options.read(call, ids)
   for i, id in ipairs(ids) do
-    if may_stop and calls.is_full(call) then break end
     local is_alive = records.is_task(found[i]) and not deaths[i]
     outcomes[i] = is_alive and visit(id, found[i], leases.run_of(call, id)) or 'gone'
   end
@@ -16,7 +15,7 @@ local function visit_alive(call, ids, may_stop, visit)
 end
 
 function waiting.each_alive(call, ids, visit)
-  local outcomes = visit_alive(call, ids, true, visit)
+  local outcomes = visit_alive(call, ids, visit)
   settlements.close(call)
   return outcomes
 end
@@ -51,19 +50,17 @@ function waiting.cancel_members(call, limit)
     for i = 1, #popped, 2 do ids[#ids + 1] = popped[i] end
     if #ids < left then redis.call('ZREM', key(call, 'cancelling'), id) end
     if #ids > 0 then
-      visit_alive(call, ids, false, function(task, record, run)
-        return waiting.cancel_one(call, task, record, run)
-      end)
+      visit_alive(call, ids, function(task, record, run) return waiting.cancel_one(call, task, record, run) end)
     end
     left = left - #ids
-    if left == 0 or calls.is_full(call) then break end
+    if left == 0 then break end
   end
 end
 
 -- cancel(keys, argv): tasks that wait are forgotten; those that run shall be stopped.
 --   argv  ids (at most 64, each once)
 --   out   per id "ok" (it will not run) | "running" (its worker is told to stop; what it acks all the same is done)
---         | "gone" (done, dead, cancelled or unknown); fewer where long callbacks of many batches fill the call
+--         | "gone" (done, dead, cancelled or unknown)
 function drains.cancel(keys, args)
   local call = calls.open(keys, args)
   return waiting.each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
@@ -97,7 +94,7 @@ end
 --   argv  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
 --   out   per id "ok" | "running" | "expired" (it would start after its end) | "quota_exceeded" (its tenant has as many
 --         delayed tasks as it may have, or a million entries of moved and cancelled ones) | "gone"; only those that are
---         "ok" have changed. Fewer: as of cancel
+--         "ok" have changed
 function drains.reschedule(keys, args)
   local call, delay, start_at = calls.open(keys, args), tonumber(args[3]), tonumber(args[4])
   for _, ms in ipairs({delay or -1, start_at or -1}) do

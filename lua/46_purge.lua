@@ -31,7 +31,6 @@ local function names_of(walk, stage)
   for i = 1, #page, 2 do
     local name = stage.name_of(page[i], page[i + 1])
     if name and not precedes(name, walk.name) then names[#names + 1] = name end
-    walk.bytes = walk.bytes + #page[i + 1]
   end
   table.sort(names, precedes)
   return names, next_cursor
@@ -107,7 +106,7 @@ end
 
 local function read_walk(call, args)
   local older = check_whole(args[5], 'older_than_ms', 0, HORIZON_MS)
-  local walk = {until_ms = math.max(0, call.now - older), error = args[6], has_age = older > 0, bytes = 0}
+  local walk = {until_ms = math.max(0, call.now - older), error = args[6], has_age = older > 0}
   go_to(walk, DELAYED)
   if args[4] == '' then return walk end
   local until_ms, stage
@@ -123,7 +122,7 @@ local function look(call, walk, t)
   for _, stage in ipairs(stages_of(call, t)) do
     if stage.number > walk.stage then go_to(walk, stage.number) end
     while stage.number == walk.stage do
-      if steps == STEPS or #ids >= LOOKED or walk.bytes >= PAGE_BYTES then return ids end
+      if steps == STEPS or #ids >= LOOKED then return ids end
       local is_end
       if stage.list then is_end = scan_list(call, walk, stage, ids) else is_end = scan_sets(walk, stage, ids) end
       if is_end then go_to(walk, stage.number + 0.5) end
@@ -170,7 +169,7 @@ end
 
 -- cancel_waiting(keys, argv): tasks that wait are forgotten; others are left alone.
 --   argv  ids (at most 64, each once)
---   out   per id "ok" (it will not run) | "running" | "gone"; fewer: as of cancel
+--   out   per id "ok" (it will not run) | "running" | "gone"
 function drains.cancel_waiting(keys, args)
   local call = calls.open(keys, args)
   return waiting.each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)

@@ -64,8 +64,7 @@ end
 --         right behind this call; or "wake <server>", that one first
 --         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
 --         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
---   out   per task (of the first ones, where copies for webhooks or long callbacks of many batches fill the call; the
---         others are for the next call):
+--   out   per task (of the first ones, where copies for webhooks fill the call; the others are for the next call):
 --         "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
 --         | "duplicate <id>" (another task holds its dedupe key: not stored)
 --         | "replaced" (stored, and the waiting task that held its dedupe key is cancelled)

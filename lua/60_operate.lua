@@ -103,15 +103,13 @@ local function reopen(call, id, record, header)
   records.change_window(call, id, record, header.start_at, 0)
 end
 
--- Calls visit(id, death) for the ids that are dead letters; out: per id "ok", or what visit returns, | "gone". Those
--- that are too much for one call are left to the next.
+-- Calls visit(id, death) for the ids that are dead letters; out: per id "ok", or what visit returns, | "gone".
 local function each_dead(call, args, visit)
   local ids, outcomes = {}, {}
   for i = 3, #args do ids[#ids + 1] = args[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
   local deaths, seen = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
   for i, id in ipairs(ids) do
-    if calls.is_full(call) then break end
     outcomes[i] = deaths[i] and not seen[id] and (visit(id, deaths[i]) or 'ok') or 'gone'
     seen[id] = true
   end
@@ -121,8 +119,7 @@ end
 
 -- replay(keys, argv): give dead letters a fresh set of attempts, at the end of their tenants' lists.
 --   argv  ids (at most 500)
---   out   per id "ok" | "gone" (not a dead letter, or one whose task is lost: that goes); fewer where
---         long callbacks of many batches fill the call
+--   out   per id "ok" | "gone" (not a dead letter, or one whose task is lost: that goes)
 function writes.replay(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)

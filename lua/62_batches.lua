@@ -1,6 +1,5 @@
 -- Batches as their tenants handle them (18_batches.lua says what they are).
 local MAX_RUNNING = 1000000
-local SCANNED, PAGES_PER_CALL = 20, 25  -- batches that are read at once (each has up to 192 KiB), how often in a call
 local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at most `-complete`, `-`, and 16 digits
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
@@ -22,14 +21,18 @@ function writes.open_batch(keys, args)
   if batches.find(call, args[4]) then return 'duplicate' end
   local b = {
     max_running = max_running, sequence = 0, total = 0, admitted = 0, running = 0, done = 0, dead = 0, cancelled = 0,
-    expired = 0, created_at = call.now, completed_at = 0, state = OPENED, tenant = args[3], on_complete = args[6],
-    on_success = args[7], on_death = args[8], events = args[9] == '1' and 1 or 0, copies = 0,
+    expired = 0, created_at = call.now, completed_at = 0, state = OPENED, tenant = args[3], on_complete = #args[6],
+    on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0, copies = 0,
   }
   local t = accounts.named(call, args[3])
   arrivals.check_bytes(call, t, batches.bytes_of(args[4], b))
   accounts.touch(call, t)
   accounts.add_bytes(call, t, batches.bytes_of(args[4], b))
   calls.table_of(call, 'batches')[args[4]] = b
+  for i, event in ipairs(CALLBACKS) do
+    local payload = args[5 + i]
+    if payload ~= '' then redis.call('HSET', key(call, 'payloads'), batches.callback_id(args[4], b, event), payload) end
+  end
   batches.finish(call)
   calls.close(call)
   return 'ok'
@@ -80,7 +83,7 @@ end
 --   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, expired (of the dead),
 --         copies (of the total), created_at_ms, completed_at_ms (or 0)}; or {} if it does not exist
 function reads.batches(keys, args)
-  local call, out = {prefix = keys[1], load = 0}, {}
+  local call, out = {prefix = keys[1]}, {}
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local b = batches.find(call, id)
     out[i] = b and row_of(b) or {}
@@ -92,27 +95,25 @@ end
 --   argv  3 tenant (empty: all)  4 state (open, closed, complete; empty: any)  5 cursor ("0" to begin)  6 count
 --         (1..500)
 --   out   next cursor ("0" at the end), then per batch: id, row as of `batches`. About `count` batches; fewer, or none,
---         where few of those that the call looked at are wanted, or their callbacks are long.
+--         where few of the 500 or so that the call looked at are wanted.
 function reads.list_batches(keys, args)
-  local call, cursor, out, bytes = {prefix = keys[1]}, args[5], {}, 0
+  local call, cursor, out, looked = {prefix = keys[1]}, args[5], {}, 0
   if args[3] ~= '' then check_tenant(args[3]) end
   if not (args[4] == '' or args[4] == 'open' or args[4] == 'closed' or args[4] == 'complete') then
     refuse('bad_request', 'state')
   end
   if not cursor:find('^%d+$') then refuse('bad_request', 'cursor') end  -- Redis takes an empty one as 0
   local count = check_whole(args[6], 'count', 1, TASKS_PER_CALL)
-  for _ = 1, PAGES_PER_CALL do
-    local page = redis.pcall('HSCAN', key(call, 'batches'), cursor, 'COUNT', math.min(count, SCANNED))
+  repeat
+    local page = redis.pcall('HSCAN', key(call, 'batches'), cursor, 'COUNT', count)
     if page.err then refuse('bad_request', 'cursor') end
-    cursor = page[1]
+    cursor, looked = page[1], looked + count
     for i = 1, #page[2], 2 do
       local b = BATCH.unpack(page[2][i + 1])
-      bytes = bytes + #page[2][i + 1]
       if (args[3] == '' or args[3] == b.tenant) and (args[4] == '' or args[4] == BATCH_STATES[b.state]) then
         out[#out + 1], out[#out + 2] = page[2][i], row_of(b)
       end
     end
-    if cursor == '0' or #out >= 2 * count or bytes >= PAGE_BYTES then break end
-  end
+  until cursor == '0' or #out >= 2 * count or looked >= TASKS_PER_CALL
   return {cursor, unpack(out)}
 end

@@ -82,7 +82,7 @@ function repairs.put_all(call)
   local left = PAGE
   for _, name in ipairs(redis.call('ZRANGE', key(call, 'repair:tenants'), 0, PAGE - 1)) do
     local aside, t = key(call, 'repair:tasks:' .. name), accounts.touch_named(call, name)
-    local ids = batches.cut(call, redis.call('ZRANGE', aside, 0, left - 1))
+    local ids = redis.call('ZRANGE', aside, 0, left - 1)
     if #ids > 0 then
       put_tasks(call, t, ids)
       redis.call('ZREM', aside, unpack(ids))

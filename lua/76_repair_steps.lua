@@ -140,7 +140,7 @@ function repairs.write_batches(call)
 end
 
 local function clear_batches(call, cursor)
-  local _, next_cursor, ids = scan(call, 'batches', cursor, LONG_PAGE)
+  local _, next_cursor, ids = scan(call, 'batches', cursor)
   for _, id in ipairs(ids) do
     local b = batches.find(call, id)
     b.running, b.admitted, b.total = 0, 0, b.done + b.dead + b.cancelled
@@ -227,7 +227,7 @@ end
 
 -- Batches whose last task had ended without them are complete.
 local function finish_batches(call, cursor)
-  local _, next_cursor, ids = scan(call, 'batches', cursor, LONG_PAGE)
+  local _, next_cursor, ids = scan(call, 'batches', cursor)
   for _, id in ipairs(ids) do batches.find(call, id) end
   batches.finish(call)
   return next_cursor

@@ -73,7 +73,6 @@ log = structlog.get_logger("fairq.store")
 
 _RUNS, _RUNS_MS = 64, 7 * 86_400_000  # runs of a worker: how many are remembered, and for how long
 CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
-_BATCHES = 32  # in one call: each may have callbacks of 192 KiB
 _PROGRESS_MS = 3_600_000
 _ACCOUNTS = 100  # that one call looks at
 _UNMADE = "unmade"
@@ -202,15 +201,9 @@ class Store:
     async def _call_in_parts(
         self, verb: str, queue: str, ids: Sequence[str], *first: str | int, size: int = CHANGES
     ) -> list[Any]:
-        """Call a verb for `size` ids at a time, to bound each call; join the replies.
-
-        A call answers for the first of its ids, or all; the others are for the next call.
-        """
-        replies: list[Any] = []
-        while True:
-            replies += await self._call(verb, queue, *first, *ids[len(replies) : len(replies) + size])
-            if len(replies) >= len(ids):
-                return replies
+        """Call a verb for `size` ids at a time, to bound each call; join the replies."""
+        parts = [ids[start : start + size] for start in range(0, len(ids), size)] or [ids]
+        return [reply for part in parts for reply in await self._call(verb, queue, *first, *part)]
 
     async def _put(
         self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "", at_once: Sequence[str] = ()
@@ -247,8 +240,7 @@ class Store:
 
         Outcomes: `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the dedupe key; `expired`: its
         expiry has already passed. On return as durable as the store's `appendfsync` makes it. Atomic, except where
-        copies for webhooks, or many batches with long callbacks, fill several calls: if a later one is refused, what
-        the first ones stored stays.
+        copies for webhooks fill several calls: if a later one is refused, what the first ones stored stays.
         """
         outcomes: list[str] = []
         at_once = () if notify == "all" else (notify,)
@@ -578,7 +570,7 @@ class Store:
 
     async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:
         """Read the states of batches; None for unknown ones."""
-        rows = await self._call_in_parts("batches", queue, ids, size=_BATCHES)
+        rows = await self._call_in_parts("batches", queue, ids, size=LOOKS)
         return [batch_state(id, row) for id, row in zip(ids, rows, strict=True)]
 
     async def list_batches(

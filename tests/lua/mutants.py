@@ -115,7 +115,7 @@ MUTANTS = [
     Mutant("later batches of a name are the same", "return b.created_at == asked.opened_at and b or nil", "return b"),
     Mutant("tasks are added to closed batches", "if b.state ~= OPENED then refuse('batch_closed', 'batch') end", ""),
     Mutant("success is called back after a death", "if b.done == b.total then call_back", "if true then call_back"),
-    Mutant("every death calls back", "        b.on_death = ''\n", ""),
+    Mutant("every death calls back", "        b.on_death = 0\n", ""),
     Mutant(
         "an expired pending task keeps its entry",
         "if not batches.of_task(call, id) or redis.call('ZREM', batches.pending_key(call, id), id) == 0 then",
@@ -970,7 +970,7 @@ MUTANTS = [
         "  local kind, asked = is_large and 'large_header' or 'header', terms.asked\n",
         "  local kind, asked = 'header', terms.asked\n",
     ),
-    Mutant("a reply is never full", "claim.bytes >= PAGE_BYTES or some_ask", "some_ask"),
+    Mutant("a reply is never full", "local is_full = claim.bytes >= PAGE_BYTES", "local is_full = false"),
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
     Mutant(
         "what a reply has no room for is lost", "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n", ""
@@ -1089,7 +1089,7 @@ MUTANTS = [
     Mutant("nobody is told of copies", "  call.notify = call.notify or '1'  -- who", "  -- who"),
     Mutant("a forgotten webhook counts", "call.queue.fan_outs - w.fan_out\n", "call.queue.fan_outs\n"),
     Mutant("a changed webhook counts twice", "fan_out - (w and w.fan_out or 0)\n", "fan_out\n"),
-    Mutant("callbacks are copied", "  terms.copies = {}  -- none, whatever webhooks there are\n", ""),
+    Mutant("callbacks are copied", "terms.stored_bytes, terms.copies = size, {}", "terms.stored_bytes = size"),
     Mutant("webhooks get tasks of any name", "    if w.name == '' or w.name == name then\n", "    if true then\n"),
     Mutant(
         "copied tasks are replaced",
