@@ -3,16 +3,9 @@
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
 
 local function new_queue()
-  return {
-    now = 0, clock = 0, level = 0, weight_sum = 0, running = 0, servable = 0, cursor = 0, origin = 0, epoch = 0,
-    epoch_at = 0, estimate = 0, estimate_sq = 0, share = SHARE_TIME, hungry = 0, blocked = 0, limited = 0,
-    sweeping = 0, anchored = 0, last_lease = 0, stage = UNMADE, kept_until = 0, numbers = 0, minute = 0,
-    lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000,
-    dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0, reserve = 0, slots = 0,
-    loans = 0, fan_outs = 0, ready = 0, pending = 0, delayed = 0, leased = 0, dead = 0,
-    tasks_with_options = 0, remembered = 0, sequence = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
-    cancelled = 0, delivered = 0, entitled = 0, classes = {},
-  }
+  return QUEUE.new{share = SHARE_TIME, lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000,
+    dead_keep_ms = 14 * 86400000, dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0,
+    reserve = 0, classes = {}}
 end
 calls.new_queue = new_queue
 

@@ -153,13 +153,8 @@ local function new_account(call, name)
   local q = call.queue
   q.numbers = q.numbers + 1
   local tag = struct.pack('<I', q.numbers)
-  local t = {
-    weight = DEFAULT_WEIGHT, base = 0, starts = 0, estimate = 0, leased = 0, loan = NO_LOAN, ready = 0, slot = 0,
-    class = 0, standing = 0, is_on_wake_list = 0, is_odd = 0, name = name, books = '', tag = tag,
-    details = {tag = tag, pending = 0, delayed = 0, dead = 0, theoretical_arrival = 0, tombstones = 0,
-      grouped = 0, priorities = 0, blocked = 0, limited = 0, cause = 0, out_at = 0, since = 0, packed = false},
-  }
-  call.accounts[tag], call.books[t] = t, {epoch = q.epoch, entitled = 0, delivered = 0, done = 0, bytes = 0, events = 0}
+  local t = ACCOUNT.new{weight = DEFAULT_WEIGHT, name = name, tag = tag, details = DETAILS.new{tag = tag}}
+  call.accounts[tag], call.books[t] = t, BOOKS.new{epoch = q.epoch}
   return t
 end
 

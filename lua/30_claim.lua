@@ -212,9 +212,7 @@ function drains.claim(keys, args)
     out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {},
     late_of = {}, bytes = 0, is_kept = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
-  claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, taken = 0, began_at = call.at,
-    lasts = q.lease_ms, bytes = 0, tag = '', attempt = 0, uncounted_attempts = 0, max_attempts = 0, expires_at = 0,
-    error = ''}
+  claim.run = RUN.new{lease = claim.lease, state = leases.LEASED, began_at = call.at, lasts = q.lease_ms}
   local has_changed = slots ~= q.slots
   q.slots = slots
   local rounds = fill(call, claim, limit)

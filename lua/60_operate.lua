@@ -131,12 +131,9 @@ function writes.replay(keys, args)
     local attempts = died.attempts
     local t, header, bytes = places.take_out_dead(call, id, death), records.read(record, id)
     if attempts > 0 then
-      leases.set_run(call, id, {
-        lease = 0, state = leases.REAPED, features = header.features, is_extended = 0, taken = 0, began_at = 0,
-        lasts = 0, bytes = bytes, tag = t.tag, attempt = attempts, uncounted_attempts = attempts,
-        max_attempts = header.max_attempts,
-        expires_at = header.expires_at > call.now and header.expires_at or 0, error = '',
-      })
+      leases.set_run(call, id, RUN.new{state = leases.REAPED, features = header.features, bytes = bytes, tag = t.tag,
+        attempt = attempts, uncounted_attempts = attempts, max_attempts = header.max_attempts,
+        expires_at = header.expires_at > call.now and header.expires_at or 0})
     end
     reopen(call, id, record, header)
     batches.count_revived(call, id, died.reason)

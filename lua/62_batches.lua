@@ -19,11 +19,8 @@ function writes.open_batch(keys, args)
     if #args[i] > 65535 then refuse('too_large', 'payload') end
   end
   if batches.find(call, args[4]) then return 'duplicate' end
-  local b = {
-    max_running = max_running, sequence = 0, total = 0, admitted = 0, running = 0, done = 0, dead = 0, cancelled = 0,
-    expired = 0, created_at = call.now, completed_at = 0, state = OPENED, tenant = args[3], on_complete = #args[6],
-    on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0, copies = 0,
-  }
+  local b = BATCH.new{max_running = max_running, created_at = call.now, state = OPENED, tenant = args[3],
+    on_complete = #args[6], on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0}
   local t = accounts.named(call, args[3])
   arrivals.check_bytes(call, t, batches.bytes_of(args[4], b))
   accounts.touch(call, t)

@@ -44,9 +44,8 @@ end
 local function name_accounts(call, cursor)
   local flat, next_cursor = scan(call, 'accounts', cursor)
   for i = 1, #flat, 2 do
-    local t, details = accounts.unpack(call, flat[i], flat[i + 1]), DETAILS.unpack(string.rep('\0', DETAILS.size))
-    details.tag = t.tag
-    redis.call('HSETNX', key(call, 'tenants'), t.name, DETAILS.pack(details))
+    local t = accounts.unpack(call, flat[i], flat[i + 1])
+    redis.call('HSETNX', key(call, 'tenants'), t.name, DETAILS.pack(DETAILS.new{tag = t.tag}))
     call.queue.numbers = math.max(call.queue.numbers, (struct.unpack('<I', t.tag)))
   end
   return next_cursor

@@ -5,28 +5,20 @@
 -- what the queue gave and no other row tells. A tenant that was not looked at for long may have been in that row
 -- meanwhile: it is told at most what the queue gave since the last call, after those that grew by less.
 local SMALLEST = 0.001         -- service below this is an error of rounding
-local ROWS_PER_CALL = 31       -- of a server: 30 tenants, and the others
 local ARGS_PER_ROW = 5
 local EARLIER_SLOTS = 3        -- in which tenants are looked for whose tasks run on
 local LAST_KEPT = 1000         -- tenants in `history_last`; then all are forgotten
 local NEW_MS = 600000          -- for how long a queue that was never counted is taken for a new one
 local PAGE_SLOTS = 240
 local KEEP_MS = 14 * 86400000
-local NOTHING = {enqueued = 0, done = 0, dead = 0, expired = 0, cancelled = 0, delivered = 0, entitled = 0, numbers = 0}
 
 -- The rows that a server has counted, by tenant.
 local function rows_in(args)
-  local rows, count = {}, (#args - 3) / ARGS_PER_ROW
-  if count % 1 ~= 0 or count > ROWS_PER_CALL then refuse('bad_request', 'tenants') end
+  local rows = {}
   for i = 4, #args, ARGS_PER_ROW do
-    local name = args[i]
-    if name ~= '' then check_tenant(name) end
-    if rows[name] then refuse('bad_request', 'tenant') end
-    local row = history.row_of(rows, name)
-    row.enqueued = check_whole(args[i + 1], 'enqueued', 0, history.MOST)
-    row.started = check_whole(args[i + 2], 'started', 0, history.MOST)
-    row.failed = check_whole(args[i + 3], 'failed', 0, history.MOST)
-    row.waits = history.check_waits(args[i + 4])
+    local row = history.row_of(rows, args[i])
+    row.enqueued, row.started, row.failed = tonumber(args[i + 1]), tonumber(args[i + 2]), tonumber(args[i + 3])
+    row.waits = args[i + 4]
   end
   return rows
 end
@@ -69,7 +61,7 @@ local function growths_of(call, rows, last)
     local new = {delivered = accounts.delivered_to(call, t), entitled = seats.entitled_to(call, t),
       done = accounts.books_of(call, t).done}
     local is_new = struct.unpack('<I', t.tag) > last.numbers
-    local growth = growth_of(packed[i] and LOOKED_AT.unpack(packed[i]) or is_new and NOTHING or new, new)
+    local growth = growth_of(packed[i] and LOOKED_AT.unpack(packed[i]) or is_new and LOOKED_AT.new{} or new, new)
     growth.name, grown[i] = t.name, growth
     kept[#kept + 1], kept[#kept + 2] = t.tag, LOOKED_AT.pack(new)
   end
@@ -90,7 +82,7 @@ end
 local function last_of(call, at, new)
   local packed = redis.call('HGET', at, 'queue')
   if packed then return (TOTALS.unpack(packed)) end
-  return call.now - call.queue.origin < NEW_MS and NOTHING or new
+  return call.now - call.queue.origin < NEW_MS and TOTALS.new{} or new
 end
 
 -- add_history(keys, argv): add what a server has counted since its last call, and what the queue and its tenants have
@@ -99,7 +91,7 @@ end
 --         started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and how many starts, rising)
 --   out   how many tasks are leased
 function writes.add_history(keys, args)
-  local call, lost = calls.open_made(keys, args), check_whole(args[3], 'lost', 0, history.MOST)
+  local call = calls.open_made(keys, args)
   local q, rows, at = call.queue, rows_in(args), key(call, 'history_last')
   local new = {enqueued = q.enqueued, done = q.done, dead = q.buried, expired = q.expired, cancelled = q.cancelled,
     delivered = q.delivered, entitled = q.entitled, numbers = q.numbers}
@@ -112,7 +104,7 @@ function writes.add_history(keys, args)
   end)
   for _, growth in ipairs(grown) do tell(rows, growth.name, growth, left) end
   tell(rows, '', left, left)
-  counts.lost = lost
+  counts.lost = tonumber(args[3])
   for _, step in ipairs(history.STEPS) do history.add(call, step, counts, rows) end
   if redis.call('HLEN', at) > LAST_KEPT then redis.call('DEL', at) end
   redis.call('HSET', at, 'queue', TOTALS.pack(new), unpack(kept))

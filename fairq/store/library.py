@@ -99,6 +99,9 @@ class Format(NamedTuple):
         record = ", ".join([f"{f.name} = {f.name}" for f in packed] + [f"{name} = false" for name in self.more])
         record += "".join(f", {name} = text:sub(position)" for name in rest)
         tail = "".join(f" .. r.{name}" for name in rest)
+        texts = {f.name for f in self.fields if f.type in _TEXTS or f.type.startswith("c")}
+        blank = ", ".join(f"{f.name} = {chr(39) * 2 if f.name in texts else 0}" for f in self.fields)
+        blank += "".join(f", {name} = false" for name in self.more)
         return "\n".join(
             [
                 f"local {self.name} = {{format = '{self.code}', size = {self.size}}}",
@@ -106,6 +109,11 @@ class Format(NamedTuple):
                 f"function {self.name}.unpack(text, at)",
                 f"  local {names}, position = struct.unpack('{self.code}', text, at or 1)",
                 f"  return {{{record}}}, position",
+                "end",
+                f"function {self.name}.new(given)",
+                f"  local r = {{{blank}}}",
+                "  for name, value in pairs(given) do r[name] = value end",
+                "  return r",
                 "end",
             ]
         )
