@@ -73,6 +73,13 @@ local function ids_in(args, first, most)
   return ids
 end
 
+-- A page of a hash or set from a caller's cursor on: the next cursor, "0" at the end, and what is on it.
+local function scan(command, at, cursor, count)
+  local page = cursor:find('^%d+$') and redis.pcall(command, at, cursor, 'COUNT', count)  -- Redis takes empty as 0
+  if not page or page.err then refuse('bad_request', 'cursor') end
+  return page[1], page[2]
+end
+
 local function text(number)
   return string.format('%.17g', number)
 end

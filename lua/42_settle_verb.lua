@@ -112,15 +112,3 @@ function writes.settle_linked(keys, args)
   arrivals.store_decided(call, new)
   return 'ok'
 end
-
--- are_leased(keys, argv): which leases are open.
---   argv  per lease (at most 500): id, lease (its number)
---   out   per lease 1 | 0
-function reads.are_leased(keys, args)
-  local call, ids, out = calls.ask(keys, args), {}, {}
-  for i = 3, #args, 2 do ids[#ids + 1] = args[i] end
-  if #ids == 0 or #ids > TASKS_PER_CALL or #args % 2 ~= 0 then refuse('bad_request', 'leases') end
-  leases.read_runs(call, ids)
-  for i, id in ipairs(ids) do out[i] = settlements.open_lease(call, id, tonumber(args[2 + 2 * i]) or -1) and 1 or 0 end
-  return out
-end

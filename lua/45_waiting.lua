@@ -58,12 +58,13 @@ function waiting.cancel_members(call, limit)
 end
 
 -- cancel(keys, argv): tasks that wait are forgotten; those that run shall be stopped.
---   argv  ids (at most 64, each once)
---   out   per id "ok" (it will not run) | "running" (its worker is told to stop; what it acks all the same is done)
---         | "gone" (done, dead, cancelled or unknown)
+--   argv  3 "waiting" to leave those alone that run (else empty)  ids (at most 64, each once)
+--   out   per id "ok" (it will not run) | "running" (unless it is left alone, its worker is told to stop; what it acks
+--         all the same is done) | "gone" (done, dead, cancelled or unknown)
 function drains.cancel(keys, args)
-  local call = calls.open(keys, args)
-  return waiting.each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
+  local call, may_stop = calls.open(keys, args), args[3] ~= 'waiting'
+  return waiting.each_alive(call, ids_in(args, 4, CHANGES_PER_CALL), function(id, record, run)
+    if not may_stop and run and leases.is_leased(run.state) then return 'running' end
     return waiting.cancel_one(call, id, record, run)
   end)
 end
@@ -96,10 +97,8 @@ end
 --         delayed tasks as it may have, or a million entries of moved and cancelled ones) | "gone"; only those that are
 --         "ok" have changed
 function drains.reschedule(keys, args)
-  local call, delay, start_at = calls.open(keys, args), tonumber(args[3]), tonumber(args[4])
-  for _, ms in ipairs({delay or -1, start_at or -1}) do
-    if not (ms >= 0 and ms <= HORIZON_MS) then refuse('bad_request', 'start_at') end
-  end
+  local call, delay = calls.open(keys, args), check_whole(args[3], 'start_at', 0, HORIZON_MS)
+  local start_at = check_whole(args[4], 'start_at', 0, HORIZON_MS)
   if delay > 0 then start_at = call.now + delay end
   return waiting.each_alive(call, ids_in(args, 5, CHANGES_PER_CALL), function(id, record, run)
     if run and leases.is_leased(run.state) then return 'running' end

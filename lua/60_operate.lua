@@ -6,8 +6,7 @@ local MAX_WEIGHT = 10000000  -- thousandths
 --   argv  3 tenant  4 weight in thousandths (1..10,000,000)  5 if_version (may be left out)
 --   out   the weight it had
 function drains.set_weight(keys, args)
-  local call, weight = calls.open_made(keys, args), tonumber(args[4])
-  if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
+  local call, weight = calls.open_made(keys, args), check_whole(args[4], 'weight', 1, MAX_WEIGHT)
   check_tenant(args[3])
   local t = accounts.touch_named(call, args[3])
   local q, previous = call.queue, t.weight

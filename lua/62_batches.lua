@@ -9,12 +9,9 @@ local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at
 --   out   "ok" | "duplicate" (there is such a batch: unchanged). Refused with `quota_exceeded` where the tenant would
 --         keep too much.
 function writes.open_batch(keys, args)
-  local call, max_running = calls.open_made(keys, args), tonumber(args[5])
+  local call, max_running = calls.open_made(keys, args), check_whole(args[5], 'max_running', 0, MAX_RUNNING)
   check_tenant(args[3])
   check_id(args[4], BATCH_ID_BYTES)
-  if not max_running or max_running < 0 or max_running > MAX_RUNNING or max_running % 1 ~= 0 then
-    refuse('bad_request', 'max_running')
-  end
   for i = 6, 8 do
     if #args[i] > 65535 then refuse('too_large', 'payload') end
   end
@@ -99,16 +96,15 @@ function reads.list_batches(keys, args)
   if not (args[4] == '' or args[4] == 'open' or args[4] == 'closed' or args[4] == 'complete') then
     refuse('bad_request', 'state')
   end
-  if not cursor:find('^%d+$') then refuse('bad_request', 'cursor') end  -- Redis takes an empty one as 0
   local count = check_whole(args[6], 'count', 1, TASKS_PER_CALL)
   repeat
-    local page = redis.pcall('HSCAN', key(call, 'batches'), cursor, 'COUNT', count)
-    if page.err then refuse('bad_request', 'cursor') end
-    cursor, looked = page[1], looked + count
-    for i = 1, #page[2], 2 do
-      local b = BATCH.unpack(page[2][i + 1])
+    local page
+    cursor, page = scan('HSCAN', key(call, 'batches'), cursor, count)
+    looked = looked + count
+    for i = 1, #page, 2 do
+      local b = BATCH.unpack(page[i + 1])
       if (args[3] == '' or args[3] == b.tenant) and (args[4] == '' or args[4] == BATCH_STATES[b.state]) then
-        out[#out + 1], out[#out + 2] = page[2][i], row_of(b)
+        out[#out + 1], out[#out + 2] = page[i], row_of(b)
       end
     end
   until cursor == '0' or #out >= 2 * count or looked >= TASKS_PER_CALL

@@ -49,21 +49,17 @@ local function check_template(call, template)
   if terms.replaces then refuse('bad_request', 'replace') end
 end
 
-local function read_moment(text)
-  local moment = tonumber(text)
-  if not (moment and moment >= 1 and moment <= HORIZON_MS and moment % 1 == 0) then refuse('bad_request', 'next_at') end
-  return moment
-end
+local function read_moment(text) return check_whole(text, 'next_at', 1, HORIZON_MS) end
 
 -- schedule(keys, argv): create a schedule, or change the one of that name; the same again changes nothing.
 --   argv  3 tenant  4 name  5 next_at (ms; not used if the timing stays as it is)  6 misfire: 0 skip, 1 once  7 timing
 --         8 template
 --   out   "created" | "changed" | "same", next_at_ms. What is paused stays so.
 function writes.schedule(keys, args)
-  local call, next_at, misfire = calls.open_made(keys, args), read_moment(args[5]), tonumber(args[6])
+  local call, next_at = calls.open_made(keys, args), read_moment(args[5])
+  local misfire = check_whole(args[6], 'misfire', SKIP, ONCE)
   local tenant, name, timing, template = args[3], args[4], args[7], args[8]
   check_schedule(tenant, name)
-  if misfire ~= SKIP and misfire ~= ONCE then refuse('bad_request', 'misfire') end
   check_template(call, template)
   local field, s = tenant .. '/' .. name, load_schedule(call, tenant, name)
   local outcome = s and 'changed' or 'created'

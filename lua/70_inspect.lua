@@ -34,9 +34,10 @@ function reads.tenants(keys, args)
   if #names > 0 then
     details = redis.call('HMGET', key(call, 'tenants'), unpack(names))
   else
-    local page = redis.call('HSCAN', key(call, 'tenants'), args[3], 'COUNT', count)
-    next_cursor, details = page[1], {}
-    for i = 1, #page[2], 2 do names[#names + 1], details[#details + 1] = page[2][i], page[2][i + 1] end
+    local page
+    next_cursor, page = scan('HSCAN', key(call, 'tenants'), args[3], count)
+    details = {}
+    for i = 1, #page, 2 do names[#names + 1], details[#details + 1] = page[i], page[i + 1] end
   end
   local tags, out = {}, {next_cursor}
   for _, packed in ipairs(details) do

@@ -3,20 +3,10 @@
 -- tasks that are tried again, and those of batches that run few at once, became ready is not known: they do not count.
 -- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
 local function some_tags(call, wanted)
-  local tags, q, slots = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), call.queue, 0
-  for _, count in pairs(q.classes) do slots = slots + count end
-  local first, left = 0, math.min(wanted - #tags, slots)
-  if left < slots and left > 0 then first = math.floor(calls.random(call) * slots) end
-  for _ = 1, 2 do  -- after the last slot comes the first one
-    for class, count in pairs(q.classes) do
-      local last = math.min(count, first + left)
-      local class_key, packed = key(call, 'class:' .. class), ''
-      if last > first then packed = redis.call('GETRANGE', class_key, 4 * first, 4 * last - 1) end
-      for at = 1, #packed, 4 do tags[#tags + 1] = packed:sub(at, at + 3) end
-      first, left = math.max(first - count, 0), left - #packed / 4
-    end
-  end
-  return tags
+  local tags, line = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), draws.line_up(call)
+  local left = math.min(wanted - #tags, line.slots)
+  local first = left > 0 and left < line.slots and math.floor(calls.random(call) * line.slots) or 0
+  return draws.tags_from(line, first, left, tags)
 end
 
 -- The next tasks of the tenants that have these tags and may be served, one of each, and the tenants.

@@ -311,8 +311,8 @@ class Store:
 
     async def are_leased(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[bool]:
         """Tell which of up to 500 leases (id, number) are open."""
-        told: list[int] = await self._call("are_leased", queue, *(word for each in leases for word in each))
-        return [bool(each) for each in told]
+        rows = await self._call_in_parts("tasks", queue, [id for id, _ in leases], size=LOOKS)
+        return [row[0] == b"leased" and row[6] == lease for row, (_, lease) in zip(rows, leases, strict=True)]
 
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[Taken]:
         """Extend leases (id, number) that move to another connection."""
@@ -338,7 +338,7 @@ class Store:
         """Cancel up to 500 tasks: `ok`, `running` (their workers are told) or `gone`."""
         if self.counts is not None:
             self.counts.of(queue)
-        return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids)]
+        return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids, "")]
 
     async def waiting_tasks(self, queue: str, tenant: str, which: WaitingFilter, cursor: str = "") -> WaitingPage:
         """Find waiting tasks of a tenant that match, from a cursor on: about 250 are looked at."""
@@ -350,7 +350,7 @@ class Store:
         """Cancel those of up to CHANGES tasks that wait, and leave the others alone; returns how many these were."""
         if self.counts is not None:
             self.counts.of(queue)
-        outcomes: list[bytes] = await self._call_in_parts("cancel_waiting", queue, ids)
+        outcomes: list[bytes] = await self._call_in_parts("cancel", queue, ids, "waiting")
         return outcomes.count(b"ok")
 
     async def reschedule(

@@ -409,7 +409,7 @@ class Queue:
     def cancel(self, *ids: str) -> list[str]:
         """Cancel tasks, as many at once as one call takes."""
         parts = (ids[start : start + CHANGES] for start in range(0, max(len(ids), 1), CHANGES))
-        return [outcome for part in parts for outcome in words(self.call("cancel", *part))]
+        return [outcome for part in parts for outcome in words(self.call("cancel", "", *part))]
 
     def waiting_page(self, tenant: str = "ada", cursor: str = "", older: int = 0, error: str = "") -> Waiting:
         """Read a page of a tenant's waiting tasks that match."""
@@ -428,7 +428,7 @@ class Queue:
     def cancel_waiting(self, *ids: str) -> int:
         """Cancel those of these tasks that wait, as many at once as one call takes."""
         parts = (ids[n : n + CHANGES] for n in range(0, len(ids), CHANGES))
-        return sum(words(self.call("cancel_waiting", *part)).count("ok") for part in parts)
+        return sum(words(self.call("cancel", "waiting", *part)).count("ok") for part in parts)
 
     def purge(self, tenant: str = "ada", **which: Any) -> int:
         """Cancel a tenant's waiting tasks that match, page by page."""

@@ -258,7 +258,7 @@ class Keyspace:
         together = Counter(f"{self.runs[id].lease:.0f}" for id in self.leases - self.extended.keys())
         assert left == {number: bundle.left for number, bundle in self.bundles.items()}
         assert together == {number: bundle.together for number, bundle in self.bundles.items() if bundle.together}
-        assert self.claims == {bundle.claim: number.encode() for number, bundle in self.bundles.items()}
+        assert self.claims == {b.claim: number.encode() for number, b in self.bundles.items() if b.claim}
         for id in self.leases:
             assert id in self.bundles[f"{self.runs[id].lease:.0f}"].ids.decode().split("\n")
 

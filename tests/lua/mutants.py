@@ -76,8 +76,8 @@ MUTANTS = [
     Mutant("a twin in one call is settled twice", "  leases.set_run(call, id, nil)\n  records.mark", "  records.mark"),
     Mutant(
         "a purge cancels running tasks",
-        "    if run and leases.is_leased(run.state) then return 'running' end\n    return waiting.cancel_one",
-        "    return waiting.cancel_one",
+        "    if not may_stop and run and leases.is_leased(run.state) then return 'running' end\n",
+        "",
     ),
     Mutant(
         "a purge passes over groups", "    if d.grouped > 0 then\n      stages[", "    if false then\n      stages["
@@ -579,11 +579,11 @@ MUTANTS = [
     Mutant("the flooder loses more than its lead", "most[2] - (most[4] or 0)", "most[2] - 0"),
     Mutant("there may be one dead letter too many", "q.dead > q.dead_keep do", "q.dead > q.dead_keep + 1 do"),
     Mutant("a tenant's letters outlive their end", "  redis.call('ZREM', key(call, 'deaths:' .. name), id)\n", ""),
-    Mutant("a letter is not its tenant's", "  redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)\n", ""),
+    Mutant("a letter is not its tenant's", "  redis.call('ZADD', key(call, 'deaths:' .. t.name), died_at, id)\n", ""),
     Mutant(
         "whose letters are most is not counted",
-        "  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)\n  if reason",
-        "  if reason",
+        "  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)\nend",
+        "end",
     ),
     Mutant("an empty dead count is kept", "  if d.dead > 0 then\n", "  if true then\n"),
     Mutant(

@@ -19,10 +19,10 @@ from tests import stores
 
 TASK = NewTask("id-1", b"1")
 VERBS = {
-    "settle_linked", "are_leased",
+    "settle_linked",
     "enqueue", "claim", "settle", "tick", "set_weight", "pause", "resume", "configure", "replay", "purge", "repair",
     "queue_state", "tenants", "tasks", "dead", "dead_letter", "cancel", "reschedule", "peek", "batches",
-    "waiting_tasks", "cancel_waiting", "drop_tenant", "forget_tenants",
+    "waiting_tasks", "drop_tenant", "forget_tenants",
     "list_batches",
     "results", "events", "set_limits", "limits", "set_opening_hours", "opening_hours", "open_batch", "close_batch",
     "cancel_batch",
