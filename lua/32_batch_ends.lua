@@ -1,5 +1,6 @@
 -- What follows for batches (18_batches.lua) when their tasks change, callback tasks among it.
 -- Gives free batch slots to pending tasks, the most urgent first; not while the batch is being cancelled.
+
 local function refill(call, id, b)
   local free = b.max_running > 0 and math.min(b.max_running - b.admitted, TASKS_PER_CALL) or 0
   if free > 0 and b.state == CLOSED and redis.call('ZSCORE', key(call, 'cancelling'), id) then return end

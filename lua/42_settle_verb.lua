@@ -1,4 +1,5 @@
 -- The verbs `settle` (40_settle.lua): many settlements in one call; and `settle_linked`: one, with what follows it.
+
 local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, postpone = 5, reject = 5, release = 3, reap = 3, extend = 3,
   take = 3}  -- of each action
 -- These, and all of tasks that ask for more, are work:

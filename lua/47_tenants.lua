@@ -41,7 +41,6 @@ end
 --         many, ...
 function drains.drop_tenant(keys, args)
   local call, name = calls.open(keys, args), args[3]
-  check_tenant(name)
   local packed = redis.call('HGET', key(call, 'tenants'), name)
   if not packed then return {'gone'} end
   local t = accounts.named(call, name, packed)

@@ -1,5 +1,6 @@
 -- The verb `tick`: what time does to tasks. Any server may call it at any time. Those of its jobs that have something
 -- to do share its limit, so that a call is as short when everything is due at once.
+
 local TENANTS_PER_TICK = 50
 local ENDS_PER_TICK = 80    -- tasks that are taken out of where they are and buried, or deleted
 local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for

@@ -1,8 +1,4 @@
 -- The verbs on limits (09_limits.lua).
-local RANGES = {  -- limit -> maximum; 0 is none, and -1 the queue's
-  max_running = 1000000, guaranteed = 1000000, rate = 1000000, burst = 1000000, queued = 1000000000,
-  stored_bytes = 2 ^ 50, delayed = 1000000000, dead = 10000000,
-}
 
 -- Reads the pairs of limit and value from `first` on, and checks them all.
 local function read_limits(args, first)
@@ -10,7 +6,7 @@ local function read_limits(args, first)
   if #args < first + 1 or (#args - first) % 2 == 0 then refuse('bad_request', 'limits') end
   for i = first, #args, 2 do
     local limit, value = args[i], tonumber(args[i + 1])
-    local is_known = RANGES[limit] and not given[limit] and value and value >= UNSET and value <= RANGES[limit]
+    local is_known = limits.defaults[limit] and not given[limit] and value and value >= UNSET and value <= HORIZON_MS
     local may_have_part = limit == 'rate' and is_known and value >= 0
     if not is_known or not may_have_part and value % 1 ~= 0 or limit == 'guaranteed' and name == '' then
       refuse('bad_request', limit)
@@ -70,6 +66,5 @@ end
 --   argv  3 tenant (empty: for all)
 --   out   in pairs: limit, value (0: none; -1: the one for all)
 function reads.limits(keys, args)
-  if args[3] ~= '' then check_tenant(args[3]) end
   return flat(limits.set_for({prefix = keys[1]}, args[3]))
 end

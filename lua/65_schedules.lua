@@ -36,11 +36,6 @@ local function save_schedule(call, s)
   redis.call('ZADD', key(call, 'fires'), s.paused == 1 and '+inf' or s.next_at, s.tenant .. '/' .. s.name)
 end
 
-local function check_schedule(tenant, name)
-  check_tenant(tenant)
-  if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'name') end
-end
-
 -- The fires say when its tasks start, and a batch would be over one day.
 local function check_template(call, template)
   local terms = arrivals.read_options(call, TEMPLATE.unpack(template).options)
@@ -59,7 +54,8 @@ function writes.schedule(keys, args)
   local call, next_at = calls.open_made(keys, args), read_moment(args[5])
   local misfire = check_whole(args[6], 'misfire', SKIP, ONCE)
   local tenant, name, timing, template = args[3], args[4], args[7], args[8]
-  check_schedule(tenant, name)
+  check_tenant(tenant)
+  if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'name') end
   check_template(call, template)
   local field, s = tenant .. '/' .. name, load_schedule(call, tenant, name)
   local outcome = s and 'changed' or 'created'
@@ -86,7 +82,6 @@ end
 --   out   "ok" | "gone" (there is none)
 function drains.unschedule(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]
-  check_schedule(tenant, name)
   if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
   local t, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
   accounts.add_bytes(call, t, -accounts.bytes_of(field, redis.call('HSTRLEN', key(call, 'templates'), field)))
@@ -101,7 +96,6 @@ end
 --   out   1 if it was paused already, else 0; -1: there is none
 function drains.pause_schedule(keys, args)
   local call = calls.open(keys, args)
-  check_schedule(args[3], args[4])
   local s = load_schedule(call, args[3], args[4])
   if not s or s.paused == 1 then return s and 1 or -1 end
   s.paused = 1
@@ -115,7 +109,6 @@ end
 --   out   "ok" | "stale" (the revision has changed: read it again)
 function drains.resume_schedule(keys, args)
   local call, next_at = calls.open(keys, args), read_moment(args[6])
-  check_schedule(args[3], args[4])
   local s = load_schedule(call, args[3], args[4])
   if not s or s.revision ~= args[5] then return 'stale' end
   if s.paused == 0 then return 'ok' end
@@ -132,8 +125,7 @@ local function read_fires(call, args)
   for i = 3, #args, 3 do
     local field = args[i]
     local tenant, name = field:match('^([^/]*)/(.*)$')
-    check_schedule(tenant or '', name or '')
-    schedules[field] = schedules[field] or load_schedule(call, tenant, name) or {}
+    schedules[field] = schedules[field] or load_schedule(call, tenant or '', name or '') or {}
     fires[#fires + 1] = {schedule = schedules[field], revision = args[i + 1], next_at = read_moment(args[i + 2])}
   end
   return fires
@@ -243,11 +235,9 @@ function reads.schedules(keys, args)
   if tenant == '' then
     rows = page_of_schedules(call, offset, count)
   elseif name == '' then
-    check_tenant(tenant)
     rows = schedules_of(call, tenant)
   else
-    check_schedule(tenant, name)
-    local s, field = load_schedule(call, tenant, name), tenant .. '/' .. name
+      local s, field = load_schedule(call, tenant, name), tenant .. '/' .. name
     if s then rows[1] = {field, s.revision, redis.call('HGET', key(call, 'templates'), field)} end
   end
   table.insert(rows, 1, call.now)

@@ -1,4 +1,5 @@
 -- Repair (68_repair.lua): how the tasks that were put aside get their places, tenant by tenant.
+
 local PAGE = 40  -- tasks, or tenants, of a call
 
 -- A record says no more that its task asks for more, where nothing is known of that.

@@ -1,4 +1,5 @@
 -- Why a task waits: the facts. What they mean is for the servers to say (fairq/model/waiting.py).
+
 local NEAR = 20000  -- entries at either end of a list among which a task is looked for
 
 -- How many of its tenant's tasks stand before a ready one, at least, and whether that is exact.

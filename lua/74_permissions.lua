@@ -1,4 +1,5 @@
 -- What the store's user may not do of that which the library does: asked at start, so that no call fails half way.
+
 local COMMANDS = {  -- every command that the sections use; `@` stands for a key or a channel of the queue
   'GET @', 'GETRANGE @ 0 1', 'SETRANGE @ 0 1', 'SET @ 1', 'DEL @', 'UNLINK @', 'EXISTS @', 'HGET @ 1',
   'HSET @ 1 1', 'HMGET @ 1', 'HDEL @ 1', 'HEXISTS @ 1', 'HINCRBY @ 1 1', 'HGETALL @', 'HLEN @', 'HSCAN @ 0',

@@ -21,10 +21,7 @@ end
 -- What a call of `dead` asks for. The letters of ranks first .. past - 1 are still to be looked at.
 local function read_walk(call, args)
   local w = {deaths = key(call, 'deaths'), reason = args[6], error = args[7], is_brief = args[10] == 'brief'}
-  if args[3] ~= '' then
-    check_tenant(args[3])
-    w.deaths = key(call, 'deaths:' .. args[3])
-  end
+  if args[3] ~= '' then w.deaths = key(call, 'deaths:' .. args[3]) end
   w.count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
   local older = check_whole(args[8], 'older_than_ms', 0, HORIZON_MS)
   local younger = check_whole(args[9], 'younger_than_ms', 0, HORIZON_MS)

@@ -6,6 +6,7 @@
 -- A tenant's tasks are not put into their places (69_repair_places.lua) as they are found, but first into
 -- `repair:tasks:<tenant>`, in the order in which they were enqueued; leased ones come before all others, since they
 -- have the slots of their batches.
+
 local PAGE, LONG_PAGE, KEYS = 40, 4, 500  -- elements; elements that may be long; keys
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
   ready = true, priorities = true, tombstone = true, group = true, turns = true, class = true, wake = true, idle = true,

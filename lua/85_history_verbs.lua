@@ -4,6 +4,7 @@
 -- what the queue, and the tenants that are looked at, have grown by since `history_last`. The row of the others gets
 -- what the queue gave and no other row tells. A tenant that was not looked at for long may have been in that row
 -- meanwhile: it is told at most what the queue gave since the last call, after those that grew by less.
+
 local SMALLEST = 0.001         -- service below this is an error of rounding
 local ARGS_PER_ROW = 5
 local EARLIER_SLOTS = 3        -- in which tenants are looked for whose tasks run on
