@@ -597,7 +597,7 @@ MUTANTS = [
         "w.past = redis.call('ZCOUNT', w.deaths, '-inf', w.until_ms)",
         "w.past = redis.call('ZCARD', w.deaths)",
     ),
-    Mutant("a tenant sees all letters", "    w.deaths = key(call, 'deaths:' .. args[3])\n", ""),
+    Mutant("a tenant sees all letters", "  if args[3] ~= '' then w.deaths = key(call, 'deaths:' .. args[3]) end\n", ""),
     Mutant("an exhausted task has no traceback", "EXHAUSTED, traceback)", "EXHAUSTED)"),
     Mutant("a rejected task has no traceback", "REJECTED, traceback)", "REJECTED)"),
     Mutant("a traceback is the error", "args[first + 5])\n", "args[first + 4])\n"),
