@@ -181,6 +181,19 @@ function accounts.named(call, name, packed)
   return t
 end
 
+-- The accounts of tenants whose details have been read; of those that there are, in order.
+function accounts.of_details(call, names, details)
+  local tags, found = {}, {}
+  for _, packed in ipairs(details) do
+    if packed then tags[#tags + 1] = packed:sub(1, 4) end
+  end
+  accounts.read(call, tags)
+  for i, name in ipairs(names) do
+    if details[i] then found[#found + 1] = accounts.named(call, name, details[i]) end
+  end
+  return found
+end
+
 -- What is seldom asked of a tenant.
 function accounts.details_of(call, t)
   if not t.details then t.details = unpack_details(redis.call('HGET', key(call, 'tenants'), t.name)) end

@@ -121,9 +121,8 @@ end
 -- tombstones that the call may pass over, the tenants that are still to come have equal parts; `left` says how many
 -- they are, if it is more than this one.
 function takes.ids(call, t, wanted, left)
-  if accounts.is_plain(t) then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
-  local d = accounts.details_of(call, t)
-  if d.tombstones == 0 and d.grouped == 0 and d.priorities == 0 then
+  local d = not accounts.is_plain(t) and accounts.details_of(call, t)
+  if not d or d.tombstones + d.grouped + d.priorities == 0 then
     return next_entries(call, t, DEFAULT_PRIORITY, wanted)
   end
   local ids = {}

@@ -33,40 +33,28 @@ function writes.open_batch(keys, args)
   return 'ok'
 end
 
-local function find_batch(call, id)
-  return batches.find(call, id) or refuse('not_found', 'batch')
+local function close(keys, args, is_cancelled)
+  local call = calls.open(keys, args)
+  local b = batches.find(call, args[3]) or refuse('not_found', 'batch')
+  local previous = b.state
+  if previous == OPENED or previous == CLOSED and is_cancelled then
+    b.state = CLOSED
+    if is_cancelled then
+      redis.call('ZADD', key(call, 'cancelling'), 'NX', call.now, args[3])
+      waiting.cancel_members(call, CHANGES_PER_CALL)
+    end
+    settlements.close(call)
+  end
+  return BATCH_STATES[previous]
 end
 
 -- close_batch(keys, argv): no more tasks are added; the batch is complete when its tasks have ended.
 --   argv  3 id
 --   out   the state it had: "open" | "closed" | "complete"
-function drains.close_batch(keys, args)
-  local call = calls.open(keys, args)
-  local b = find_batch(call, args[3])
-  local previous = b.state
-  if previous == OPENED then
-    b.state = CLOSED
-    batches.finish(call)
-    calls.close(call)
-  end
-  return BATCH_STATES[previous]
-end
+function drains.close_batch(keys, args) return close(keys, args, false) end
 
--- cancel_batch(keys, argv): close a batch and cancel its tasks: some now, the others by the next ticks.
---   argv  3 id
---   out   the state it had: "open" | "closed" | "complete"
-function drains.cancel_batch(keys, args)
-  local call = calls.open(keys, args)
-  local b = find_batch(call, args[3])
-  local previous = b.state
-  if previous ~= COMPLETE then
-    b.state = CLOSED
-    redis.call('ZADD', key(call, 'cancelling'), 'NX', call.now, args[3])
-    waiting.cancel_members(call, CHANGES_PER_CALL)
-    settlements.close(call)
-  end
-  return BATCH_STATES[previous]
-end
+-- cancel_batch(keys, argv): close a batch and cancel its tasks: some now, the others by the next ticks; same arguments.
+function drains.cancel_batch(keys, args) return close(keys, args, true) end
 
 local function row_of(b)
   return {BATCH_STATES[b.state], b.tenant, b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired,

@@ -39,14 +39,8 @@ function reads.tenants(keys, args)
     details = {}
     for i = 1, #page, 2 do names[#names + 1], details[#details + 1] = page[i], page[i + 1] end
   end
-  local tags, out = {}, {next_cursor}
-  for _, packed in ipairs(details) do
-    if packed then tags[#tags + 1] = packed:sub(1, 4) end
-  end
-  accounts.read(call, tags)
-  for i, name in ipairs(names) do
-    if details[i] then out[#out + 1] = tenant_line(call, accounts.named(call, name, details[i])) end
-  end
+  local out = {next_cursor}
+  for _, t in ipairs(accounts.of_details(call, names, details)) do out[#out + 1] = tenant_line(call, t) end
   return out
 end
 

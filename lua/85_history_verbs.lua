@@ -26,7 +26,7 @@ end
 
 -- The accounts of the rows' tenants, and of those in the last slots, whose tasks may run on.
 local function accounts_of(call, rows)
-  local step, is_wanted, names, tags, found = history.STEPS[1], {}, {}, {}, {}
+  local step, is_wanted, names = history.STEPS[1], {}, {}
   for name in pairs(rows) do is_wanted[name] = true end
   for back = 0, EARLIER_SLOTS do
     for name in pairs(history.slot_of(call, step, history.number_of(call, step) - back).rows) do
@@ -36,14 +36,7 @@ local function accounts_of(call, rows)
   is_wanted[''] = nil
   for name in pairs(is_wanted) do names[#names + 1] = name end
   local details = #names > 0 and redis.call('HMGET', key(call, 'tenants'), unpack(names)) or {}
-  for i = 1, #names do
-    if details[i] then tags[#tags + 1] = details[i]:sub(1, 4) end
-  end
-  accounts.read(call, tags)
-  for i, name in ipairs(names) do
-    if details[i] then found[#found + 1] = accounts.named(call, name, details[i]) end
-  end
-  return found
+  return accounts.of_details(call, names, details)
 end
 
 local function growth_of(last, new)

@@ -147,7 +147,7 @@ def _text() -> str:
 
 @cache
 def _sections() -> str:
-    """Join the sections, with the tables that they share, the code of formats, and what registers the verbs."""
+    """Join the sections, with the tables and commands that they share, the code of formats, and registrations."""
     shared = sorted(set(re.findall(r"^function ([a-z_]+)\.", _text(), re.MULTILINE)))
     code = _FORMAT.sub(lambda found: _format(found[1], found[2]).lua() + "\n", _text())
     registrations = "\n".join(
@@ -156,7 +156,10 @@ def _sections() -> str:
         for table, flags in _FLAGS.items()
         for verb in sorted(verbs(table))
     )
-    return f"local {', '.join(shared)} = {', '.join(['{}'] * len(shared))}\n\n{code}\n{registrations}\n"
+    tables = f"local {', '.join(shared)} = {', '.join(['{}'] * len(shared))}"
+    found = re.findall(r"(?:call|scan|write)\('([A-Z]+)'(?:, '([A-Z]+)')?", _text())
+    commands = ",".join(sorted({" ".join(words).strip() for words in found if words[0] != "INFO"}))  # it may fail
+    return f"{tables}\nlocal COMMANDS = '{commands}'\n\n{code}\n{registrations}\n"
 
 
 @cache
