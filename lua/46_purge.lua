@@ -3,12 +3,13 @@
 -- A walk goes over the tenant's own places only, so it costs the others nothing: delayed tasks, those that wait for a
 -- batch slot, then for each priority the list and the groups. Tasks move in that order (but for failed ones), so a task
 -- that waits when the walk begins is met. Tasks enqueued after that are passed over, and so the walk ends. Sets are
--- scanned by the store's cursors, which meet what stays there all the while. A list is walked from its tail, and the
--- cursor is how many entries were met: what comes meanwhile has some met twice, and what goes goes from the head.
+-- scanned by the store's cursors, which meet what stays there all the while. A list changes at its ends only, so the
+-- walk goes on behind the entry that it met last; where that has gone, so has all that stood before it.
 
 local LOOKED = 250   -- tasks that one call looks at, more or less
 local STEPS = 10     -- parts of places that it looks at
 local NAMES = 20     -- batches or groups that are read at once
+local BACK = 1000     -- entries of a list, in which the one met last is looked for; LOOKED more ahead
 local DELAYED, PENDING, READY, GROUPS = 0, 1, 2, 3  -- stages; 2 * priority more for the last two
 
 local function go_to(walk, stage)
@@ -45,12 +46,33 @@ local function scan_sets(walk, stage, ids)
   return next_outer == '0'
 end
 
--- Some ids of a list; returns whether they were the last ones.
-local function scan_list(walk, list, ids)
-  local met = check_whole(walk.outer, 'cursor', 0, 2 ^ 40)
-  local page = redis.call('LRANGE', list, -met - LOOKED, -met - 1)
+-- Where the walk goes on in a list: behind the entry that it met last, which was at `place` and may have moved. Its id
+-- may be in the list again, as a tombstone before or as a task behind: the nearest one up to there comes first.
+local function place_behind(list, place, last)
+  local first = math.max(0, place - BACK)
+  local page = place > 0 and redis.call('LRANGE', list, first, place + LOOKED) or {}
+  for i = place - first, 1, -1 do
+    if page[i] == last then return first + i end
+  end
+  for i = place - first + 1, #page do
+    if page[i] == last then return first + i end
+  end
+  return 0
+end
+
+-- Some ids of a list; returns whether they were the last ones. The last one of a page has no tombstone, if any has
+-- none: it may stand in the list again, and what is between would be passed over.
+local function scan_list(call, walk, stage, ids)
+  local list, tombstone = stage.list, key(call, 'tombstone:' .. stage.tenant)
+  local place = place_behind(list, check_whole(walk.outer, 'cursor', 0, HORIZON_MS), walk.name)
+  local page = redis.call('LRANGE', list, place, place + LOOKED - 1)
   for _, id in ipairs(page) do ids[#ids + 1] = id end
-  walk.outer = text(met + #page)
+  local met = #page
+  while met > 0 and redis.call('HEXISTS', tombstone, priorities.field(page[met], stage.priority)) == 1 do
+    met = met - 1
+  end
+  if met == 0 then met = #page end
+  walk.outer, walk.name = text(place + met), page[met]
   return #page < LOOKED
 end
 
@@ -64,7 +86,8 @@ local function stages_of(call, t)
       set_of = function(id) return key(call, 'pending:' .. id) end}
   end
   for _, priority in ipairs(priorities.of(call, t)) do
-    stages[#stages + 1] = {number = READY + 2 * priority, list = priorities.list(call, t, priority)}
+    stages[#stages + 1] = {number = READY + 2 * priority, list = priorities.list(call, t, priority),
+      priority = priority, tenant = t.name}
     if d.grouped > 0 then
       stages[#stages + 1] = {number = GROUPS + 2 * priority, command = 'ZSCAN',
         at = priorities.turns(call, t, priority),
@@ -95,7 +118,7 @@ local function look(call, walk, t)
     while stage.number == walk.stage do
       if steps == STEPS or #ids >= LOOKED then return ids end
       local is_end
-      if stage.list then is_end = scan_list(walk, stage.list, ids) else is_end = scan_sets(walk, stage, ids) end
+      if stage.list then is_end = scan_list(call, walk, stage, ids) else is_end = scan_sets(walk, stage, ids) end
       if is_end then go_to(walk, stage.number + 0.5) end
       steps = steps + 1
     end

@@ -89,7 +89,7 @@ def test_what_comes_while_a_walk_is_under_way_is_left(queue: Queue) -> None:
     assert ids == {f"a{n}" for n in range(300)}
 
 
-def test_a_walk_misses_none_that_waits_while_the_heads_of_lists_are_claimed_and_given_back(queue: Queue) -> None:
+def test_a_walk_misses_none_while_the_heads_of_lists_are_claimed_and_given_back(queue: Queue) -> None:
     for n in range(0, 1500, 500):
         queue.enqueue("ada", *(f"a{m}" for m in range(n, n + 500)))
     met: set[str] = set()
@@ -105,7 +105,7 @@ def test_a_walk_misses_none_that_waits_while_the_heads_of_lists_are_claimed_and_
         else:
             taken = queue.claim(100)
     assert not cursor
-    assert len(met.union(lease.id for lease in taken)) == 1500, "only those that run at the end were not met"
+    assert len(met) == 1500, "those that were claimed had been met"
 
 
 @pytest.mark.parametrize("where", [{}, {"priority": 7}, {"group": "g"}, {"delay": 1000}, {"batch": "b"}])
