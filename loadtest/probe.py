@@ -76,7 +76,7 @@ class Probe:
 
     async def call(self, verb: str, queue: str, *args: str | bytes | int | float, now: float | str = "") -> Any:
         """Call a verb; `now` counts where the queue has the tests' gate."""
-        command = "FCALL_RO" if verb in library.read_verbs() else "FCALL"
+        command = "FCALL_RO" if verb in library.verbs("reads") else "FCALL"
         prefix = queue if queue == keys.REGISTRY else keys.queue_prefix(queue)
         return await self.command(command, library.function_name(verb), 1, prefix, now, "", *args)
 

@@ -123,12 +123,12 @@ async def crowd(p: Probe) -> None:
     async def ids(count: int = CHANGES) -> Args:
         return [id_of("c", 2 * next(numbers)) for _ in range(count)]
 
-    async def moved() -> Args:
-        return ["60000", "0", *(await ids())]
+    async def behind(*before: str) -> Args:
+        return [*before, *(await ids())]
 
     await p.measure("tasks", f"{LOOKS} of as many tenants", Q, lambda: ids(min(c, LOOKS)))
-    await p.measure("cancel", f"{CHANGES} of as many tenants", Q, ids)
-    await p.measure("reschedule", f"{CHANGES} of as many tenants", Q, moved)
+    await p.measure("cancel", f"{CHANGES} of as many tenants", Q, lambda: behind(""))
+    await p.measure("reschedule", f"{CHANGES} of as many tenants", Q, lambda: behind("60000", "0"))
     await p.measure("tenants", f"a page of {s.tenants:,}", Q, ("0", LOOKS))
     await p.measure("tenants", f"{LOOKS} by name", Q, ("0", LOOKS, *(tenant(n) for n in range(LOOKS))))
     await p.measure("queue_state", where, Q)
@@ -304,7 +304,7 @@ async def features(p: Probe) -> None:
         return [*before, *(id_of("f", n) for n in news)]
 
     await p.measure("tasks", what.replace(str(c), str(LOOKS), 1), Q, lambda: ready(min(c, LOOKS)))
-    await p.measure("cancel", some, Q, lambda: ready(CHANGES))
+    await p.measure("cancel", some, Q, lambda: ready(CHANGES, ""))
     await p.measure("reschedule", f"to later, {some}", Q, lambda: ready(CHANGES, "60000", "0"))
     await p.measure("batches", f"{c}", Q, [batch_of(n) for n in range(c)])
     await p.measure("close_batch", "one", Q, lambda: _one(batch_of(next(count) % c)))
@@ -355,7 +355,7 @@ async def payloads(p: Probe) -> None:
         await p.call("resume", Q, "")
         last = s.rounds * 2 + 3
         await p.measure(
-            "cancel", f"tasks of {kind}", Q, [id_of(f"l{last}", n) for n in range(min(each, CHANGES))], rounds=1
+            "cancel", f"tasks of {kind}", Q, ["", *(id_of(f"l{last}", n) for n in range(min(each, CHANGES)))], rounds=1
         )
     await p.start_over()
     await enqueue(p, tenant(0), tasks_of("d", range(200), LARGE), size=3)
@@ -400,13 +400,13 @@ async def tombstones(p: Probe) -> None:
         # the first of each priority stays in front of the others, which are tombstones then
         gone = [task.id for task in tasks[2 * priorities : -1]]
         first, rest = gone[: s.rounds * CHANGES], gone[s.rounds * CHANGES :]
-        parts = iter([first[at : at + CHANGES] for at in range(0, len(first), CHANGES)])
+        parts = iter([["", *first[at : at + CHANGES]] for at in range(0, len(first), CHANGES)])
 
         async def some(parts: Iterator[Args] = parts) -> Args:
             return next(parts)
 
         await p.measure("cancel", f"{CHANGES} of one tenant, {priorities} priorities, {many:,} tasks", Q, some)
-        await for_all(chunks(rest, CHANGES), lambda part: p.call("cancel", Q, *part))
+        await for_all(chunks(rest, CHANGES), lambda part: p.call("cancel", Q, "", *part))
         where = f"{many:,} tombstones, {priorities} priorities"
         await p.measure("peek", where, Q, (tenant(0), 500))
         await p.measure("why", where, Q, (tasks[-1].id,))
@@ -428,7 +428,7 @@ async def tombstones(p: Probe) -> None:
 
     async def last() -> Args:
         priority = 99 - next(numbers)
-        return [id_of("y", n * 100 + priority) for n in range(CHANGES)]
+        return ["", *(id_of("y", n * 100 + priority) for n in range(CHANGES))]
 
     await p.measure("cancel", where.replace(str(c), str(CHANGES), 1), Q, last)
     await p.measure("settle", f"release, {where}", Q, settling(p, "release"))
@@ -641,7 +641,7 @@ def _walk(p: Probe, error: str, *, is_cancelling: bool = False) -> Prepare:
         nonlocal cursor
         place, _, _, *ids = await p.call("waiting_tasks", Q, "lone", cursor, 0, error)
         if is_cancelling:
-            some: Args = ids[:CHANGES]
+            some: Args = ["waiting", *ids[:CHANGES]]
             return some
         at, cursor = cursor, place
         return ("lone", at, 0, error)
@@ -670,12 +670,12 @@ async def one_tenant(p: Probe) -> None:
     middle = iter(range(s.listed // 2, s.listed))
 
     async def some() -> Args:
-        return [short(next(middle)) for _ in range(CHANGES)]
+        return ["", *(short(next(middle)) for _ in range(CHANGES))]
 
     await p.measure("cancel", f"{CHANGES} in the middle of {where}", Q, some)
     await p.measure("waiting_tasks", f"the first of {where}", Q, ("lone", "", 0, ""))
     await p.measure("waiting_tasks", f"by their errors, all along {where}", Q, _walk(p, "e" * 100), calls=100)
-    await p.measure("cancel_waiting", f"the first {CHANGES} of {where}", Q, _walk(p, "", is_cancelling=True))
+    await p.measure("cancel", f"{CHANGES} that wait, of {where}", Q, _walk(p, "", is_cancelling=True))
     await p.measure("drop_tenant", f"refused, {where}", Q, ("lone",))
     for _ in range(20):
         await claimed(p, c)
@@ -727,7 +727,7 @@ Scene = Callable[[Probe], Awaitable[None]]
 
 
 async def linked(p: Probe) -> None:
-    """Acknowledgements with links, and what tells whether leases are open."""
+    """Acknowledgements with links."""
     count = itertools.count()
     await enqueue(p, tenant(0), tasks_of("o", range(500 + 4 * p.sizes.rounds)))
 
@@ -739,8 +739,6 @@ async def linked(p: Probe) -> None:
     most = b"1" * (MAX_LINKS_BYTES // MAX_LINKS)
     await p.measure("settle_linked", f"{MAX_LINKS} links", Q, lambda: ack(b"1"))
     await p.measure("settle_linked", f"{MAX_LINKS} links, 1 MiB", Q, lambda: ack(most))
-    held: Args = [word for lease in await claimed(p, 500) for word in lease]
-    await p.measure("are_leased", "500", Q, held)
 
 
 SCENES: tuple[Scene, ...] = (

@@ -1,17 +1,20 @@
 -- Words that every section shares.
 --
--- The sections are joined in order into one function library (fairq/store/library.py), each as a block of its own that
--- leaves one table to those after it: `draws.choose` is in the section of the draws. Only this section and 02_formats
--- leave more. Nothing at the top level may change after load: a mutable local would live on between calls, differ from
--- node to node and be lost on failover. All that a call learns or changes stands in its `call` table (04_calls.lua).
+-- The sections are joined in order into one function library (fairq/store/library.py), each as a block of its own; what
+-- one of them leaves to others stands in tables, which the loader makes: `function draws.choose` is in the section of
+-- the draws. Only this section and 02_formats leave more. Nothing at the top level may change after load: a mutable
+-- local would live on between calls, differ from node to node and be lost on failover. All that a call learns or
+-- changes stands in its `call` table (04_calls.lua).
 --
--- KEYS[1] of every function is the queue's prefix, `fq:{<queue>/<partition>}`; all other keys are computed from it and
--- share its hash tag (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the random_values, packed doubles in [0, 1); both
--- are empty in production (the store's TIME, math.random) and honoured only where the test gate key stands.
+-- Callers call the functions of three tables, the verbs. `reads` change nothing, and run on replicas too; `writes` are
+-- refused as a whole when the store is full; `drains` run then too, so that what is there goes on. Over each stands
+-- what it takes and gives.
+--
+-- All take one key, the queue's prefix, `fq:{<queue>/<partition>}`; all other keys are computed from it and share its
+-- hash tag (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the random_values, packed doubles in [0, 1); both are empty
+-- in production (the store's TIME, math.random) and honoured only where the test gate key stands.
 --
 -- Validate first, write last: `refuse` may be called only before the first write.
-
-local verbs = {}  -- the functions that callers may call, by name; 99_register.lua tells the store of them
 
 local SHARE_TIME, SHARE_COUNT = 0, 1
 local UNMADE, MADE, DELETING = 0, 1, 2  -- queue.stage: see 78_delete.lua
@@ -19,17 +22,32 @@ local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
 local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
 local TASKS_PER_CALL = 500
 local CHANGES_PER_CALL = 64  -- where each may touch a tenant, a batch, a list, a feed and a dedupe key of its own
+local TOKENS_PER_CALL = 60  -- after which a claim leaves the rest to the next
 local PAGE_BYTES = 1048576  -- of payloads, errors and tracebacks for one reply, its last entry not counted
 local ERROR_BYTES = 2048    -- of an error message, what is kept
 local TRACEBACK_BYTES = 8192  -- of a dead letter's traceback
 local ID_BYTES = 255
 local HORIZON_MS = 2 ^ 52   -- no time and no delay may lie beyond it, so that sums stay exact
+local BLOCKED_PAUSED, BLOCKED_CLOSED, BLOCKED_RATE = 1, 2, 4  -- bits of details.blocked and queue.blocked
 local BLOCKED_REPAIR = 16        -- of queue.blocked: a repair is under way (68_repair.lua)
+local UNSET = -1                 -- of a tenant's limit: the one for all holds
+local OUT, AWAKE = 0, -1         -- account.slot: in no structure, on the wake list, else its slot in the class
+local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see 10_seats.lua; 0: it is not eligible
+local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
+local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, weight = 1, key = '', batch = '',
+  group = ''}                    -- what a task asks for that has no options
+local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
+local KEY_GRACE_MS = 60000       -- keys that end by a TTL end so much later: the functions look at the time in them
+local OPENED, CLOSED, COMPLETE = 0, 1, 2
+local CALLBACKS = {'complete', 'success', 'death'}  -- of a batch
+local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}
+local BATCH_KEEP_MS = 86400000   -- how long complete batches are remembered
 
 local function refuse(code, field)
   error({err = 'FAIRQ ' .. code .. ' ' .. field})
 end
 
+-- Names are checked where they may be new: others are those of nothing.
 local function check_tenant(name)
   if #name > 128 or not name:find('^[%w._@+-]+$') then refuse('bad_request', 'tenant') end
 end
@@ -54,6 +72,13 @@ local function ids_in(args, first, most)
   end
   if #ids == 0 or #ids > most then refuse('bad_request', 'ids') end
   return ids
+end
+
+-- A page of a hash or set from a caller's cursor on: the next cursor, "0" at the end, and what is on it.
+local function scan(command, at, cursor, count)
+  local page = cursor:find('^%d+$') and redis.pcall(command, at, cursor, 'COUNT', count)  -- Redis takes empty as 0
+  if not page or page.err then refuse('bad_request', 'cursor') end
+  return page[1], page[2]
 end
 
 local function text(number)

@@ -1,10 +1,11 @@
 -- What the store keeps packed: the fields of each kind of record, once.
 --
 -- A line `--: NAME field:type ...`, and those that go on with `--:  `, stand for a table NAME with the `format` (of
--- struct), the `size` of what is fixed in it, pack(record) and unpack(text, position), which returns a record and the
--- position after it; fairq/store/library.py writes them out. Types are those of struct, and t1 and t2 for text whose
--- length stands before it in one or two bytes, `rest` for text up to the end. Fields after a bar are not kept: they are
--- false in a record that has just been read. lua/KEYS.md says what each field means.
+-- struct), the `size` of what is fixed in it, pack(record), unpack(text, position), which returns a record and the
+-- position after it, and new(fields), whose other fields are 0 or empty; fairq/store/library.py writes them out. Types
+-- are those of struct, and t1 and t2 for text whose length stands before it in one or two bytes, `rest` for text up to
+-- the end. Fields after a bar are not kept: they are false in a record that has just been read. lua/KEYS.md says what
+-- each field means.
 
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d share:d hungry:d blocked:d limited:d sweeping:d anchored:d last_lease:d stage:d kept_until:d
@@ -33,7 +34,7 @@
 --:   result_ttl:d events:B replace:B group_weight:d dedupe_key:t1 batch:t1 group:t1 name:t1
 --: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B weight:d key:t1 batch:t1 group:t1
 --: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d
---:   created_at:d completed_at:d state:B events:B tenant:t1 on_complete:t2 on_success:t2 on_death:t2
+--:   created_at:d completed_at:d state:B events:B on_complete:H on_success:H on_death:H tenant:t1
 --: SCHEDULE version:B paused:B misfire:B next_at:d last_fired_at:d timing:rest
 --: TEMPLATE options:t2 payload:rest
 --: HOURS is_open:B changes_at:d text:rest

@@ -1,21 +1,11 @@
 -- One call's context: what it has read and changed, its clock and its random_values.
 
-local calls = {}  -- what other sections call
-do
-
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
 
 local function new_queue()
-  return {
-    now = 0, clock = 0, level = 0, weight_sum = 0, running = 0, servable = 0, cursor = 0, origin = 0, epoch = 0,
-    epoch_at = 0, estimate = 0, estimate_sq = 0, share = SHARE_TIME, hungry = 0, blocked = 0, limited = 0,
-    sweeping = 0, anchored = 0, last_lease = 0, stage = UNMADE, kept_until = 0, numbers = 0, minute = 0,
-    lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000,
-    dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0, reserve = 0, slots = 0,
-    loans = 0, ready = 0, pending = 0, delayed = 0, leased = 0, dead = 0,
-    tasks_with_options = 0, remembered = 0, sequence = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
-    cancelled = 0, delivered = 0, entitled = 0, classes = {},
-  }
+  return QUEUE.new{share = SHARE_TIME, lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000,
+    dead_keep_ms = 14 * 86400000, dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0,
+    reserve = 0, classes = {}}
 end
 calls.new_queue = new_queue
 
@@ -118,7 +108,6 @@ function calls.open_any(keys, args)
   local call = {
     prefix = keys[1], random_values = args[2], next_random = 1, queue = calls.load_queue(keys[1]),
     now = 0, at = 0, sure = 0, mean = 0,
-    load = 0, most_load = PAGE_BYTES,                -- bytes of what few tasks have beside them (see is_full)
     accounts = {}, books = {}, touched = {}, is_touched = {}, named = false,  -- tenants (08_accounts.lua)
     limits = false, parked = false, kept = false, unpark_at = false, tokens = 0,  -- what bounds them (09_limits.lua)
     slots = false, woken = false, wake = false, passed_over = {},
@@ -173,12 +162,6 @@ function calls.life_of_store()
   return redis.call('INFO', 'server'):match('run_id:(%w+)')
 end
 
--- Whether the call has read so many bytes of batches (each may have long callbacks) that it leaves the rest to the
--- next one. It may read one more.
-function calls.is_full(call)
-  return call.load >= call.most_load
-end
-
 -- The table of that name in the call, made when it is first asked for.
 function calls.table_of(call, name)
   local made = call[name]
@@ -209,6 +192,4 @@ function calls.random(call)
   local drawn
   drawn, call.next_random = struct.unpack('<d', call.random_values, call.next_random)
   return drawn
-end
-
 end

@@ -14,9 +14,6 @@
 -- the second term to the first. With `share = count` it is `base`, one task for each dispatch. Times are relative to
 -- `queue.origin`, so that sums of thousands of them stay exact.
 
-local accounts = {}  -- what other sections call
-do
-
 local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (11_reserve.lua)
 accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 
@@ -156,13 +153,8 @@ local function new_account(call, name)
   local q = call.queue
   q.numbers = q.numbers + 1
   local tag = struct.pack('<I', q.numbers)
-  local t = {
-    weight = DEFAULT_WEIGHT, base = 0, starts = 0, estimate = 0, leased = 0, loan = NO_LOAN, ready = 0, slot = 0,
-    class = 0, standing = 0, is_on_wake_list = 0, is_odd = 0, name = name, books = '', tag = tag,
-    details = {tag = tag, pending = 0, delayed = 0, dead = 0, theoretical_arrival = 0, tombstones = 0,
-      grouped = 0, priorities = 0, blocked = 0, limited = 0, cause = 0, out_at = 0, since = 0, packed = false},
-  }
-  call.accounts[tag], call.books[t] = t, {epoch = q.epoch, entitled = 0, delivered = 0, done = 0, bytes = 0, events = 0}
+  local t = ACCOUNT.new{weight = DEFAULT_WEIGHT, name = name, tag = tag, details = DETAILS.new{tag = tag}}
+  call.accounts[tag], call.books[t] = t, BOOKS.new{epoch = q.epoch}
   return t
 end
 
@@ -187,6 +179,19 @@ function accounts.named(call, name, packed)
   t = t or new_account(call, name)
   named[name] = t
   return t
+end
+
+-- The accounts of tenants whose details have been read; of those that there are, in order.
+function accounts.of_details(call, names, details)
+  local tags, found = {}, {}
+  for _, packed in ipairs(details) do
+    if packed then tags[#tags + 1] = packed:sub(1, 4) end
+  end
+  accounts.read(call, tags)
+  for i, name in ipairs(names) do
+    if details[i] then found[#found + 1] = accounts.named(call, name, details[i]) end
+  end
+  return found
 end
 
 -- What is seldom asked of a tenant.
@@ -233,6 +238,4 @@ function accounts.write(call)
   end
   write('HSET', key(call, 'accounts'), fields)
   write('HSET', key(call, 'tenants'), details)
-end
-
 end

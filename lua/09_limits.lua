@@ -14,25 +14,16 @@
 -- 10_seats.lua), but that one who is behind goes before it one time in eight only, until it has them. Its account
 -- goes on, so it draws less of what is left; the slots that it does not use are everybody's.
 
-local limits = {
-  -- KEYS.md
-  names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'},
-  -- What holds for all where nothing is set (0: none), in each queue. stored_bytes compares what the store takes for a
-  -- tenant, at most (accounts.bytes_of), and refuses new tasks, batches and schedules beyond it. What tasks then say
-  -- (results, errors, events) counts, and is taken; errors of letters, tombstones and marks have other bounds.
-  defaults = {
-    max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
-    dead = 0,
-  },
-}
-local UNSET = -1                                      -- of a tenant's limit: the one for all holds
-local TOKENS_PER_CALL = 60                            -- after which a claim leaves the rest to the next
-local BLOCKED_PAUSED, BLOCKED_CLOSED, BLOCKED_RATE = 1, 2, 4  -- bits of details.blocked and queue.blocked
-local OUT, AWAKE = 0, -1  -- account.slot: in no structure, on the wake list, else its slot in the class
-local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see 10_seats.lua; 0: it is not eligible
-do
-
 local REFILL_MS = 20
+
+limits.names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'}
+-- What holds for all where nothing is set (0: none), in each queue. stored_bytes compares what the store takes for a
+-- tenant, at most (accounts.bytes_of), and refuses new tasks, batches and schedules beyond it. What tasks then say
+-- (results, errors, events) counts, and is taken; errors of letters, tombstones and marks have other bounds.
+limits.defaults = {
+  max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
+  dead = 0,
+}
 
 -- The limits set for a tenant, or (empty name) for all.
 function limits.set_for(call, name)
@@ -209,6 +200,4 @@ function limits.unpark(call, limit)
   if #names == 0 then return end
   redis.call('ZREM', key(call, 'parked'), unpack(names))
   for _, name in ipairs(names) do limits.meter(call, accounts.touch_named(call, name)) end
-end
-
 end

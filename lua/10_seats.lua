@@ -48,9 +48,6 @@
 -- be ahead by a few of its own at first where there are more tenants than slots; it then gets none until that is paid
 -- back.
 
-local seats = {}  -- what other sections call
-do
-
 -- The tag in a slot, seen through the changes that this call has not written yet.
 local function tag_in(call, class, slot)
   local changed = calls.table_of(call, 'slots')[class]
@@ -185,6 +182,4 @@ function seats.write(call)
     end
   end
   write('RPUSH', key(call, 'wake'), call.woken or {})
-end
-
 end

@@ -21,9 +21,6 @@
 -- The sorted set `idle` has the tenants that stand in slots and have nothing running, by virtual time, which for them
 -- time does not change. It is kept while there is a reserve; ticks fill it when that is set (`limits.sweep`).
 
-local reserve = {}  -- what other sections call
-do
-
 local NO_LOAN, LOAN, GIFT = accounts.NO_LOAN, accounts.LOAN, accounts.GIFT
 
 -- How many leases may be ordinary.
@@ -135,6 +132,4 @@ function reserve.renew(call)
   redis.call('DEL', key(call, 'idle'))
   if q.reserve > 0 then q.sweeping = 2 end
   call.readied = q.servable > 0
-end
-
 end

@@ -1,8 +1,5 @@
 -- What a tenant's account is charged: for dispatches or, with `share = time`, for leases.
 
-local charges = {}  -- what other sections call
-do
-
 local function towards(mean, value, part)
   return mean == 0 and value or mean + (value - mean) / part
 end
@@ -73,6 +70,4 @@ function charges.lease(call, t, began_at, until_ms, is_worked)
   if not is_worked then return end
   t.estimate = towards(t.estimate, took, 8)
   q.estimate, q.estimate_sq = towards(q.estimate, took, 64), towards(q.estimate_sq, took * took, 64)
-end
-
 end

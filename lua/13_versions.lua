@@ -6,9 +6,6 @@
 -- is set back to an old value has that value's version again. A change to what already holds is never refused: it
 -- overwrites nothing, and may be the second of two whose first answer was lost.
 
-local versions = {}
-do
-
 local DIGITS = 12
 
 -- The version of a value, told as words and numbers.
@@ -23,6 +20,4 @@ function versions.check(given, current, new)
   if not given or given == '' then return end
   local version = versions.of(current)
   if given ~= version and versions.of(new) ~= version then refuse('stale_version', 'if_version ' .. version) end
-end
-
 end

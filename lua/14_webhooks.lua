@@ -3,8 +3,6 @@
 -- Workers that post tasks read the registrations each second (fairq/webhook), and copy tasks for webhooks with fan-out;
 -- the queue itself only keeps them. A webhook is for tasks of one name, or (empty) for all.
 
-do
-
 local WEBHOOKS_PER_QUEUE, FAN_OUTS_PER_QUEUE = 64, 15
 
 local function load_one(call, id)
@@ -30,12 +28,10 @@ local function save(call, id, w)
 end
 
 -- add_webhook(keys, argv): register a webhook, or change the one of that id; the same again changes nothing.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id (eight hexadecimal digits)  4 url  5 name of the tasks (empty: all)
---         6 fan_out (0, 1)  7 secrets (empty: the worker's)
+--   argv  3 id (eight hexadecimal digits)  4 url  5 name of the tasks (empty: all)  6 fan_out (0, 1)  7 secrets (empty:
+--         the worker's)
 --   out   "created" | "changed" | "same". What is paused stays so.
---   flags none: refused when the store is full
-function verbs.add_webhook(keys, args)
+function writes.add_webhook(keys, args)
   local call, id, url, name = calls.open_made(keys, args), check_webhook(args[3]), args[4], args[5]
   local fan_out, secrets = check_whole(args[6], 'fan_out', 0, 1), args[7]
   if #url == 0 or #url > 65535 then refuse('bad_request', 'url') end
@@ -53,11 +49,9 @@ function verbs.add_webhook(keys, args)
 end
 
 -- remove_webhook(keys, argv): forget a webhook; tasks that are for it stay.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id
+--   argv  3 id
 --   out   "ok" | "gone" (there is none)
---   flags allow-oom
-function verbs.remove_webhook(keys, args)
+function drains.remove_webhook(keys, args)
   local call, id = calls.open(keys, args), check_webhook(args[3])
   if redis.call('HDEL', key(call, 'webhooks'), id) == 0 then return 'gone' end
   calls.close(call)
@@ -65,11 +59,9 @@ function verbs.remove_webhook(keys, args)
 end
 
 -- pause_webhook(keys, argv): say whether a webhook is paused, for the workers that post tasks.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id  4 paused (0, 1)
+--   argv  3 id  4 paused (0, 1)
 --   out   whether it was until now: 0 or 1; -1: there is none
---   flags allow-oom
-function verbs.pause_webhook(keys, args)
+function drains.pause_webhook(keys, args)
   local call, id, paused = calls.open(keys, args), check_webhook(args[3]), check_whole(args[4], 'paused', 0, 1)
   local w = load_one(call, id)
   if not w then return -1 end
@@ -82,12 +74,8 @@ function verbs.pause_webhook(keys, args)
 end
 
 -- webhooks(keys, argv): all webhooks of the queue.
---   keys  1 prefix
---   argv  1 now  2 random_values
 --   out   per webhook: id, WEBHOOK; in no order
-function verbs.webhooks(keys, args)
+function reads.webhooks(keys, args)
   local call = calls.ask(keys, args)
   return redis.call('HGETALL', key(call, 'webhooks'))
-end
-
 end

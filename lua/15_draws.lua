@@ -1,9 +1,6 @@
 -- Choosing among the tenants that have slots: rules 2 and 4 of 10_seats.lua. Slots stay as they are while a round
 -- chooses.
 
-local draws = {}  -- what other sections call
-do
-
 local FEW = 16     -- so many tenants are all looked at
 local FIRST = 3    -- probes for the first pick of a round; one for each that follows
 local POOL = 8     -- so many of those that were looked at, the best, are kept for the next picks of the round
@@ -25,7 +22,7 @@ local function account_of(call, round, tag)
 end
 
 -- The slots as a line that probes are thrown at: one span per class that has tenants, in the order of the classes.
-local function line_up(call)
+function draws.line_up(call)
   local line = {length = 0, slots = 0}
   for class, count in pairs(call.queue.classes) do
     if count > 0 then
@@ -55,7 +52,7 @@ local function tag_in(span, slot)
 end
 
 -- Adds the tags of `count` slots from a place of the line on; after the last one comes the first.
-local function tags_from(line, place, count, tags)
+function draws.tags_from(line, place, count, tags)
   local n, first, left = #tags, place, count
   while left > 0 do
     for _, span in ipairs(line) do
@@ -93,7 +90,7 @@ local function aim(call, round)
   local line, wanted = round.line, round.wanted
   local probes = draw_probes(call, line, wanted + FIRST - 1)
   if not round.passed then
-    tags_from(line, (call.queue.cursor + 1) % line.slots, math.min(wanted, line.slots), probes.tags)
+    draws.tags_from(line, (call.queue.cursor + 1) % line.slots, math.min(wanted, line.slots), probes.tags)
     round.passed = {unpack(probes.tags, probes.count + 1)}
   end
   accounts.read(call, probes.tags)
@@ -145,7 +142,7 @@ end
 local function choose_of_few(call, round)
   local count = round.line.slots
   if not round.passed then
-    round.passed = tags_from(round.line, 0, count, {})
+    round.passed = draws.tags_from(round.line, 0, count, {})
     accounts.read(call, round.passed)
     local first = count > 1 and math.floor(calls.random(call) * count) or 0
     for i = first, first + count - 1 do add(call, round, account_of(call, round, round.passed[i % count + 1])) end
@@ -157,7 +154,7 @@ end
 -- round.pool: those that were looked at and may be served, by virtual time (round.times). round.ahead: what is expected
 -- of running leases puts all ahead of the clock, on average by so much for each of these leases.
 function draws.begin(call, wanted)
-  local q, line = call.queue, line_up(call)
+  local q, line = call.queue, draws.line_up(call)
   local is_shared_by_time = q.share == SHARE_TIME and q.weight_sum > 0
   local has_slots = is_shared_by_time and q.slots > 0
   call.slots_per_weight = has_slots and (q.slots - q.leased + q.running) / q.weight_sum or 0
@@ -192,6 +189,4 @@ end
 -- A tenant has been served: it is in the pool (again) if it has a slot, and more.
 function draws.give_back(call, round, t)
   if t.slot > 0 and t.standing ~= 0 then add(call, round, t) end
-end
-
 end

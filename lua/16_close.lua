@@ -1,5 +1,4 @@
 -- Closing a call: all that it changed is written, each value once.
-do
 
 -- Seats and writes what the call touched, and wakes the servers if they wait for work that there now is: not where one
 -- has said that it claims at once. Should that claim be lost, they find out by their ticks.
@@ -20,6 +19,4 @@ function calls.close(call)
   q.now = call.now
   calls.save_queue(call)
   calls.publish(call)
-end
-
 end

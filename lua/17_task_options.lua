@@ -14,15 +14,6 @@
 -- cancelled; or, where the caller gave a period, for that long after it was enqueued, whatever becomes of it (its TTL
 -- only cleans up).
 
-local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
-local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, weight = 1, key = '', batch = '',
-  group = ''}
-local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
-local KEY_GRACE_MS = 60000           -- keys that end by a TTL end so much later: the functions look at the time in them
-
-local task_options = {}  -- what other sections call
-do
-
 -- Reads what these tasks ask for, in one command.
 function task_options.read(call, ids)
   if call.queue.tasks_with_options == 0 then return end
@@ -151,11 +142,6 @@ function task_options.keep_result(call, t, id, result)
   note_kept(call, t, 'r', id, #result, result_ttl)
 end
 
-end
-
-local priorities = {}  -- what other sections call
-do
-
 -- The list of a tenant's ready tasks of a priority.
 function priorities.list(call, t, priority)
   local default = key(call, 'ready:' .. t.name)
@@ -195,6 +181,4 @@ function priorities.close(call, t, priority)
   local d = accounts.details_of(call, t)
   if d.grouped > 0 and redis.call('EXISTS', priorities.turns(call, t, priority)) == 1 then return end
   d.priorities = d.priorities - redis.call('ZREM', key(call, 'priorities:' .. t.name), priority)
-end
-
 end

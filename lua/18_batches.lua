@@ -9,13 +9,6 @@
 -- and when the call ends `refill` (32_batch_ends.lua) hands free slots to pending tasks. So a lease that is given back,
 -- or was held by a worker that died, gets its own slot again.
 
-local OPENED, CLOSED, COMPLETE = 0, 1, 2
-local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}
-local BATCH_KEEP_MS = 86400000  -- how long complete batches are remembered
-
-local batches = {}  -- what other sections call
-do
-
 local PRIORITY_SPAN = 2 ^ 42  -- in the score of a pending task, of one priority
 
 -- A batch, to be changed: `batches.finish` writes it back. nil where there is none.
@@ -24,7 +17,6 @@ local function batch(call, id)
   if known[id] == nil then
     local packed = redis.call('HGET', key(call, 'batches'), id)
     known[id] = packed and BATCH.unpack(packed)
-    call.load = call.load + #(packed or '')
   end
   return known[id] or nil
 end
@@ -32,7 +24,7 @@ batches.find = batch
 
 -- What a batch counts among its tenant's bytes, until it is forgotten.
 function batches.bytes_of(id, b)
-  return accounts.bytes_of(id, #b.on_complete + #b.on_success + #b.on_death)
+  return accounts.bytes_of(id, b.on_complete + b.on_success + b.on_death)
 end
 
 -- The batch that a task belongs to, if any, and if it is not complete.
@@ -44,15 +36,10 @@ function batches.of_task(call, id)
   return b.created_at == asked.opened_at and b or nil  -- else it is a later one of that name
 end
 
--- Of tasks that are to be moved, so many of the first as their batches allow: see `calls.is_full`.
-function batches.cut(call, ids)
-  if call.queue.tasks_with_options == 0 then return ids end
-  task_options.read(call, ids)
-  for i, id in ipairs(ids) do
-    if calls.is_full(call) then return {unpack(ids, 1, i - 1)} end
-    batches.of_task(call, id)
-  end
-  return ids
+-- The id of the task that calls back. Its payload stands in `payloads` from the opening of the batch on; BATCH says how
+-- long it is.
+function batches.callback_id(id, b, event)
+  return string.format('%s-%s-%.0f', id, event, b.created_at)
 end
 
 local function members_key(call, id)
@@ -129,6 +116,4 @@ function batches.count_revived(call, id, reason)
   b.dead = b.dead - 1
   if reason == EXPIRED then b.expired = b.expired - 1 end
   batches.add_member(call, b, id)
-end
-
 end

@@ -3,9 +3,6 @@
 -- `events:<tenant>` is a stream whose ids count 0-1, 0-2, ... and none is ever taken out but the oldest, so its length
 -- and its last id say what has gone.
 
-local feeds = {}  -- what other sections call
-do
-
 local EVENT_BYTES = 256  -- of what an event says beside its kind, what is kept
 local GOING = 10         -- old events that go with each new one, where fewer are to be kept than there are
 
@@ -25,6 +22,4 @@ end
 -- Tells what has become of a task, if it asked for that.
 function feeds.tell_of(call, t, id, event, attempt, detail)
   if task_options.of(call, id).events > 0 then feeds.tell(call, t, event, id, attempt, detail) end
-end
-
 end

@@ -8,9 +8,6 @@
 -- copy, `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of it, and
 -- each of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
 
-local records = {}  -- what other sections call
-do
-
 local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: its version, or of a mark how the task ended
 local LARGE_BYTES = 4096
 local MINUTE_MS, DERIVED_MINUTES = 60000, 60
@@ -39,12 +36,13 @@ local function header_of(call, tenant, terms, is_large)
 end
 
 -- A new task's record, whether its payload is to stand apart, and what it counts. The terms are those of one tenant and
--- call.
+-- call; terms.stored_bytes: of a payload that stands there already.
 function records.make(call, tenant, id, payload, terms)
-  local is_large = #payload > LARGE_BYTES
+  local size = terms.stored_bytes or #payload
+  local is_large = terms.stored_bytes or size > LARGE_BYTES
   local header = header_of(call, tenant, terms, is_large)
-  return header .. (is_large and struct.pack('<I', #payload) or payload), is_large,
-    accounts.bytes_of(id, #header + #payload + terms.extra)
+  return header .. (is_large and struct.pack('<I', size) or payload), is_large,
+    accounts.bytes_of(id, #header + size + terms.extra)
 end
 
 -- How long a record is with its payload, which begins at `position`.
@@ -163,6 +161,4 @@ end
 -- What the store has under these ids: their records or marks.
 function records.of(call, ids)
   return redis.call('HMGET', key(call, 'tasks'), unpack(ids))
-end
-
 end

@@ -19,9 +19,6 @@
 -- below it, so it always comes first. Both sets exist while that priority has ready tasks of groups; details.grouped
 -- counts these. The loose tasks stay in their list; they get their turn when a claim finds them beside groups.
 
-local turns = {}  -- what other sections call
-do
-
 local CLOCK, LOOSE = '', ':'
 local ORDERS, ORDER_STEP = 2 ^ 20, 2 ^ -34
 turns.LOOSE = LOOSE
@@ -225,6 +222,4 @@ function turns.write(call)
     end
   end
   call.lines = false
-end
-
 end

@@ -6,9 +6,6 @@
 -- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *tombstone*,
 -- counted in `tombstone:<tenant>` (and all of them in details.tombstones), and the call that pops it passes over it.
 
-local places = {}  -- what other sections call
-do
-
 places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
 
 -- Puts tasks where they wait for their start; `starts`: when one starts, and its id, by turns. The sorted set `due`
@@ -119,16 +116,23 @@ local function make_room_for_dead(call, t)
   end
 end
 
+-- Lists a dead letter, and counts it.
+function places.count_dead(call, t, id, died_at)
+  local d = accounts.details_of(call, t)
+  redis.call('ZADD', key(call, 'deaths'), died_at, id)
+  redis.call('ZADD', key(call, 'deaths:' .. t.name), died_at, id)
+  d.dead, call.queue.dead = d.dead + 1, call.queue.dead + 1
+  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
+end
+
 -- Buries a task with what its run (or NO_RUN) says, and the traceback of its error, where there is one.
 function places.put_dead(call, t, id, reason, run, traceback)
-  local q, d = call.queue, accounts.details_of(call, t)
+  local q = call.queue
   redis.call('HSET', key(call, 'dead'), id, DEATH.pack({reason = reason, attempts = run.attempt, lease = run.lease,
     died_at = call.now, tenant = t.name, error = run.error, traceback = (traceback or ''):sub(1, TRACEBACK_BYTES)}))
-  redis.call('ZADD', key(call, 'deaths'), call.now, id)
-  redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)
+  places.count_dead(call, t, id, call.now)
   accounts.add_bytes(call, t, -#run.error)
-  d.dead, q.dead, q.buried = d.dead + 1, q.dead + 1, q.buried + 1
-  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
+  q.buried = q.buried + 1
   if reason == EXPIRED then q.expired = q.expired + 1 end
   task_options.free_key(call, t.name, id)
   batches.note_end(call, id, reason == EXPIRED and 'expired' or 'dead')
@@ -192,6 +196,4 @@ function places.take_out(call, t, id)
     take_out_ready(call, t, id)
     batches.give_slot_back(call, id)
   end
-end
-
 end

@@ -1,8 +1,5 @@
 -- New tasks: what they ask for, which of them are taken, and how they are stored.
 
-local arrivals = {}  -- what other sections call
-do
-
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
 arrivals.MAX_TOMBSTONES = 1000000   -- entries of tasks that were cancelled or moved, behind one that is not served
 local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
@@ -85,7 +82,7 @@ function arrivals.add(call, new, id, payload, terms)
   local record, is_large, bytes = records.make(call, new.name, id, payload, terms)
   local n = #new.records
   new.records[n + 1], new.records[n + 2] = id, record
-  if is_large then
+  if is_large and not terms.stored_bytes then
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)
   end
@@ -185,6 +182,4 @@ function arrivals.store(call, new)
   if #new.delayed > 0 then places.put_delayed(call, t, new.delayed) end
   write('ZADD', key(call, 'expiring'), new.expiring)
   call.queue.enqueued = call.queue.enqueued + #new.records / 2
-end
-
 end

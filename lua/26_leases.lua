@@ -8,9 +8,6 @@
 -- A *run* in `runs` is what changes of a task: its lease, its attempts. It is there from the first lease on, also while
 -- the task waits for its next attempt.
 
-local leases = {}  -- what other sections call
-do
-
 -- run.state: leased (and perhaps asked to stop), or how the last lease ended (told apart for who settles twice)
 local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
 leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED, REAPED, STOPPING
@@ -222,6 +219,4 @@ function leases.write_new(call, lease, claim_name, ids, runs)
   redis.call('ZADD', key(call, 'leases'), bundle_field(call.now + call.queue.lease_ms), field)
   redis.call('HSET', key(call, 'claims'), claim_name, field)
   write('HSET', key(call, 'runs'), runs)
-end
-
 end

@@ -1,9 +1,6 @@
 -- Taking ids off the heads of a tenant's lists. A claim reads all that it needs before it writes anything: entries are
 -- only counted as taken, also for what the same call reads next, until `takes.write`.
 
-local takes = {}  -- what other sections call
-do
-
 local TOMBSTONES_PER_CALL = 500  -- tombstone entries that one call passes over before it leaves the rest to the next
 local LEAST_TOMBSTONES = 8       -- of a tenant, which it passes over in any case
 
@@ -124,9 +121,8 @@ end
 -- tombstones that the call may pass over, the tenants that are still to come have equal parts; `left` says how many
 -- they are, if it is more than this one.
 function takes.ids(call, t, wanted, left)
-  if accounts.is_plain(t) then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
-  local d = accounts.details_of(call, t)
-  if d.tombstones == 0 and d.grouped == 0 and d.priorities == 0 then
+  local d = not accounts.is_plain(t) and accounts.details_of(call, t)
+  if not d or d.tombstones + d.grouped + d.priorities == 0 then
     return next_entries(call, t, DEFAULT_PRIORITY, wanted)
   end
   local ids = {}
@@ -158,6 +154,4 @@ function takes.write(call)
     if t.ready == 0 then places.drop_lists(call, t) end
   end
   call.taken, call.marks = false, false
-end
-
 end

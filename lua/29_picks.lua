@@ -1,8 +1,5 @@
 -- Picks: which tenants a claim serves, in rounds, and which tasks of theirs it takes. Nothing is written here.
 
-local picks = {}  -- what other sections call
-do
-
 local function move_tags(from, to, count)
   while count > #to and #from > 0 do to[#to + 1] = table.remove(from, 1) end
 end
@@ -166,6 +163,4 @@ function picks.take(call, round)
     end
   end
   round.ids, round.count = ids, #ids
-end
-
 end

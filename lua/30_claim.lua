@@ -11,8 +11,6 @@
 -- a task ahead of the level at least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it
 -- has too many keeps its share; nor less, or it would have every pick of every claim.
 
-do
-
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
 local HEAD = 7  -- values of the reply before the leases
@@ -52,13 +50,6 @@ local function add_lease(call, claim, id, record, past)
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, last_attempt_of(run), record
 end
 
--- Whether the call has read so much of batches that a task is left to the next one; else reads that of the task.
-local function is_full_for(call, id, features)
-  if calls.is_full(call) then return true end
-  if features % 2 == HAS_OPTIONS then batches.of_task(call, id) end
-  return false
-end
-
 -- Reads what the tasks of these records ask for.
 local function read_asked(call, ids, found)
   local features = {}
@@ -89,15 +80,14 @@ local function lease_round(call, round, claim)
   local ids, tenants, run = round.ids, round.tenants, claim.run
   local found, runs = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids))
   round.pending = 0
-  local some_ask = call.queue.tasks_with_options > 0
-  if some_ask then read_asked(call, ids, found) end
+  if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
   for i = 1, round.count do
     local id, t, record, past = ids[i], tenants[i], found[i], runs[i] and RUN.unpack(runs[i])
     if not records.is_task(record) or past and is_left_over(call, id, past) then
       picks.unpick(call, round, i, 0)
     else
       run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record, id)
-      local is_full = claim.bytes >= PAGE_BYTES or some_ask and is_full_for(call, id, run.features)
+      local is_full = claim.bytes >= PAGE_BYTES
       local is_late = run.expires_at > 0 and run.expires_at <= call.sure
       if is_late and not is_full and #claim.late < LATE_PER_CALL then
         bury(call, round, i, claim, id, past)
@@ -182,8 +172,7 @@ local function fill(call, claim, limit)
   local q, rounds = call.queue, 0
   call.wake = {taken = 0, unserved = {}, again = {}}
   while q.blocked == 0 and #claim.ids < limit and q.servable > 0 and rounds < ROUNDS and #claim.late < LATE_PER_CALL
-      and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES and not claim.is_kept
-      and not calls.is_full(call) do
+      and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES and not claim.is_kept do
     if rounds > 0 then seats.seat_all(call) end
     local round = picks.round(call, limit - #claim.ids)
     while round.count > 0 do
@@ -200,11 +189,10 @@ local function fill(call, claim, limit)
 end
 
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an
---         earlier call under this name may have been carried out: what it took is given once more, and nothing else  6
---         the server's own time in ms (may be empty or left out): see calls.confirm  7 how many slots are attached to
---         the queue, over all servers (may be empty or left out: as many as before)
+--   argv  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an earlier call under this name
+--         may have been carried out: what it took is given once more, and nothing else  6 the server's own time in ms
+--         (may be empty or left out): see calls.confirm  7 how many slots are attached to the queue, over all servers
+--         (may be empty or left out: as many as before)
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
@@ -213,8 +201,7 @@ end
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark and the number of
 --         slots as they are to be, writes nothing.
---   flags allow-oom: a full store can be drained
-function verbs.claim(keys, args)
+function drains.claim(keys, args)
   local call, limit = calls.ask(keys, args), check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
   limit = math.min(limit, LEASES_PER_CALL)
   if args[5] == 'again' then calls.refuse_in_repair(call) end
@@ -225,9 +212,7 @@ function verbs.claim(keys, args)
     out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {},
     late_of = {}, bytes = 0, is_kept = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
-  claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, taken = 0, began_at = call.at,
-    lasts = q.lease_ms, bytes = 0, tag = '', attempt = 0, uncounted_attempts = 0, max_attempts = 0, expires_at = 0,
-    error = ''}
+  claim.run = RUN.new{lease = claim.lease, state = leases.LEASED, began_at = call.at, lasts = q.lease_ms}
   local has_changed = slots ~= q.slots
   q.slots = slots
   local rounds = fill(call, claim, limit)
@@ -242,6 +227,4 @@ function verbs.claim(keys, args)
     calls.close(call)
   end
   return reply_of(call, claim)
-end
-
 end

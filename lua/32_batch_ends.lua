@@ -1,7 +1,6 @@
 -- What follows for batches (18_batches.lua) when their tasks change, callback tasks among it.
-do
-
 -- Gives free batch slots to pending tasks, the most urgent first; not while the batch is being cancelled.
+
 local function refill(call, id, b)
   local free = b.max_running > 0 and math.min(b.max_running - b.admitted, TASKS_PER_CALL) or 0
   if free > 0 and b.state == CLOSED and redis.call('ZSCORE', key(call, 'cancelling'), id) then return end
@@ -13,12 +12,16 @@ local function refill(call, id, b)
   places.put_ready(call, t, ids)
 end
 
--- Enqueues a callback task, unless its payload is empty; its id is `<batch><suffix>-<ms when the batch was opened>`.
-local function call_back(call, id, b, suffix, payload)
-  local task = string.format('%s%s-%.0f', id, suffix, b.created_at)
-  if payload == '' or redis.call('HEXISTS', key(call, 'tasks'), task) == 1 then return end
-  local new = arrivals.new(b.tenant)
-  arrivals.admit(call, new, task, payload, arrivals.plain_terms(call))
+-- Enqueues a callback task, if there is to be one, unless a task has its id, or has had its payload.
+local function call_back(call, id, b, event)
+  local task, size = batches.callback_id(id, b, event), b['on_' .. event]
+  if size == 0 or redis.call('HEXISTS', key(call, 'tasks'), task) == 1
+      or redis.call('HSTRLEN', key(call, 'payloads'), task) ~= size then
+    return
+  end
+  local new, terms = arrivals.new(b.tenant), arrivals.plain_terms(call)
+  terms.stored_bytes = size
+  arrivals.admit(call, new, task, '', terms)
   arrivals.store(call, new)
 end
 
@@ -30,8 +33,14 @@ local function complete(call, id, b)
     local counts = string.format('%.0f %.0f %.0f %.0f', b.done, b.dead, b.cancelled, b.expired)
     feeds.tell(call, accounts.named(call, b.tenant), 'batch_completed', id, 0, counts)
   end
-  call_back(call, id, b, '-complete', b.on_complete)
-  if b.done == b.total then call_back(call, id, b, '-success', b.on_success) end
+  call_back(call, id, b, 'complete')
+  if b.done == b.total then call_back(call, id, b, 'success') end
+  for _, event in ipairs(CALLBACKS) do
+    local task = batches.callback_id(id, b, event)
+    if b['on_' .. event] > 0 and redis.call('HEXISTS', key(call, 'tasks'), task) == 0 then
+      redis.call('HDEL', key(call, 'payloads'), task)
+    end
+  end
 end
 
 -- Brings the batches of changed tasks up to date: slots for pending tasks, completion, callbacks. Before `close`.
@@ -46,16 +55,13 @@ function batches.finish(call)
     local b = call.batches[id]
     if b.state ~= COMPLETE then
       refill(call, id, b)
-      if b.dead > 0 and b.on_death ~= '' then
-        call_back(call, id, b, '-death', b.on_death)
-        local t = accounts.touch_named(call, b.tenant)
-        accounts.add_bytes(call, t, -#b.on_death)
-        b.on_death = ''
+      if b.dead > 0 and b.on_death > 0 then
+        call_back(call, id, b, 'death')
+        accounts.add_bytes(call, accounts.touch_named(call, b.tenant), -b.on_death)
+        b.on_death = 0
       end
       if b.state == CLOSED and b.done + b.dead + b.cancelled == b.total then complete(call, id, b) end
     end
     redis.call('HSET', key(call, 'batches'), id, BATCH.pack(b))
   end
-end
-
 end

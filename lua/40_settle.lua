@@ -15,9 +15,6 @@
 -- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease
 -- makes it cancelled: forgotten, its id remembered so.
 
-local settlements = {}  -- what other sections call
-do
-
 -- Ends a call that may have ended tasks.
 function settlements.close(call)
   batches.finish(call)
@@ -65,11 +62,11 @@ local function backoff_ms(call, run)
   return math.floor(calls.random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ failed)) + 1
 end
 
--- What becomes of a task of tenant t whose lease has just ended.
-local actions = {}
 local ENDS_WELL = {ack = true, ack_with_result = true}
 -- The handler came to an end:
 local WORKED = {ack = true, ack_with_result = true, nack = true, reject = true}
+
+-- What becomes of a task of tenant t whose lease has just ended: `actions`.
 
 local function end_well(call, t, id, lease)
   settlements.forget(call, t, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
@@ -170,6 +167,4 @@ function settlements.settle(call, action, id, number, until_ms, ...)
     actions[action](call, t, id, lease, ...)
   end
   return 'ok'
-end
-
 end

@@ -1,5 +1,4 @@
 -- The verbs `settle` (40_settle.lua): many settlements in one call; and `settle_linked`: one, with what follows it.
-do
 
 local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, postpone = 5, reject = 5, release = 3, reap = 3, extend = 3,
   take = 3}  -- of each action
@@ -56,19 +55,17 @@ local function read_more(call, ids, numbers)
 end
 
 -- settle(keys, argv): end or extend leases, each fenced by (id, lease).
---   keys  1 prefix
---   argv  1 now  2 random_values  then per lease (at most 500): action, id, lease (its number; with a slash and
---         how often it was taken over behind it that is part of the fence), and
---         for ack_with_result: result; for nack: delay_ms (may be empty), error, traceback (may be empty, and is
---         kept if the task is dead); for postpone: delay_ms, error; for reject: error, traceback
+--   argv  per lease (at most 500): action, id, lease (its number; with a slash and how often it was taken over
+--         behind it that is part of the fence), and for ack_with_result: result; for nack: delay_ms (may be empty),
+--         error, traceback (may be empty, and is kept if the task is dead); for postpone: delay_ms, error; for reject:
+--         error, traceback
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another one owns or owned the task)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop);
 --         for take, behind "ok " and "cancelled ", how often the lease was taken over (1 to 255, then 1), and for
 --         how long it lasts (ms). Fewer than leases where those are too much for one call: nothing has become of the
 --         rest.
---   flags allow-oom
-function verbs.settle(keys, args)
+function drains.settle(keys, args)
   local call, outcomes, changed = calls.open(keys, args), {}, false
   local ids, starts, numbers, taken = read_settlements(args)
   leases.read_runs(call, ids)
@@ -77,7 +74,7 @@ function verbs.settle(keys, args)
     local first = starts[n]
     local is_heavy = HEAVY[args[first]] or features[n] and features[n] % 2 == HAS_OPTIONS
     work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
-    if work > WORK_PER_CALL or calls.is_full(call) then break end
+    if work > WORK_PER_CALL then break end
     outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'
       or settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4],
         args[first + 5])
@@ -93,20 +90,16 @@ end
 -- bytes, and dedupe key, are as they will be without the one that ends.
 local function decide_links(call, new, args, lease)
   call.ending, new.freed_bytes = args[3], lease.bytes
-  local outcomes = arrivals.decide(call, new, args, 6, #args)
-  if 3 * #outcomes < #args - 5 then refuse('too_large', 'links') end
-  for _, outcome in ipairs(outcomes) do
+  for _, outcome in ipairs(arrivals.decide(call, new, args, 6, #args)) do
     if outcome == 'expired' then refuse('bad_request', 'expires_at') end
   end
 end
 
 -- settle_linked(keys, argv): acknowledge a task, and store tasks of its tenant that follow it; all of it or nothing.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id  4 lease  5 result  then per task: as of `enqueue`
---         Refused where one of them would be, or is too late to start; so is what several calls would have to store.
+--   argv  3 id  4 lease  5 result  then per task: as of `enqueue`
+--         Refused where one of them would be, or is too late to start.
 --   out   as of one settlement of `settle`; where it is not "ok", nothing is stored
---   flags none: refused when the store is full
-function verbs.settle_linked(keys, args)
+function writes.settle_linked(keys, args)
   local call, id, number = calls.open(keys, args), args[3], tonumber(args[4]) or -1
   leases.read_runs(call, {id})
   local lease = settlements.open_lease(call, id, number)
@@ -117,19 +110,4 @@ function verbs.settle_linked(keys, args)
   settlements.settle(call, 'ack_with_result', id, number, call.now, args[5])
   arrivals.store_decided(call, new)
   return 'ok'
-end
-
--- are_leased(keys, argv): which leases are open.
---   keys  1 prefix
---   argv  1 now  2 random_values  then per lease (at most 500): id, lease (its number)
---   out   per lease 1 | 0
-function verbs.are_leased(keys, args)
-  local call, ids, out = calls.ask(keys, args), {}, {}
-  for i = 3, #args, 2 do ids[#ids + 1] = args[i] end
-  if #ids == 0 or #ids > TASKS_PER_CALL or #args % 2 ~= 0 then refuse('bad_request', 'leases') end
-  leases.read_runs(call, ids)
-  for i, id in ipairs(ids) do out[i] = settlements.open_lease(call, id, tonumber(args[2 + 2 * i]) or -1) and 1 or 0 end
-  return out
-end
-
 end

@@ -1,17 +1,13 @@
 -- What becomes of tasks before their time: cancelled, or moved to another start.
 
-local waiting = {}  -- what other sections call
-do
-
 -- Calls visit(id, record, run) for the tasks that are neither done nor dead; out: what it returns per id, "gone" for
--- others. Where it may stop, it leaves the last ids to the next call if those are too much for one.
-local function visit_alive(call, ids, may_stop, visit)
+-- others.
+local function visit_alive(call, ids, visit)
   local outcomes, found = {}, records.of(call, ids)
   local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
   leases.read_runs(call, ids)
   task_options.read(call, ids)
   for i, id in ipairs(ids) do
-    if may_stop and calls.is_full(call) then break end
     local is_alive = records.is_task(found[i]) and not deaths[i]
     outcomes[i] = is_alive and visit(id, found[i], leases.run_of(call, id)) or 'gone'
   end
@@ -19,7 +15,7 @@ local function visit_alive(call, ids, may_stop, visit)
 end
 
 function waiting.each_alive(call, ids, visit)
-  local outcomes = visit_alive(call, ids, true, visit)
+  local outcomes = visit_alive(call, ids, visit)
   settlements.close(call)
   return outcomes
 end
@@ -54,24 +50,21 @@ function waiting.cancel_members(call, limit)
     for i = 1, #popped, 2 do ids[#ids + 1] = popped[i] end
     if #ids < left then redis.call('ZREM', key(call, 'cancelling'), id) end
     if #ids > 0 then
-      visit_alive(call, ids, false, function(task, record, run)
-        return waiting.cancel_one(call, task, record, run)
-      end)
+      visit_alive(call, ids, function(task, record, run) return waiting.cancel_one(call, task, record, run) end)
     end
     left = left - #ids
-    if left == 0 or calls.is_full(call) then break end
+    if left == 0 then break end
   end
 end
 
 -- cancel(keys, argv): tasks that wait are forgotten; those that run shall be stopped.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 64, each once)
---   out   per id "ok" (it will not run) | "running" (its worker is told to stop; what it acks all the same is done)
---         | "gone" (done, dead, cancelled or unknown); fewer where long callbacks of many batches fill the call
---   flags allow-oom
-function verbs.cancel(keys, args)
-  local call = calls.open(keys, args)
-  return waiting.each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
+--   argv  3 "waiting" to leave those alone that run (else empty)  ids (at most 64, each once)
+--   out   per id "ok" (it will not run) | "running" (unless it is left alone, its worker is told to stop; what it acks
+--         all the same is done) | "gone" (done, dead, cancelled or unknown)
+function drains.cancel(keys, args)
+  local call, may_stop = calls.open(keys, args), args[3] ~= 'waiting'
+  return waiting.each_alive(call, ids_in(args, 4, CHANGES_PER_CALL), function(id, record, run)
+    if not may_stop and run and leases.is_leased(run.state) then return 'running' end
     return waiting.cancel_one(call, id, record, run)
   end)
 end
@@ -99,22 +92,16 @@ local function move(call, id, record, start_at)
 end
 
 -- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
+--   argv  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
 --   out   per id "ok" | "running" | "expired" (it would start after its end) | "quota_exceeded" (its tenant has as many
 --         delayed tasks as it may have, or a million entries of moved and cancelled ones) | "gone"; only those that are
---         "ok" have changed. Fewer: as of cancel
---   flags allow-oom
-function verbs.reschedule(keys, args)
-  local call, delay, start_at = calls.open(keys, args), tonumber(args[3]), tonumber(args[4])
-  for _, ms in ipairs({delay or -1, start_at or -1}) do
-    if not (ms >= 0 and ms <= HORIZON_MS) then refuse('bad_request', 'start_at') end
-  end
+--         "ok" have changed
+function drains.reschedule(keys, args)
+  local call, delay = calls.open(keys, args), check_whole(args[3], 'start_at', 0, HORIZON_MS)
+  local start_at = check_whole(args[4], 'start_at', 0, HORIZON_MS)
   if delay > 0 then start_at = call.now + delay end
   return waiting.each_alive(call, ids_in(args, 5, CHANGES_PER_CALL), function(id, record, run)
     if run and leases.is_leased(run.state) then return 'running' end
     return move(call, id, record, start_at)
   end)
-end
-
 end

@@ -1,4 +1,4 @@
--- Cancelling all that waits of one tenant: `waiting_tasks` finds it page by page, `cancel_waiting` cancels it by ids.
+-- Cancelling all that waits of one tenant: `waiting_tasks` finds it page by page, `cancel` cancels it by ids.
 --
 -- A walk goes over the tenant's own places only, so it costs the others nothing: delayed tasks, those that wait for a
 -- batch slot, then for each priority the list and the groups. Tasks move in that order (but for failed ones), so a task
@@ -6,19 +6,11 @@
 -- scanned by the store's cursors, which meet what stays there all the while. A list changes at its ends only, so the
 -- walk goes on behind the entry that it met last; where that has gone, so has all that stood before it.
 
-do
-
 local LOOKED = 250   -- tasks that one call looks at, more or less
 local STEPS = 10     -- parts of places that it looks at
 local NAMES = 20     -- batches or groups that are read at once
 local BACK = 1000     -- entries of a list, in which the one met last is looked for; LOOKED more ahead
 local DELAYED, PENDING, READY, GROUPS = 0, 1, 2, 3  -- stages; 2 * priority more for the last two
-
-local function scan(command, at, cursor, count)
-  local page = redis.pcall(command, at, cursor, 'COUNT', count)
-  if page.err then refuse('bad_request', 'cursor') end
-  return page[1], page[2]
-end
 
 local function go_to(walk, stage)
   walk.stage, walk.outer, walk.name, walk.inner = stage, '0', '', '0'
@@ -33,7 +25,6 @@ local function names_of(walk, stage)
   for i = 1, #page, 2 do
     local name = stage.name_of(page[i], page[i + 1])
     if name and not precedes(name, walk.name) then names[#names + 1] = name end
-    walk.bytes = walk.bytes + #page[i + 1]
   end
   table.sort(names, precedes)
   return names, next_cursor
@@ -109,7 +100,7 @@ end
 
 local function read_walk(call, args)
   local older = check_whole(args[5], 'older_than_ms', 0, HORIZON_MS)
-  local walk = {until_ms = math.max(0, call.now - older), error = args[6], has_age = older > 0, bytes = 0}
+  local walk = {until_ms = math.max(0, call.now - older), error = args[6], has_age = older > 0}
   go_to(walk, DELAYED)
   if args[4] == '' then return walk end
   local until_ms, stage
@@ -125,7 +116,7 @@ local function look(call, walk, t)
   for _, stage in ipairs(stages_of(call, t)) do
     if stage.number > walk.stage then go_to(walk, stage.number) end
     while stage.number == walk.stage do
-      if steps == STEPS or #ids >= LOOKED or walk.bytes >= PAGE_BYTES then return ids end
+      if steps == STEPS or #ids >= LOOKED then return ids end
       local is_end
       if stage.list then is_end = scan_list(call, walk, stage, ids) else is_end = scan_sets(walk, stage, ids) end
       if is_end then go_to(walk, stage.number + 0.5) end
@@ -154,34 +145,17 @@ local function matching(call, walk, t, ids)
   return out
 end
 
--- waiting_tasks(keys, argv): a page of a tenant's waiting tasks that match, for `cancel_waiting`.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 cursor (empty to begin)  5 older_than_ms (0: any; with a cursor, as
---         before)  6 text that the last error contains (empty: any)
+-- waiting_tasks(keys, argv): a page of a tenant's waiting tasks that match.
+--   argv  3 tenant  4 cursor (empty to begin)  5 older_than_ms (0: any; with a cursor, as before)  6 text that the last
+--         error contains (empty: any)
 --   out   cursor (empty at the end), how many tasks it looked at, how many wait, then ids. Tasks enqueued after the
 --         walk began are left out; a task that changes its place meanwhile may come twice.
-function verbs.waiting_tasks(keys, args)
+function reads.waiting_tasks(keys, args)
   local call = calls.ask(keys, args)
-  check_tenant(args[3])
   local t, walk = accounts.named(call, args[3]), read_walk(call, args)
   local ids, d = look(call, walk, t), accounts.details_of(call, t)
   local cursor = walk.stage and table.concat({text(walk.until_ms), text(walk.stage), walk.outer, walk.inner,
     walk.name}, ' ') or ''
   local found = #ids > 0 and matching(call, walk, t, ids) or ids
   return {cursor, #ids, t.ready + d.pending + d.delayed, unpack(found)}
-end
-
--- cancel_waiting(keys, argv): tasks that wait are forgotten; others are left alone.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 64, each once)
---   out   per id "ok" (it will not run) | "running" | "gone"; fewer: as of cancel
---   flags allow-oom
-function verbs.cancel_waiting(keys, args)
-  local call = calls.open(keys, args)
-  return waiting.each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
-    if run and leases.is_leased(run.state) then return 'running' end
-    return waiting.cancel_one(call, id, record, run)
-  end)
-end
-
 end

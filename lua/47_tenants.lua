@@ -5,8 +5,6 @@
 -- has no time of its last change: what is looked at, in `quiet`, is whether its books are the same as they were then.
 -- A tenant that comes back is a new one: it begins at the level, as any that has been idle.
 
-do
-
 local DEFAULT_WEIGHT = 1000  -- thousandths
 local PAGE = 200             -- accounts that one call looks at, at most
 local SHORT = 1000           -- entries of the wake list, among which many tenants of one call may be looked for
@@ -31,26 +29,18 @@ local function drop(call, t)
   places.drop_lists(call, t)
   if t.is_on_wake_list == 1 then redis.call('LREM', key(call, 'wake'), 0, tag) end
   redis.call('UNLINK', key(call, 'events:' .. name))
-  redis.call('HDEL', key(call, 'accounts'), tag)
-  redis.call('HDEL', key(call, 'quiet'), tag)
+  for _, hash in ipairs({'accounts', 'quiet'}) do redis.call('HDEL', key(call, hash), tag) end
+  for _, hash in ipairs({'tenants', 'limits', 'opening_hours'}) do redis.call('HDEL', key(call, hash), name) end
   redis.call('ZREM', key(call, 'idle'), tag)
-  redis.call('HDEL', key(call, 'tenants'), name)
-  redis.call('HDEL', key(call, 'limits'), name)
-  redis.call('HDEL', key(call, 'opening_hours'), name)
-  redis.call('ZREM', key(call, 'opening_changes'), name)
-  redis.call('ZREM', key(call, 'parked'), name)
-  redis.call('ZREM', key(call, 'due'), name)
+  for _, set in ipairs({'opening_changes', 'parked', 'due'}) do redis.call('ZREM', key(call, set), name) end
 end
 
 -- drop_tenant(keys, argv): delete a tenant that has nothing, with its account, settings and feed.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant
+--   argv  3 tenant
 --   out   "ok" | "gone" (there is no such tenant) | "not_empty" (nothing was changed), then what it has: name, how
 --         many, ...
---   flags allow-oom
-function verbs.drop_tenant(keys, args)
+function drains.drop_tenant(keys, args)
   local call, name = calls.open(keys, args), args[3]
-  check_tenant(name)
   local packed = redis.call('HGET', key(call, 'tenants'), name)
   if not packed then return {'gone'} end
   local t = accounts.named(call, name, packed)
@@ -80,26 +70,20 @@ local function is_quiet(call, t, for_ms)
 end
 
 -- forget_tenants(keys, argv): look at a page of the accounts, and drop tenants that have had nothing for so long.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 cursor ("0" to begin)  4 count (1..200)  5 for how long, ms  6 the server's own
---         time (may be empty): see `tick`
+--   argv  3 cursor ("0" to begin)  4 count (1..200)  5 for how long, ms  6 the server's own time (may be empty): see
+--         `tick`
 --   out   next cursor ("0" at the end), how many tenants were dropped
---   flags allow-oom
-function verbs.forget_tenants(keys, args)
+function drains.forget_tenants(keys, args)
   local call, dropped = calls.open(keys, args), 0
   local count, for_ms = check_whole(args[4], 'count', 1, PAGE), check_whole(args[5], 'for_ms', 0, HORIZON_MS)
   calls.confirm(call, args[6])
-  if not args[3]:find('^%d+$') then refuse('bad_request', 'cursor') end  -- Redis takes an empty one as 0
-  local page = redis.pcall('HSCAN', key(call, 'accounts'), args[3], 'COUNT', count)
-  if page.err then refuse('bad_request', 'cursor') end
-  for i = 1, #page[2], 2 do
-    local t = accounts.unpack(call, page[2][i], page[2][i + 1])
+  local cursor, page = scan('HSCAN', key(call, 'accounts'), args[3], count)
+  for i = 1, #page, 2 do
+    local t = accounts.unpack(call, page[i], page[i + 1])
     if is_like_new(call, t) and is_quiet(call, t, for_ms) then
       drop(call, t)
       dropped = dropped + 1
     end
   end
-  return {page[1], dropped}
-end
-
+  return {cursor, dropped}
 end

@@ -3,8 +3,6 @@
 -- A task that is enqueued with `replace` takes the place of the waiting task that holds its dedupe key: that one is
 -- cancelled in the same call. One that runs, has ended or is in a batch stays, and the new task is its duplicate.
 
-do
-
 -- The waiting task that holds a dedupe key under this id; nil if there is none: the key may be held for a period beyond
 -- its task, whose id may be that of another one by then.
 local function find_replaced(call, id, dedupe_key)
@@ -28,8 +26,7 @@ local function admit(call, new, id, payload, terms)
   return 'replaced'
 end
 
--- Decides on the tasks in the arguments (id, options and payload each), before the first write. Returns their outcomes,
--- of the first ones if all are too much for one call.
+-- Decides on the tasks in the arguments (id, options and payload each), before the first write. Returns their outcomes.
 function arrivals.decide(call, new, args, first, last)
   local ids, seen, outcomes = {}, {}, {}
   local terms = {}  -- by packed options: those of most tasks of a call are the same
@@ -43,7 +40,6 @@ function arrivals.decide(call, new, args, first, last)
     if known[n] or seen[id] then
       outcomes[n] = 'duplicate'
     else
-      if calls.is_full(call) then break end
       outcomes[n] = admit(call, new, id, payload, terms[packed])
       seen[id] = outcomes[n] == 'ok' or outcomes[n] == 'replaced'
     end
@@ -60,25 +56,20 @@ function arrivals.store_decided(call, new)
 end
 
 -- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md),
---         payload; last of all (may be left out: all servers) who is to hear of them: "covered", nobody, for the caller
---         claims as many tasks right behind this call; or "wake <server>", that one first
+--   argv  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md), payload; last of all
+--         (may be left out: all servers) who is to hear of them: "covered", nobody, for the caller claims as many tasks
+--         right behind this call; or "wake <server>", that one first
 --         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
 --         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
---   out   per task (of the first ones, where long callbacks of many batches fill the call; the others are for the next
---         call):
+--   out   per task:
 --         "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
 --         | "duplicate <id>" (another task holds its dedupe key: not stored)
 --         | "replaced" (stored, and the waiting task that held its dedupe key is cancelled)
 --         | "expired" (it would expire before it could start: not stored)
---   flags none: refused as a whole when the store is full
-function verbs.enqueue(keys, args)
+function writes.enqueue(keys, args)
   local call, new = calls.open_made(keys, args), arrivals.new(args[3])
   check_tenant(new.name)
   local outcomes = arrivals.decide(call, new, args, 4, arrivals.read_hint(call, args))
   if #new.records > 0 then arrivals.store_decided(call, new) end
   return outcomes
-end
-
 end

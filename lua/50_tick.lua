@@ -1,6 +1,5 @@
 -- The verb `tick`: what time does to tasks. Any server may call it at any time. Those of its jobs that have something
 -- to do share its limit, so that a call is as short when everything is due at once.
-do
 
 local TENANTS_PER_TICK = 50
 local ENDS_PER_TICK = 80    -- tasks that are taken out of where they are and buried, or deleted
@@ -16,10 +15,9 @@ local function promote(call, limit)
   if #tenants == 0 then return 0 end
   local budget, moved = math.max(1, math.floor(limit / #tenants)), 0
   for _, name in ipairs(tenants) do
-    if moved >= limit or calls.is_full(call) then break end
+    if moved >= limit then break end
     local delayed, t = key(call, 'delayed:' .. name), accounts.touch_named(call, name)
     local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)
-    ids = batches.cut(call, ids)
     if #ids > 0 then
       redis.call('ZREM', delayed, unpack(ids))
       places.count_delayed(call, t, -#ids)
@@ -39,11 +37,11 @@ end
 -- Buries waiting tasks whose window has closed.
 local function expire(call, limit)
   local ids = redis.call('ZRANGE', key(call, 'expiring'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
-  ids = batches.cut(call, ids)
   if #ids == 0 then return 0 end
   redis.call('ZREM', key(call, 'expiring'), unpack(ids))
   local found = records.of(call, ids)
   leases.read_runs(call, ids)
+  task_options.read(call, ids)
   for i, id in ipairs(ids) do
     if records.is_task(found[i]) then
       local t, run = accounts.touch_named(call, records.read(found[i]).tenant), leases.run_of(call, id)
@@ -75,7 +73,7 @@ end
 
 -- The leases whose deadline has passed: {id, deadline} each, the oldest first; `limit` at most.
 local function lost_leases(call, limit)
-  local found, lost, bundles, looked = {}, {}, past_deadline(call, 'leases', limit), 0
+  local found, bundles, looked = {}, past_deadline(call, 'leases', limit), 0
   local extended, ids = past_deadline(call, 'extended', limit), {}
   for i = 1, #bundles, 2 do
     if #found < limit and looked < IDS_PER_TICK then
@@ -93,8 +91,7 @@ local function lost_leases(call, limit)
     if one[2] ~= other[2] then return one[2] < other[2] end
     return one[3] < other[3]
   end)
-  for i = 1, math.min(limit, #found) do lost[i] = found[i][1] end
-  return {unpack(found, 1, #batches.cut(call, lost))}
+  return {unpack(found, 1, math.min(limit, #found))}
 end
 
 -- Takes back leases whose deadline has passed. They are charged up to their last renewal, since when no worker has
@@ -141,11 +138,7 @@ local function trim_batches(call, limit)
   local last = call.sure - BATCH_KEEP_MS
   local ids = redis.call('ZRANGE', key(call, 'completed'), '-inf', last, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return end
-  for i, id in ipairs(ids) do
-    if calls.is_full(call) then
-      ids = {unpack(ids, 1, i - 1)}
-      break
-    end
+  for _, id in ipairs(ids) do
     local b = batches.find(call, id)
     local t = accounts.touch_named(call, b.tenant)
     accounts.add_bytes(call, t, -batches.bytes_of(id, b))
@@ -209,46 +202,35 @@ local function next_due(call)
   return earliest == math.huge and -1 or math.max(earliest, call.now)
 end
 
--- Does a job, which may read as much as each of the others.
-local function job(call, work, limit)
-  call.load = 0
-  return work(call, limit)
-end
-
 -- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, what is
 -- remembered of ended tasks and kept for long enough; cancel what is left of cancelled batches; let in tenants
 -- that have tokens again.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 limit: tasks (1..500), which those jobs share that have something to do  4 the
---         server's own time in ms (may be empty or left out): nothing expires, and nothing is trimmed, by a clock that
---         is more than a minute ahead of it
+--   argv  3 limit: tasks (1..500), which those jobs share that have something to do  4 the server's own time in ms (may
+--         be empty or left out): nothing expires, and nothing is trimmed, by a clock that is more than a minute ahead
+--         of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
 --         (of opening hours: see `set_opening_hours`)
 --         A tick that finds nothing writes nothing.
---   flags allow-oom
-function verbs.tick(keys, args)
+function drains.tick(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
   calls.confirm(call, args[4])
   local due = count_due(call)
   local part, ends = math.ceil(math.min(limit, MOVES_PER_TICK) / due), math.ceil(math.min(limit, ENDS_PER_TICK) / due)
-  call.most_load = PAGE_BYTES / due
   task_options.trim(call, part)
-  local promoted, expired = job(call, promote, part), job(call, expire, ends)
-  local reaped, trimmed = job(call, reap, ends), trim_dead(call, ends)
+  local promoted, expired = promote(call, part), expire(call, ends)
+  local reaped, trimmed = reap(call, ends), trim_dead(call, ends)
   limits.unpark(call, part)
   limits.sweep(call, math.max(LEAST_SEATS, SEATS * part))
   pull_in_leases(call, part)
   leases.write(call)  -- what follows reads runs again
-  job(call, waiting.cancel_members, math.min(ends, CHANGES_PER_CALL))
+  waiting.cancel_members(call, math.min(ends, CHANGES_PER_CALL))
   batches.finish(call)
-  job(call, trim_batches, part)
+  trim_batches(call, part)
   leases.write(call)
   records.trim_marks(call, MARKS * part)
   if #call.touched > 0 or call.messages or call.is_changed then calls.close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
   return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes}
-end
-
 end

@@ -1,18 +1,12 @@
 -- What operators change while the queue runs. Every verb is idempotent; changes act on the existing backlog at once.
 
-local settings = {}  -- what other sections call
-do
-
 local MAX_WEIGHT = 10000000  -- thousandths
 
 -- set_weight(keys, argv): give a tenant a weight.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 weight in thousandths (1..10,000,000)  5 if_version (may be left out)
+--   argv  3 tenant  4 weight in thousandths (1..10,000,000)  5 if_version (may be left out)
 --   out   the weight it had
---   flags allow-oom
-function verbs.set_weight(keys, args)
-  local call, weight = calls.open_made(keys, args), tonumber(args[4])
-  if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
+function drains.set_weight(keys, args)
+  local call, weight = calls.open_made(keys, args), check_whole(args[4], 'weight', 1, MAX_WEIGHT)
   check_tenant(args[3])
   local t = accounts.touch_named(call, args[3])
   local q, previous = call.queue, t.weight
@@ -35,15 +29,12 @@ local function set_paused(keys, args, is_paused)
 end
 
 -- pause(keys, argv): hold back a tenant's tasks, or the whole queue's; leases go on. Enqueueing goes on.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant (empty: the queue)
+--   argv  3 tenant (empty: the queue)
 --   out   1 if it was paused already, else 0
---   flags allow-oom
-function verbs.pause(keys, args) return set_paused(keys, args, true) end
+function drains.pause(keys, args) return set_paused(keys, args, true) end
 
 -- resume(keys, argv): the opposite of pause; same arguments.
---   flags allow-oom
-function verbs.resume(keys, args) return set_paused(keys, args, false) end
+function drains.resume(keys, args) return set_paused(keys, args, false) end
 
 -- setting -> the minimum and the maximum, whole numbers; KEYS.md says what each means.
 local SETTINGS = {
@@ -72,12 +63,10 @@ local function words_of(q, changes)
 end
 
 -- configure(keys, argv): change settings of the queue, all or none.
---   keys  1 prefix
---   argv  1 now  2 random_values  then pairs: setting, value; one may be `if_version`
+--   argv  pairs: setting, value; one may be `if_version`
 --   out   all settings until now, in pairs. A change of `share` starts all accounts anew, since it changes the unit of
 --         service.
---   flags allow-oom
-function verbs.configure(keys, args)
+function drains.configure(keys, args)
   local call = calls.open_made(keys, args)
   local q, changes, given = call.queue, {}, nil
   for i = 3, #args, 2 do
@@ -113,15 +102,13 @@ local function reopen(call, id, record, header)
   records.change_window(call, id, record, header.start_at, 0)
 end
 
--- Calls visit(id, death) for the ids that are dead letters; out: per id "ok", or what visit returns, | "gone". Those
--- that are too much for one call are left to the next.
+-- Calls visit(id, death) for the ids that are dead letters; out: per id "ok", or what visit returns, | "gone".
 local function each_dead(call, args, visit)
   local ids, outcomes = {}, {}
   for i = 3, #args do ids[#ids + 1] = args[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
   local deaths, seen = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
   for i, id in ipairs(ids) do
-    if calls.is_full(call) then break end
     outcomes[i] = deaths[i] and not seen[id] and (visit(id, deaths[i]) or 'ok') or 'gone'
     seen[id] = true
   end
@@ -130,12 +117,9 @@ local function each_dead(call, args, visit)
 end
 
 -- replay(keys, argv): give dead letters a fresh set of attempts, at the end of their tenants' lists.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 500)
---   out   per id "ok" | "gone" (not a dead letter, or one whose task is lost: that goes); fewer where
---         long callbacks of many batches fill the call
---   flags none: refused as a whole when the store is full
-function verbs.replay(keys, args)
+--   argv  ids (at most 500)
+--   out   per id "ok" | "gone" (not a dead letter, or one whose task is lost: that goes)
+function writes.replay(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
     local record, died = redis.call('HGET', key(call, 'tasks'), id), DEATH.unpack(death)
@@ -146,12 +130,9 @@ function verbs.replay(keys, args)
     local attempts = died.attempts
     local t, header, bytes = places.take_out_dead(call, id, death), records.read(record, id)
     if attempts > 0 then
-      leases.set_run(call, id, {
-        lease = 0, state = leases.REAPED, features = header.features, is_extended = 0, taken = 0, began_at = 0,
-        lasts = 0, bytes = bytes, tag = t.tag, attempt = attempts, uncounted_attempts = attempts,
-        max_attempts = header.max_attempts,
-        expires_at = header.expires_at > call.now and header.expires_at or 0, error = '',
-      })
+      leases.set_run(call, id, RUN.new{state = leases.REAPED, features = header.features, bytes = bytes, tag = t.tag,
+        attempt = attempts, uncounted_attempts = attempts, max_attempts = header.max_attempts,
+        expires_at = header.expires_at > call.now and header.expires_at or 0})
     end
     reopen(call, id, record, header)
     batches.count_revived(call, id, died.reason)
@@ -160,15 +141,11 @@ function verbs.replay(keys, args)
 end
 
 -- purge(keys, argv): delete dead letters.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 500)
+--   argv  ids (at most 500)
 --   out   per id "ok" | "gone" (not a dead letter)
---   flags allow-oom
-function verbs.purge(keys, args)
+function drains.purge(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
     places.drop_letter(call, id, death)
   end)
-end
-
 end

@@ -1,10 +1,4 @@
 -- The verbs on limits (09_limits.lua).
-do
-
-local RANGES = {  -- limit -> maximum; 0 is none, and -1 the queue's
-  max_running = 1000000, guaranteed = 1000000, rate = 1000000, burst = 1000000, queued = 1000000000,
-  stored_bytes = 2 ^ 50, delayed = 1000000000, dead = 10000000,
-}
 
 -- Reads the pairs of limit and value from `first` on, and checks them all.
 local function read_limits(args, first)
@@ -12,7 +6,7 @@ local function read_limits(args, first)
   if #args < first + 1 or (#args - first) % 2 == 0 then refuse('bad_request', 'limits') end
   for i = first, #args, 2 do
     local limit, value = args[i], tonumber(args[i + 1])
-    local is_known = RANGES[limit] and not given[limit] and value and value >= UNSET and value <= RANGES[limit]
+    local is_known = limits.defaults[limit] and not given[limit] and value and value >= UNSET and value <= HORIZON_MS
     local may_have_part = limit == 'rate' and is_known and value >= 0
     if not is_known or not may_have_part and value % 1 ~= 0 or limit == 'guaranteed' and name == '' then
       refuse('bad_request', limit)
@@ -45,12 +39,10 @@ local function flat(values)
 end
 
 -- set_limits(keys, argv): set limits of a tenant, or those for all who have none of their own; all or none.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant (empty: for all)  then pairs: limit, value (0: none; -1: the one for all, or
---         its default); the first pair may be `if_version`, a version
+--   argv  3 tenant (empty: for all)  then pairs: limit, value (0: none; -1: the one for all, or its default); the first
+--         pair may be `if_version`, a version
 --   out   all that were set until now, in pairs
---   flags allow-oom
-function verbs.set_limits(keys, args)
+function drains.set_limits(keys, args)
   local call, name = calls.open_made(keys, args), args[3]
   if name ~= '' then check_tenant(name) end
   local has_version = args[4] == 'if_version'
@@ -71,12 +63,8 @@ function verbs.set_limits(keys, args)
 end
 
 -- limits(keys, argv): what is set for a tenant, or for all.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant (empty: for all)
+--   argv  3 tenant (empty: for all)
 --   out   in pairs: limit, value (0: none; -1: the one for all)
-function verbs.limits(keys, args)
-  if args[3] ~= '' then check_tenant(args[3]) end
+function reads.limits(keys, args)
   return flat(limits.set_for({prefix = keys[1]}, args[3]))
-end
-
 end

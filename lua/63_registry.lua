@@ -3,8 +3,6 @@
 -- A tenant makes a queue by being the first to put something into it, and may make so many: `makers` counts. What
 -- operators make count against no quota.
 
-do
-
 local MAX_QUOTA = 1000000
 
 local function open_registry(keys, args)
@@ -14,13 +12,10 @@ local function open_registry(keys, args)
 end
 
 -- add_queue(keys, argv): note that a queue is made.
---   keys  1 prefix of the registry
---   argv  1 now  2 random_values  3 queue  4 maker (a tenant; empty: an operator)  5 how many queues it may have made
---         (empty: any number)
+--   argv  3 queue  4 maker (a tenant; empty: an operator)  5 how many queues it may have made (empty: any number)
 --   out   "ok" | "known" (by its maker until now). Refused with `quota_exceeded queues` where the maker has made as
 --         many already. The entry has a time of its own in any case: `remove_queue` leaves it if it was told another.
---   flags none: refused when the store is full
-function verbs.add_queue(keys, args)
+function writes.add_queue(keys, args)
   local call, queue, maker = open_registry(keys, args), args[3], args[4]
   local quota = args[5] == '' and math.huge or check_whole(args[5], 'quota', 0, MAX_QUOTA)
   if maker ~= '' then check_tenant(maker) end
@@ -41,11 +36,9 @@ function verbs.add_queue(keys, args)
 end
 
 -- remove_queue(keys, argv): forget a queue, and that its maker has made it.
---   keys  1 prefix of the registry
---   argv  1 now  2 random_values  3 queue  4 its entry, as read: a queue made anew since then stays
+--   argv  3 queue  4 its entry, as read: a queue made anew since then stays
 --   out   "ok" | "gone" (there is no such entry)
---   flags allow-oom
-function verbs.remove_queue(keys, args)
+function drains.remove_queue(keys, args)
   local call = open_registry(keys, args)
   if redis.call('HGET', key(call, 'names'), args[3]) ~= args[4] then return 'gone' end
   redis.call('HDEL', key(call, 'names'), args[3])
@@ -54,6 +47,4 @@ function verbs.remove_queue(keys, args)
     redis.call('HDEL', key(call, 'makers'), maker)
   end
   return 'ok'
-end
-
 end

@@ -5,8 +5,6 @@
 -- leaves a trace wherever its server dies. Each tenant has a part of the tenants' `changes`, so none pushes out the
 -- others'. These are functions, not plain commands, so that a full store takes them.
 
-do
-
 local MAX_BEGUN, KEPT = 1000, 10000
 local PART = 200  -- changes of each tenant, among the KEPT of the tenants' audit
 local TENANT = 8  -- where an entry has its tenant: after token, verb and queue
@@ -28,21 +26,16 @@ local function make_room(call, tenant)
 end
 
 -- begin_change(keys, argv): note a change that is about to be carried out.
---   keys  1 prefix of the audit
---   argv  1 now  2 random_values  then a field, its value, ...: token, verb, queue, tenant and what else is to be kept
+--   argv  a field, its value, ...: token, verb, queue, tenant and what else is to be kept
 --   out   its id
---   flags allow-oom
-function verbs.begin_change(keys, args)
+function drains.begin_change(keys, args)
   return redis.call('XADD', key({prefix = keys[1]}, 'begun'), 'MAXLEN', MAX_BEGUN, '*', unpack(args, 3))
 end
 
 -- end_change(keys, argv): keep a change that has ended.
---   keys  1 prefix of the audit
---   argv  1 now  2 random_values  3 its id as one that has begun (empty: a tenant's, which is only kept)  then as for
---         begin_change
+--   argv  3 its id as one that has begun (empty: a tenant's, which is only kept)  then as for begin_change
 --   out   "ok"
---   flags allow-oom
-function verbs.end_change(keys, args)
+function drains.end_change(keys, args)
   local call, id, tenant = {prefix = keys[1]}, args[3], args[3 + TENANT]
   if id == '' then
     make_room(call, tenant)
@@ -53,6 +46,4 @@ function verbs.end_change(keys, args)
     redis.call('XADD', key(call, 'changes'), 'MAXLEN', '~', KEPT, '*', unpack(args, 4))
   end
   return 'ok'
-end
-
 end

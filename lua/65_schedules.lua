@@ -12,8 +12,6 @@
 -- Fires have a rate for each tenant over all queues, which only servers can count. A server passes over tenants that
 -- have used up theirs when it asks what is due, so that theirs hide nobody's.
 
-do
-
 local SCHEDULE_VERSION = 1
 local SKIP, ONCE = 0, 1               -- schedule.misfire: what becomes of fires while no server ran
 local LATE_MS = 60000                 -- a fire that is later than this was missed
@@ -37,11 +35,6 @@ local function save_schedule(call, s)
   redis.call('ZADD', key(call, 'fires'), s.paused == 1 and '+inf' or s.next_at, s.tenant .. '/' .. s.name)
 end
 
-local function check_schedule(tenant, name)
-  check_tenant(tenant)
-  if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'name') end
-end
-
 -- The fires say when its tasks start, and a batch would be over one day.
 local function check_template(call, template)
   local terms = arrivals.read_options(call, TEMPLATE.unpack(template).options)
@@ -50,23 +43,18 @@ local function check_template(call, template)
   if terms.replaces then refuse('bad_request', 'replace') end
 end
 
-local function read_moment(text)
-  local moment = tonumber(text)
-  if not (moment and moment >= 1 and moment <= HORIZON_MS and moment % 1 == 0) then refuse('bad_request', 'next_at') end
-  return moment
-end
+local function read_moment(text) return check_whole(text, 'next_at', 1, HORIZON_MS) end
 
 -- schedule(keys, argv): create a schedule, or change the one of that name; the same again changes nothing.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 name  5 next_at (ms; not used if the timing stays as it is)
---         6 misfire: 0 skip, 1 once  7 timing  8 template
+--   argv  3 tenant  4 name  5 next_at (ms; not used if the timing stays as it is)  6 misfire: 0 skip, 1 once  7 timing
+--         8 template
 --   out   "created" | "changed" | "same", next_at_ms. What is paused stays so.
---   flags none: refused when the store is full
-function verbs.schedule(keys, args)
-  local call, next_at, misfire = calls.open_made(keys, args), read_moment(args[5]), tonumber(args[6])
+function writes.schedule(keys, args)
+  local call, next_at = calls.open_made(keys, args), read_moment(args[5])
+  local misfire = check_whole(args[6], 'misfire', SKIP, ONCE)
   local tenant, name, timing, template = args[3], args[4], args[7], args[8]
-  check_schedule(tenant, name)
-  if misfire ~= SKIP and misfire ~= ONCE then refuse('bad_request', 'misfire') end
+  check_tenant(tenant)
+  if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'name') end
   check_template(call, template)
   local field, s = tenant .. '/' .. name, load_schedule(call, tenant, name)
   local outcome = s and 'changed' or 'created'
@@ -89,13 +77,10 @@ function verbs.schedule(keys, args)
 end
 
 -- unschedule(keys, argv): delete a schedule; its tasks go on.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 name
+--   argv  3 tenant  4 name
 --   out   "ok" | "gone" (there is none)
---   flags allow-oom
-function verbs.unschedule(keys, args)
+function drains.unschedule(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]
-  check_schedule(tenant, name)
   if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
   local t, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
   accounts.add_bytes(call, t, -accounts.bytes_of(field, redis.call('HSTRLEN', key(call, 'templates'), field)))
@@ -106,13 +91,10 @@ function verbs.unschedule(keys, args)
 end
 
 -- pause_schedule(keys, argv): let a schedule fire no more until it is resumed.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 name
+--   argv  3 tenant  4 name
 --   out   1 if it was paused already, else 0; -1: there is none
---   flags allow-oom
-function verbs.pause_schedule(keys, args)
+function drains.pause_schedule(keys, args)
   local call = calls.open(keys, args)
-  check_schedule(args[3], args[4])
   local s = load_schedule(call, args[3], args[4])
   if not s or s.paused == 1 then return s and 1 or -1 end
   s.paused = 1
@@ -122,13 +104,10 @@ function verbs.pause_schedule(keys, args)
 end
 
 -- resume_schedule(keys, argv): let a schedule fire again; what it would have fired meanwhile is not made up for.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 name  5 revision, as read  6 next_at (ms)
+--   argv  3 tenant  4 name  5 revision, as read  6 next_at (ms)
 --   out   "ok" | "stale" (the revision has changed: read it again)
---   flags allow-oom
-function verbs.resume_schedule(keys, args)
+function drains.resume_schedule(keys, args)
   local call, next_at = calls.open(keys, args), read_moment(args[6])
-  check_schedule(args[3], args[4])
   local s = load_schedule(call, args[3], args[4])
   if not s or s.revision ~= args[5] then return 'stale' end
   if s.paused == 0 then return 'ok' end
@@ -145,8 +124,7 @@ local function read_fires(call, args)
   for i = 3, #args, 3 do
     local field = args[i]
     local tenant, name = field:match('^([^/]*)/(.*)$')
-    check_schedule(tenant or '', name or '')
-    schedules[field] = schedules[field] or load_schedule(call, tenant, name) or {}
+    schedules[field] = schedules[field] or load_schedule(call, tenant or '', name or '') or {}
     fires[#fires + 1] = {schedule = schedules[field], revision = args[i + 1], next_at = read_moment(args[i + 2])}
   end
   return fires
@@ -180,16 +158,14 @@ local function fire_one(call, s, revision, next_at)
 end
 
 -- fire(keys, argv): enqueue the tasks of schedules that are due, each once, and move each to its next time.
---   keys  1 prefix
---   argv  1 now  2 random_values  then per fire (at most 100): <tenant>/<name>, revision, as read, next_at (ms)
+--   argv  per fire (at most 100): <tenant>/<name>, revision, as read, next_at (ms)
 --   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
 --         holds its dedupe key: no task) | "misfire" (it is more than a minute late, and the schedule skips missed
 --         fires: no task) | "expired" (its window, which counts from its start, is over: no task) | "quota_exceeded"
 --         (the tenant has too much waiting: no task) | "gone" (it is not due, or the revision has changed: another
 --         call fired it) | "later" (what comes before it has long payloads: it stays due)
 --         The task's id is <tenant>/<name>-<next_at of the revision>, and that is its start.
---   flags none: refused as a whole when the store is full; the schedules stay due
-function verbs.fire(keys, args)
+function writes.fire(keys, args)
   local call, outcomes, changed = calls.open(keys, args), {}, false
   for i, f in ipairs(read_fires(call, args)) do
     outcomes[i] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, f.schedule, f.revision, f.next_at)
@@ -220,10 +196,9 @@ local function due_rows(call, count, passed)
 end
 
 -- due_schedules(keys, argv): schedules that are due, of each tenant at most 25, and when the next one will be.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 count (1..100)  then tenants that are passed over
+--   argv  3 count (1..100)  then tenants that are passed over
 --   out   now_ms, next_ms (-1: none), then per schedule: {<tenant>/<name>, revision}. It looks at 10,000 that are due.
-function verbs.due_schedules(keys, args)
+function reads.due_schedules(keys, args)
   local call, passed = calls.open(keys, args), {}
   local count = check_whole(args[3], 'count', 1, FIRES_PER_CALL)
   for i = 4, #args do passed[args[i]] = true end
@@ -249,26 +224,20 @@ end
 
 -- schedules(keys, argv): the schedules of a tenant (in no order), one of them, or a page of all, those first that fire
 -- first and those that are paused last.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant (empty: all)  4 name (empty: all of the tenant)  5 offset  6 count (of all:
---         1..500)
+--   argv  3 tenant (empty: all)  4 name (empty: all of the tenant)  5 offset  6 count (of all: 1..500)
 --   out   now_ms, then per schedule: {<tenant>/<name>, revision}; with a name: {<tenant>/<name>, revision, template}
-function verbs.schedules(keys, args)
+function reads.schedules(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]
   local offset, count = check_whole(args[5], 'offset', 0, HORIZON_MS), check_whole(args[6], 'count', 1, TASKS_PER_CALL)
   local rows = {}
   if tenant == '' then
     rows = page_of_schedules(call, offset, count)
   elseif name == '' then
-    check_tenant(tenant)
     rows = schedules_of(call, tenant)
   else
-    check_schedule(tenant, name)
-    local s, field = load_schedule(call, tenant, name), tenant .. '/' .. name
+      local s, field = load_schedule(call, tenant, name), tenant .. '/' .. name
     if s then rows[1] = {field, s.revision, redis.call('HGET', key(call, 'templates'), field)} end
   end
   table.insert(rows, 1, call.now)
   return rows
-end
-
 end

@@ -5,22 +5,16 @@
 -- draw nothing. A tick counts the opening hours that change. A server then reads them, computes when each changes next,
 -- and sets them again. It sends along the value that it has read, so that of several servers only the first changes it.
 
-do
-
 local CHANGES_PER_CALL = 100
 
 -- set_opening_hours(keys, argv): say when a tenant, or the queue, is open.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6
---         changes_at (ms) 7 revision, as read (empty: whatever it is)  8 if_version (may be left out)
+--   argv  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6 changes_at (ms)  7 revision, as
+--         read (empty: whatever it is)  8 if_version (may be left out)
 --   out   the text until now (empty: it was always open), or false if the revision has changed: another call was first
---   flags allow-oom
-function verbs.set_opening_hours(keys, args)
-  local call, name, hours, is_open = calls.open_made(keys, args), args[3], args[4], args[5] == '1'
-  local changes_at = tonumber(args[6])
+function drains.set_opening_hours(keys, args)
+  local call, name, hours = calls.open_made(keys, args), args[3], args[4]
+  local is_open, changes_at = check_whole(args[5], 'is_open', 0, 1), check_whole(args[6], 'changes_at', 0, HORIZON_MS)
   if name ~= '' then check_tenant(name) end
-  if args[5] ~= '0' and args[5] ~= '1' then refuse('bad_request', 'is_open') end
-  if not (changes_at and changes_at >= 0 and changes_at <= HORIZON_MS) then refuse('bad_request', 'changes_at') end
   if #hours > 2048 then refuse('bad_request', 'opening_hours') end
   local revision = redis.call('HGET', key(call, 'opening_hours'), name) or ''
   if args[7] ~= '' and args[7] ~= revision then return false end
@@ -30,20 +24,19 @@ function verbs.set_opening_hours(keys, args)
     redis.call('HDEL', key(call, 'opening_hours'), name)
     redis.call('ZREM', key(call, 'opening_changes'), name)
   else
-    local packed = HOURS.pack({is_open = tonumber(args[5]), changes_at = changes_at, text = hours})
+    local packed = HOURS.pack({is_open = is_open, changes_at = changes_at, text = hours})
     redis.call('HSET', key(call, 'opening_hours'), name, packed)
     redis.call('ZADD', key(call, 'opening_changes'), changes_at, name)
   end
-  limits.block_named(call, name, BLOCKED_CLOSED, hours ~= '' and not is_open)
+  limits.block_named(call, name, BLOCKED_CLOSED, hours ~= '' and is_open == 0)
   calls.close(call)
   return previous
 end
 
 -- opening_hours(keys, argv): the opening hours of some, or those that change now.
---   keys  1 prefix
---   argv  1 now  2 random_values  then names (empty: the queue's); none: up to 100 of those that change
+--   argv  names (empty: the queue's); none: up to 100 of those that change
 --   out   now_ms, then of each: {tenant (empty: the queue), revision}; those without opening hours are left out
-function verbs.opening_hours(keys, args)
+function reads.opening_hours(keys, args)
   local call = calls.ask(keys, args)
   local names, out = {unpack(args, 3)}, {call.now}
   if #names == 0 then
@@ -55,6 +48,4 @@ function verbs.opening_hours(keys, args)
     if revision then out[#out + 1] = {name, revision} end
   end
   return out
-end
-
 end

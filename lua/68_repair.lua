@@ -12,9 +12,6 @@
 -- Meanwhile the queue is blocked (BLOCKED_REPAIR): claims give nothing, whatever else changes it is refused, and the
 -- time is nobody's service (`jump_to` in 04_calls.lua).
 
-local repairs = {}  -- what other sections call
-do
-
 local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtual time that they have
 
 -- Blocks the queue, and sets all that it counts to zero.
@@ -57,12 +54,10 @@ local function finish(call, state)
 end
 
 -- repair(keys, argv): build some of a queue anew, which is blocked until all is.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 number of the repair (empty: begin one, or go on with the one that is under way)
+--   argv  3 number of the repair (empty: begin one, or go on with the one that is under way)
 --   out   "more" | "done" | "gone" (that repair is over), number, what is done next, how many tasks, and tenants, have
 --         their places
---   flags allow-oom
-function verbs.repair(keys, args)
+function drains.repair(keys, args)
   local call, given = calls.ask(keys, args), args[3] ~= '' and check_whole(args[3], 'number', 0, HORIZON_MS)
   local q, known = call.queue, tonumber(redis.call('HGET', key(call, 'repair'), 'number') or -1)
   if given and given ~= known then return {'gone', given, '', 0, 0} end
@@ -75,6 +70,4 @@ function verbs.repair(keys, args)
   calls.close(call)
   return {step and 'more' or 'done', state.number, step and step[1] or '',
     q.ready + q.pending + q.delayed + q.leased + q.dead, redis.call('HLEN', key(call, 'tenants'))}
-end
-
 end

@@ -1,5 +1,4 @@
 -- Repair (68_repair.lua): how the tasks that were put aside get their places, tenant by tenant.
-do
 
 local PAGE = 40  -- tasks, or tenants, of a call
 
@@ -23,10 +22,7 @@ local function put_leased(call, t, id, run)
   local q, b = call.queue, batches.of_task(call, id)
   t.leased, t.starts, q.leased = t.leased + 1, t.starts + math.max(run.began_at, q.epoch_at), q.leased + 1
   if b then b.admitted, b.running = b.admitted + 1, b.running + 1 end
-  if t.loan ~= accounts.NO_LOAN then
-    if t.leased == 1 then q.loans = q.loans + 1 else reserve.end_loan(call, t) end
-  end
-  local bundle = leases.bundle(call, run.lease) or {left = 0, together = 0, claim = '', ids = ''}
+  local bundle = leases.bundle(call, run.lease) or BUNDLE.new{}
   bundle.ids = bundle.ids == '' and id or bundle.ids .. '\n' .. id
   bundle.left, bundle.together, bundle.is_changed = bundle.left + 1, bundle.together + 1, true
   call.bundles[run.lease] = bundle
@@ -73,7 +69,6 @@ end
 -- All tasks of a tenant have their places.
 local function end_tenant(call, t)
   local delayed, copy = key(call, 'delayed:' .. t.name), key(call, 'repair:delayed:' .. t.name)
-  if t.leased == 0 then t.loan = accounts.NO_LOAN end
   redis.call('UNLINK', delayed)  -- first: what RENAME replaces may be freed at once
   if redis.call('EXISTS', copy) == 1 then redis.call('RENAME', copy, delayed) end
   redis.call('ZREM', key(call, 'repair:tenants'), t.name)
@@ -84,7 +79,7 @@ function repairs.put_all(call)
   local left = PAGE
   for _, name in ipairs(redis.call('ZRANGE', key(call, 'repair:tenants'), 0, PAGE - 1)) do
     local aside, t = key(call, 'repair:tasks:' .. name), accounts.touch_named(call, name)
-    local ids = batches.cut(call, redis.call('ZRANGE', aside, 0, left - 1))
+    local ids = redis.call('ZRANGE', aside, 0, left - 1)
     if #ids > 0 then
       put_tasks(call, t, ids)
       redis.call('ZREM', aside, unpack(ids))
@@ -97,6 +92,4 @@ function repairs.put_all(call)
   repairs.write_batches(call)
   leases.write(call)
   return redis.call('EXISTS', key(call, 'repair:tenants')) == 1 and '0' or nil
-end
-
 end

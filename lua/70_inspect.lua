@@ -1,11 +1,7 @@
 -- What can be asked without changing anything. All of these are `no-writes`: they run on replicas and on a full store.
-do
-
 -- queue_state(keys, argv): the queue's counts and settings, in O(1).
---   keys  1 prefix
---   argv  1 now  2 random_values
 --   out   name, value, name, value, ... (numbers as text)
-function verbs.queue_state(keys, _)
+function reads.queue_state(keys, _)
   local out = {}
   for name, value in pairs(calls.load_queue(keys[1])) do
     if name ~= 'classes' then
@@ -27,31 +23,24 @@ local function tenant_line(call, t)
 end
 
 -- tenants(keys, argv): a page of the tenants, in no order; or those of the named ones that there are.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are
---         not used)
+--   argv  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are not used)
 --   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, pending, delayed, leased,
 --         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), is_eligible, blocked (1
 --         paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of all that
 --         it keeps)
-function verbs.tenants(keys, args)
+function reads.tenants(keys, args)
   local call, details = calls.ask(keys, args), nil
   local next_cursor, names, count = '0', {unpack(args, 5)}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   if #names > 0 then
     details = redis.call('HMGET', key(call, 'tenants'), unpack(names))
   else
-    local page = redis.call('HSCAN', key(call, 'tenants'), args[3], 'COUNT', count)
-    next_cursor, details = page[1], {}
-    for i = 1, #page[2], 2 do names[#names + 1], details[#details + 1] = page[2][i], page[2][i + 1] end
+    local page
+    next_cursor, page = scan('HSCAN', key(call, 'tenants'), args[3], count)
+    details = {}
+    for i = 1, #page, 2 do names[#names + 1], details[#details + 1] = page[i], page[i + 1] end
   end
-  local tags, out = {}, {next_cursor}
-  for _, packed in ipairs(details) do
-    if packed then tags[#tags + 1] = packed:sub(1, 4) end
-  end
-  accounts.read(call, tags)
-  for i, name in ipairs(names) do
-    if details[i] then out[#out + 1] = tenant_line(call, accounts.named(call, name, details[i])) end
-  end
+  local out = {next_cursor}
+  for _, t in ipairs(accounts.of_details(call, names, details)) do out[#out + 1] = tenant_line(call, t) end
   return out
 end
 
@@ -85,12 +74,11 @@ local function state_of(call, id, record, run, packed_death)
 end
 
 -- tasks(keys, argv): what is known of tasks.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 500)
+--   argv  ids (at most 500)
 --   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, pending (without a batch
 --         slot), delayed (at: start), leased (at: lease deadline, detail: worker, lease: its number), dead (at: death,
 --         detail: reason), done or cancelled (not long ago; no attempt is told), or unknown
-function verbs.tasks(keys, args)
+function reads.tasks(keys, args)
   local call, ids, out = calls.ask(keys, args), {unpack(args, 3)}, {}
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
   local found, deaths = records.of(call, ids), redis.call('HMGET', key(call, 'dead'), unpack(ids))
@@ -100,10 +88,9 @@ function verbs.tasks(keys, args)
 end
 
 -- results(keys, argv): the results that are kept of tasks that were done.
---   keys  1 prefix
---   argv  1 now  2 random_values  then ids (at most 500)
+--   argv  ids (at most 500)
 --   out   per id: the result as it came, or false. Fewer than asked for where the results are long.
-function verbs.results(keys, args)
+function reads.results(keys, args)
   local call, out, bytes = calls.ask(keys, args), {}, 0
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local kept = redis.call('GET', key(call, 'result:' .. id))
@@ -117,12 +104,10 @@ function verbs.results(keys, args)
 end
 
 -- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 count (1..500)
+--   argv  3 tenant  4 count (1..500)
 --   out   per task: id, record; fewer than `count` also where the records are long, or behind many tombstones
-function verbs.peek(keys, args)
+function reads.peek(keys, args)
   local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
-  check_tenant(args[3])
   local ids, out, bytes = takes.ids(call, accounts.named(call, args[3]), count), {}, 0
   local found = #ids > 0 and records.of(call, ids) or {}
   for i, record in ipairs(found) do
@@ -131,6 +116,4 @@ function verbs.peek(keys, args)
     if bytes >= PAGE_BYTES then break end
   end
   return out
-end
-
 end

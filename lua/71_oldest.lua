@@ -1,24 +1,13 @@
 -- For how long the tasks that are next have been ready: what alerts and autoscalers ask. A tenant that is blocked, or
 -- at its limit of running tasks, does not count, and one that was counts from then on: no worker could help it. When
 -- tasks that are tried again, and those of batches that run few at once, became ready is not known: they do not count.
-do
-
 -- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
+
 local function some_tags(call, wanted)
-  local tags, q, slots = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), call.queue, 0
-  for _, count in pairs(q.classes) do slots = slots + count end
-  local first, left = 0, math.min(wanted - #tags, slots)
-  if left < slots and left > 0 then first = math.floor(calls.random(call) * slots) end
-  for _ = 1, 2 do  -- after the last slot comes the first one
-    for class, count in pairs(q.classes) do
-      local last = math.min(count, first + left)
-      local class_key, packed = key(call, 'class:' .. class), ''
-      if last > first then packed = redis.call('GETRANGE', class_key, 4 * first, 4 * last - 1) end
-      for at = 1, #packed, 4 do tags[#tags + 1] = packed:sub(at, at + 3) end
-      first, left = math.max(first - count, 0), left - #packed / 4
-    end
-  end
-  return tags
+  local tags, line = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), draws.line_up(call)
+  local left = math.min(wanted - #tags, line.slots)
+  local first = left > 0 and left < line.slots and math.floor(calls.random(call) * line.slots) or 0
+  return draws.tags_from(line, first, left, tags)
 end
 
 -- The next tasks of the tenants that have these tags and may be served, one of each, and the tenants.
@@ -47,10 +36,9 @@ end
 
 -- oldest(keys, argv): the longest time for which any of the tasks has been ready that are next of their tenants. All
 -- tenants that may be served are asked if they are `count` at most; else as many of them, by chance.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 count (1..500)
+--   argv  3 count (1..500)
 --   out   that time in ms (-1: no such task), how many tasks were looked at
-function verbs.oldest(keys, args)
+function reads.oldest(keys, args)
   local call, longest = calls.ask(keys, args), -1
   local ids, owners = next_ids(call, some_tags(call, check_whole(args[3], 'count', 1, TASKS_PER_CALL)))
   local found = #ids > 0 and records.of(call, ids) or {}
@@ -63,6 +51,4 @@ function verbs.oldest(keys, args)
     end
   end
   return {longest, #ids}
-end
-
 end

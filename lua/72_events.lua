@@ -1,7 +1,6 @@
 -- Reading the events of a tenant's tasks and batches (19_feeds.lua). A question, as those of 70_inspect.lua.
-do
-
 -- The highest id that was ever given in a feed, as a number.
+
 local function newest_of(feed)
   local told = redis.call('XINFO', 'STREAM', feed)
   for i = 1, #told, 2 do
@@ -10,14 +9,12 @@ local function newest_of(feed)
 end
 
 -- events(keys, argv): a tenant's events after an event, oldest first.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 after (an event's id; 0: all that is kept)  5 count (1..500)
+--   argv  3 tenant  4 after (an event's id; 0: all that is kept)  5 count (1..500)
 --   out   oldest (the first id that is kept; the next one to be given, if none is), newest (0: none was ever given),
 --         then per event: id, event, task or batch, at_ms, attempt, detail (of batch_completed: how many tasks were
 --         done, dead, cancelled and, of the dead, expired). Ids count up by one: between `after` and an
 --         `oldest` over `after` + 1 some have gone.
-function verbs.events(keys, args)
-  check_tenant(args[3])
+function reads.events(keys, args)
   local call, after = {prefix = keys[1]}, check_whole(args[4], 'after', 0, HORIZON_MS)
   local count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
   local feed = key(call, 'events:' .. args[3])
@@ -29,6 +26,4 @@ function verbs.events(keys, args)
     out[#out + 1] = {tonumber(entry[1]:match('%d+$')), told[2], told[4], told[6], tonumber(told[8]), told[10]}
   end
   return out
-end
-
 end

@@ -1,5 +1,4 @@
 -- Why a task waits: the facts. What they mean is for the servers to say (fairq/model/waiting.py).
-do
 
 local NEAR = 20000  -- entries at either end of a list among which a task is looked for
 
@@ -45,8 +44,7 @@ local function place_of(call, t, id, state)
 end
 
 -- why(keys, argv): what there is to know of why a task waits.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id
+--   argv  3 id
 --   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
 --         ahead (tasks of its tenant before it, at least; pending: of its batch; delayed: all that are ready now),
 --         is_exact, batch_max_running, group_ahead and groups (how many tasks of its group, of how many groups that
@@ -56,9 +54,9 @@ end
 --         have nothing running, if all others are in use; else 0); opening_changes_at and
 --         queue_opening_changes_at (when opening hours begin or
 --         close; 0: none)
-function verbs.why(keys, args)
+function reads.why(keys, args)
   local call, id = calls.ask(keys, args), args[3]
-  local row = verbs.tasks(keys, {args[1], args[2], id})[1]
+  local row = reads.tasks(keys, {args[1], args[2], id})[1]
   local out, state = {call.now, row}, row[1]
   if state ~= 'ready' and state ~= 'pending' and state ~= 'delayed' then return out end
   local q, t = call.queue, accounts.named(call, row[2])
@@ -77,6 +75,4 @@ function verbs.why(keys, args)
     out[#out + 1], out[#out + 2] = name, text(value)
   end
   return out
-end
-
 end

@@ -5,8 +5,6 @@
 -- comes upon every letter that stays there once, whatever is replayed or purged meanwhile; and letters that are
 -- replayed along the way and die again are beyond its end.
 
-do
-
 local LETTERS_PER_READ = 50
 
 -- How many letters of the set are not after (died_at, id), whether or not that one is still there.
@@ -23,10 +21,7 @@ end
 -- What a call of `dead` asks for. The letters of ranks first .. past - 1 are still to be looked at.
 local function read_walk(call, args)
   local w = {deaths = key(call, 'deaths'), reason = args[6], error = args[7], is_brief = args[10] == 'brief'}
-  if args[3] ~= '' then
-    check_tenant(args[3])
-    w.deaths = key(call, 'deaths:' .. args[3])
-  end
+  if args[3] ~= '' then w.deaths = key(call, 'deaths:' .. args[3]) end
   w.count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
   local older = check_whole(args[8], 'older_than_ms', 0, HORIZON_MS)
   local younger = check_whole(args[9], 'younger_than_ms', 0, HORIZON_MS)
@@ -58,14 +53,13 @@ local function letter_of(call, id, death, is_brief)
 end
 
 -- dead(keys, argv): a page of the dead letters that match, oldest first.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant (empty: all)  4 cursor (empty to begin)  5 count (1..500)  6 reason (empty:
---         any) 7 text that the error contains (empty: any)  8 older_than_ms  9 younger_than_ms (0: any; with a cursor,
---         which carries them, not used)  10 "brief" to leave out the records and tracebacks
+--   argv  3 tenant (empty: all)  4 cursor (empty to begin)  5 count (1..500)  6 reason (empty: any)  7 text that the
+--         error contains (empty: any)  8 older_than_ms  9 younger_than_ms (0: any; with a cursor, which carries them,
+--         not used)  10 "brief" to leave out the records and tracebacks
 --   out   cursor (empty at the end), how many letters are left to look at, then per letter: {id, tenant, reason,
 --         attempts, died_at_ms, error, record, traceback}. A call looks at no more than 500 letters, and
 --         no further than PAGE_BYTES of letters and records: a page may be short, or empty, before the end.
-function verbs.dead(keys, args)
+function reads.dead(keys, args)
   local call = calls.ask(keys, args)
   local walk = read_walk(call, args)
   local is_filtered = walk.reason ~= '' or walk.error ~= ''
@@ -93,14 +87,11 @@ function verbs.dead(keys, args)
 end
 
 -- dead_letter(keys, argv): one dead letter.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 id
+--   argv  3 id
 --   out   as `dead` gives it, with its record and traceback; empty if there is no such dead letter
-function verbs.dead_letter(keys, args)
+function reads.dead_letter(keys, args)
   local call, id = {prefix = keys[1]}, args[3]
   local death = redis.call('HGET', key(call, 'dead'), id)
   if not death then return {} end
   return letter_of(call, id, DEATH.unpack(death), false)
-end
-
 end

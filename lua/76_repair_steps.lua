@@ -1,34 +1,26 @@
 -- The steps of a repair (68_repair.lua), in order; each does a page and returns the next cursor, nil at its end.
 --
--- A page has 40 elements. It has 4 where elements may be long, and 256 where they are only compared: 512 if the hash is
--- small, since the store returns that whole. A page of the search for keys looks at 500.
+-- A page has 40 elements, and 4 where they may be long; of a hash that is small, which the store returns whole, up to
+-- 512 short ones. A page of the search for keys looks at 500.
 --
 -- A tenant's tasks are not put into their places (69_repair_places.lua) as they are found, but first into
 -- `repair:tasks:<tenant>`, in the order in which they were enqueued; leased ones come before all others, since they
 -- have the slots of their batches.
-do
 
 local PAGE, LONG_PAGE, KEYS = 40, 4, 500  -- elements; elements that may be long; keys
-local SMALL = 256  -- half of what the store keeps as a small hash
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
   ready = true, priorities = true, tombstone = true, group = true, turns = true, class = true, wake = true, idle = true,
   sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,
-  dead_counts = true, pending = true, members = true, completed = true, done = true, repair = true,
+  dead_counts = true, pending = true, members = true, completed = true, done = true, repair = true, bundles = true,
+  claims = true,
 }
 
--- A page of a hash: its fields and values by turns, the next cursor, and the fields alone. A small hash comes at once,
--- however many are asked for, and in the same order each time: of that it is a part, behind those that were seen.
-local function scan(call, name, cursor, count)
-  local seen, most = tonumber(cursor:match('^part (%d+)$')), count or PAGE
-  local page = redis.call('HSCAN', key(call, name), seen and '0' or cursor, 'COUNT', most)
-  local flat, next_cursor, fields = page[2], page[1] ~= '0' and page[1] or nil, {}
-  if seen or cursor == '0' and not next_cursor and #flat > 4 * most then
-    local last = (seen or 0) + most
-    next_cursor = 2 * last < #flat and 'part ' .. last or nil
-    flat = {unpack(flat, 2 * (seen or 0) + 1, math.min(2 * last, #flat))}
-  end
+-- A page of a hash: its fields and values by turns, the next cursor, and the fields alone.
+local function page_of(call, name, cursor, count)
+  local next_cursor, flat = scan('HSCAN', key(call, name), cursor, count or PAGE)
+  local fields = {}
   for i = 1, #flat, 2 do fields[#fields + 1] = flat[i] end
-  return flat, next_cursor, fields
+  return flat, next_cursor ~= '0' and next_cursor or nil, fields
 end
 
 local function drop(call, cursor)
@@ -44,11 +36,10 @@ end
 
 -- An account whose tenant's name is not known any more is found by it again.
 local function name_accounts(call, cursor)
-  local flat, next_cursor = scan(call, 'accounts', cursor)
+  local flat, next_cursor = page_of(call, 'accounts', cursor)
   for i = 1, #flat, 2 do
-    local t, details = accounts.unpack(call, flat[i], flat[i + 1]), DETAILS.unpack(string.rep('\0', DETAILS.size))
-    details.tag = t.tag
-    redis.call('HSETNX', key(call, 'tenants'), t.name, DETAILS.pack(details))
+    local t = accounts.unpack(call, flat[i], flat[i + 1])
+    redis.call('HSETNX', key(call, 'tenants'), t.name, DETAILS.pack(DETAILS.new{tag = t.tag}))
     call.queue.numbers = math.max(call.queue.numbers, (struct.unpack('<I', t.tag)))
   end
   return next_cursor
@@ -61,6 +52,7 @@ local function clear_tenant(call, t)
   books.entitled, books.bytes = seats.entitled_to(call, t), 0
   books.events = redis.call('XLEN', key(call, 'events:' .. name))
   t.starts, t.leased, t.ready, t.slot, t.class, t.standing, t.is_on_wake_list = 0, 0, 0, OUT, 0, 0, 0
+  t.loan = accounts.NO_LOAN
   d.pending, d.delayed, d.dead, d.tombstones, d.grouped, d.priorities = 0, 0, 0, 0, 0, 0
   d.limited = redis.call('HEXISTS', key(call, 'limits'), name)
   limits.block(d, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
@@ -73,60 +65,28 @@ local function await(call, name)
 end
 
 local function clear_tenants(call, cursor)
-  local flat, next_cursor = scan(call, 'tenants', cursor)
+  local flat, next_cursor = page_of(call, 'tenants', cursor)
   for i = 1, #flat, 2 do
     local t = accounts.touch(call, accounts.named(call, flat[i], flat[i + 1]))
     clear_tenant(call, t)
-    if t.loan ~= accounts.NO_LOAN or redis.call('EXISTS', key(call, 'delayed:' .. t.name)) == 1 then
-      await(call, t.name)
+    if redis.call('EXISTS', key(call, 'delayed:' .. t.name)) == 1 then await(call, t.name) end
+  end
+  return next_cursor
+end
+
+-- A step that takes fields out of a hash that are of no task, or of none that is to have them.
+local function prune(name, may_have)
+  return function(call, cursor)
+    local _, next_cursor, ids = page_of(call, name, cursor)
+    local found, deaths, wrong = {}, {}, {}
+    if #ids > 0 then found, deaths = records.of(call, ids), redis.call('HMGET', key(call, 'dead'), unpack(ids)) end
+    for i, id in ipairs(ids) do
+      local is_task = records.is_task(found[i])
+      if not is_task or not may_have(records.read(found[i]), deaths[i]) then wrong[#wrong + 1] = id end
     end
+    write('HDEL', key(call, name), wrong)
+    return next_cursor
   end
-  return next_cursor
-end
-
--- Takes fields out of a hash that are of no task, or of none that is to have them.
-local function prune(call, name, cursor, may_have)
-  local _, next_cursor, ids = scan(call, name, cursor, SMALL)  -- at once if it is small: what goes moves the others
-  local found, deaths, wrong = {}, {}, {}
-  if #ids > 0 then found, deaths = records.of(call, ids), redis.call('HMGET', key(call, 'dead'), unpack(ids)) end
-  for i, id in ipairs(ids) do
-    if not records.is_task(found[i]) or not may_have(records.read(found[i]), deaths[i]) then wrong[#wrong + 1] = id end
-  end
-  write('HDEL', key(call, name), wrong)
-  return next_cursor
-end
-
-local function prune_dead(call, cursor) return prune(call, 'dead', cursor, function() return true end) end
-
-local function prune_runs(call, cursor)
-  return prune(call, 'runs', cursor, function(_, death) return not death end)
-end
-
-local function prune_options(call, cursor)
-  local next_cursor = prune(call, 'task_options', cursor, function(header)
-    return header.features % 2 == HAS_OPTIONS
-  end)
-  if not next_cursor then call.queue.tasks_with_options = redis.call('HLEN', key(call, 'task_options')) end
-  return next_cursor
-end
-
--- Bundles have no tasks, but keep the names of their claims.
-local function empty_bundles(call, cursor)
-  local flat, next_cursor = scan(call, 'bundles', cursor)
-  for i = 1, #flat, 2 do
-    flat[i + 1] = BUNDLE.pack({left = 0, together = 0, claim = BUNDLE.unpack(flat[i + 1]).claim, ids = ''})
-  end
-  write('HSET', key(call, 'bundles'), flat)
-  return next_cursor
-end
-
-local function name_bundles(call, cursor)
-  local flat, next_cursor = scan(call, 'claims', cursor)
-  for i = 1, #flat, 2 do
-    redis.call('HSETNX', key(call, 'bundles'), flat[i + 1],
-      BUNDLE.pack({left = 0, together = 0, claim = flat[i], ids = ''}))
-  end
-  return next_cursor
 end
 
 local function add_bytes(call, name, bytes)
@@ -142,7 +102,7 @@ function repairs.write_batches(call)
 end
 
 local function clear_batches(call, cursor)
-  local _, next_cursor, ids = scan(call, 'batches', cursor, LONG_PAGE)
+  local _, next_cursor, ids = page_of(call, 'batches', cursor)
   for _, id in ipairs(ids) do
     local b = batches.find(call, id)
     b.running, b.admitted, b.total = 0, 0, b.done + b.dead + b.cancelled
@@ -154,11 +114,8 @@ local function clear_batches(call, cursor)
 end
 
 local function put_dead(call, t, id, death)
-  local d, q = accounts.details_of(call, t), call.queue
-  redis.call('ZADD', key(call, 'deaths'), death.died_at, id)
-  redis.call('ZADD', key(call, 'deaths:' .. t.name), death.died_at, id)
-  d.dead, q.dead, q.last_lease = d.dead + 1, q.dead + 1, math.max(q.last_lease, death.lease)
-  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
+  places.count_dead(call, t, id, death.died_at)
+  call.queue.last_lease = math.max(call.queue.last_lease, death.lease)
 end
 
 -- Notes a task that is not dead for its tenant's turn.
@@ -169,7 +126,8 @@ local function put_aside(call, t, id, header, run)
 end
 
 local function find_tasks(call, cursor)
-  local flat, next_cursor, ids = scan(call, 'tasks', cursor)
+  local flat, next_cursor, ids = page_of(call, 'tasks', cursor)
+  if cursor == '0' then call.queue.tasks_with_options = redis.call('HLEN', key(call, 'task_options')) end
   if #ids == 0 then return next_cursor end
   local deaths, marks = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
   local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
@@ -204,42 +162,36 @@ local function add_ends(call, cursor)
 end
 
 local function add_templates(call, cursor)
-  local flat, next_cursor = scan(call, 'templates', cursor, LONG_PAGE)
+  local flat, next_cursor = page_of(call, 'templates', cursor, LONG_PAGE)
   for i = 1, #flat, 2 do
     add_bytes(call, flat[i]:match('^[^/]*'), accounts.bytes_of(flat[i], #flat[i + 1]))
   end
   return next_cursor
 end
 
--- Bundles without tasks go. No lease could be extended meanwhile, so each has a whole one from now.
-local function put_bundles(call, cursor)
-  if cursor == '0' then redis.call('UNLINK', key(call, 'claims')) end
-  local flat, next_cursor = scan(call, 'bundles', cursor, SMALL)
-  for i = 1, #flat, 2 do
-    local bundle, field = BUNDLE.unpack(flat[i + 1]), flat[i]
-    if bundle.left == 0 then
-      redis.call('HDEL', key(call, 'bundles'), field)
-    else
-      redis.call('HSET', key(call, 'claims'), bundle.claim, field)
-      redis.call('ZADD', key(call, 'leases'), 'GT', text(call.now + call.queue.lease_ms), field)
-    end
+-- No lease could be extended meanwhile, so each has a whole one from now.
+local function renew_leases(call, cursor)
+  local _, next_cursor, numbers = page_of(call, 'bundles', cursor)
+  for _, number in ipairs(numbers) do
+    redis.call('ZADD', key(call, 'leases'), 'GT', text(call.now + call.queue.lease_ms), number)
   end
   return next_cursor
 end
 
 -- Batches whose last task had ended without them are complete.
 local function finish_batches(call, cursor)
-  local _, next_cursor, ids = scan(call, 'batches', cursor, LONG_PAGE)
+  local _, next_cursor, ids = page_of(call, 'batches', cursor)
   for _, id in ipairs(ids) do batches.find(call, id) end
   batches.finish(call)
   return next_cursor
 end
 
 repairs.steps = {  -- name, step(call, cursor)
-  {'drop', drop}, {'accounts', name_accounts}, {'tenants', clear_tenants}, {'dead', prune_dead}, {'runs', prune_runs},
-  {'task_options', prune_options}, {'bundles', empty_bundles}, {'claims', name_bundles}, {'batches', clear_batches},
+  {'drop', drop}, {'accounts', name_accounts}, {'tenants', clear_tenants},
+  {'dead', prune('dead', function() return true end)},
+  {'runs', prune('runs', function(_, death) return not death end)},
+  {'task_options', prune('task_options', function(header) return header.features % 2 == HAS_OPTIONS end)},
+  {'batches', clear_batches},
   {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates},
-  {'places', repairs.put_all}, {'leases', put_bundles}, {'ends of batches', finish_batches},
+  {'places', repairs.put_all}, {'leases', renew_leases}, {'ends of batches', finish_batches},
 }
-
-end

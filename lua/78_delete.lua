@@ -10,8 +10,6 @@
 -- server may go on with it at any time. A key of any size is one UNLINK, so a call's work is bounded.
 -- `forget_queue` deletes the record of a queue that nobody uses, which has no other key that matters.
 
-do
-
 local KEYS_PER_CALL = 150
 local HAS_SOMETHING = {'tenants', 'tasks', 'limits', 'opening_hours', 'webhooks'}  -- all else belongs to a tenant
 local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
@@ -40,11 +38,8 @@ local function sweep_some(call)
 end
 
 -- make_queue(keys, argv): let things be put into a queue that the registry has.
---   keys  1 prefix
---   argv  1 now  2 random_values
 --   out   "ok", also if it was made before
---   flags none: refused when the store is full
-function verbs.make_queue(keys, args)
+function writes.make_queue(keys, args)
   local call = calls.open(keys, args)
   if call.queue.stage == UNMADE then
     call.queue.stage = MADE
@@ -66,12 +61,10 @@ local function contents(call)
 end
 
 -- delete_queue(keys, argv): delete some of a queue; from the first call on no other verb is carried out on it.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 what it may hold to begin with: "empty" (nothing), "any", or "begun": only go on
+--   argv  3 what it may hold to begin with: "empty" (nothing), "any", or "begun": only go on
 --   out   "more" | "ok" (all is deleted) | "not_empty" (nothing was changed) | "gone" (there is no such queue, or its
 --         deletion has not begun); then what it holds: name, how many, ...
---   flags allow-oom
-function verbs.delete_queue(keys, args)
+function drains.delete_queue(keys, args)
   local call, what = calls.open_any(keys, args), args[3]
   local q, counts = call.queue, contents(call)
   if what ~= 'empty' and what ~= 'any' and what ~= 'begun' then refuse('bad_request', 'what') end
@@ -90,12 +83,10 @@ end
 
 -- forget_queue(keys, argv): delete the record, and the history, of a queue that has had nothing for so long, and no
 -- settings.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 for how long, ms  4 made_at: when it was made, by its entry in the registry  5 the
---         server's own time (may be empty): see `tick`  6 whether to delete it, or only to tell (0, 1)
+--   argv  3 for how long, ms  4 made_at: when it was made, by its entry in the registry  5 the server's own time (may
+--         be empty): see `tick`  6 whether to delete it, or only to tell (0, 1)
 --   out   "ok" (also if it had no record) | "stays"
---   flags allow-oom
-function verbs.forget_queue(keys, args)
+function drains.forget_queue(keys, args)
   local call = calls.open(keys, args)
   local for_ms, made_at = check_whole(args[3], 'for_ms', 0, HORIZON_MS), check_whole(args[4], 'made_at', 0, HORIZON_MS)
   local q, is_meant, has = call.queue, check_whole(args[6], 'delete', 0, 1) == 1, {}
@@ -107,6 +98,4 @@ function verbs.forget_queue(keys, args)
   end
   if is_meant then unlink(call, {'queue', unpack(HISTORY)}) end
   return 'ok'
-end
-
 end

@@ -5,14 +5,11 @@
 -- the tenants that got the most in it; the others share the row without a name. All that is done to a slot is to add
 -- to it. A call that is lost, or made twice, leaves a few seconds out, or counts them twice.
 
-local history = {}  -- what other sections call
-do
-
 local STEPS = {{10, 360}, {60, 1440}, {900, 1344}}  -- seconds, and how many slots: an hour, a day, two weeks
 local TENANTS_PER_SLOT = 20
 local LAST_BUCKET = 60
 local MOST = 2 ^ 32 - 1
-history.STEPS, history.MOST = STEPS, MOST
+history.STEPS = STEPS
 local TOTALLED = {'enqueued', 'done', 'dead', 'expired', 'cancelled', 'lost'}  -- of the queue
 local COUNTED = {'enqueued', 'started', 'done', 'failed'}                      -- of each tenant
 
@@ -31,21 +28,9 @@ local function add_waits(one, other)
   return table.concat(parts)
 end
 
-function history.check_waits(packed)
-  local previous = -1
-  if #packed % 5 ~= 0 then refuse('bad_request', 'waits') end
-  for at = 1, #packed, 5 do
-    local bucket = packed:byte(at)
-    if bucket <= previous or bucket > LAST_BUCKET then refuse('bad_request', 'waits') end
-    previous = bucket
-  end
-  return packed
-end
-
 -- The row of a tenant; a new one, if there is none.
 function history.row_of(rows, name)
-  rows[name] = rows[name] or
-    {name = name, enqueued = 0, started = 0, done = 0, failed = 0, delivered = 0, entitled = 0, waits = ''}
+  rows[name] = rows[name] or SLOT_ROW.new{name = name}
   return rows[name]
 end
 
@@ -68,9 +53,7 @@ end
 function history.slot_of(call, step, number)
   local packed, slot, at = redis.call('HGET', history.ring_key(call, step), number % step[2]), nil, nil
   if packed then slot, at = SLOT.unpack(packed) end
-  if not slot or slot.number ~= number then
-    return {number = number, lost = 0, enqueued = 0, done = 0, dead = 0, expired = 0, cancelled = 0, rows = {}}
-  end
+  if not slot or slot.number ~= number then return SLOT.new{number = number, rows = {}} end
   slot.rows = {}
   while at <= #packed do
     local row
@@ -108,6 +91,4 @@ function history.add(call, step, counts, rows)
   for _, row in pairs(slot.rows) do parts[#parts + 1] = SLOT_ROW.pack(row) end
   redis.call('HSET', at, slot.number % step[2], table.concat(parts))
   redis.call('PEXPIRE', at, step[1] * step[2] * 1000)
-end
-
 end

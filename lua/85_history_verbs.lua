@@ -4,38 +4,29 @@
 -- what the queue, and the tenants that are looked at, have grown by since `history_last`. The row of the others gets
 -- what the queue gave and no other row tells. A tenant that was not looked at for long may have been in that row
 -- meanwhile: it is told at most what the queue gave since the last call, after those that grew by less.
-do
 
 local SMALLEST = 0.001         -- service below this is an error of rounding
-local ROWS_PER_CALL = 31       -- of a server: 30 tenants, and the others
 local ARGS_PER_ROW = 5
 local EARLIER_SLOTS = 3        -- in which tenants are looked for whose tasks run on
 local LAST_KEPT = 1000         -- tenants in `history_last`; then all are forgotten
 local NEW_MS = 600000          -- for how long a queue that was never counted is taken for a new one
 local PAGE_SLOTS = 240
 local KEEP_MS = 14 * 86400000
-local NOTHING = {enqueued = 0, done = 0, dead = 0, expired = 0, cancelled = 0, delivered = 0, entitled = 0, numbers = 0}
 
 -- The rows that a server has counted, by tenant.
 local function rows_in(args)
-  local rows, count = {}, (#args - 3) / ARGS_PER_ROW
-  if count % 1 ~= 0 or count > ROWS_PER_CALL then refuse('bad_request', 'tenants') end
+  local rows = {}
   for i = 4, #args, ARGS_PER_ROW do
-    local name = args[i]
-    if name ~= '' then check_tenant(name) end
-    if rows[name] then refuse('bad_request', 'tenant') end
-    local row = history.row_of(rows, name)
-    row.enqueued = check_whole(args[i + 1], 'enqueued', 0, history.MOST)
-    row.started = check_whole(args[i + 2], 'started', 0, history.MOST)
-    row.failed = check_whole(args[i + 3], 'failed', 0, history.MOST)
-    row.waits = history.check_waits(args[i + 4])
+    local row = history.row_of(rows, args[i])
+    row.enqueued, row.started, row.failed = tonumber(args[i + 1]), tonumber(args[i + 2]), tonumber(args[i + 3])
+    row.waits = args[i + 4]
   end
   return rows
 end
 
 -- The accounts of the rows' tenants, and of those in the last slots, whose tasks may run on.
 local function accounts_of(call, rows)
-  local step, is_wanted, names, tags, found = history.STEPS[1], {}, {}, {}, {}
+  local step, is_wanted, names = history.STEPS[1], {}, {}
   for name in pairs(rows) do is_wanted[name] = true end
   for back = 0, EARLIER_SLOTS do
     for name in pairs(history.slot_of(call, step, history.number_of(call, step) - back).rows) do
@@ -45,14 +36,7 @@ local function accounts_of(call, rows)
   is_wanted[''] = nil
   for name in pairs(is_wanted) do names[#names + 1] = name end
   local details = #names > 0 and redis.call('HMGET', key(call, 'tenants'), unpack(names)) or {}
-  for i = 1, #names do
-    if details[i] then tags[#tags + 1] = details[i]:sub(1, 4) end
-  end
-  accounts.read(call, tags)
-  for i, name in ipairs(names) do
-    if details[i] then found[#found + 1] = accounts.named(call, name, details[i]) end
-  end
-  return found
+  return accounts.of_details(call, names, details)
 end
 
 local function growth_of(last, new)
@@ -71,7 +55,7 @@ local function growths_of(call, rows, last)
     local new = {delivered = accounts.delivered_to(call, t), entitled = seats.entitled_to(call, t),
       done = accounts.books_of(call, t).done}
     local is_new = struct.unpack('<I', t.tag) > last.numbers
-    local growth = growth_of(packed[i] and LOOKED_AT.unpack(packed[i]) or is_new and NOTHING or new, new)
+    local growth = growth_of(packed[i] and LOOKED_AT.unpack(packed[i]) or is_new and LOOKED_AT.new{} or new, new)
     growth.name, grown[i] = t.name, growth
     kept[#kept + 1], kept[#kept + 2] = t.tag, LOOKED_AT.pack(new)
   end
@@ -92,19 +76,16 @@ end
 local function last_of(call, at, new)
   local packed = redis.call('HGET', at, 'queue')
   if packed then return (TOTALS.unpack(packed)) end
-  return call.now - call.queue.origin < NEW_MS and NOTHING or new
+  return call.now - call.queue.origin < NEW_MS and TOTALS.new{} or new
 end
 
 -- add_history(keys, argv): add what a server has counted since its last call, and what the queue and its tenants have
 -- done since the last call of any.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 lost (leases that ran out)  then per tenant (none twice; at most 31; empty: all
---         others): tenant, enqueued, started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and
---         how many starts, rising)
+--   argv  3 lost (leases that ran out)  then per tenant (none twice; at most 31; empty: all others): tenant, enqueued,
+--         started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and how many starts, rising)
 --   out   how many tasks are leased
---   flags none: refused when the store is full
-function verbs.add_history(keys, args)
-  local call, lost = calls.open_made(keys, args), check_whole(args[3], 'lost', 0, history.MOST)
+function writes.add_history(keys, args)
+  local call = calls.open_made(keys, args)
   local q, rows, at = call.queue, rows_in(args), key(call, 'history_last')
   local new = {enqueued = q.enqueued, done = q.done, dead = q.buried, expired = q.expired, cancelled = q.cancelled,
     delivered = q.delivered, entitled = q.entitled, numbers = q.numbers}
@@ -117,7 +98,7 @@ function verbs.add_history(keys, args)
   end)
   for _, growth in ipairs(grown) do tell(rows, growth.name, growth, left) end
   tell(rows, '', left, left)
-  counts.lost = lost
+  counts.lost = tonumber(args[3])
   for _, step in ipairs(history.STEPS) do history.add(call, step, counts, rows) end
   if redis.call('HLEN', at) > LAST_KEPT then redis.call('DEL', at) end
   redis.call('HSET', at, 'queue', TOTALS.pack(new), unpack(kept))
@@ -126,11 +107,9 @@ function verbs.add_history(keys, args)
 end
 
 -- history(keys, argv): the slots of a ring that have anything, the oldest first.
---   keys  1 prefix
---   argv  1 now  2 random_values  3 step (s): 10, 60 or 900  4 number of the last slot wanted (-1: the newest)
---         5 count (1..240)
+--   argv  3 step (s): 10, 60 or 900  4 number of the last slot wanted (-1: the newest)  5 count (1..240)
 --   out   now_ms, share (0 worker time, 1 tasks), then slots: SLOT, each followed by its SLOT_ROWs
-function verbs.history(keys, args)
+function reads.history(keys, args)
   local call, step = calls.ask(keys, args), nil
   for _, each in ipairs(history.STEPS) do
     if args[3] == tostring(each[1]) then step = each end
@@ -145,6 +124,4 @@ function verbs.history(keys, args)
     if found[i] and SLOT.unpack(found[i]).number == last - count + i then out[#out + 1] = found[i] end
   end
   return out
-end
-
 end

@@ -47,6 +47,7 @@ class Task:
     end_moves: bool = False  # its end counts from its start
     created_at: float = 0
     size: int = 2  # of its payload
+    is_apart: bool = False  # its payload, however short: that of a callback
     name: str = ""
 
     @property
@@ -326,7 +327,7 @@ class Model(Scheduling):
         id = f"{name}-{event}-{b.created_at:.0f}"
         if b.callbacks.get(event) and id not in self.records:
             t = self.touch(b.tenant)
-            self.records[id] = Task(t, 0, 0, self.settings["max_attempts"], size=len(b.callbacks[event]))
+            self.records[id] = Task(t, 0, 0, self.settings["max_attempts"], size=len(b.callbacks[event]), is_apart=True)
             self.put_ready(t, id)
             self.counts["enqueued"] += 1
 
@@ -595,7 +596,7 @@ class Model(Scheduling):
             return self.drop_late(p, now)
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
         run.is_extended, run.taken, run.lasts = False, 0, self.settings["lease_ms"]
-        self.claimed_bytes += task.length if task.size > self.large else 0
+        self.claimed_bytes += task.length if task.size > self.large or task.is_apart else 0
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1

@@ -22,6 +22,7 @@ _FORMAT = re.compile(r"^--: ([A-Z_]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)
 _TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # texts: with a length of one or two bytes, or up to the end
 
 
+_FLAGS = {"reads": "'no-writes'", "drains": "'allow-oom'", "writes": ""}  # of the functions of each table of verbs
 _BYTES = ("options", "made")  # fields whose bytes are no text
 
 
@@ -98,6 +99,9 @@ class Format(NamedTuple):
         record = ", ".join([f"{f.name} = {f.name}" for f in packed] + [f"{name} = false" for name in self.more])
         record += "".join(f", {name} = text:sub(position)" for name in rest)
         tail = "".join(f" .. r.{name}" for name in rest)
+        texts = {f.name for f in self.fields if f.type in _TEXTS or f.type.startswith("c")}
+        blank = ", ".join(f"{f.name} = {chr(39) * 2 if f.name in texts else 0}" for f in self.fields)
+        blank += "".join(f", {name} = false" for name in self.more)
         return "\n".join(
             [
                 f"local {self.name} = {{format = '{self.code}', size = {self.size}}}",
@@ -105,6 +109,11 @@ class Format(NamedTuple):
                 f"function {self.name}.unpack(text, at)",
                 f"  local {names}, position = struct.unpack('{self.code}', text, at or 1)",
                 f"  return {{{record}}}, position",
+                "end",
+                f"function {self.name}.new(given)",
+                f"  local r = {{{blank}}}",
+                "  for name, value in pairs(given) do r[name] = value end",
+                "  return r",
                 "end",
             ]
         )
@@ -127,18 +136,30 @@ def _format(name: str, text: str) -> Format:
 
 @cache
 def _text() -> str:
-    """Join the numbered sections of lua/."""
+    """Join the numbered sections of lua/: the first two as they are, the others each as a block of its own."""
     sections = sorted(
         (entry for entry in files("fairq").joinpath("lua").iterdir() if entry.name.endswith(".lua")),
         key=lambda entry: entry.name,
     )
-    return "\n".join(section.read_text(encoding="utf-8") for section in sections)
+    prelude, formats, *others = (section.read_text(encoding="utf-8") for section in sections)
+    return "\n".join([prelude, formats, *(f"do\n\n{text}\nend" for text in others)])
 
 
 @cache
 def _sections() -> str:
-    """Join the sections, with the Lua code of the formats in place of their declarations."""
-    return _FORMAT.sub(lambda found: _format(found[1], found[2]).lua() + "\n", _text())
+    """Join the sections, with the tables and commands that they share, the code of formats, and registrations."""
+    shared = sorted(set(re.findall(r"^function ([a-z_]+)\.", _text(), re.MULTILINE)))
+    code = _FORMAT.sub(lambda found: _format(found[1], found[2]).lua() + "\n", _text())
+    registrations = "\n".join(
+        f"redis.register_function{{function_name = 'fq_' .. VERSION .. '_{verb}', callback = {table}.{verb}, "
+        f"flags = {{{flags}}}}}"
+        for table, flags in _FLAGS.items()
+        for verb in sorted(verbs(table))
+    )
+    tables = f"local {', '.join(shared)} = {', '.join(['{}'] * len(shared))}"
+    found = re.findall(r"(?:call|scan|write)\('([A-Z]+)'(?:, '([A-Z]+)')?", _text())
+    commands = ",".join(sorted({" ".join(words).strip() for words in found if words[0] != "INFO"}))  # it may fail
+    return f"{tables}\nlocal COMMANDS = '{commands}'\n\n{code}\n{registrations}\n"
 
 
 @cache
@@ -159,9 +180,9 @@ def function_name(verb: str) -> str:
 
 
 @cache
-def read_verbs() -> frozenset[str]:
-    """Return the verbs that change nothing, from 99_register.lua."""
-    return frozenset(re.findall(r"^register\('(\w+)', READS\)", _sections(), re.MULTILINE))
+def verbs(table: str) -> frozenset[str]:
+    """Return the verbs of a table: `reads`, `drains` or `writes` (lua/00_prelude.lua)."""
+    return frozenset(re.findall(rf"^function {table}\.(\w+)", _text(), re.MULTILINE))
 
 
 def source() -> str:

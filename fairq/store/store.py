@@ -73,7 +73,6 @@ log = structlog.get_logger("fairq.store")
 
 _RUNS, _RUNS_MS = 64, 7 * 86_400_000  # runs of a worker: how many are remembered, and for how long
 CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
-_BATCHES = 32  # in one call: each may have callbacks of 192 KiB
 _PROGRESS_MS = 3_600_000
 _ACCOUNTS = 100  # that one call looks at
 _UNMADE = "unmade"
@@ -186,7 +185,7 @@ class Store:
         return await self._call_at(keys.queue_prefix(queue), verb, *args)
 
     async def _call_at(self, prefix: str, verb: str, *args: str | bytes | int | float) -> Any:
-        command = "FCALL_RO" if verb in library.read_verbs() else "FCALL"
+        command = "FCALL_RO" if verb in library.verbs("reads") else "FCALL"
         call = (command, library.function_name(verb), 1, prefix, "", "", *args)
         try:
             return await self.connection.call(*call)
@@ -202,15 +201,9 @@ class Store:
     async def _call_in_parts(
         self, verb: str, queue: str, ids: Sequence[str], *first: str | int, size: int = CHANGES
     ) -> list[Any]:
-        """Call a verb for `size` ids at a time, to bound each call; join the replies.
-
-        A call answers for the first of its ids, or all; the others are for the next call.
-        """
-        replies: list[Any] = []
-        while True:
-            replies += await self._call(verb, queue, *first, *ids[len(replies) : len(replies) + size])
-            if len(replies) >= len(ids):
-                return replies
+        """Call a verb for `size` ids at a time, to bound each call; join the replies."""
+        parts = [ids[start : start + size] for start in range(0, len(ids), size)] or [ids]
+        return [reply for part in parts for reply in await self._call(verb, queue, *first, *part)]
 
     async def _put(
         self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "", at_once: Sequence[str] = ()
@@ -246,20 +239,15 @@ class Store:
         tenant; empty: the service).
 
         Outcomes: `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the dedupe key; `expired`: its
-        expiry has already passed. On return as durable as the store's `appendfsync` makes it. Atomic, except where
-        long callbacks of many batches fill several calls: if a later one is refused, what the first ones stored stays.
+        expiry has already passed. On return as durable as the store's `appendfsync` makes it. Atomic.
         """
-        outcomes: list[str] = []
         at_once = () if notify == "all" else (notify,)
         maker = tenant if maker is None else maker
-        while True:
-            args = _task_args(tasks[len(outcomes) :] if outcomes else tasks)
-            reply = await self._put("enqueue", queue, tenant, *args, maker=maker, at_once=at_once)
-            outcomes += [outcome.decode() for outcome in reply]
-            if len(outcomes) >= len(tasks):
-                if self.counts is not None:
-                    self.counts.enqueued(queue, tenant, outcomes.count("ok"))
-                return outcomes
+        reply = await self._put("enqueue", queue, tenant, *_task_args(tasks), maker=maker, at_once=at_once)
+        outcomes = [outcome.decode() for outcome in reply]
+        if self.counts is not None:
+            self.counts.enqueued(queue, tenant, outcomes.count("ok"))
+        return outcomes
 
     async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
         """Lease up to `limit` ready tasks by the fair pick, at most 150.
@@ -318,8 +306,8 @@ class Store:
 
     async def are_leased(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[bool]:
         """Tell which of up to 500 leases (id, number) are open."""
-        told: list[int] = await self._call("are_leased", queue, *(word for each in leases for word in each))
-        return [bool(each) for each in told]
+        rows = await self._call_in_parts("tasks", queue, [id for id, _ in leases], size=LOOKS)
+        return [row[0] == b"leased" and row[6] == lease for row, (_, lease) in zip(rows, leases, strict=True)]
 
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[Taken]:
         """Extend leases (id, number) that move to another connection."""
@@ -345,7 +333,7 @@ class Store:
         """Cancel up to 500 tasks: `ok`, `running` (their workers are told) or `gone`."""
         if self.counts is not None:
             self.counts.of(queue)
-        return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids)]
+        return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids, "")]
 
     async def waiting_tasks(self, queue: str, tenant: str, which: WaitingFilter, cursor: str = "") -> WaitingPage:
         """Find waiting tasks of a tenant that match, from a cursor on: about 250 are looked at."""
@@ -357,7 +345,7 @@ class Store:
         """Cancel those of up to CHANGES tasks that wait, and leave the others alone; returns how many these were."""
         if self.counts is not None:
             self.counts.of(queue)
-        outcomes: list[bytes] = await self._call_in_parts("cancel_waiting", queue, ids)
+        outcomes: list[bytes] = await self._call_in_parts("cancel", queue, ids, "waiting")
         return outcomes.count(b"ok")
 
     async def reschedule(
@@ -577,7 +565,7 @@ class Store:
 
     async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:
         """Read the states of batches; None for unknown ones."""
-        rows = await self._call_in_parts("batches", queue, ids, size=_BATCHES)
+        rows = await self._call_in_parts("batches", queue, ids, size=LOOKS)
         return [batch_state(id, row) for id, row in zip(ids, rows, strict=True)]
 
     async def list_batches(

@@ -16,7 +16,7 @@ import redis
 from fairq.store import library
 from tests.limits_model import bytes_of
 
-VERBS = frozenset(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
+VERBS = library.verbs("reads") | library.verbs("drains") | library.verbs("writes")
 START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the numbers of leases count from 1
 HEAD = 7  # values of a claim's reply before its tasks
 FORMATS = library.formats()
@@ -312,7 +312,7 @@ class Queue:
         """Call a verb with the clock, these random_values and these arguments."""
         if (verb, *args) in self._fetched:
             return self._fetched.pop((verb, *args))
-        run = self.client.fcall_ro if verb in library.read_verbs() else self.client.fcall
+        run = self.client.fcall_ro if verb in library.verbs("reads") else self.client.fcall
         now = "" if self.uses_store_time else self.now
         return run(self._functions + verb, 1, self.prefix, now, random_values, *args)
 
@@ -408,7 +408,7 @@ class Queue:
     def cancel(self, *ids: str) -> list[str]:
         """Cancel tasks, as many at once as one call takes."""
         parts = (ids[start : start + CHANGES] for start in range(0, max(len(ids), 1), CHANGES))
-        return [outcome for part in parts for outcome in words(self.call("cancel", *part))]
+        return [outcome for part in parts for outcome in words(self.call("cancel", "", *part))]
 
     def waiting_page(self, tenant: str = "ada", cursor: str = "", older: int = 0, error: str = "") -> Waiting:
         """Read a page of a tenant's waiting tasks that match."""
@@ -427,7 +427,7 @@ class Queue:
     def cancel_waiting(self, *ids: str) -> int:
         """Cancel those of these tasks that wait, as many at once as one call takes."""
         parts = (ids[n : n + CHANGES] for n in range(0, len(ids), CHANGES))
-        return sum(words(self.call("cancel_waiting", *part)).count("ok") for part in parts)
+        return sum(words(self.call("cancel", "waiting", *part)).count("ok") for part in parts)
 
     def purge(self, tenant: str = "ada", **which: Any) -> int:
         """Cancel a tenant's waiting tasks that match, page by page."""

@@ -257,18 +257,25 @@ class Keyspace:
         together = Counter(f"{self.runs[id].lease:.0f}" for id in self.leases - self.extended.keys())
         assert left == {number: bundle.left for number, bundle in self.bundles.items()}
         assert together == {number: bundle.together for number, bundle in self.bundles.items() if bundle.together}
-        assert self.claims == {bundle.claim: number.encode() for number, bundle in self.bundles.items()}
+        assert self.claims == {b.claim: number.encode() for number, b in self.bundles.items() if b.claim}
         for id in self.leases:
             assert id in self.bundles[f"{self.runs[id].lease:.0f}"].ids.decode().split("\n")
 
     def check_marks(self) -> None:
-        """Ids that ended are named once for their end, and none that is named lives; large payloads are tasks'."""
+        """Ids that ended are named once for their end, and none that is named lives; payloads are those of tasks."""
         named = [id for ids in self.ended.values() for id in ids]
         assert sorted(named) == sorted(self.marks)
         assert len(named) == self.queue.remembered
         assert not named or min(self.ended) >= self.queue.minute
         large = {id for id, header in self.headers.items() if header.features & IS_LARGE}
-        assert self.payloads.keys() == large
+        callbacks = {
+            f"{id}-{event}-{b.created_at:.0f}"
+            for id, b in self.batches.items()
+            for event in ("complete", "success", "death")
+            if b.state != COMPLETE and getattr(b, f"on_{event}")
+        }
+        assert self.payloads.keys() - callbacks <= large <= self.payloads.keys()
+        assert callbacks - self.records.keys() - self.marks.keys() <= self.payloads.keys()
         asking = {id for id, header in self.headers.items() if header.features & HAS_OPTIONS}
         assert self.task_options.keys() == asking
 
@@ -418,7 +425,7 @@ class Keyspace:
         """Add up the bytes of all that a tenant keeps."""
         templates = {f: len(t) for f, t in self.templates.items() if f.partition("/")[0] == tenant}
         batches = {
-            id: len(b.on_complete + b.on_success + b.on_death) for id, b in self.batches.items() if b.tenant == tenant
+            id: b.on_complete + b.on_success + b.on_death for id, b in self.batches.items() if b.tenant == tenant
         }
         return int(
             sum(self.bytes_of(id) for id, header in self.headers.items() if header.tenant == tenant)

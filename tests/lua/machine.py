@@ -352,7 +352,7 @@ class QueueMachine(RuleBasedStateMachine):
     def cancel(self, ids: list[str]) -> None:
         """Cancel tasks, and unknown ids."""
         ids = list(dict.fromkeys(ids))
-        self.same([word.decode() for word in self.call("cancel", *ids)], self.model.cancel(self.now, ids))
+        self.same([word.decode() for word in self.call("cancel", "", *ids)], self.model.cancel(self.now, ids))
 
     @rule(tenant=TENANTS, leased=st.integers(0, 2))
     def purge_waiting(self, tenant: str, leased: int) -> None:
@@ -362,7 +362,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(sorted(ids), sorted(self.model.waiting(tenant)))
         ids = [*ids[:60], *sorted(self.model.leases)[:leased]]
         if ids:
-            self.same(self.call("cancel_waiting", *ids).count(b"ok"), self.model.cancel_waiting(self.now, ids))
+            self.same(self.call("cancel", "waiting", *ids).count(b"ok"), self.model.cancel_waiting(self.now, ids))
 
     @rule(tenant=TENANTS)
     def drop_tenant(self, tenant: str) -> None:

@@ -76,8 +76,8 @@ MUTANTS = [
     Mutant("a twin in one call is settled twice", "  leases.set_run(call, id, nil)\n  records.mark", "  records.mark"),
     Mutant(
         "a purge cancels running tasks",
-        "    if run and leases.is_leased(run.state) then return 'running' end\n    return waiting.cancel_one",
-        "    return waiting.cancel_one",
+        "    if not may_stop and run and leases.is_leased(run.state) then return 'running' end\n",
+        "",
     ),
     Mutant(
         "a purge passes over groups", "    if d.grouped > 0 then\n      stages[", "    if false then\n      stages["
@@ -115,7 +115,7 @@ MUTANTS = [
     Mutant("later batches of a name are the same", "return b.created_at == asked.opened_at and b or nil", "return b"),
     Mutant("tasks are added to closed batches", "if b.state ~= OPENED then refuse('batch_closed', 'batch') end", ""),
     Mutant("success is called back after a death", "if b.done == b.total then call_back", "if true then call_back"),
-    Mutant("every death calls back", "        b.on_death = ''\n", ""),
+    Mutant("every death calls back", "        b.on_death = 0\n", ""),
     Mutant(
         "an expired pending task keeps its entry",
         "if not batches.of_task(call, id) or redis.call('ZREM', batches.pending_key(call, id), id) == 0 then",
@@ -579,11 +579,11 @@ MUTANTS = [
     Mutant("the flooder loses more than its lead", "most[2] - (most[4] or 0)", "most[2] - 0"),
     Mutant("there may be one dead letter too many", "q.dead > q.dead_keep do", "q.dead > q.dead_keep + 1 do"),
     Mutant("a tenant's letters outlive their end", "  redis.call('ZREM', key(call, 'deaths:' .. name), id)\n", ""),
-    Mutant("a letter is not its tenant's", "  redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)\n", ""),
+    Mutant("a letter is not its tenant's", "  redis.call('ZADD', key(call, 'deaths:' .. t.name), died_at, id)\n", ""),
     Mutant(
         "whose letters are most is not counted",
-        "  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)\n  if reason",
-        "  if reason",
+        "  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)\nend",
+        "end",
     ),
     Mutant("an empty dead count is kept", "  if d.dead > 0 then\n", "  if true then\n"),
     Mutant(
@@ -597,7 +597,7 @@ MUTANTS = [
         "w.past = redis.call('ZCOUNT', w.deaths, '-inf', w.until_ms)",
         "w.past = redis.call('ZCARD', w.deaths)",
     ),
-    Mutant("a tenant sees all letters", "    w.deaths = key(call, 'deaths:' .. args[3])\n", ""),
+    Mutant("a tenant sees all letters", "  if args[3] ~= '' then w.deaths = key(call, 'deaths:' .. args[3]) end\n", ""),
     Mutant("an exhausted task has no traceback", "EXHAUSTED, traceback)", "EXHAUSTED)"),
     Mutant("a rejected task has no traceback", "REJECTED, traceback)", "REJECTED)"),
     Mutant("a traceback is the error", "args[first + 5])\n", "args[first + 4])\n"),
@@ -970,7 +970,7 @@ MUTANTS = [
         "  local kind, asked = is_large and 'large_header' or 'header', terms.asked\n",
         "  local kind, asked = 'header', terms.asked\n",
     ),
-    Mutant("a reply is never full", "claim.bytes >= PAGE_BYTES or some_ask", "some_ask"),
+    Mutant("a reply is never full", "local is_full = claim.bytes >= PAGE_BYTES", "local is_full = false"),
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
     Mutant(
         "what a reply has no room for is lost", "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n", ""

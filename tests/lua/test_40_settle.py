@@ -334,7 +334,7 @@ def test_the_count_of_how_often_a_lease_was_taken_goes_round(queue: Queue) -> No
 def test_a_cancelled_lease_that_is_taken_over_is_known_as_such(queue: Queue) -> None:
     queue.enqueue("t", "a")
     (lease,) = queue.claim(1)
-    queue.call("cancel", "a")
+    queue.call("cancel", "", "a")
     assert queue.settle(("take", "a", lease.lease)) == [f"cancelled 1 {LEASE_MS}"]
 
 

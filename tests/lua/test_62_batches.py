@@ -92,6 +92,17 @@ def test_an_empty_batch_is_complete_when_it_is_closed(queue: Queue) -> None:
     assert run(queue) == [f"b-complete-{START}"]
 
 
+def test_a_task_that_takes_the_id_of_a_callback_is_the_only_one(queue: Queue) -> None:
+    queue.open_batch("b", complete="after", success="done")
+    queue.enqueue("ada", f"b-complete-{START}", payload=b"1" * 5000)
+    queue.end("ack", queue.claim()[0])
+    queue.advance(300_000)
+    queue.tick()
+    assert queue.state(f"b-complete-{START}") == "unknown", "its payload has gone with it, and the callback's"
+    queue.call("close_batch", "b")
+    assert (queue.state(f"b-complete-{START}"), queue.state(f"b-success-{START}")) == ("unknown", "ready")
+
+
 def test_ids_of_callback_tasks_are_no_longer_than_others_may_be(queue: Queue) -> None:
     queue.now = 2**52
     queue.open_batch("b" * 229, complete='"c"')

@@ -352,7 +352,7 @@ def test_a_queue_that_is_not_there_or_busy_with_itself_takes_none(queue: Queue, 
 
 MUTANTS = {
     "totals are added from the beginning": ("if packed then return (TOTALS.unpack(packed)) end", ""),
-    "an old interval is not overwritten": (" or slot.number ~= number then\n", " then\n"),
+    "an old interval is not overwritten": (" or slot.number ~= number then return", " then return"),
     "tenants beyond the first are dropped": ("    add_row(rows, '', named[i])\n", ""),
     "the tenants with the least service are kept": (
         "return a.delivered > b.delivered",
@@ -366,7 +366,7 @@ MUTANTS = {
     "the others' service is not told": ("  tell(rows, '', left, left)\n", ""),
     "tenants are told more than the queue gave": ("math.min(growth[field], left[field])", "growth[field]"),
     "who grew most is told first": ("return a.delivered < b.delivered", "return a.delivered > b.delivered"),
-    "leases that ran out are not counted": ("counts.lost = lost", "counts.lost = 0"),
+    "leases that ran out are not counted": ("counts.lost = tonumber(args[3])", "counts.lost = 0"),
     "an old interval is told": ("SLOT.unpack(found[i]).number == last - count + i then", "true then"),
     "tasks that run on are forgotten": ("local EARLIER_SLOTS = 3", "local EARLIER_SLOTS = -1"),
     "rings are kept for ever": ("  redis.call('PEXPIRE', at, step[1] * step[2] * 1000)\n", ""),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import pytest
 import redis
 
-from fairq.store import library
 from tests import stores
 
 from .calls import Queue, Told, leased_in, snapshot
@@ -103,14 +101,6 @@ def test_what_the_user_may_not_run_is_named(queue: Queue, shy: Queue) -> None:
     assert shy.call("permissions") == [b"SPUBLISH"]
     queue.client.execute_command("ACL", "SETUSER", "shy", "-zadd", "-ltrim", "&*")
     assert shy.call("permissions") == [b"LTRIM", b"ZADD"]
-
-
-def test_every_command_of_the_sections_is_asked_for() -> None:
-    text = re.sub(r"--[^\n]*", "", library.source())
-    used = set(re.findall(r"(?:redis\.p?call|write)\('([A-Z]+)'", text)) | {"RPUSH", "LPUSH"}
-    table = re.search(r"local COMMANDS = \{(.*?)\n\}", text, re.DOTALL)
-    assert table
-    assert set(re.findall(r"'([A-Z]+)", table[1])) == used
 
 
 def test_a_clock_that_was_ahead_for_a_while_does_not_stop_the_queue(queue: Queue) -> None:

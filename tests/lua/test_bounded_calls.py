@@ -16,7 +16,6 @@ from .calls import (
     LEASE_MS,
     Queue,
     leased_in,
-    options,
     packed_template,
     settle_args,
     words,
@@ -46,7 +45,7 @@ def enqueue_each(queue: Queue, count: int, **options: Any) -> list[str]:
 @pytest.mark.parametrize("verb", ["cancel", "reschedule"])
 def test_a_change_of_many_places_is_of_few_tasks(queue: Queue, verb: str) -> None:
     ids = enqueue_each(queue, CHANGES + 1)
-    before = ["1000", "0"] if verb == "reschedule" else []
+    before = ["1000", "0"] if verb == "reschedule" else [""]
     with pytest.raises(Exception, match="bad_request ids"):
         queue.call(verb, *before, *ids)
     assert set(words(queue.call(verb, *before, *ids[1:]))) == {"ok"}
@@ -211,99 +210,3 @@ def test_a_claim_from_tenants_with_a_rate_leaves_what_is_too_much_for_one_call(q
     assert queue.queue_state()["hungry"] == 0, "waiting servers are told that there is more"
     rest = leased_in(queue.call("claim", "w2", 150))
     assert sorted(lease.id for lease in first + rest) == sorted(ids)
-
-
-LONG = "c" * 65_535
-BATCHES, AT_ONCE = 20, 6  # batches with long callbacks, and how many of them fill a call
-
-
-@pytest.fixture
-def batches(queue: Queue) -> list[str]:
-    """Many batches with long callbacks."""
-    names = [f"b{n}" for n in range(BATCHES)]
-    for name in names:
-        queue.open_batch(name, complete=LONG, success=LONG, death=LONG)
-    return names
-
-
-def enqueue_in(queue: Queue, batches: list[str], **asked: Any) -> list[str]:
-    """Give each batch a task, in as many calls as it takes; their ids."""
-    ids = [f"in-{batch}" for batch in batches]
-    for id, batch in zip(ids, batches, strict=True):
-        assert queue.enqueue("ada", id, batch=batch, **asked) == ["ok"]
-    return ids
-
-
-def test_tasks_of_batches_with_long_callbacks_are_stored_some_at_a_time(queue: Queue, batches: list[str]) -> None:
-    tasks = [part for b in batches for part in (f"in-{b}", options(batch=b), b"{}")]
-    assert words(queue.call("enqueue", "ada", *tasks)) == ["ok"] * AT_ONCE
-    assert words(queue.call("enqueue", "ada", *tasks)) == ["duplicate"] * AT_ONCE + ["ok"] * AT_ONCE
-    assert queue.queue_state()["ready"] == 2 * AT_ONCE
-    Keyspace(queue).check()
-
-
-def test_tasks_of_batches_with_long_callbacks_are_worked_on_some_at_a_time(queue: Queue, batches: list[str]) -> None:
-    ids = enqueue_in(queue, batches)
-    taken = leased_in(queue.call("claim", "w1", 150))
-    assert len(taken) == AT_ONCE
-    assert queue.queue_state()["hungry"] == 0, "waiting servers are told that there is more"
-    while some := leased_in(queue.call("claim", f"w-{len(taken)}", 150)):
-        assert len(some) <= AT_ONCE
-        taken += some
-    assert sorted(lease.id for lease in taken) == sorted(ids)
-    args = settle_args(("ack", lease.id, lease.lease) for lease in taken)
-    assert words(queue.call("settle", *args)) == ["ok"] * AT_ONCE
-    assert queue.queue_state()["leased"] == BATCHES - AT_ONCE
-    Keyspace(queue).check()
-
-
-@pytest.mark.parametrize("verb", ["cancel", "reschedule", "cancel_waiting"])
-def test_tasks_of_batches_with_long_callbacks_change_some_at_a_time(
-    queue: Queue, batches: list[str], verb: str
-) -> None:
-    ids = enqueue_in(queue, batches)
-    first = ["1000", "0"] if verb == "reschedule" else []
-    assert words(queue.call(verb, *first, *ids)) == ["ok"] * AT_ONCE
-    assert queue.queue_state()["ready"] == BATCHES - AT_ONCE
-    Keyspace(queue).check()
-
-
-def test_a_tick_moves_some_tasks_of_batches_with_long_callbacks(queue: Queue, batches: list[str]) -> None:
-    enqueue_in(queue, batches, delay=10, expires_in=100)
-    queue.advance(10)
-    ticked = [queue.tick() for _ in range(5)]
-    assert [tick.promoted for tick in ticked] == [AT_ONCE, AT_ONCE, AT_ONCE, 2, 0]
-    assert [tick.next_due == queue.now for tick in ticked] == [True, True, True, False, False]
-    queue.advance(100)
-    assert [queue.tick().expired for _ in range(5)] == [AT_ONCE, AT_ONCE, AT_ONCE, 2, 0]
-    Keyspace(queue).check()
-
-
-def test_a_tick_takes_some_leases_of_batches_with_long_callbacks_back(queue: Queue, batches: list[str]) -> None:
-    enqueue_in(queue, batches[:4])
-    queue.claim(4, "w1")
-    enqueue_in(queue, [*batches[4:8]])
-    queue.claim(4, "w2")
-    queue.enqueue("bob", "due", delay=LEASE_MS)
-    queue.advance(LEASE_MS)
-    ticked = [queue.tick() for _ in range(4)]
-    assert [tick.promoted for tick in ticked] == [1, 0, 0, 0]
-    assert [tick.reaped for tick in ticked] == [3, 5, 0, 0], "two jobs share the first call"
-    assert queue.queue_state()["leased"] == 0
-    Keyspace(queue).check()
-
-
-def test_batches_with_long_callbacks_are_forgotten_some_at_a_time(queue: Queue, batches: list[str]) -> None:
-    for name in batches:
-        queue.open_batch(f"empty-{name}", complete=LONG, success="", death=LONG)
-        queue.call("cancel_batch", f"empty-{name}")
-    queue.cancel(*words(queue.client.hkeys(queue.key("tasks"))))  # type: ignore[arg-type]
-    queue.advance(3 * 86_400_000)
-    gone, left = [], len(queue.list_batches(state="complete"))
-    while left:
-        queue.tick()
-        gone.append(left - len(queue.list_batches(state="complete")))
-        left -= gone[-1]
-    assert sum(gone) == BATCHES
-    assert max(gone) <= 9
-    Keyspace(queue).check()

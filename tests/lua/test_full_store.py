@@ -1,8 +1,7 @@
-"""A full store takes nothing new, and all that is there goes on: every function, as `99_register.lua` has them."""
+"""A full store takes nothing new, and all that is there goes on: every verb, as its table says."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,7 +10,7 @@ import redis
 
 from fairq.store import library
 
-from .calls import HEAD, LEASE_MS, START, Queue, options, snapshot, words
+from .calls import HEAD, LEASE_MS, START, VERBS, Queue, options, snapshot, words
 from .keyspace import Keyspace
 
 DAY_MS = 86_400_000
@@ -21,7 +20,6 @@ NEEDS_ROOM = {
     "make_queue", "enqueue", "settle_linked", "replay", "open_batch", "schedule", "fire", "add_queue", "add_history",
     "add_webhook",
 }  # fmt: skip
-FLAGS = dict(re.findall(r"^register\('(\w+)', (\w+)\)", library.source(), re.MULTILINE))
 
 
 @contextmanager
@@ -153,7 +151,6 @@ def test_the_store_runs_every_other_function_also_when_it_is_full(queue: Queue) 
     """The flag is all that it takes: a function that has it is not refused at its beginning, nor between its writes."""
     (loaded,) = queue.client.function_list(library.name())
     flags = {entry[1].decode(): {flag.decode() for flag in entry[5]} for entry in loaded[5]}
-    assert {verb for verb, named in FLAGS.items() if named == "WRITES"} == NEEDS_ROOM
-    for verb, named in FLAGS.items():
-        assert (named == "READS") == (verb in library.read_verbs()), verb
-        assert ("allow-oom" in flags[library.function_name(verb)]) == (named == "DRAINS"), verb
+    assert library.verbs("writes") == NEEDS_ROOM
+    for verb in VERBS:
+        assert ("allow-oom" in flags[library.function_name(verb)]) == (verb in library.verbs("drains")), verb

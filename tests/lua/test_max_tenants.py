@@ -35,7 +35,7 @@ def test_a_batch_or_a_schedule_makes_none(full: Queue) -> None:
 
 
 def test_one_that_goes_makes_room_for_another(full: Queue) -> None:
-    full.call("cancel", "a1")
+    full.call("cancel", "", "a1")
     assert full.call("drop_tenant", "ada") == [b"ok"]
     assert full.enqueue("cyd", "c1") == ["ok"]
     with pytest.raises(redis.ResponseError, match="max_tenants"):

@@ -52,13 +52,7 @@ Rows = dict[str, list[tuple[object, ...]]]  # `code field` -> the arguments that
 IDS: Rows = {"bad_request ids": [(), tuple(TOO_MANY)]}
 IDS_ONCE: Rows = {"bad_request ids": [(), tuple(TOO_MANY), ("a", "a")]}
 TENANT_OR_ALL: Rows = {"bad_request tenant": [(name,) for name in NAMES if name]}
-WHO: Rows = {
-    "bad_request tenant": [(name, "n") for name in NAMES],
-    "bad_request name": [("ada", name) for name in SCHEDULES],
-}
 
-COUNTS = (-1, 1.5, 2**32, "nan", "inf", "", "many")
-WAITED = struct.Struct("<BI").pack
 WITNESSES = [-1, 0.5, "noon", "nan", 2**52 + 1]
 
 REFUSED: dict[str, Rows] = {
@@ -101,17 +95,14 @@ REFUSED: dict[str, Rows] = {
         "bad_request limit": [(limit,) for limit in LIMITS],
         "bad_request witness": [(1, witness) for witness in WITNESSES],
     },
-    "cancel": IDS_ONCE,
-    "cancel_waiting": {"bad_request ids": [*IDS_ONCE["bad_request ids"], tuple(TOO_MANY[:65])]},
+    "cancel": {"bad_request ids": [("",), ("", *TOO_MANY[:65]), ("waiting", "a", "a")]},
     "waiting_tasks": {
-        "bad_request tenant": [(name, "", 0, "") for name in NAMES],
         "bad_request cursor": [
             ("ada", cursor, 0, "")
             for cursor in ("x", "1 0 0 0", "-1 0 0 0 ", "1.5 0 0 0 ", "1 102 z 0 ", f"1 0 0 {'9' * 23} ")
         ],
         "bad_request older_than_ms": [("ada", "", ms, "") for ms in TIMES],
     },
-    "drop_tenant": {"bad_request tenant": [(name,) for name in NAMES]},
     "forget_tenants": {
         "bad_request cursor": [(cursor, 1, 0, "") for cursor in ("", "x", "-1", "9" * 23)],
         "bad_request count": [("0", count, 0, "") for count in (0, 201, 1.5, "nan", "", "many")],
@@ -131,17 +122,16 @@ REFUSED: dict[str, Rows] = {
         "bad_request tenant": [(name, "max_running", 1) for name in NAMES if name],
         "bad_request limits": [("ada",), ("ada", "max_running"), ("ada", "max_running", 1, "dead")],
         "bad_request max_running": [
-            *(("ada", "dead", 1, "max_running", most) for most in (-2, 1.5, 1_000_001, "nan", "", "many")),
+            *(("ada", "dead", 1, "max_running", most) for most in (-2, 1.5, "nan", "inf", "", "many")),
             ("ada", "max_running", 1, "max_running", 2),
         ],
         "bad_request rate": [
-            ("ada", "max_running", 1, "rate", rate) for rate in (-0.5, -2, 1_000_001, "nan", "inf", "", "x")
+            ("ada", "max_running", 1, "rate", rate) for rate in (-0.5, -2, "nan", "inf", "", "x")
         ],
         "bad_request guaranteed": [("ada", "guaranteed", 0.5), ("", "guaranteed", 1)],
-        "bad_request stored_bytes": [("ada", "stored_bytes", 2**50 + 1), ("", "stored_bytes", -2)],
+        "bad_request stored_bytes": [("", "stored_bytes", -2)],
         "bad_request colour": [("ada", "max_running", 1, "colour", 1)],
     },
-    "limits": TENANT_OR_ALL,
     "set_opening_hours": {
         "bad_request tenant": [(name, "daily", 1, START, "") for name in NAMES if name],
         "bad_request opening_hours": [("ada", "x" * 2049, 1, START, "")],
@@ -185,16 +175,11 @@ REFUSED: dict[str, Rows] = {
         "bad_request options": [tuple(scheduled(key="k", period=-1)), tuple(scheduled(expires_in=-1))],
         "too_large name": [tuple(scheduled(tenant="full"))],
     },
-    "unschedule": WHO,
-    "pause_schedule": WHO,
     "resume_schedule": {
-        **{refusal: [(*row, b"", START) for row in rows] for refusal, rows in WHO.items()},
         "bad_request next_at": [("ada", "n", b"", at) for at in MOMENTS],
     },
     "fire": {
         "bad_request fires": [(), ("ada/n", b""), ("ada/n", b"", START) * 101],
-        "bad_request tenant": [("n", b"", START), ("/n", b"", START), ("a b/n", b"", START)],
-        "bad_request name": [("ada/", b"", START), ("ada/a/b", b"", START)],
         "bad_request next_at": [("full/s0", b"", START, "ada/n", b"", at) for at in MOMENTS],
     },
     "settle_linked": {
@@ -204,7 +189,6 @@ REFUSED: dict[str, Rows] = {
         "bad_request expires_at": [acked(LINK, packed_link("y", expires_at=1))],
         "bad_request options": [acked(LINK, packed_link("y", delay=-1))],
     },
-    "are_leased": {"bad_request leases": [(), ("leased",), ("leased", 1) * 501]},
     "add_webhook": {
         "bad_request id": [(id, "https://a/", "", 0, "") for id in ("", "nothex00", "0" * 7, "0" * 9)],
         "bad_request url": [(HOOKS[0], url, "", 0, "") for url in ("", "x" * 65_536)],
@@ -224,19 +208,16 @@ REFUSED: dict[str, Rows] = {
     "why": {"bad_request ids": [()]},
     "batches": IDS_ONCE,
     "list_batches": {
-        "bad_request tenant": [(name, "", "0", 1) for name in NAMES if name],
         "bad_request state": [("", state, "0", 1) for state in ("Open", "done", "0")],
         "bad_request cursor": [("", "", cursor, 1) for cursor in ("", "x", "-1", "1.5", "9" * 21)],
         "bad_request count": [("", "", "0", count) for count in LIMITS],
     },
     "results": IDS_ONCE,
     "peek": {
-        "bad_request tenant": [(name, 1) for name in NAMES],
         "bad_request count": [("ada", count) for count in LIMITS],
     },
     "oldest": {"bad_request count": [(count,) for count in LIMITS]},
     "dead": {
-        "bad_request tenant": [(name, "", 1, "", "", 0, 0, "") for name in NAMES if name],
         "bad_request cursor": [
             ("", cursor, 1, "", "", 0, 0, "") for cursor in ("x", "1:1", "1:1:", "-1:1:a", "1:-1:a", ":1:a")
         ],
@@ -245,7 +226,6 @@ REFUSED: dict[str, Rows] = {
         "bad_request younger_than_ms": [("", "", 1, "", "", 0, age, "") for age in (*TIMES, 1.5, "")],
     },
     "events": {
-        "bad_request tenant": [(name, 0, 1) for name in NAMES],
         "bad_request after": [("ada", after, 1) for after in (*TIMES, 1.5, "")],
         "bad_request count": [("ada", 0, count) for count in LIMITS],
     },
@@ -254,24 +234,6 @@ REFUSED: dict[str, Rows] = {
         "bad_request queue": [(name, "ada", 1) for name in SCHEDULES],
         "bad_request quota": [("q", "ada", quota) for quota in (-1, 1.5, "nan", "inf", "many", 1_000_001)],
         "quota_exceeded queues": [("q", "ada", 0)],
-    },
-    "add_history": {
-        "bad_request lost": [(lost,) for lost in COUNTS],
-        "bad_request tenants": [
-            (0, "ada"), (0, "ada", 1, 1, 1),
-            (0, *(word for n in range(32) for word in (f"t{n}", 1, 1, 0, b""))),
-        ],
-        "bad_request tenant": [
-            *((0, "ada", 1, 1, 1, b"", name, 1, 1, 1, b"") for name in NAMES if name),
-            (0, "ada", 1, 1, 1, b"", "ada", 1, 1, 1, b""),
-        ],
-        "bad_request enqueued": [(0, "ada", count, 1, 1, b"") for count in COUNTS],
-        "bad_request started": [(0, "ada", 1, count, 1, b"") for count in COUNTS],
-        "bad_request failed": [(0, "ada", 1, 1, count, b"") for count in COUNTS],
-        "bad_request waits": [
-            (0, "ada", 1, 1, 1, waits)
-            for waits in (b"x", WAITED(61, 1), WAITED(3, 1) * 2, WAITED(3, 1) + WAITED(2, 1), WAITED(3, 1)[:-1])
-        ],
     },
     "history": {
         "bad_request step": [(step, -1, 1) for step in (0, 1, 11, "", "10.0", "x")],
@@ -286,8 +248,6 @@ REFUSED: dict[str, Rows] = {
     },
     "delete_queue": {"bad_request what": [(what,) for what in ("", 1, "all", "Any")]},
     "schedules": {
-        "bad_request tenant": [(name, "", 0, 1) for name in NAMES if name],
-        "bad_request name": [("ada", name, 0, 1) for name in NAMES if name],
         "bad_request offset": [("", "", offset, 1) for offset in (-1, 1.5, "nan", "inf", "", "far")],
         "bad_request count": [("", "", 0, count) for count in LIMITS],
     },
@@ -295,14 +255,13 @@ REFUSED: dict[str, Rows] = {
 }  # fmt: skip
 NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
     "queue_state", "webhooks", "dead_letter", "opening_hours", "permissions", "make_queue", "remove_queue",
-    "begin_change", "end_change",
+    "begin_change", "end_change", "add_history", "drop_tenant", "limits", "unschedule", "pause_schedule",
 }  # fmt: skip
 # Tested elsewhere: tests' clock and random values; what another build has written; queues that begin or end.
 ELSEWHERE = {
     "forbidden now", "bad_request random_values", "bad_request record", "bad_request schedule", "unmade queue",
     "deleting queue",
     "repairing queue",
-    "too_large links",  # test_42_settle_linked.py
 }  # fmt: skip
 
 
@@ -348,15 +307,13 @@ def test_every_refusal_of_the_library_is_in_the_table() -> None:
     assert told - ELSEWHERE <= {refusal for rows in REFUSED.values() for refusal in rows}
 
 
-def test_every_name_and_limit_that_a_function_takes_has_rows() -> None:
+def test_every_limit_that_a_function_takes_has_rows() -> None:
     """By the comment over each function, which says what it takes."""
     for verb, comment in re.findall(r"^-- (\w+)\(keys, argv\).*?\n((?:--.*\n)+)", library.source(), re.MULTILINE):
         rows = REFUSED.get(verb, {})
         argv = comment.partition("  out ")[0]
-        if re.search(r"\d tenant\b", argv):
-            assert "bad_request tenant" in rows, verb
         for name in re.findall(r"(\w+)[^\d()]*\((?:of all: |tasks per job )?1\.\.500\)", argv):
             assert {"bad_request limit", "bad_request count"} & rows.keys(), (verb, name)
         if "at most 500" in argv:
-            lists = {f"bad_request {name}" for name in ("ids", "tasks", "settlements", "leases")}
+            lists = {f"bad_request {name}" for name in ("ids", "tasks", "settlements")}
             assert lists & rows.keys(), verb
