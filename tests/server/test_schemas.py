@@ -123,7 +123,7 @@ BEYOND = {  # places whose rules a schema cannot state: grammars, bytes, and wha
     *("tasks", "tasks.payload", "payload", "settlements.result", "settlements.links", "weights", "name", "group"),
     *("dedupe_key", "group_weight", "dedupe_period_ms", "tasks.name", "tasks.group", "tasks.dedupe_key"),
     *("tasks.group_weight", "tasks.dedupe_period_ms", "tasks.replace", "on_complete", "on_success", "on_death"),
-    "prefetch",
+    *("prefetch", "tasks.id", "tasks.batch"),  # of the ids, those that only workers give
 }
 
 
