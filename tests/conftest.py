@@ -104,7 +104,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
     """Import a share of the test modules. In a new clone each process would otherwise compile all of them, at once."""
     process = getattr(session.config, "workerinput", None)
     if process is None or [Path(each).resolve() for each in session.config.args] != [TESTS]:
