@@ -7,6 +7,7 @@ instead of the first tier.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -27,6 +28,8 @@ from .parts import PARTS, missing_packages
 # Some machines forbid byte code. Then each process that a test starts would compile fairq anew, for a second.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+gc.disable()  # until all tests are collected: a third of that time would go into looking at what stays
 
 settings.register_profile("fairq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("fairq"), derandomize=True, print_blob=True)
@@ -113,6 +116,12 @@ def pytest_collection(session: pytest.Session) -> None:
     modules = sorted(TESTS.rglob("test_*.py"))
     for path in modules[int(process["workerid"].removeprefix("gw")) :: process["workercount"]]:
         importlib.import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but never look again at what was imported."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

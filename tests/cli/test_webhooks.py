@@ -227,6 +227,7 @@ def test_a_task_that_may_have_no_copies_waits_for_room(commands: Commands, serve
     assert sorted(posted) == sorted((f"/{n}", id) for n in range(3) for id in ids)
 
 
+@pytest.mark.deep("longest")
 def test_the_longest_task_is_copied_for_as_many_as_there_may_be(commands: Commands, server: ServerThread) -> None:
     text = "x" * ((1 << 20) - 2)
     with receiving(accept) as (receiver, port):
