@@ -119,7 +119,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from now on, but never look again at what was imported."""
+    """Collect garbage from now on, but never look again at imported objects."""
     gc.freeze()
     gc.enable()
 
