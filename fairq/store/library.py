@@ -158,7 +158,7 @@ def _sections() -> str:
     )
     tables = f"local {', '.join(shared)} = {', '.join(['{}'] * len(shared))}"
     found = re.findall(r"(?:call|scan|write)\('([A-Z]+)'(?:, '([A-Z]+)')?", _text())
-    commands = ",".join(sorted({" ".join(words).strip() for words in found if words[0] != "INFO"}))  # it may fail
+    commands = ",".join(sorted({" ".join(words).strip() for words in found}))
     return f"{tables}\nlocal COMMANDS = '{commands}'\n\n{code}\n{registrations}\n"
 
 

@@ -29,7 +29,7 @@ def guarded_store(start_store: Callable[..., stores.LocalServer]) -> stores.Loca
     server = start_store()
     client = stores.connect(server.url)
     rules = ["on", f">{SECRET}", "~fq:*", "&fq:*", "-@all", "+@connection", "+@scripting", "+@pubsub", "+config|get"]
-    inner = ["+@read", "+@write", "+time"]
+    inner = ["+@read", "+@write", "+time", "+info"]
     client.execute_command("ACL", "SETUSER", "fairq", *rules, *inner)
     client.config_set("requirepass", SECRET)
     client.close()

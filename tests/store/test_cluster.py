@@ -418,7 +418,7 @@ async def test_a_seed_that_is_away_is_passed_over_and_the_nodes_need_the_login_o
 ) -> None:
     cluster = start_cluster(count=2)
     rules = ["on", f">{SECRET}", "~fq:*", "&fq:*", "-@all", "+@connection", "+@scripting", "+@pubsub", "+config|get"]
-    rules += ["+@read", "+@write", "+time"]
+    rules += ["+@read", "+@write", "+time", "+info"]
     for node in cluster.nodes:
         node.client.execute_command("ACL", "SETUSER", "shy", *rules)
         node.client.execute_command("ACL", "SETUSER", "fairq", *rules, "+cluster|slots")
