@@ -181,7 +181,8 @@ function accounts.named(call, name, packed)
   return t
 end
 
--- The accounts of tenants whose details have been read; of those that there are, in order.
+-- The accounts of tenants by their names and packed details. Tenants that do not exist, whose details are false, are
+-- left out.
 function accounts.of_details(call, names, details)
   local tags, found = {}, {}
   for _, packed in ipairs(details) do

@@ -34,7 +34,7 @@ function drains.set_opening_hours(keys, args)
 end
 
 -- opening_hours(keys, argv): the opening hours of some, or those that change now.
---   argv  names (empty: the queue's); none: up to 100 of those that change
+--   argv  names of tenants (an empty name is the queue); without any, up to 100 whose hours change are told
 --   out   now_ms, then of each: {tenant (empty: the queue), revision}; those without opening hours are left out
 function reads.opening_hours(keys, args)
   local call = calls.ask(keys, args)
