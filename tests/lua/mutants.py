@@ -247,8 +247,8 @@ MUTANTS = [
     Mutant("a fast tenant comes for every token", "(refill - 1) * interval", "0"),
     Mutant(
         "a new rate waits for the old one's end",
-        "    limits.meter(call, t)\n  end\n  calls.close(call)\n  return flat",
-        "  end\n  calls.close(call)\n  return flat",
+        "    limits.meter(call, t)\n  end\n  close.call(call)\n  return flat",
+        "  end\n  close.call(call)\n  return flat",
     ),
     Mutant(
         "a new rate for all does not reach the parked",
