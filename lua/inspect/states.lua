@@ -78,6 +78,7 @@ end
 
 -- What `tasks` tells of tasks.
 function states.of_tasks(call, ids)
+  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
   local found, deaths, out = records.of(call, ids), redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
   leases.read_runs(call, ids)
   for i, id in ipairs(ids) do out[i] = state_of(call, id, found[i], leases.run_of(call, id), deaths[i]) end
@@ -90,9 +91,7 @@ end
 --         slot), delayed (at: start), leased (at: lease deadline, detail: worker, lease: its number), dead (at: death,
 --         detail: reason), done or cancelled (not long ago; no attempt is told), or unknown
 function reads.tasks(keys, args)
-  local call, ids = calls.ask(keys, args), {unpack(args, 3)}
-  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
-  return states.of_tasks(call, ids)
+  return states.of_tasks(calls.ask(keys, args), {unpack(args, 3)})
 end
 
 -- results(keys, argv): the results that are kept of tasks that were done.

@@ -532,8 +532,8 @@ MUTANTS = [
     ),
     Mutant(
         "release goes to the end",
-        "  places.put_ready(call, t, {id}, 'LPUSH')\nend\n\nfunction actions.reap",
-        "  places.put_ready(call, t, {id})\nend\n\nfunction actions.reap",
+        "  places.put_ready(call, t, {id}, 'LPUSH')\nend\n\nfunction ACTIONS.reap",
+        "  places.put_ready(call, t, {id})\nend\n\nfunction ACTIONS.reap",
     ),
     Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
     Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), untimed)\n", ""),
