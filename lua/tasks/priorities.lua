@@ -3,9 +3,9 @@
 -- Priorities: the lists of ready tasks that a tenant has.
 --
 -- A tenant's ready tasks stand in one list per priority, 0 (most urgent) to 99. The default priority's list is
--- `ready:<tenant>`; the others are `ready:<tenant>:<priority>`, and named in the sorted set `priorities:<tenant>`. A
--- priority stays there until a pop finds its list empty. Tasks of groups stand apart (tasks/turns.lua). Priorities order
--- a tenant's own tasks only; the fair pick does not read them.
+-- `ready:<tenant>`; the others are `ready:<tenant>:<priority>`, and named in the sorted set `priorities:<tenant>`.
+-- A priority stays there until a pop finds its list empty. Tasks of groups stand apart (tasks/turns.lua). Priorities
+-- order a tenant's own tasks only; the fair pick does not read them.
 
 -- The list of a tenant's ready tasks of a priority.
 function priorities.list(call, t, priority)
