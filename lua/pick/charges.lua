@@ -30,6 +30,8 @@ function charges.refund(call, t, moved)
   calls.move_clock(q, -moved)
 end
 
+-- A lease that was lost did not take all the time by which it moved the level: the level goes back by that. Those that
+-- wait get the time back, and who comes is to begin with them.
 local function lower_level(call, t, by)
   local q = call.queue
   call.lowered = call.lowered or {from = q.level, tenants = {}}
@@ -46,30 +48,34 @@ function charges.bound_level(call)
   q.level, call.lowered = math.max(q.level, lowest), false
 end
 
+-- Estimates learn from leases that were worked to an end.
+local function learn(q, t, took)
+  t.estimate = towards(t.estimate, took, 8)
+  q.estimate, q.estimate_sq = towards(q.estimate, took, 64), towards(q.estimate_sq, took * took, 64)
+end
+
+-- The lease of a tenant took other than the time that has passed since its start, by `unseen`: less if it was lost.
+local function correct_clock(call, t, unseen)
+  local q = call.queue
+  if unseen > 0 then calls.move_clock(q, unseen / q.weight_sum) end
+  if unseen < 0 then lower_level(call, t, -unseen / q.weight_sum) end
+end
+
 -- Books the end of a lease: the time that it took, up to `until_ms`, goes to the account for good. No task takes less
--- than a millisecond, or free ones would be served for ever; what that adds moves the clock too. Of a lease that was
--- lost the level goes back by what it had moved along since the last renewal: those that wait get that time back, and
--- who comes is to begin with them. Estimates learn from leases that were worked to an end.
+-- than a millisecond, or free ones would be served for ever.
 function charges.lease(call, t, began_at, until_ms, is_worked)
   local q, is_gift, books = call.queue, t.loan == accounts.GIFT, accounts.books_of(call, t)
   local moves_clock = t.standing == COMPETES and not is_gift
   local start = math.max(began_at, q.epoch_at)
   local took = math.max(until_ms - q.origin - start, 1)
+  local unseen = took - (call.at - start)
   t.leased, t.starts, q.leased = t.leased - 1, t.starts - start, q.leased - 1
   if moves_clock then q.running = q.running - 1 end
   call.freed = true
   if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end
   if q.share == SHARE_COUNT then return end
-  books.delivered = books.delivered + took
+  books.delivered, q.delivered = books.delivered + took, q.delivered + unseen
   if not is_gift then t.base = t.base + took / t.weight end
-  local unseen = took - (call.at - start)
-  q.delivered = q.delivered + unseen
-  if unseen > 0 and moves_clock then
-    calls.move_clock(q, unseen / q.weight_sum)
-  elseif unseen < 0 and moves_clock then
-    lower_level(call, t, -unseen / q.weight_sum)
-  end
-  if not is_worked then return end
-  t.estimate = towards(t.estimate, took, 8)
-  q.estimate, q.estimate_sq = towards(q.estimate, took, 64), towards(q.estimate_sq, took * took, 64)
+  if moves_clock then correct_clock(call, t, unseen) end
+  if is_worked then learn(q, t, took) end
 end

@@ -31,14 +31,14 @@ local function last_attempt_of(run)
   return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0
 end
 
--- Adds a task to those that are leased; claim.run says what its record asks, `past` is its run if it was leased before.
-local function add_lease(call, claim, id, record, past)
+-- Adds a task to those that are leased; claim.run says what its record asks, `last_run` is of its last attempt.
+local function add_lease(call, claim, id, record, last_run)
   local run, ids, runs, out = claim.run, claim.ids, claim.runs, claim.out
   local n = #ids
-  if past then
-    run.attempt, run.uncounted_attempts = past.attempt + 1, past.uncounted_attempts
-    run.max_attempts, run.error = past.max_attempts, past.error
-    run.bytes = run.bytes + #past.error
+  if last_run then
+    run.attempt, run.uncounted_attempts = last_run.attempt + 1, last_run.uncounted_attempts
+    run.max_attempts, run.error = last_run.max_attempts, last_run.error
+    run.bytes = run.bytes + #last_run.error
   else
     run.attempt, run.uncounted_attempts, run.error = 1, 0, ''
   end
@@ -47,6 +47,7 @@ local function add_lease(call, claim, id, record, past)
     claim.bytes = claim.bytes + #record
   end
   if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end
+  if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
   ids[n + 1], runs[2 * n + 1], runs[2 * n + 2] = id, id, RUN.pack(run)
   n = HEAD + 4 * n
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, last_attempt_of(run), record
@@ -61,10 +62,10 @@ end
 
 -- The window of a picked task has closed. The pick is for the tenant's next one, up to a bound. A task that went back
 -- would be counted as such a one: so none is buried once the reply is full.
-local function bury(call, round, i, claim, id, past)
+local function bury(call, round, i, claim, id, last_run)
   local t, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
   claim.expiring[#claim.expiring + 1] = id
-  claim.late[#claim.late + 1] = {t = t, id = id, run = past}
+  claim.late[#claim.late + 1] = {t = t, id = id, run = last_run}
   late_of[t] = (late_of[t] or 0) + 1
   if t.ready > 0 and late_of[t] < LATE_PER_TENANT then
     picks.skip(call, t)
@@ -75,31 +76,40 @@ local function bury(call, round, i, claim, id, past)
   end
 end
 
--- Sorts the round's tasks: those whose window has closed, those that are leased, those that go back since the reply is
--- full. An entry without a task, or of one that is leased already, is left over from a call that failed half way: it
--- goes. What is left of the round are the picks that have no task yet.
+-- What becomes of an entry that was picked; claim.run gets what its record asks.
+--
+--   left_over  it goes: a call failed half way, so it is of no task, or of one that is leased already
+--   late       the task's window has closed
+--   no_room    the task goes back, since the reply is full
+--   lease      the task is leased
+local function fate_of(call, claim, t, id, record, last_run)
+  local run = claim.run
+  if not records.is_task(record) or last_run and is_left_over(call, id, last_run) then return 'left_over' end
+  run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record, id)
+  local is_full = claim.bytes >= PAGE_BYTES
+  local is_late = run.expires_at > 0 and run.expires_at <= call.sure
+  if is_late and not is_full and #claim.late < LATE_PER_CALL then return 'late' end
+  return (is_late or is_full) and 'no_room' or 'lease'
+end
+
+-- Deals with the round's entries. What is left of the round are the picks that have no task yet.
 local function lease_round(call, round, claim)
-  local ids, tenants, run = round.ids, round.tenants, claim.run
+  local ids, tenants = round.ids, round.tenants
   local found, runs = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids))
   round.pending = 0
   if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
   for i = 1, round.count do
-    local id, t, record, past = ids[i], tenants[i], found[i], runs[i] and RUN.unpack(runs[i])
-    if not records.is_task(record) or past and is_left_over(call, id, past) then
+    local id, t, record, last_run = ids[i], tenants[i], found[i], runs[i] and RUN.unpack(runs[i])
+    local fate = fate_of(call, claim, t, id, record, last_run)
+    if fate == 'left_over' then
       picks.unpick(call, round, i, 0)
+    elseif fate == 'late' then
+      bury(call, round, i, claim, id, last_run)
+    elseif fate == 'no_room' then
+      picks.unpick(call, round, i, 1)
+      claim.returned[#claim.returned + 1] = {t = t, id = id}
     else
-      run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record, id)
-      local is_full = claim.bytes >= PAGE_BYTES
-      local is_late = run.expires_at > 0 and run.expires_at <= call.sure
-      if is_late and not is_full and #claim.late < LATE_PER_CALL then
-        bury(call, round, i, claim, id, past)
-      elseif is_late or is_full then
-        picks.unpick(call, round, i, 1)
-        claim.returned[#claim.returned + 1] = {t = t, id = id}
-      else
-        if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
-        add_lease(call, claim, id, record, past)
-      end
+      add_lease(call, claim, id, record, last_run)
     end
   end
   round.count = round.pending

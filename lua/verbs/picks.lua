@@ -55,16 +55,21 @@ function picks.write_woken(call)
   write('RPUSH', list, wake.again)
 end
 
--- The next tenant to serve, or nil: the first of the wake list, unless a drawn tenant that is behind the level wins
--- the toss (rule 3 of pick/README.md). When only kept slots are left (pick/reserve.lua), a tenant that has nothing
--- running takes the place of the drawn one, and the level stays.
+-- True if the drawn tenant goes before the first of the wake list: it is behind the level, and wins the toss (rule 3 of
+-- pick/README.md).
+local function drawn_wins(call, woken, drawn)
+  local expected = accounts.expected_of(call, drawn) / drawn.weight
+  if accounts.vtime_of(call, drawn) + expected >= call.queue.level then return false end
+  return calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)
+end
+
+-- The next tenant to serve, or nil: the first of the wake list, unless the drawn one wins. When only kept slots are
+-- left (pick/reserve.lua), a tenant that has nothing running takes the place of the drawn one, and the level stays.
 local function pick(call, round)
   local q, woken, best = call.queue, round.woken[round.next_woken], nil
   local is_full = q.reserve > 0 and reserve.is_full(call)
   if is_full then best = reserve.first_idle(call, round) else best = draws.choose(call, round) end
-  local is_behind = woken and best
-    and accounts.vtime_of(call, best) + accounts.expected_of(call, best) / best.weight < q.level
-  if woken and not (is_behind and calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)) then
+  if woken and not (best and drawn_wins(call, woken, best)) then
     round.next_woken, woken.is_on_wake_list = round.next_woken + 1, 0
     return accounts.touch(call, woken)
   end

@@ -371,7 +371,10 @@ MUTANTS = {
     "tasks that run on are forgotten": ("local EARLIER_SLOTS = 3", "local EARLIER_SLOTS = -1"),
     "rings are kept for ever": ("  redis.call('PEXPIRE', at, step[1] * step[2] * 1000)\n", ""),
     "what runs is no service of the queue": ("q.delivered = q.delivered + passed * q.leased", ""),
-    "what a lease did not take is service of the queue": ("  q.delivered = q.delivered + unseen\n", ""),
+    "what a lease did not take is service of the queue": (
+        "books.delivered + took, q.delivered + unseen",
+        "books.delivered + took, q.delivered",
+    ),
     "a dispatch is no service of the queue": (
         "books.delivered + 1, q.delivered + 1",
         "books.delivered + 1, q.delivered",
