@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import redis
 
-import fairq
-
 from .calls import Queue, packed_template, refused, snapshot
-from .keyspace import Keyspace
+from .keyspace import TYPES, Keyspace
 
-KEYS = (Path(fairq.__file__).parent / "lua" / "KEYS.md").read_text()
-KINDS = set(re.findall(r"^\| `([a-z_]+)[:`]", KEYS[: KEYS.index("## Keys of the service")], re.MULTILINE)) | {
-    "progress"
-}
+KINDS = {kind.rstrip(":") for kind in TYPES} | {"progress"}
 DAY_MS = 86_400_000
 TIMING = b"any bytes"
 PUTS_IN = {

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from .calls import START, Queue, packed_template, refused, snapshot
-from .keyspace import Keyspace
-from .test_delete import KEYS
+from .keyspace import KEYS, Keyspace
 
 DAY = 86_400_000
 TIMING = b"any bytes"
