@@ -21,7 +21,7 @@ from fairq.client.handlers import outcome_of, perform
 from fairq.client.runtime import Event, Lot, Runtime
 from fairq.client.threads import Threads
 from fairq.client.watchdog import watching
-from fairq.errors import RETRYABLE, BadRequest, Closed, FairqError
+from fairq.errors import BadRequest, Closed, FairqError, Retryable
 from fairq.groups import ungrouped
 from fairq.log import Log
 from fairq.model.checks import bare_id, check_int, check_weight
@@ -197,7 +197,7 @@ class Working:
                 call = session.request("idle", {}, self.runtime.current_time() + _ASK_S)
                 is_empty = (await self.driver.wait(call))["is_idle"]
             except FairqError as error:
-                if error.code in RETRYABLE:
+                if isinstance(error, Retryable):
                     continue
                 if session.fatal:  # `run` raises it
                     return

@@ -18,7 +18,7 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.errors import RETRYABLE, BadFrame, BadRequest, Closed, Draining, FairqError, TooLarge, TooMany, from_code
+from fairq.errors import BadFrame, BadRequest, Closed, Draining, FairqError, Retryable, TooLarge, TooMany, from_code
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
 from fairq.model.tasks import OPTIONS, NewTask
 from fairq.wire.beside import Message, check_payload_size, encode, payload_field, size_of, split
@@ -67,7 +67,7 @@ class _RequestExchange(Exchange):
             self.call.refused(error)
             self.refusals += 1
             self.session.put_off(self, now + self.session.pause_s(self.refusals, error.retry_in_ms))
-        elif error.code in RETRYABLE:
+        elif isinstance(error, Retryable):
             self.call.refused(error)
             self.session.back_off(error, now, self.key)
             self.session.requests.appendleft(self)
@@ -162,7 +162,7 @@ class _EnqueueExchange(Exchange):
         self.session.put_back(self.kind, self.queue, chunks)
 
     def refused(self, error: FairqError, now: float) -> None:
-        if error.code in RETRYABLE:
+        if isinstance(error, Retryable):
             self.session.back_off(error, now, self.key)
         elif len(self.chunks) == 1:
             self.chunks[0].call.finish(error=error)
@@ -170,7 +170,7 @@ class _EnqueueExchange(Exchange):
         for chunk in self.chunks:
             chunk.call.refused(error)
             # one of the calls is invalid: each is sent again alone to find out which
-            chunk.is_alone = chunk.is_alone or error.code not in RETRYABLE
+            chunk.is_alone = chunk.is_alone or not isinstance(error, Retryable)
         self._put_back(self.chunks)
 
     def lost(self) -> None:

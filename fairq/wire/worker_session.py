@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from attrs import define, field
 
-from fairq.errors import RETRYABLE, FairqError
+from fairq.errors import FairqError, Retryable
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_INLINE_BYTES
 from fairq.model.tasks import MAX_PROGRESS_CHARS, Link, Settlement
 from fairq.wire.beside import Message
@@ -107,7 +107,7 @@ class _SettleExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         session = self.session
-        if error.code in RETRYABLE:
+        if isinstance(error, Retryable):
             session.back_off(error, now, self.key)
             self.put_leaving_last(error, now)
         elif error.code in FATAL:
@@ -204,7 +204,7 @@ class WorkerSession(ClientSession):
 
     def refused(self, error: FairqError, now: float) -> bool:
         """Return whether to ask again after a delay; if not, `fatal` is set and this worker ends."""
-        if error.code in RETRYABLE:
+        if isinstance(error, Retryable):
             self.back_off(error, now)
             return True
         self.fatal = error
