@@ -19,14 +19,8 @@ from fairq.model.checks import MAX_ERROR_CHARS, MAX_INLINE_BYTES
 from fairq.model.tasks import MAX_PROGRESS_CHARS, Link, Settlement
 from fairq.wire.beside import Message
 from fairq.wire.calls import FATAL, Exchange, outcomes_of
-from fairq.wire.client_session import (
-    FRAME_BYTES,
-    RECONNECT_BASE_S,
-    SEND_WINDOW,
-    TASK_BYTES,
-    ClientSession,
-    encode_task,
-)
+from fairq.wire.client_session import RECONNECT_BASE_S, ClientSession
+from fairq.wire.enqueues import FRAME_BYTES, SEND_WINDOW, TASK_BYTES, encode_task
 from fairq.wire.frames import HeldLease, Push, Report, Stop
 from fairq.wire.pauses import Key
 from fairq.wire.strict_json import MAX_COST, cost_of
@@ -348,7 +342,7 @@ class WorkerSession(ClientSession):
         end of the old connection, which may come first, takes an attempt.
         """
         self.must_attach, self.told_credit = False, self.credit
-        most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
+        most = min(self.limits.batch, (self.limits.message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
         leases = [HeldLease(queue, id, held.number) for queue, line in self.held.items() for id, held in line.items()]
         leases += [HeldLease(queue, each.id, each.lease) for queue, line in self.settlements.items() for each in line]
         body: dict[str, Any] = {
@@ -367,13 +361,13 @@ class WorkerSession(ClientSession):
 
     def _most(self, size: int) -> int:
         """Return how many items of this size (bytes) fit in a frame."""
-        return min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // size)
+        return min(self.limits.batch, (self.limits.message_bytes - FRAME_BYTES) // size)
 
     def _take_settlements(self, queue: str, waiting: deque[Settlement]) -> list[Settlement]:
         """Take the settlements that fit into a frame, at least one."""
         batch: list[Settlement] = []
-        room, cost = self.max_message_bytes - FRAME_BYTES, MAX_COST - _FRAME_COST
-        while waiting and len(batch) < self.max_batch:
+        room, cost = self.limits.message_bytes - FRAME_BYTES, MAX_COST - _FRAME_COST
+        while waiting and len(batch) < self.limits.batch:
             if (queue, waiting[0].id, waiting[0].lease) in self.alone:
                 return batch or [waiting.popleft()]
             cost -= cost_of(waiting[0].result.decode()) if waiting[0].result else 0
