@@ -44,8 +44,9 @@ from fairq.model.options import (
 from fairq.model.purges import Purge
 from fairq.model.schedules import ScheduleState, check_schedule_name
 from fairq.model.tasks import NewTask, Outcome, TaskState, WaitingTask
+from fairq.model.versions import check_version
 from fairq.model.waiting import Why
-from fairq.wire.decode import structure
+from fairq.wire.decode import structure as structure
 
 T = TypeVar("T")
 Body = dict[str, Any]
@@ -110,6 +111,11 @@ def target(queue: str, tenant: str | None) -> Body:
     """Name a queue, and a tenant if there is one."""
     body: Body = {"queue": check_name(queue, "queue")}
     return body if tenant is None else body | {"tenant": check_tenant(tenant)}
+
+
+def based_on(if_version: str | None) -> Body:
+    """Make a change only if this is still the version."""
+    return {} if check_version(if_version) == "" else {"if_version": if_version}
 
 
 # --- tasks
