@@ -20,7 +20,7 @@ local LEASES_PER_CALL = 150  -- whatever the limit says; servers ask for no more
 local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a claim leaves the rest to the next
 local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
 
--- Whether an entry of a list is of a task that is leased: a call failed between its writes.
+-- True if the task of an entry is leased: a call failed between its writes.
 local function is_left_over(call, id, run)
   return leases.is_leased(run.state) and (redis.call('HEXISTS', key(call, 'bundles'), leases.field(run.lease)) == 1
     or redis.call('ZSCORE', key(call, 'extended'), id))
