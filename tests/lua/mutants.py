@@ -765,8 +765,8 @@ MUTANTS = [
     ),
     Mutant(
         "details that changed are not written",
-        "      if packed ~= d.packed then details",
-        "      if not d.packed then details",
+        "      if packed ~= d.packed then changed",
+        "      if not d.packed then changed",
     ),
     Mutant(
         "a tenant that was odd stays so",
