@@ -29,7 +29,7 @@ from fairq.model.checks import (
     check_tenant,
 )
 from fairq.model.dead_letters import DeadLetter, DeadPage
-from fairq.model.events import MAX_EVENT_ID, Event, EventPage
+from fairq.model.events import EVENT_ID, Event, EventPage
 from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions, UnnamedTaskOptions
 from fairq.model.options import (
     full_ids,
@@ -253,7 +253,7 @@ def batches(queue: str, tenant: str | None, state: BatchStage | None, cursor: st
 
 def events(queue: str, after: int, tenant: str | None, count: int | None = None) -> Ask[EventPage]:
     """Read a tenant's events after one of them."""
-    body = target(queue, tenant) | {"after": check_int(after, "after", 0, MAX_EVENT_ID)}
+    body = target(queue, tenant) | {"after": EVENT_ID.check(after, "after")}
     if count is not None:
         body["count"] = check_int(count, "count", 1, MAX_BATCH)
     return Ask(

@@ -19,7 +19,7 @@ from fairq.model.checks import (
     MAX_SPAN_MS,
     MAX_TIME_MS,
 )
-from fairq.model.events import MAX_EVENT_ID
+from fairq.model.events import EVENT_ID
 from fairq.model.history import MAX_NAMED
 from fairq.model.limits import LIMIT_RANGES
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS
@@ -248,7 +248,7 @@ RULES = [
     Rule({"batches"}, "ids", tuple([id] for id in (*BATCH_IDS, "")), roles=(TENANT,)),
     Rule({"batches"}, "ids", (None,), roles=(PRODUCER,)),
     Rule({"wait_tasks", "batch", "events"}, "timeout_ms", (-1, 60_001)),
-    Rule({"events"}, "after", (-1, MAX_EVENT_ID + 1, 1 << 40)),  # the last one: it has not happened yet
+    Rule({"events"}, "after", (*EVENT_ID.bad, 1 << 40)),  # the last one: it has not happened yet
 
     Rule({"open_batch"}, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
     Rule({"open_batch"}, "id", (*FULL_IDS, "ada/" + "b" * 41, "ada/from", "ada/from-b"), roles=(PRODUCER,)),

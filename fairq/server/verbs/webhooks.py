@@ -8,9 +8,6 @@ from fairq.errors import FairqError, NotFound, TooLarge
 from fairq.model.webhooks import (
     MAX_FAN_OUTS,
     MAX_WEBHOOKS,
-    check_secrets,
-    check_url,
-    check_webhook_name,
     webhook_id,
 )
 from fairq.server.app import App
@@ -29,15 +26,15 @@ def _target(
     connection: Connection, request: wire.AddWebhook | wire.RemoveWebhook | wire.PauseWebhook | wire.ResumeWebhook
 ) -> tuple[str, str, str]:
     queue = connection.identity.check_queue(request.queue)
-    return queue, check_url(request.url), check_webhook_name(request.name)
+    return queue, request.url, request.name
 
 
 async def add_webhook(app: App, connection: Connection, request: wire.AddWebhook) -> Body:
     """Register or change a webhook."""
     queue, url, name = _target(connection, request)
-    secrets = check_secrets(request.secrets)
+    has_fan_out, secrets = request.has_fan_out, request.secrets
     try:
-        outcome = await app.store.add_webhook(queue, url, name, has_fan_out=request.has_fan_out, secrets=secrets)
+        outcome = await app.store.add_webhook(queue, url, name, has_fan_out=has_fan_out, secrets=secrets)
     except TooLarge as error:
         raise TooLarge(_TOO_MANY[error.field or "url"], field=error.field) from None
     return {"id": webhook_id(url, name), "outcome": outcome}
