@@ -35,7 +35,7 @@ SCHEDULE_NAME = Rule(
 )
 _EVERY = whole(MIN_EVERY_MS, MAX_SPAN_MS)
 EVERY = Rule(  # 0: it has a cron expression
-    lambda value, field: value and _EVERY.check(value, field), {"anyOf": [{"const": 0}, _EVERY.schema]}, (-1, 999)
+    lambda value, field: value and _EVERY.check(value, field), {"anyOf": [{"const": 0}, _EVERY.schema]}
 )
 SCHEDULED = tuple(field.name for field in fields(ScheduledOptions))
 
