@@ -31,7 +31,7 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
     made = await app.store.registry.read()
     named = served.union(made)
     if request.queue is not None:
-        named &= {connection.identity.check_queue(request.queue)}
+        named &= {request.queue}
     for queue in sorted(named):
         if connection.identity.queues is not None and queue not in connection.identity.queues:
             continue
@@ -49,7 +49,7 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
 
 async def configure(app: App, connection: Connection, request: wire.Configure) -> Body:
     """Change settings of a queue."""
-    queue = connection.identity.check_queue(request.queue)
+    queue = request.queue
     previous = await app.store.configure(queue, request.settings, request.if_version or "")
     app.ticker.tick_within(queue, 0)  # a tick applies a changed reserve to all tenants
     app.queues.notify(queue)
@@ -58,7 +58,7 @@ async def configure(app: App, connection: Connection, request: wire.Configure) -
 
 async def delete_queue(app: App, connection: Connection, request: wire.DeleteQueue) -> Body:
     """Delete a queue, for at most _DELETE_S; the outcome `more` means that the request must be repeated."""
-    queue = connection.identity.check_queue(request.queue)
+    queue = request.queue
     deletion = await app.store.registry.delete(queue, purge=request.purge, seconds=_DELETE_S)
     if deletion.outcome == "ok":
         log.info("queue deleted", queue=queue, **deletion.contents)
@@ -67,7 +67,7 @@ async def delete_queue(app: App, connection: Connection, request: wire.DeleteQue
 
 async def tenants(app: App, connection: Connection, request: wire.Tenants) -> Body:
     """List a queue's tenants, a page of them, or one of them, if there is one of that name."""
-    queue = await _known_queue(app, connection, request.queue)
+    queue = await _known_queue(app, request.queue)
     if request.tenant is None:
         page = await app.store.list_tenants(queue, request.cursor or "", request.count)
     else:
@@ -78,15 +78,13 @@ async def tenants(app: App, connection: Connection, request: wire.Tenants) -> Bo
 
 async def drop_tenant(app: App, connection: Connection, request: wire.DropTenant) -> Body:
     """Delete a tenant that has nothing."""
-    queue, tenant = connection.identity.check_queue(request.queue), request.tenant
-    is_dropped = await app.store.drop_tenant(queue, tenant)
+    is_dropped = await app.store.drop_tenant(request.queue, request.tenant)
     if is_dropped:
-        log.info("tenant deleted", queue=queue, tenant=tenant)
+        log.info("tenant deleted", queue=request.queue, tenant=request.tenant)
     return {"outcome": "ok" if is_dropped else "gone"}
 
 
-async def _known_queue(app: App, connection: Connection, name: str) -> str:
-    queue = connection.identity.check_queue(name)
+async def _known_queue(app: App, queue: str) -> str:
     if queue not in await app.store.queues():
         raise NotFound(f"there is no queue {queue}", field="queue")
     return queue
@@ -94,9 +92,8 @@ async def _known_queue(app: App, connection: Connection, name: str) -> str:
 
 async def set_weight(app: App, connection: Connection, request: wire.SetWeight) -> Body:
     """Give a tenant a weight."""
-    queue = connection.identity.check_queue(request.queue)
-    previous = await app.store.set_weight(queue, request.tenant, request.weight, request.if_version or "")
-    return {"previous": previous}
+    version = request.if_version or ""
+    return {"previous": await app.store.set_weight(request.queue, request.tenant, request.weight, version)}
 
 
 async def workers(app: App, connection: Connection, request: wire.Workers) -> Body:
@@ -144,21 +141,19 @@ async def drain_worker(app: App, connection: Connection, request: wire.DrainWork
 
 async def pause(app: App, connection: Connection, request: wire.Pause) -> Body:
     """Stop starting tasks of a tenant, or of the whole queue."""
-    queue = connection.identity.check_queue(request.queue)
-    return {"previous": await app.store.pause(queue, request.tenant or "")}
+    return {"previous": await app.store.pause(request.queue, request.tenant or "")}
 
 
 async def resume(app: App, connection: Connection, request: wire.Resume) -> Body:
     """Undo `pause`."""
-    queue = connection.identity.check_queue(request.queue)
-    previous = await app.store.resume(queue, request.tenant or "")
-    app.queues.notify(queue)
+    previous = await app.store.resume(request.queue, request.tenant or "")
+    app.queues.notify(request.queue)
     return {"previous": previous}
 
 
 async def repair(app: App, connection: Connection, request: wire.Repair) -> Body:
     """Repair a queue, for about _REPAIR_S."""
-    queue = await _known_queue(app, connection, request.queue)
+    queue = await _known_queue(app, request.queue)
     done = await app.store.repair(queue, request.number, seconds=_REPAIR_S)
     if done.outcome == "done":
         app.queues.notify(queue)

@@ -141,10 +141,8 @@ async def _end(app: App, id: bytes, draft: Draft, ended: Body) -> None:
 
 async def audit(app: App, connection: Connection, request: wire.Audit) -> Body:
     """Read changes; a token limited to some queues is told of changes to these."""
-    queue = "" if request.queue is None else connection.identity.check_queue(request.queue)
-    mine = connection.identity.queues
-    named = (request.token or "", request.verb or "", queue, request.tenant or "")
-    which = AuditFilter(*named, request.since_ms, mine)
+    named = (request.token or "", request.verb or "", request.queue or "", request.tenant or "")
+    which = AuditFilter(*named, request.since_ms, connection.identity.queues)
     prefix = keys.TENANTS_AUDIT if request.by_tenants else keys.AUDIT
     page = await app.store.audit.page(prefix, which, request.cursor or "", request.after or "", request.count)
     return asdict(page)

@@ -30,7 +30,7 @@ def _named(id: str) -> Iterator[None]:
 
 async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) -> Body:
     """Open a batch."""
-    queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
+    queue, id = request.queue, full_id_of(connection, request.id)
     callbacks = []
     for name in ("on_complete", "on_success", "on_death"):
         payload = getattr(request, name)
@@ -45,7 +45,7 @@ async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) 
 
 async def close_batch(app: App, connection: Connection, request: wire.CloseBatch) -> Body:
     """Add no more tasks to a batch."""
-    queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
+    queue, id = request.queue, full_id_of(connection, request.id)
     with _named(request.id):
         previous = await app.store.close_batch(queue, id)
     app.queues.notify(queue)
@@ -54,7 +54,7 @@ async def close_batch(app: App, connection: Connection, request: wire.CloseBatch
 
 async def cancel_batch(app: App, connection: Connection, request: wire.CancelBatch) -> Body:
     """Close a batch and cancel its tasks."""
-    queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
+    queue, id = request.queue, full_id_of(connection, request.id)
     with _named(request.id):
         previous = await app.store.cancel_batch(queue, id)
     app.ticker.tick_within(queue, 0)
@@ -63,7 +63,7 @@ async def cancel_batch(app: App, connection: Connection, request: wire.CancelBat
 
 async def batch(app: App, connection: Connection, request: wire.Batch) -> Body:
     """Return a batch's state, now or when it is complete."""
-    queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
+    queue, id = request.queue, full_id_of(connection, request.id)
 
     async def read() -> BatchState:
         (state,) = await app.store.batches(queue, [id])
@@ -80,14 +80,13 @@ async def batch(app: App, connection: Connection, request: wire.Batch) -> Body:
 
 async def batches(app: App, connection: Connection, request: wire.Batches) -> Body:
     """Return the states of the named batches, or a page of all."""
-    queue = connection.identity.check_queue(request.queue)
     if request.ids is None:
         if connection.identity.role is terms.Role.PRODUCER:
             raise BadRequest("ids are required: producers may not list batches", field="ids")
-        tenant = connection.identity.tenant or request.tenant
-        page = await app.store.list_batches(queue, tenant, request.state, request.cursor or "", request.count)
+        tenant, cursor = connection.identity.tenant or request.tenant, request.cursor or ""
+        page = await app.store.list_batches(request.queue, tenant, request.state, cursor, request.count)
     else:
-        states = await app.store.batches(queue, full_ids(connection, request.ids))
+        states = await app.store.batches(request.queue, full_ids(connection, request.ids))
         page = BatchPage([state for state in states if state], "")
     is_bare = bool(connection.identity.tenant)
     rows = [{**asdict(state), "id": bare_id(state.id) if is_bare else state.id} for state in page.batches]

@@ -17,11 +17,11 @@ _BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NO
 
 async def dead(app: App, connection: Connection, request: wire.Dead) -> Body:
     """List dead letters; a tenant sees only its own."""
-    queue, tenant = connection.identity.check_queue(request.queue), connection.identity.tenant or request.tenant
+    tenant = connection.identity.tenant or request.tenant
     ages = (request.older_than_ms, request.younger_than_ms)
     which = DeadFilter(tenant, request.reason, request.error, *ages)
     which.check()
-    page = await app.store.dead(queue, which, request.cursor or "", request.count, brief=request.brief)
+    page = await app.store.dead(request.queue, which, request.cursor or "", request.count, brief=request.brief)
     rows = [_letter(connection, letter, brief=request.brief) for letter in page.letters]
     return {"dead": rows, "cursor": page.cursor or None, "left": page.left}
 
@@ -35,7 +35,7 @@ def _letter(connection: Connection, letter: DeadLetter, *, brief: bool = False) 
 
 async def dead_letter(app: App, connection: Connection, request: wire.DeadLetter) -> Body:
     """Read one dead letter."""
-    queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
+    queue, id = request.queue, full_id_of(connection, request.id)
     found = await app.store.dead_letter(queue, id)
     if found is None:
         raise NotFound(f"there is no dead letter {request.id} in queue {queue}", field="id")
@@ -44,13 +44,11 @@ async def dead_letter(app: App, connection: Connection, request: wire.DeadLetter
 
 async def replay(app: App, connection: Connection, request: wire.Replay) -> Body:
     """Give dead letters a fresh set of attempts."""
-    queue = connection.identity.check_queue(request.queue)
-    outcomes = await app.store.replay(queue, full_ids(connection, request.ids))
-    app.queues.notify(queue)
+    outcomes = await app.store.replay(request.queue, full_ids(connection, request.ids))
+    app.queues.notify(request.queue)
     return {"outcomes": outcomes}
 
 
 async def purge(app: App, connection: Connection, request: wire.Purge) -> Body:
     """Delete dead letters."""
-    queue = connection.identity.check_queue(request.queue)
-    return {"outcomes": await app.store.purge(queue, full_ids(connection, request.ids))}
+    return {"outcomes": await app.store.purge(request.queue, full_ids(connection, request.ids))}

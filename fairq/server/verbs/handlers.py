@@ -45,7 +45,7 @@ async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFr
 
     Where one of a tenant's leases is not held, or one of its tasks is refused, all of that tenant's are.
     """
-    queue, leases = connection.identity.check_queue(request.queue), request.leases
+    queue, leases = request.queue, request.leases
     _check(request)
     tasks = [_named(lease.id, task) for lease, task in zip(leases, request.tasks, strict=True)]
     refusals: dict[str, FairqError] = {

@@ -16,7 +16,7 @@ from fairq.wire import messages as wire
 
 async def set_limits(app: App, connection: Connection, request: wire.SetLimits) -> Body:
     """Set limits of a tenant, or of all tenants without such a limit of their own."""
-    queue, tenant = connection.identity.check_queue(request.queue), request.tenant or ""
+    queue, tenant = request.queue, request.tenant or ""
     if "guaranteed" in request.limits and not tenant:
         raise BadRequest("running tasks are guaranteed to one tenant, not to all", field="guaranteed")
     previous = await app.store.set_limits(queue, tenant, request.limits, request.if_version or "")
@@ -27,7 +27,7 @@ async def set_limits(app: App, connection: Connection, request: wire.SetLimits) 
 
 async def limits(app: App, connection: Connection, request: wire.Limits) -> Body:
     """Return the limits set for a tenant, those in force, and its opening hours."""
-    queue = connection.identity.check_queue(request.queue)
+    queue = request.queue
     tenant = connection.identity.tenant or request.tenant or ""
     own, for_all = await app.store.limits(queue, tenant), await app.store.limits(queue, "")
     holds = {name: value for name, value in asdict(own).items() if value is not None}
@@ -49,7 +49,7 @@ def _row(hours: OpeningHours) -> Body:
 
 async def set_opening_hours(app: App, connection: Connection, request: wire.SetOpeningHours) -> Body:
     """Set the opening hours of a tenant, or of the whole queue."""
-    queue, tenant = connection.identity.check_queue(request.queue), request.tenant or ""
+    queue, tenant = request.queue, request.tenant or ""
     hours = OpeningHours(tenant, check_opening_hours(request.opening_hours) if request.opening_hours else "", True, 0)
     now_ms, _ = await app.store.opening_hours(queue, [tenant])
     if hours.text:

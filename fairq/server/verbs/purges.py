@@ -21,7 +21,7 @@ _AT_ONCE = 16  # tasks that a call cancels: others wait behind it
 
 async def cancel_all(app: App, connection: Connection, request: wire.CancelAll) -> Body:
     """Cancel waiting tasks of a tenant that match, for about _PURGE_S; a cursor says where the next request goes on."""
-    queue, tenant = connection.identity.check_queue(request.queue), own_tenant(connection, request.tenant)
+    queue, tenant = request.queue, own_tenant(connection, request.tenant)
     which = WaitingFilter(request.older_than_ms, request.error)
     cursor = request.cursor or ""
     turns = _turns_of(app, connection.identity.tenant)

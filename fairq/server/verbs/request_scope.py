@@ -12,10 +12,12 @@ from fairq.model.checks import full_id, owner_of
 from fairq.model.rules import check_fields
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
+from fairq.wire import messages as wire
 from fairq.wire.beside import payload_field
 
 Body = dict[str, Any]
 T = TypeVar("T")
+_OF_ATTACHED = (wire.Settle, wire.Extend, wire.Progress)  # in their queues the worker is attached, or it may not
 
 
 def full_id_of(connection: Connection, id: str, field: str = "id") -> str:
@@ -38,11 +40,14 @@ def full_ids(connection: Connection, ids: Sequence[str]) -> list[str]:
 
 
 def check_request(connection: Connection, request: Any) -> None:
-    """Check what the fields of a request hold. Raises: Forbidden if they name another tenant; BadRequest, TooLarge."""
+    """Check what a request names and holds. Raises: Forbidden, BadRequest, TooLarge."""
     mine = connection.identity.tenant
     if mine and getattr(request, "tenant", None) not in (None, mine):
         raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
     check_fields(request)
+    queue = getattr(request, "queue", None)
+    if queue is not None and not isinstance(request, _OF_ATTACHED):
+        connection.identity.check_queue(queue)
 
 
 def tenant_of(connection: Connection, tenant: str | None) -> str:

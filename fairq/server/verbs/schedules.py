@@ -23,8 +23,7 @@ _SHOWN = 3  # next fires that `schedule` returns
 def _target(
     connection: Connection, request: wire.Schedule | wire.Unschedule | wire.PauseSchedule | wire.ResumeSchedule
 ) -> tuple[str, str, str]:
-    queue = connection.identity.check_queue(request.queue)
-    return queue, own_tenant(connection, request.tenant), request.name
+    return request.queue, own_tenant(connection, request.tenant), request.name
 
 
 def _task(request: wire.Schedule) -> NewTask:
@@ -89,7 +88,7 @@ def _none(queue: str, tenant: str, name: str) -> FairqError:
 
 async def schedules(app: App, connection: Connection, request: wire.Schedules) -> Body:
     """List schedules, the next to fire first; a named one comes with its task."""
-    queue = connection.identity.check_queue(request.queue)
+    queue = request.queue
     if not connection.identity.tenant and request.tenant is None and request.name is None:
         _, found = await app.store.schedules(queue, offset=request.offset, count=request.count)
         return {"schedules": [_row(one) for one in found]}

@@ -26,7 +26,7 @@ from fairq.wire import messages as wire
 
 async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Body:
     """Store tasks of the token's tenant, or from a producer tasks of any number of tenants."""
-    queue = connection.identity.check_queue(request.queue)
+    queue = request.queue
     default = connection.identity.tenant
     if request.tenant is not None:
         default = tenant_of(connection, request.tenant)
@@ -63,7 +63,7 @@ def bare_outcome(outcome: str) -> str:
 
 async def tasks(app: App, connection: Connection, request: wire.Tasks) -> Body:
     """Return the states of tasks; a tenant sees only its own."""
-    queue, ids = connection.identity.check_queue(request.queue), full_ids(connection, request.ids)
+    queue, ids = request.queue, full_ids(connection, request.ids)
     found = await app.store.tasks_and_leases(queue, ids)
     leases = [HeldLease(queue, state.id, lease) for state, lease in found if state.state == "leased"]
     workers = await app.lease_holders.names(leases)
@@ -77,13 +77,12 @@ async def tasks(app: App, connection: Connection, request: wire.Tasks) -> Body:
 
 async def cancel(app: App, connection: Connection, request: wire.Cancel) -> Body:
     """Cancel tasks."""
-    queue = connection.identity.check_queue(request.queue)
-    return {"outcomes": await app.store.cancel(queue, full_ids(connection, request.ids))}
+    return {"outcomes": await app.store.cancel(request.queue, full_ids(connection, request.ids))}
 
 
 async def reschedule(app: App, connection: Connection, request: wire.Reschedule) -> Body:
     """Change when waiting tasks start."""
-    queue, ids = connection.identity.check_queue(request.queue), full_ids(connection, request.ids)
+    queue, ids = request.queue, full_ids(connection, request.ids)
     delay_ms, start_at_ms = request.delay_ms, request.start_at_ms
     if delay_ms and start_at_ms:
         raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
@@ -96,8 +95,7 @@ async def reschedule(app: App, connection: Connection, request: wire.Reschedule)
 
 async def peek(app: App, connection: Connection, request: wire.Peek) -> Body:
     """Return a tenant's next tasks; fewer than requested if their payloads are long."""
-    queue = connection.identity.check_queue(request.queue)
-    waiting = await app.store.peek(queue, own_tenant(connection, request.tenant), request.count)
+    waiting = await app.store.peek(request.queue, own_tenant(connection, request.tenant), request.count)
     rows = [with_payload(asdict(task)) for task in waiting]
     if connection.identity.tenant:
         for row in rows:
@@ -107,7 +105,7 @@ async def peek(app: App, connection: Connection, request: wire.Peek) -> Body:
 
 async def events(app: App, connection: Connection, request: wire.Events) -> Body:
     """Return the events of a tenant's feed after an id, now or when there is one."""
-    queue, tenant = connection.identity.check_queue(request.queue), own_tenant(connection, request.tenant)
+    queue, tenant = request.queue, own_tenant(connection, request.tenant)
 
     async def read() -> EventPage:
         return await app.store.events(queue, tenant, request.after, request.count)

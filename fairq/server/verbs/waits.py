@@ -21,7 +21,7 @@ _ENDS = ("done", "dead", "cancelled", "unknown")
 
 async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) -> Body:
     """Tell of the ends of tasks as they happen, until all have ended or the time is up."""
-    queue, ids = connection.identity.check_queue(request.queue), full_ids(connection, request.ids)
+    queue, ids = request.queue, full_ids(connection, request.ids)
     deadline = trio.current_time() + request.timeout_ms / 1000
     answer = _Answer(app, connection, queue, request.ref, dict(zip(ids, request.ids, strict=True)))
     if not request.timeout_ms:
