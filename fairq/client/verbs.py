@@ -44,7 +44,7 @@ from fairq.model.options import (
 from fairq.model.purges import Purge
 from fairq.model.schedules import ScheduleState, check_schedule_name
 from fairq.model.tasks import NewTask, Outcome, TaskState, WaitingTask
-from fairq.model.versions import check_version
+from fairq.model.versions import VERSION
 from fairq.model.waiting import Why
 from fairq.wire.decode import structure as structure
 
@@ -115,7 +115,7 @@ def target(queue: str, tenant: str | None) -> Body:
 
 def based_on(if_version: str | None) -> Body:
     """Make a change only if this is still the version."""
-    return {} if check_version(if_version) == "" else {"if_version": if_version}
+    return {} if if_version is None else {"if_version": VERSION.check(if_version, "if_version")}
 
 
 # --- tasks
