@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 def _webhook(queue: str, url: str, name: str) -> dict[str, Any]:
     """Name a webhook."""
-    from fairq.model.webhooks import check_url, check_webhook_name
+    from fairq.model.tasks import SHORT_NAME
+    from fairq.model.webhooks import URL
 
-    body = verbs.target(queue, None) | {"url": check_url(url)}
-    return body | {"name": name} if check_webhook_name(name) else body
+    body = verbs.target(queue, None) | {"url": URL.check(url, "url")}
+    return body | {"name": name} if SHORT_NAME.check(name, "name") else body
 
 
 @define(eq=False)
@@ -208,11 +209,11 @@ class OperatorClient(Client):
         `tenants`: up to 20 names; None: the ten with the most service. One row more sums up the others; its name is
         empty. `since_ms`: only intervals that begin then or later. A queue without history has no intervals.
         """
-        from fairq.model.history import History, check_period, check_tenants
+        from fairq.model.history import PERIOD, TENANTS, History
 
-        body = verbs.target(queue, None) | {"period": check_period(period), "since_ms": since_ms}
+        body = verbs.target(queue, None) | {"period": PERIOD.check(period, "period"), "since_ms": since_ms}
         if tenants is not None:
-            body["tenants"] = check_tenants(list(tenants))
+            body["tenants"] = TENANTS.check(list(tenants), "tenants")
         return verbs.structure(await self.request("history", body), History)
 
     async def add_webhook(
@@ -223,10 +224,10 @@ class OperatorClient(Client):
         `fan_out`: each of these tasks is copied for it when it is taken. `secrets` sign the requests, the newest first;
         none: the worker's. Raises: BadRequest, TooLarge, StoreFull.
         """
-        from fairq.model.webhooks import check_secrets
+        from fairq.model.webhooks import SECRETS
 
         body = _webhook(queue, url, name)
-        body |= {"has_fan_out": check_flag(fan_out, "fan_out"), "secrets": check_secrets(list(secrets))}
+        body |= {"has_fan_out": check_flag(fan_out, "fan_out"), "secrets": SECRETS.check(list(secrets), "secrets")}
         return str((await self.request("add_webhook", body))["outcome"])
 
     async def remove_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
@@ -296,8 +297,9 @@ class OperatorClient(Client):
         that have ended since, the oldest first. `since_ms`: a time. The newest 10,000 or so are kept.
         """
         from fairq.model.audit import AuditFilter, AuditPage
+        from fairq.model.rules import check_fields
 
-        AuditFilter(token, verb, queue, tenant, since_ms).check()
+        check_fields(AuditFilter(token, verb, queue, tenant, since_ms))
         body: dict[str, Any] = {"since_ms": since_ms, "by_tenants": by_tenants, "count": count}
         texts = {"token": token, "verb": verb, "queue": queue, "tenant": tenant, "cursor": cursor, "after": after}
         body |= {name: text for name, text in texts.items() if text}
