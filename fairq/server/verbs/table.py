@@ -51,10 +51,10 @@ HANDLERS: dict[type[Any], Handler] = {frame: handler for frame, handler in find(
 async def handle_request(app: App, connection: Connection, request: Any) -> Body:
     """Do what a request asks; a change goes into the audit. Raises: FairqError."""
     if audit.is_noted(connection, request):
-        return await audit.handle_noted(app, connection, request, _carry_out)
-    return await _carry_out(app, connection, request)
+        return await audit.handle_noted(app, connection, request, _handle)
+    return await _handle(app, connection, request)
 
 
-async def _carry_out(app: App, connection: Connection, request: Any) -> Body:
+async def _handle(app: App, connection: Connection, request: Any) -> Body:
     check_request(connection, request)
     return await HANDLERS[type(request)](app, connection, request)
