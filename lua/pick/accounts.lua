@@ -229,16 +229,16 @@ end
 
 -- Writes the tenants that the call touched.
 function accounts.write(call)
-  local fields, details, n = {}, {}, 0
+  local fields, changed, n = {}, {}, 0
   for _, t in ipairs(call.touched) do
     local d = t.details
     if d then
       t.is_odd = accounts.are_odd(d) and 1 or 0
       local packed = DETAILS.pack(d)
-      if packed ~= d.packed then details[#details + 1], details[#details + 2] = t.name, packed end
+      if packed ~= d.packed then changed[#changed + 1], changed[#changed + 2] = t.name, packed end
     end
     fields[n + 1], fields[n + 2], n = t.tag, accounts.pack(call, t), n + 2
   end
   write('HSET', key(call, 'accounts'), fields)
-  write('HSET', key(call, 'tenants'), details)
+  write('HSET', key(call, 'tenants'), changed)
 end

@@ -765,8 +765,8 @@ MUTANTS = [
     ),
     Mutant(
         "details that changed are not written",
-        "      if packed ~= d.packed then details",
-        "      if not d.packed then details",
+        "      if packed ~= d.packed then changed",
+        "      if not d.packed then changed",
     ),
     Mutant(
         "a tenant that was odd stays so",
@@ -979,7 +979,9 @@ MUTANTS = [
     Mutant("a reply is never full", "local is_full = claim.bytes >= PAGE_BYTES", "local is_full = false"),
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
     Mutant(
-        "what a reply has no room for is lost", "      claim.returned[#claim.returned + 1] = {t = t, id = id}\n", ""
+        "what a reply has no room for is lost",
+        "      claim.returned[#claim.returned + 1] = {account = t, id = id}\n",
+        "",
     ),
     Mutant(
         "what a reply has no room for is not counted",
@@ -996,8 +998,8 @@ MUTANTS = [
     ),
     Mutant(
         "the end of what a reply has no room for is not watched",
-        "      claim.returned[#claim.returned + 1] = {t = t, id = id}\n",
-        "      claim.returned[#claim.returned + 1] = {t = t, id = id}\n      table.insert(claim.expiring, id)\n",
+        "      claim.returned[#claim.returned + 1] = {account = t, id = id}\n",
+        "      claim.returned[#claim.returned + 1] = {account = t, id = id}\n      table.insert(claim.expiring, id)\n",
     ),
     Mutant("a done task weighs", "lease.attempt, lease.features, lease.bytes)", "lease.attempt, lease.features, 0)"),
     Mutant(
