@@ -11,6 +11,7 @@ from __future__ import annotations
 import platform
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -43,7 +44,7 @@ log = structlog.get_logger("fairq.server")
 
 QUEUES = "queues"  # the kind of question: queue, ... -> those that workers take tasks of
 WAITS = "waits"  # queue and tenant -> what each of its last starts had waited for
-PRODUCERS_CALLS = 500  # of the store at once, for all producers
+PRODUCERS_CALLS = 500  # of the store at once, for all producers; each is for one tenant
 IDLE_TICKS = 100  # at once, for all workers that ask whether their queues are empty
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
 
@@ -69,17 +70,13 @@ class App:
     recorder: Recorder = field(init=False)
     refusals: Refusals = field(factory=Refusals, init=False)
     connections: set[Connection] = field(factory=set, init=False)
-    searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
-    tenants_purge: trio.Lock = field(factory=trio.Lock, init=False)  # of those of all tenants one works at a time,
-    operators_purge: trio.Lock = field(factory=trio.Lock, init=False)  # and one of the operators';
-    own_purges: WeakValueDictionary[str, trio.Lock] = field(
-        factory=WeakValueDictionary, init=False
-    )  # one of each waits
-    producers_calls: trio.CapacityLimiter = field(
-        factory=lambda: trio.CapacityLimiter(PRODUCERS_CALLS), init=False
-    )  # of the store, each for one tenant
-    idle_ticks: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(IDLE_TICKS), init=False)
-    reports: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(4), init=False)  # that ask all servers
+    tenants_purge: trio.Lock = field(factory=trio.Lock, init=False)  # serializes tenants' purges
+    operators_purge: trio.Lock = field(factory=trio.Lock, init=False)  # serializes operators' purges
+    own_purges: WeakValueDictionary[str, trio.Lock] = field(factory=WeakValueDictionary, init=False)  # by tenant
+    searches: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1), init=False)  # by schedules
+    producers_calls: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, PRODUCERS_CALLS), init=False)
+    idle_ticks: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, IDLE_TICKS), init=False)
+    reports: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 4), init=False)  # that ask all servers
     is_draining: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
