@@ -70,10 +70,10 @@ local function fold(rows)
     if name ~= '' then named[#named + 1] = row end
   end
   if #named <= TENANTS_PER_SLOT then return end
-  table.sort(named, function(a, b)
-    if a.delivered ~= b.delivered then return a.delivered > b.delivered end
-    if a.started ~= b.started then return a.started > b.started end
-    return precedes(a.name, b.name)
+  table.sort(named, function(one, other)
+    if one.delivered ~= other.delivered then return one.delivered > other.delivered end
+    if one.started ~= other.started then return one.started > other.started end
+    return precedes(one.name, other.name)
   end)
   for i = TENANTS_PER_SLOT + 1, #named do
     add_row(rows, '', named[i])

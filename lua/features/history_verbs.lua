@@ -94,9 +94,9 @@ function writes.add_history(keys, args)
   local last = last_of(call, at, new)
   local counts, left = growth_of(last, new), growth_of(last, new)
   local grown, current = growths_of(call, rows, last)
-  table.sort(grown, function(a, b)
-    if a.delivered ~= b.delivered then return a.delivered < b.delivered end
-    return precedes(a.name, b.name)
+  table.sort(grown, function(one, other)
+    if one.delivered ~= other.delivered then return one.delivered < other.delivered end
+    return precedes(one.name, other.name)
   end)
   for _, growth in ipairs(grown) do add_service(rows, growth.name, growth, left) end
   add_service(rows, '', left, left)
