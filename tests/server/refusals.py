@@ -95,17 +95,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "audit": {"queue": "q"},
     "delete_queue": {"queue": "q", "purge": True},
 }  # fmt: skip
-WHOSE = {
-    "cancel_all",
-    "peek",
-    "report",
-    "events",
-    "schedule",
-    "pause_schedule",
-    "resume_schedule",
-    "schedules",
-    "unschedule",
-}  # an operator names it
 
 
 def good(verb: str, role: Role) -> dict[str, Any]:
@@ -116,7 +105,7 @@ def good(verb: str, role: Role) -> dict[str, Any]:
     if role in (OPERATOR, PRODUCER, VIEWER) and verb in OF_TENANTS:
         body |= {"ids": [f"ada/{id}" for id in body["ids"]]} if "ids" in body else {}
         body |= {"id": f"ada/{body['id']}"} if "id" in body else {}
-        body |= {"tenant": "ada"} if verb in WHOSE else {}
+        body |= {"tenant": "ada"} if verb in NAMING else {}
     return body
 
 

@@ -26,7 +26,7 @@ from fairq.server.web.admin.health import Health
 from fairq.server.web.admin.metrics import Metrics
 from fairq.server.web.admin.operators import Operators
 from fairq.server.web.admin.pace import Pace
-from fairq.server.web.admin.routes import make_routes
+from fairq.server.web.admin.routes import ROWS, plain
 from fairq.server.web.admin.seal import Seal
 from fairq.server.web.http.api import methods_of
 from fairq.server.web.http.bodies import Gone
@@ -34,6 +34,7 @@ from fairq.server.web.http.guard import Guard
 from fairq.server.web.http.listener import is_local
 from fairq.server.web.http.problems import Problem, answer_of
 from fairq.server.web.http.request_ids import failure_of
+from fairq.server.web.http.routes import routes_of
 from fairq.server.web.http.traffic import Places
 from fairq.transport import bearer_token
 
@@ -68,7 +69,7 @@ def make_admin_api(
         if has_metrics
         else Route("/metrics", _refuse_metrics),
         Route(DOCUMENT, document),
-        *make_routes(),
+        *routes_of(ROWS, plain),
         *pages,
     )
     requests = Places("requests under way", MAX_REQUESTS, MAX_TOKEN_REQUESTS, MAX_TOKEN_REQUESTS)

@@ -12,15 +12,13 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from fairq.errors import BadRequest
 from fairq.server.web.http.call import Call, answer
 from fairq.server.web.http.fields import names_of
 from fairq.server.web.http.routes import QUEUE as OF_TENANTS
 from fairq.server.web.http.routes import ROWS as TENANTS
-from fairq.server.web.http.routes import Endpoint, Row, routes_of
-from fairq.server.web.http.tasks import cancel, show
+from fairq.server.web.http.routes import Endpoint, Row
 from fairq.wire import messages as wire
 
 QUEUE = "/api/queues/{queue}"
@@ -92,7 +90,7 @@ def _if_match(request: Request, given: Mapping[str, Any]) -> dict[str, str]:
     return {"if_version": found[1]}
 
 
-def _plain(row: Row) -> Endpoint:
+def plain(row: Row) -> Endpoint:
     """Make the endpoint of a row whose request becomes its frame, and whose answer is the reply's body."""
 
     frame: Any = row.frame
@@ -108,9 +106,3 @@ def _plain(row: Row) -> Endpoint:
         return answer(body, row.status_of(body), headers)
 
     return endpoint
-
-
-def make_routes() -> list[Route]:
-    """Make the routes of all rows."""
-    special: dict[tuple[str, Any], Endpoint] = {("GET", wire.WaitTasks): show, ("DELETE", wire.Cancel): cancel}
-    return routes_of(ROWS, special, _plain)

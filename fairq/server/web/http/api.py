@@ -22,7 +22,7 @@ from fairq.server.web.http.connections import Callers
 from fairq.server.web.http.guard import Guard
 from fairq.server.web.http.problems import Problem, answer_of
 from fairq.server.web.http.request_ids import failure_of
-from fairq.server.web.http.routes import ROWS, make_routes
+from fairq.server.web.http.routes import ROWS, plain, routes_of
 from fairq.server.web.http.workers import Workers
 
 _PARAMETER = re.compile("{.*?}")
@@ -69,10 +69,10 @@ def make_api(app: App, callers: Callers, workers: Workers) -> ASGIApp:
         return Response(_document(), media_type="application/json")
 
     api = Starlette(
-        routes=[*make_routes(workers), Route("/openapi.json", document)],
+        routes=[*routes_of(ROWS, plain), Route("/openapi.json", document)],
         exception_handlers={FairqError: _refused, HTTPException: _refused, Exception: _refused},
     )
-    api.router.redirect_slashes = False
+    api.state.workers, api.router.redirect_slashes = workers, False
     guard = Guard(api, app, callers)
     origins = app.settings.http_cors_origins
     if not origins:

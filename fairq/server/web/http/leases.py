@@ -97,51 +97,56 @@ def _one_lease() -> Iterator[None]:
         raise
 
 
-def endpoints(workers: Workers) -> tuple[Any, Any, Any]:
-    """Return the endpoints that claim tasks, end leases and enqueue from leased tasks."""
+def _workers(request: Request) -> Workers:
+    workers: Workers = request.app.state.workers
+    return workers
 
-    async def claim(request: Request) -> Response:
-        call = Call.of(request)
-        asked = make_request(ClaimTasks, call.given(ClaimTasks, request, has_body=True))
-        check_fields(asked)
-        worker = await workers.find(call.caller, asked.worker, asked.queue, claims=True)
-        found: Claim | None = None
+
+async def claim(request: Request) -> Response:
+    """Claim tasks, now or when there are any."""
+    call, workers = Call.of(request), _workers(request)
+    asked = make_request(ClaimTasks, call.given(ClaimTasks, request, has_body=True))
+    check_fields(asked)
+    worker = await workers.find(call.caller, asked.worker, asked.queue, claims=True)
+    found: Claim | None = None
+    with worker.in_use():
+        try:
+            async with call.waiting():
+                found = await worker.claim(asked.queue, asked.count, asked.timeout_ms / 1000)
+        except Gone:
+            if found and found.leases:
+                worker.return_soon(asked.queue, found.leases)
+            raise
+        leases, others = fitting(found)
+        if others:
+            worker.return_soon(asked.queue, others)
+        times = {"lease_ms": found.lease_ms, "run_timeout_ms": found.run_timeout_ms}
+        body = {**times, "tasks": [describe(each) for each in leases]}
+        return Handed(answer(body), call, worker, asked.queue, leases)
+
+
+async def end(request: Request) -> Response:
+    """End or extend leases."""
+    call, workers = Call.of(request), _workers(request)
+    given = call.given(EndLeases, request, has_body=True)
+    name = _take_name(given)
+    settle = make_request(wire.Settle, given, call.caller.session.max_payload_bytes)
+    worker = await workers.find(call.caller, name, settle.queue)
+    with worker.in_use():
+        body = await worker.ask(settle)
+        worker.settled(settle.queue, settle.settlements, body["outcomes"])
+        return answer(body)
+
+
+async def enqueue_from(request: Request) -> Response:
+    """Enqueue tasks for the tenant of a leased task."""
+    call, workers = Call.of(request), _workers(request)
+    given = call.given(EnqueueFromLease, request, has_body=True)
+    name = _take_name(given)
+    with _one_lease():
+        frame = make_enqueue_from(given, call.caller.session.max_payload_bytes)
+        worker = await workers.find(call.caller, name, QUEUE.check(frame.leases[0].queue, "lease"))
         with worker.in_use():
-            try:
-                async with call.waiting():
-                    found = await worker.claim(asked.queue, asked.count, asked.timeout_ms / 1000)
-            except Gone:
-                if found and found.leases:
-                    worker.return_soon(asked.queue, found.leases)
-                raise
-            leases, others = fitting(found)
-            if others:
-                worker.return_soon(asked.queue, others)
-            times = {"lease_ms": found.lease_ms, "run_timeout_ms": found.run_timeout_ms}
-            body = {**times, "tasks": [describe(each) for each in leases]}
-            return Handed(answer(body), call, worker, asked.queue, leases)
-
-    async def end(request: Request) -> Response:
-        call = Call.of(request)
-        given = call.given(EndLeases, request, has_body=True)
-        name = _take_name(given)
-        settle = make_request(wire.Settle, given, call.caller.session.max_payload_bytes)
-        worker = await workers.find(call.caller, name, settle.queue)
-        with worker.in_use():
-            body = await worker.ask(settle)
-            worker.settled(settle.queue, settle.settlements, body["outcomes"])
-            return answer(body)
-
-    async def enqueue(request: Request) -> Response:
-        call = Call.of(request)
-        given = call.given(EnqueueFromLease, request, has_body=True)
-        name = _take_name(given)
-        with _one_lease():
-            frame = make_enqueue_from(given, call.caller.session.max_payload_bytes)
-            worker = await workers.find(call.caller, name, QUEUE.check(frame.leases[0].queue, "lease"))
-            with worker.in_use():
-                outcomes = (await worker.ask(frame))["outcomes"]
-        told = [(task.id, *outcome.partition(" ")) for task, outcome in zip(frame.tasks, outcomes, strict=True)]
-        return answer({"tasks": [{"id": holder or id, "outcome": word} for id, word, _, holder in told]}, 201)
-
-    return claim, end, enqueue
+            outcomes = (await worker.ask(frame))["outcomes"]
+    told = [(task.id, *outcome.partition(" ")) for task, outcome in zip(frame.tasks, outcomes, strict=True)]
+    return answer({"tasks": [{"id": holder or id, "outcome": word} for id, word, _, holder in told]}, 201)

@@ -13,18 +13,19 @@ from starlette.routing import Route
 from fairq.errors import NotFound
 from fairq.server.web.http.call import Call, answer
 from fairq.server.web.http.events import events
-from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, endpoints
+from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, claim, end, enqueue_from
 from fairq.server.web.http.tasks import cancel, enqueue, open_batch, show
-from fairq.server.web.http.workers import Workers
 from fairq.wire import messages as wire
 
 QUEUE = "/v1/queues/{queue}"
+Endpoint = Callable[[Request], Any]
 
 
 class Row(NamedTuple):
     """One method of one path. `id`s may hold a slash: those of producers name their tenant.
 
-    `part`: the field of the reply that is the answer, or of a list in it the one row.
+    `part`: the field of the reply that is the answer, or of a list in it the one row. `endpoint`: what answers, if a
+    request is not just its frame.
     """
 
     method: str
@@ -33,6 +34,7 @@ class Row(NamedTuple):
     summary: str
     status: int = 200
     part: str = ""
+    endpoint: Endpoint | None = None
 
     @property
     def has_body(self) -> bool:
@@ -43,12 +45,11 @@ class Row(NamedTuple):
         """Carry out a request; returns what its answer is made of. Raises: FairqError, Gone."""
         body = await call.ask(self.frame, given)
         found: Any = body[self.part] if self.part else body
-        if type(found) is not list:
-            return found  # type: ignore[no-any-return]
-        if not found:
+        if found == []:
             name = self.path.rpartition("{")[2].rstrip("}")
             raise NotFound(f"there is no {name} {given[name]}", field=name)
-        return found[0]  # type: ignore[no-any-return]
+        row: dict[str, Any] = found[0] if type(found) is list else found
+        return row
 
     def status_of(self, body: Mapping[str, Any]) -> int:
         """Return the status of an answer that is no problem."""
@@ -56,10 +57,11 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("POST", f"{QUEUE}/tasks", wire.Enqueue, "Enqueue one task, or many", 201),
+    Row("POST", f"{QUEUE}/tasks", wire.Enqueue, "Enqueue one task, or many", 201, endpoint=enqueue),
     Row("GET", f"{QUEUE}/tasks", wire.Tasks, "Read the states of tasks"),
-    Row("GET", f"{QUEUE}/tasks/{{id}}", wire.WaitTasks, "Read a task's state, now or at its end, and its result"),
-    Row("DELETE", f"{QUEUE}/tasks/{{id}}", wire.Cancel, "Cancel a task"),
+    Row("GET", f"{QUEUE}/tasks/{{id}}", wire.WaitTasks, "Read a task's state, now or at its end, and its result",
+        endpoint=show),
+    Row("DELETE", f"{QUEUE}/tasks/{{id}}", wire.Cancel, "Cancel a task", endpoint=cancel),
     Row("POST", f"{QUEUE}/tasks/cancel", wire.Cancel, "Cancel tasks"),
     Row("POST", f"{QUEUE}/tasks/cancel-all", wire.CancelAll, "Cancel waiting tasks that match"),
     Row("POST", f"{QUEUE}/tasks/reschedule", wire.Reschedule, "Change when waiting tasks start"),
@@ -68,13 +70,14 @@ ROWS = (
     Row("GET", f"{QUEUE}/report", wire.TenantReport, "Tell what the tenant's tasks waited for, and its share",
         part="report"),
     Row("GET", f"{QUEUE}/limits", wire.Limits, "Read the tenant's limits and opening hours"),
-    Row("POST", f"{QUEUE}/batches", wire.OpenBatch, "Open a batch", 201),
+    Row("POST", f"{QUEUE}/batches", wire.OpenBatch, "Open a batch", 201, endpoint=open_batch),
     Row("GET", f"{QUEUE}/batches", wire.Batches, "List batches"),
     Row("GET", f"{QUEUE}/batches/{{id}}", wire.Batch, "Read the state of a batch, now or when it is complete",
         part="batch"),
     Row("POST", f"{QUEUE}/batches/{{id}}/close", wire.CloseBatch, "Add no more tasks to a batch"),
     Row("DELETE", f"{QUEUE}/batches/{{id}}", wire.CancelBatch, "Close a batch and cancel its tasks"),
-    Row("GET", f"{QUEUE}/events", wire.Events, "Follow the tenant's events, as server-sent events or page by page"),
+    Row("GET", f"{QUEUE}/events", wire.Events, "Follow the tenant's events, as server-sent events or page by page",
+        endpoint=events),
     Row("PUT", f"{QUEUE}/schedules/{{name}}", wire.Schedule, "Create or change a schedule"),
     Row("GET", f"{QUEUE}/schedules", wire.Schedules, "List schedules"),
     Row("GET", f"{QUEUE}/schedules/{{name}}", wire.Schedules, "Read a schedule and its task", part="schedules"),
@@ -85,9 +88,11 @@ ROWS = (
     Row("GET", f"{QUEUE}/dead/{{id}}", wire.DeadLetter, "Read a dead letter", part="dead_letter"),
     Row("POST", f"{QUEUE}/dead/replay", wire.Replay, "Give dead letters a fresh set of attempts"),
     Row("POST", f"{QUEUE}/dead/purge", wire.Purge, "Delete dead letters"),
-    Row("POST", f"{QUEUE}/claims", ClaimTasks, "Claim tasks, now or when there are any"),
-    Row("POST", "/v1/leases", EndLeases, "Acknowledge, fail, reject, postpone, release or extend leased tasks"),
-    Row("POST", "/v1/leases/tasks", EnqueueFromLease, "Enqueue tasks for the tenant of a leased task", 201),
+    Row("POST", f"{QUEUE}/claims", ClaimTasks, "Claim tasks, now or when there are any", endpoint=claim),
+    Row("POST", "/v1/leases", EndLeases, "Acknowledge, fail, reject, postpone, release or extend leased tasks",
+        endpoint=end),
+    Row("POST", "/v1/leases/tasks", EnqueueFromLease, "Enqueue tasks for the tenant of a leased task", 201,
+        endpoint=enqueue_from),
 )  # fmt: skip
 
 
@@ -106,7 +111,6 @@ class _Id(Convertor[str]):
 
 
 register_url_convertor("id", _Id())
-Endpoint = Callable[[Request], Any]
 
 
 def plain(row: Row) -> Endpoint:
@@ -120,31 +124,8 @@ def plain(row: Row) -> Endpoint:
     return endpoint
 
 
-def make_routes(workers: Workers) -> list[Route]:
-    """Make the routes of all rows."""
-    claim, end, enqueue_from = endpoints(workers)
-    special: dict[tuple[str, Any], Endpoint] = {
-        ("POST", wire.Enqueue): enqueue,
-        ("POST", wire.OpenBatch): open_batch,
-        ("GET", wire.WaitTasks): show,
-        ("DELETE", wire.Cancel): cancel,
-        ("GET", wire.Events): events,
-        ("POST", ClaimTasks): claim,
-        ("POST", EndLeases): end,
-        ("POST", EnqueueFromLease): enqueue_from,
-    }
-    return routes_of(ROWS, special, plain)
-
-
-def routes_of(
-    rows: Iterable[Row], special: Mapping[tuple[str, Any], Endpoint], default: Callable[[Row], Endpoint]
-) -> list[Route]:
-    """Make the routes of rows: by method and frame the special endpoints, else the default ones."""
+def routes_of(rows: Iterable[Row], plain: Callable[[Row], Endpoint]) -> list[Route]:
+    """Make the routes of rows; `plain` makes the endpoints of those that have none."""
     return [
-        Route(
-            row.path.replace("{id}", "{id:id}"),
-            special.get((row.method, row.frame)) or default(row),
-            methods=[row.method],
-        )
-        for row in rows
+        Route(row.path.replace("{id}", "{id:id}"), row.endpoint or plain(row), methods=[row.method]) for row in rows
     ]
