@@ -67,7 +67,8 @@ def kept_slots(slots: int, reserve: int) -> int:
 
 
 SETTINGS = some_of(
-    {"share": one_of(*SHARES)} | {name: whole(low, high) for name, (low, high) in SETTING_RANGES.items()}, "setting"
+    {"share": one_of(*SHARES)} | {name: whole(low, high) for name, (low, high) in SETTING_RANGES.items()},
+    "queue setting",
 )
 
 
