@@ -178,7 +178,7 @@ SPECIAL_OPTIONS = tuple(
 )
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)  # it is a base beside others
 class ScheduledOptions:
     """What can be asked of the tasks of a schedule, as in NewTask; each fire decides the rest."""
 

@@ -51,6 +51,7 @@ LATER = evolve(MOMENT, check=lambda value, _: value)  # the verb checks it, afte
 INLINE = Rule(lambda value, _: check_inline(orjson.dumps(value)), {})
 
 
+@frozen
 class Request:
     """A frame that a client sends; `ref` is the client's own number for it, repeated in the answer.
 
@@ -63,43 +64,42 @@ class Request:
 
 
 @frozen
-class Enqueue(Request):
+class OfQueue(Request):
+    """A frame about one queue."""
+
+    queue: Annotated[str, QUEUE]
+
+
+@frozen
+class Enqueue(OfQueue):
     """Store tasks of the token's tenant; a producer names the tenant of all tasks here, or of each in its full id."""
 
     type: ClassVar[str] = "enqueue"
-    ref: int
-    queue: Annotated[str, QUEUE]
     tasks: list[NewTask]
     tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
-class Tasks(Request):
+class Tasks(OfQueue):
     """Read the states of tasks."""
 
     type: ClassVar[str] = "tasks"
-    ref: int
-    queue: Annotated[str, QUEUE]
     ids: Annotated[list[str], IDS]
 
 
 @frozen
-class Cancel(Request):
+class Cancel(OfQueue):
     """Cancel waiting tasks, and stop running ones."""
 
     type: ClassVar[str] = "cancel"
-    ref: int
-    queue: Annotated[str, QUEUE]
     ids: Annotated[list[str], IDS_ONCE]
 
 
 @frozen
-class CancelAll(Request):
+class CancelAll(OfQueue):
     """Cancel waiting tasks of a tenant that match, as many as the time of one request allows."""
 
     type: ClassVar[str] = "cancel_all"
-    ref: int
-    queue: Annotated[str, QUEUE]
     tenant: Annotated[str | None, TENANT] = None
     older_than_ms: Annotated[int, SPAN] = 0
     error: Annotated[str | None, SEARCH] = None
@@ -108,46 +108,38 @@ class CancelAll(Request):
 
 
 @frozen
-class Reschedule(Request):
+class Reschedule(OfQueue):
     """Change when waiting tasks start: after `delay_ms`, or at `start_at_ms`; without either, now."""
 
     type: ClassVar[str] = "reschedule"
-    ref: int
-    queue: Annotated[str, QUEUE]
     ids: Annotated[list[str], IDS_ONCE]
     delay_ms: Annotated[int, SPAN] = 0
     start_at_ms: Annotated[int, MOMENT] = 0
 
 
 @frozen
-class Peek(Request):
+class Peek(OfQueue):
     """Show a tenant's next tasks without taking them; an operator names the tenant."""
 
     type: ClassVar[str] = "peek"
-    ref: int
-    queue: Annotated[str, QUEUE]
     count: Annotated[int, COUNT] = 10
     tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
-class WaitTasks(Request):
+class WaitTasks(OfQueue):
     """Tell of the ends of these tasks as they happen, for at most `timeout_ms`."""
 
     type: ClassVar[str] = "wait_tasks"
-    ref: int
-    queue: Annotated[str, QUEUE]
     ids: Annotated[list[str], IDS_ONCE]
     timeout_ms: Annotated[int, WAIT] = 0
 
 
 @frozen
-class OpenBatch(Request):
+class OpenBatch(OfQueue):
     """Open a batch; callbacks are payloads of tasks to enqueue on completion, success or death."""
 
     type: ClassVar[str] = "open_batch"
-    ref: int
-    queue: Annotated[str, QUEUE]
     id: Annotated[str, NEW_BATCH]
     max_running: Annotated[int, RUNNING] = 0
     on_complete: Any = None
@@ -157,43 +149,35 @@ class OpenBatch(Request):
 
 
 @frozen
-class CloseBatch(Request):
+class CloseBatch(OfQueue):
     """Add no more tasks to a batch."""
 
     type: ClassVar[str] = "close_batch"
-    ref: int
-    queue: Annotated[str, QUEUE]
     id: Annotated[str, BATCH]
 
 
 @frozen
-class CancelBatch(Request):
+class CancelBatch(OfQueue):
     """Close a batch and cancel its tasks."""
 
     type: ClassVar[str] = "cancel_batch"
-    ref: int
-    queue: Annotated[str, QUEUE]
     id: Annotated[str, BATCH]
 
 
 @frozen
-class Batch(Request):
+class Batch(OfQueue):
     """Read a batch's state; with `timeout_ms`, wait at most so long until it is complete."""
 
     type: ClassVar[str] = "batch"
-    ref: int
-    queue: Annotated[str, QUEUE]
     id: Annotated[str, BATCH]
     timeout_ms: Annotated[int, WAIT] = 0
 
 
 @frozen
-class Batches(Request):
+class Batches(OfQueue):
     """Read the states of the named batches; or list batches (of a tenant, in a state), page by page."""
 
     type: ClassVar[str] = "batches"
-    ref: int
-    queue: Annotated[str, QUEUE]
     ids: Annotated[list[str] | None, BATCHES] = None
     tenant: Annotated[str | None, TENANT] = None
     state: Annotated[str | None, STAGE] = None
@@ -202,13 +186,11 @@ class Batches(Request):
 
 
 @frozen
-class Events(Request):
+class Events(OfQueue):
     """Read a tenant's feed after an event; with `timeout_ms`, wait at most so long for an event."""
 
     type: ClassVar[str] = "events"
     first: ClassVar[tuple[str, ...]] = ("queue", "count", "tenant")
-    ref: int
-    queue: Annotated[str, QUEUE]
     after: Annotated[int, EVENT_ID] = 0
     count: Annotated[int, COUNT] = 100
     timeout_ms: Annotated[int, WAIT] = 0
@@ -216,32 +198,26 @@ class Events(Request):
 
 
 @frozen
-class Why(Request):
+class Why(OfQueue):
     """Ask why a task waits, and when it may start."""
 
     type: ClassVar[str] = "why"
-    ref: int
-    queue: Annotated[str, QUEUE]
     id: Annotated[str, TASK]
 
 
 @frozen
-class TenantReport(Request):
+class TenantReport(OfQueue):
     """Read what a tenant's tasks have waited for, and its share."""
 
     type: ClassVar[str] = "report"
-    ref: int
-    queue: Annotated[str, QUEUE]
     tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
-class History(Request):
+class History(OfQueue):
     """Read what happened in a queue over a period: of the named tenants, or of those with the most service."""
 
     type: ClassVar[str] = "history"
-    ref: int
-    queue: Annotated[str, QUEUE]
     period: Annotated[str, PERIOD] = "1h"
     tenants: Annotated[list[str] | None, TENANTS] = None
     since_ms: Annotated[int, MOMENT] = 0
@@ -256,7 +232,6 @@ class Attach(Request):
 
     type: ClassVar[str] = "attach"
     first: ClassVar[tuple[str, ...]] = ("worker", "queues", "credit", "prefetch", "weights")
-    ref: int
     worker: Annotated[str, WORKER]
     queues: Annotated[list[str], ATTACHED_QUEUES]
     credit: Annotated[int, CREDIT]
@@ -271,48 +246,39 @@ class Credit(Request):
     """Change how many tasks the worker holds at most."""
 
     type: ClassVar[str] = "credit"
-    ref: int
     credit: Annotated[int, CREDIT]
 
 
 @frozen
-class Settle(Request):
+class Settle(OfQueue):
     """End leases."""
 
     type: ClassVar[str] = "settle"
-    ref: int
-    queue: Annotated[str, QUEUE]
     settlements: list[Settlement]
 
 
 @frozen
-class EnqueueFrom(Request):
+class EnqueueFrom(OfQueue):
     """Store tasks, which the handlers of leased tasks enqueue, one lease for each: for the tenants of these."""
 
     type: ClassVar[str] = "enqueue_from"
-    ref: int
-    queue: Annotated[str, QUEUE]
     leases: list[HeldLease]
     tasks: list[NewTask]
 
 
 @frozen
-class Extend(Request):
+class Extend(OfQueue):
     """Renew leases."""
 
     type: ClassVar[str] = "extend"
-    ref: int
-    queue: Annotated[str, QUEUE]
     leases: list[Fence]
 
 
 @frozen
-class Progress(Request):
+class Progress(OfQueue):
     """Report the progress of tasks."""
 
     type: ClassVar[str] = "progress"
-    ref: int
-    queue: Annotated[str, QUEUE]
     reports: list[Report]
 
 
@@ -329,98 +295,81 @@ class Queues(Request):
     """List all queues, or one, with counts and settings."""
 
     type: ClassVar[str] = "queues"
-    ref: int
     queue: Annotated[str | None, QUEUE] = None
 
 
 @frozen
-class Configure(Request):
+class Configure(OfQueue):
     """Change settings of a queue."""
 
     type: ClassVar[str] = "configure"
     first: ClassVar[tuple[str, ...]] = ("settings",)
-    ref: int
-    queue: Annotated[str, QUEUE]
     settings: Annotated[dict[str, Any], queues.SETTINGS]
     if_version: Annotated[str | None, VERSION] = None
 
 
 @frozen
-class DeleteQueue(Request):
+class DeleteQueue(OfQueue):
     """Delete an empty queue, or with `purge` a queue and its contents."""
 
     type: ClassVar[str] = "delete_queue"
-    ref: int
-    queue: Annotated[str, QUEUE]
     purge: bool = False
 
 
 @frozen
-class Tenants(Request):
+class Tenants(OfQueue):
     """List a queue's tenants page by page, or one of them, with weights, counts and shares."""
 
     type: ClassVar[str] = "tenants"
     first: ClassVar[tuple[str, ...]] = ("cursor", "count", "tenant")
-    ref: int
-    queue: Annotated[str, QUEUE]
     tenant: Annotated[str | None, TENANT] = None
     cursor: Annotated[str | None, SCAN] = None
     count: Annotated[int, COUNT] = 500
 
 
 @frozen
-class DropTenant(Request):
+class DropTenant(OfQueue):
     """Delete a tenant that has nothing, with its settings and its feed."""
 
     type: ClassVar[str] = "drop_tenant"
-    ref: int
-    queue: Annotated[str, QUEUE]
     tenant: Annotated[str, TENANT]
 
 
 @frozen
-class SetWeight(Request):
+class SetWeight(OfQueue):
     """Give a tenant a weight."""
 
     type: ClassVar[str] = "set_weight"
-    ref: int
-    queue: Annotated[str, QUEUE]
     tenant: Annotated[str, TENANT]
     weight: Annotated[float, WEIGHT]
     if_version: Annotated[str | None, VERSION] = None
 
 
 @frozen
-class SetLimits(Request):
+class SetLimits(OfQueue):
     """Set limits of a tenant, or of all tenants without such a limit of their own."""
 
     type: ClassVar[str] = "set_limits"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
-    ref: int
-    queue: Annotated[str, QUEUE]
     limits: Annotated[dict[str, Any], LIMITS]
     tenant: Annotated[str | None, TENANT] = None
     if_version: Annotated[str | None, VERSION] = None
 
 
 @frozen
-class Limits(Request):
+class Limits(OfQueue):
     """Read the limits and opening hours of a tenant, or of all."""
 
     type: ClassVar[str] = "limits"
-    ref: int
-    queue: Annotated[str, QUEUE]
     tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
-class SetOpeningHours(Request):
+class SetOpeningHours(OfQueue):
     """Set the opening hours of a tenant, or of the whole queue."""
 
     type: ClassVar[str] = "set_opening_hours"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
-    ref: int
-    queue: Annotated[str, QUEUE]
     opening_hours: Annotated[str, OPENING_HOURS]
     tenant: Annotated[str | None, TENANT] = None
     if_version: Annotated[str | None, VERSION] = None
@@ -439,7 +388,6 @@ class WorkerTasks(Request):
     """Describe the workers of a name and the tasks that they hold."""
 
     type: ClassVar[str] = "worker_tasks"
-    ref: int
     worker: Annotated[str, WORKER]
     count: Annotated[int, COUNT] = 100
 
@@ -449,47 +397,38 @@ class DrainWorker(Request):
     """Let the workers of a name finish their tasks and end."""
 
     type: ClassVar[str] = "drain_worker"
-    ref: int
     worker: Annotated[str, WORKER]
 
 
 @frozen
-class Pause(Request):
+class Pause(OfQueue):
     """Stop starting tasks of a tenant, or of the whole queue."""
 
     type: ClassVar[str] = "pause"
-    ref: int
-    queue: Annotated[str, QUEUE]
     tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
-class Resume(Request):
+class Resume(OfQueue):
     """Undo `pause`."""
 
     type: ClassVar[str] = "resume"
-    ref: int
-    queue: Annotated[str, QUEUE]
     tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
-class Repair(Request):
+class Repair(OfQueue):
     """Repair a queue for about a second; repeat it, with the `number` of the reply, while the outcome is `more`."""
 
     type: ClassVar[str] = "repair"
-    ref: int
-    queue: Annotated[str, QUEUE]
     number: Annotated[int | None, MOMENT] = None
 
 
 @frozen
-class Dead(Request):
+class Dead(OfQueue):
     """List dead letters that match, oldest first."""
 
     type: ClassVar[str] = "dead"
-    ref: int
-    queue: Annotated[str, QUEUE]
     tenant: Annotated[str | None, TENANT] = None
     reason: Annotated[str | None, REASON] = None
     error: Annotated[str | None, SEARCH] = None
@@ -501,43 +440,35 @@ class Dead(Request):
 
 
 @frozen
-class DeadLetter(Request):
+class DeadLetter(OfQueue):
     """Read one dead letter."""
 
     type: ClassVar[str] = "dead_letter"
-    ref: int
-    queue: Annotated[str, QUEUE]
     id: Annotated[str, TASK]
 
 
 @frozen
-class Replay(Request):
+class Replay(OfQueue):
     """Give dead letters a fresh set of attempts."""
 
     type: ClassVar[str] = "replay"
-    ref: int
-    queue: Annotated[str, QUEUE]
     ids: Annotated[list[str], IDS]
 
 
 @frozen
-class Purge(Request):
+class Purge(OfQueue):
     """Delete dead letters."""
 
     type: ClassVar[str] = "purge"
-    ref: int
-    queue: Annotated[str, QUEUE]
     ids: Annotated[list[str], IDS]
 
 
 @frozen
-class Schedule(Request, ScheduledOptions):
+class Schedule(OfQueue, ScheduledOptions):
     """Create a schedule, or change the one with this name; give `cron` or `every_ms`."""
 
     type: ClassVar[str] = "schedule"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant", "name", "cron", "zone", "every_ms", "misfire", "payload")
-    ref: int
-    queue: Annotated[str, QUEUE]
     name: Annotated[str, SCHEDULE_NAME]
     payload: Annotated[Any, INLINE]
     cron: Annotated[str, CRON] = ""
@@ -548,49 +479,41 @@ class Schedule(Request, ScheduledOptions):
 
 
 @frozen
-class Unschedule(Request):
+class Unschedule(OfQueue):
     """Delete a schedule."""
 
     type: ClassVar[str] = "unschedule"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
-    ref: int
-    queue: Annotated[str, QUEUE]
     name: Annotated[str, SCHEDULE_NAME]
     tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
-class PauseSchedule(Request):
+class PauseSchedule(OfQueue):
     """Stop a schedule from firing until it is resumed."""
 
     type: ClassVar[str] = "pause_schedule"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
-    ref: int
-    queue: Annotated[str, QUEUE]
     name: Annotated[str, SCHEDULE_NAME]
     tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
-class ResumeSchedule(Request):
+class ResumeSchedule(OfQueue):
     """Undo `pause_schedule`."""
 
     type: ClassVar[str] = "resume_schedule"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
-    ref: int
-    queue: Annotated[str, QUEUE]
     name: Annotated[str, SCHEDULE_NAME]
     tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
-class Schedules(Request):
+class Schedules(OfQueue):
     """List schedules."""
 
     type: ClassVar[str] = "schedules"
     first: ClassVar[tuple[str, ...]] = ("queue", "offset", "count", "tenant")
-    ref: int
-    queue: Annotated[str, QUEUE]
     name: Annotated[str | None, SCHEDULE_NAME] = None
     tenant: Annotated[str | None, TENANT] = None
     offset: Annotated[int, MOMENT] = 0
@@ -598,12 +521,10 @@ class Schedules(Request):
 
 
 @frozen
-class AddWebhook(Request):
+class AddWebhook(OfQueue):
     """Have a queue's tasks posted to a URL, or change how; `name`: only tasks of that name."""
 
     type: ClassVar[str] = "add_webhook"
-    ref: int
-    queue: Annotated[str, QUEUE]
     url: Annotated[str, URL]
     name: Annotated[str, SHORT_NAME] = ""
     has_fan_out: bool = False
@@ -611,34 +532,28 @@ class AddWebhook(Request):
 
 
 @frozen
-class RemoveWebhook(Request):
+class RemoveWebhook(OfQueue):
     """Forget a webhook; tasks that are for it stay."""
 
     type: ClassVar[str] = "remove_webhook"
-    ref: int
-    queue: Annotated[str, QUEUE]
     url: Annotated[str, URL]
     name: Annotated[str, SHORT_NAME] = ""
 
 
 @frozen
-class PauseWebhook(Request):
+class PauseWebhook(OfQueue):
     """Post no tasks to a webhook until it is resumed."""
 
     type: ClassVar[str] = "pause_webhook"
-    ref: int
-    queue: Annotated[str, QUEUE]
     url: Annotated[str, URL]
     name: Annotated[str, SHORT_NAME] = ""
 
 
 @frozen
-class ResumeWebhook(Request):
+class ResumeWebhook(OfQueue):
     """Undo `pause_webhook`."""
 
     type: ClassVar[str] = "resume_webhook"
-    ref: int
-    queue: Annotated[str, QUEUE]
     url: Annotated[str, URL]
     name: Annotated[str, SHORT_NAME] = ""
 
@@ -648,7 +563,6 @@ class Webhooks(Request):
     """List the webhooks of a queue; workers are told their secrets too."""
 
     type: ClassVar[str] = "webhooks"
-    ref: int
     queue: Annotated[str, QUEUE]
 
 
@@ -657,7 +571,6 @@ class CreateToken(Request):
     """Register a token that the caller made; `hash` is the SHA-256 of its text, which is never sent."""
 
     type: ClassVar[str] = "create_token"
-    ref: int
     id: Annotated[str, tokens.TOKEN_ID]
     role: Annotated[str, ROLE]
     hash: Annotated[str, tokens.HASH]
@@ -680,7 +593,6 @@ class RevokeToken(Request):
     """Delete a token and close the connections that use it."""
 
     type: ClassVar[str] = "revoke_token"
-    ref: int
     id: str
 
 
@@ -690,7 +602,6 @@ class Audit(Request):
 
     type: ClassVar[str] = "audit"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant", "since_ms")
-    ref: int
     token: Annotated[str | None, TOKEN] = None
     verb: Annotated[str | None, VERB] = None
     queue: Annotated[str | None, QUEUE] = None
