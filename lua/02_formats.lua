@@ -19,8 +19,7 @@
 --:   is_odd:B
 --:   name:t1 books:rest | tag details
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I
---: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d tombstones:I grouped:I priorities:B
---:   blocked:B
+--: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B
 --:   limited:B cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d
 --: HEADER version:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1

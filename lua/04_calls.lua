@@ -118,7 +118,7 @@ function calls.open_any(keys, args)
     marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
     runs = false, bundles = false,                    -- leases (26_leases.lua)
-    taken = false, marks = false, tombstones = 0, most_tombstones = 0,  -- entries of lists (28_takes.lua)
+    taken = false,                                   -- how many ready tasks of whom (28_takes.lua)
     lines = false,                                   -- whose turn it is inside tenants (21_turns.lua)
     fired_bytes = 0,                                 -- payloads of schedules (65_schedules.lua)
     lowered = false,                                 -- what lost leases did to the level (12_charges.lua)

@@ -222,7 +222,7 @@ end
 
 -- Whether details matter to the fair pick.
 function accounts.are_odd(d)
-  return d.blocked > 0 or d.limited > 0 or d.tombstones > 0 or d.grouped > 0 or d.priorities > 0 or d.cause > 0
+  return d.blocked > 0 or d.limited > 0 or d.grouped > 0 or d.cause > 0
 end
 
 -- Writes the tenants that the call touched.

@@ -9,8 +9,6 @@
 -- and when the call ends `refill` (32_batch_ends.lua) hands free slots to pending tasks. So a lease that is given back,
 -- or was held by a worker that died, gets its own slot again.
 
-local PRIORITY_SPAN = 2 ^ 42  -- in the score of a pending task, of one priority
-
 -- A batch, to be changed: `batches.finish` writes it back. nil where there is none.
 local function batch(call, id)
   local known = calls.table_of(call, 'batches')
@@ -55,9 +53,6 @@ function batches.count_pending(call, t, count)
   d.pending, call.queue.pending = d.pending + count, call.queue.pending + count
 end
 
--- The score of a pending task.
-function batches.score(priority, order) return priority * PRIORITY_SPAN + order end
-
 -- Of ids that are to become ready, those that get a batch slot; the others become pending.
 function batches.take_slots(call, t, ids)
   local with_slots = {}
@@ -65,7 +60,7 @@ function batches.take_slots(call, t, ids)
     local b = batches.of_task(call, id)
     if b and b.max_running > 0 and b.admitted >= b.max_running then
       b.sequence = b.sequence + 1
-      local score = batches.score(task_options.of(call, id).priority, b.sequence)
+      local score = orders.score(task_options.of(call, id).priority, b.sequence)
       redis.call('ZADD', batches.pending_key(call, id), score, id)
       batches.count_pending(call, t, 1)
     else

@@ -6,10 +6,10 @@
 -- outside the wake list (a tenant that is served from there takes a slot only afterwards), or picks found no task, or
 -- probes ran out.
 --
--- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT, or
--- behind so many tombstones, had its turn: the claim passes it over while others can be served, and its virtual time is
--- a task ahead of the level at least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it
--- has too many keeps its share; nor less, or it would have every pick of every claim.
+-- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT had
+-- its turn: the claim passes it over while others can be served, and its virtual time is a task ahead of the level at
+-- least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it has too many keeps its share;
+-- nor less, or it would have every pick of every claim.
 
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
@@ -113,9 +113,9 @@ local function bury_late(call, claim)
   end
 end
 
--- Puts tasks that the reply has no room for back at the heads of their lists.
+-- Puts tasks that the reply has no room for back at the head.
 local function put_back(call, returned)
-  for i = #returned, 1, -1 do places.line_up(call, returned[i].t, {returned[i].id}, 'LPUSH') end
+  for i = #returned, 1, -1 do places.line_up(call, returned[i].t, {returned[i].id}, true) end
 end
 
 -- The one block of writes of a claim.
@@ -221,7 +221,7 @@ function drains.claim(keys, args)
     task_options.read(call, claim.asking)
     write_claim(call, claim)
     batches.finish(call)
-    if is_short then  -- perhaps work is left behind many tombstones: come again
+    if is_short then  -- perhaps work is left behind many tasks that have expired: come again
       q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept
     end
     calls.close(call)

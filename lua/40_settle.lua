@@ -112,7 +112,7 @@ function actions.release(call, t, id)
   local run = end_run(call, id, leases.SETTLED)
   run.uncounted_attempts = run.uncounted_attempts + 1
   keep_waiting(call, id, run)
-  places.put_ready(call, t, {id}, 'LPUSH')
+  places.put_ready(call, t, {id}, true)
 end
 
 function actions.reap(call, t, id)
@@ -120,7 +120,7 @@ function actions.reap(call, t, id)
   feeds.tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])
   if is_last_attempt(run) then return settlements.bury(call, t, id, run, LEASE_LOST) end
   keep_waiting(call, id, run)
-  places.put_ready(call, t, {id}, 'LPUSH')
+  places.put_ready(call, t, {id}, true)
 end
 
 -- Why this number does not open a lease: `gone` if its owner settled it already, or there is no such lease; else

@@ -26,7 +26,6 @@ end
 -- Deletes a tenant that has nothing: its account, its settings and its feed.
 local function drop(call, t)
   local name, tag = t.name, t.tag
-  places.drop_lists(call, t)
   if t.is_on_wake_list == 1 then redis.call('LREM', key(call, 'wake'), 0, tag) end
   redis.call('UNLINK', key(call, 'events:' .. name))
   for _, hash in ipairs({'accounts', 'quiet'}) do redis.call('HDEL', key(call, hash), tag) end

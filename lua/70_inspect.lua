@@ -105,7 +105,7 @@ end
 
 -- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
 --   argv  3 tenant  4 count (1..500)
---   out   per task: id, record; fewer than `count` also where the records are long, or behind many tombstones
+--   out   per task: id, record; fewer than `count` also where the records are long
 function reads.peek(keys, args)
   local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   local ids, out, bytes = takes.ids(call, accounts.named(call, args[3]), count), {}, 0

@@ -1,7 +1,7 @@
 """A queue in plain Python: what the function library must do; clock and random values are arguments.
 
 It is exact: with the same clock and random values the same calls give the same replies and accounts, bit by bit.
-It knows nothing of keys, packed values or tombstones, and forgets no path: every method changes lists and then seats
+It knows nothing of keys or packed values, and forgets no path: every method changes lists and then seats
 whom it touched. Who is served next is in fair_pick.py.
 """
 
@@ -19,7 +19,7 @@ from fairq.store import library
 from .fair_pick import OUT, Pick, Run, Tenant
 from .feed_model import Feeds
 from .limits_model import EVENT_COST, PAUSED, RATE_LIMITED, bytes_of
-from .ready_model import LOOSE, Asked
+from .ready_model import Asked
 from .schedule_model import Scheduling
 
 ROUNDS, TENANTS_PER_TICK, MINUTE_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
@@ -166,7 +166,7 @@ class Model(Scheduling):
         self.bundles: dict[int, list[str]] = {}  # number of a claim -> what it took
         self.claims: dict[str, int] = {}  # its name -> its number
         self.claimed_bytes = 0
-        self.sequence = 0  # the last order given to a task of a group
+        self.sequence = 0  # the last order given to a ready task
         self.returned: list[str] = []  # by a claim whose reply was full
         self.marks: dict[str, tuple[int, str]] = {}  # id -> its owner's lease or 0, how it ended
         self.ended: dict[int, list[str]] = {}  # minute -> ids that ended in it
@@ -232,7 +232,7 @@ class Model(Scheduling):
     def line_up(self, t: Tenant, id: str, at_head: bool) -> None:
         """Put a task that has a slot where it stands."""
         asked = self.records[id].asked
-        self.sequence += asked.group != LOOSE
+        self.sequence += 1
         t.ready.put(id, asked, -self.sequence if at_head else self.sequence, at_head)
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:

@@ -27,9 +27,7 @@ class Mutant(NamedTuple):
 ODD = {  # who must be looked at more closely: the field that says so
     "a blocked tenant": "blocked",
     "a limited tenant": "limited",
-    "a tenant with tombstones": "tombstones",
     "a tenant with groups": "grouped",
-    "a tenant with priorities": "priorities",
     "a tenant that was kept out": "cause",
 }
 
@@ -80,7 +78,9 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "a purge passes over groups", "    if d.grouped > 0 then\n      stages[", "    if false then\n      stages["
+        "a purge passes over groups",
+        "  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. t.name), 0, -1)) do\n    stages[",
+        "  for _, priority in ipairs({}) do\n    stages[",
     ),
     Mutant(
         "a dropped tenant stays on the wake list",
@@ -131,16 +131,11 @@ MUTANTS = [
     Mutant(
         "a key is held for ever", "(until_ms == '0' and id ~= call.ending or tonumber(until_ms) > call.now)", "true"
     ),
-    Mutant("priorities are served in any order", "  table.sort(found)\n", ""),
+    Mutant("priorities are served in any order", "return priority * PRIORITY_SPAN + order end", "return order end"),
     Mutant(
         "a priority that is opened is not noted",
-        "t, priority), unpack(some))\n    priorities.open(call, t, priority)\n",
-        "t, priority), unpack(some))\n",
-    ),
-    Mutant(
-        "tombstones are those of any priority",
-        "return priority == DEFAULT_PRIORITY and id or priority .. ':' .. id",
-        "return id",
+        "    redis.call('ZADD', key(call, 'priorities:' .. t.name), priority, priority)\n",
+        "",
     ),
     Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
     Mutant(
@@ -220,11 +215,6 @@ MUTANTS = [
     Mutant("a claim does not tell who was kept out", "    limits.tell_kept(call, t)\n", ""),
     Mutant(
         "a tenant over its limit keeps the slot", "    accounts.touch(call, t)\n    return nil\n", "    return nil\n"
-    ),
-    Mutant(
-        "a tombstone at the head stays there",
-        "    if not pass_tombstone(call, t, first, priority) then return end\n    redis.call('LPOP', list)\n",
-        "    if not pass_tombstone(call, t, first, priority) then return end\n",
     ),
     Mutant("a start takes no token", "    limits.spend(call, t, 1)\n", ""),
     Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
@@ -408,25 +398,16 @@ MUTANTS = [
     ),
     Mutant("tasks may be free", "math.max(until_ms - q.origin - start, 1)", "until_ms - q.origin - start"),
     Mutant("estimates do not learn", "  if not is_worked then return end\n", "  if true then return end\n"),
-    Mutant("tombstones are taken as tasks", "if (left[field] or 0) > 0 then", "if false then"),
-    Mutant("what is taken stays in its list", "redis.call('LTRIM', list, own.count, -1)", "local _ = own"),
-    Mutant("a tombstone is passed twice", "redis.call('HINCRBY', tombstone, field, -count) == 0", "false"),
-    Mutant("rounds take the same entries", "own.count, own.is_empty = own.count + #entries,", "_, own.is_empty = 0,"),
     Mutant(
-        "tombstones are not credited",
-        "if redis.call('HINCRBY', tombstone, field, -1) == 0 then redis.call('HDEL', tombstone, field) end",
+        "what is taken stays in its list",
+        "    if count > 0 then redis.call('ZREMRANGEBYRANK', orders.key(call, t), 0, count - 1) end\n",
         "",
     ),
-    Mutant("an emptied list keeps its tombstones", "    if t.ready == 0 then places.drop_lists(call, t) end\n", ""),
+    Mutant("rounds take the same entries", "call.taken[t] = taken + #more", "call.taken[t] = #more"),
     Mutant(
         "expired entries stay counted",
-        "d.tombstones = d.tombstones + 1\n  count_ready(call, t, -1)\n",
-        "d.tombstones = d.tombstones + 1\n",
-    ),
-    Mutant(
-        "a task taken out of its group stays counted",
-        "  turns.take_out(call, t, asked.priority, group, id)\n  count_ready(call, t, -1)\n",
-        "  turns.take_out(call, t, asked.priority, group, id)\n",
+        "    turns.take_out(call, t, asked.priority, group, id)\n  end\n  count_ready(call, t, -1)\n",
+        "    turns.take_out(call, t, asked.priority, group, id)\n  end\n",
     ),
     Mutant("a task that runs is replaced", "  if run and leases.is_leased(run.state) or asked.key", "  if asked.key"),
     Mutant("a task of a batch is replaced", " or asked.batch ~= '' then return nil end", " then return nil end"),
@@ -441,14 +422,12 @@ MUTANTS = [
     Mutant("replaced payloads weigh as before", "  new.freed_bytes = new.freed_bytes + bytes", "  new.freed_bytes = 0"),
     Mutant("tasks served from groups stay counted", "        d.grouped = d.grouped - source.taken\n", ""),
     Mutant(
-        "a group gives its tasks again",
-        "        if source.taken > 0 then redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1) end\n",
-        "",
+        "a group gives its tasks again", "          redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1)\n", ""
     ),
     Mutant(
         "the clock of turns stands still",
-        "own.clock, own.turn[member], own.changed[member] = own.turn[member], nil, true",
-        "own.turn[member], own.changed[member] = nil, true",
+        "source.taken, own.clock = taken + 1, own.turn[member]",
+        "source.taken = taken + 1",
     ),
     Mutant(
         "groups have no weights",
@@ -461,12 +440,12 @@ MUTANTS = [
         "  if redis.call('EXISTS', at) == 0 then turns.leave(call, t, priority, {LOOSE .. group}) end\n",
         "",
     ),
-    Mutant("the turns outlive the groups", "then return redis.call('DEL', at) end\n", "then return 0 end\n"),
     Mutant(
-        "loose tasks have no turn",
-        "  if #loose.ids > 0 or loose.is_end then turns.set_loose(own, #loose.ids > 0) end\n",
-        "  turns.set_loose(own, false)\n",
+        "the turns outlive the groups",
+        "    redis.call('DEL', at)\n    redis.call('ZREM', key(call, 'priorities:' .. t.name), priority)\n",
+        "",
     ),
+    Mutant("loose tasks have no turn", "  if own then see_loose(call, own) end\n", ""),
     Mutant(
         "each claim gives loose tasks a new turn",
         "stand_in_line(own, LOOSE, turn and tonumber(turn) or own.clock + 1)",
@@ -477,13 +456,8 @@ MUTANTS = [
         "  elseif not has_loose and turn then\n    own.changed[LOOSE] = true\n",
         "",
     ),
-    Mutant("the head of a group is its end", "  if is_at_head then order = -order end\n", ""),
+    Mutant("the head of a group is its end", "return is_at_head and -q.sequence or q.sequence", "return q.sequence"),
     Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
-    Mutant(
-        "a priority with groups is closed",
-        "  if d.grouped > 0 and redis.call('EXISTS', priorities.turns(call, t, priority)) == 1 then return end\n",
-        "",
-    ),
     Mutant(
         "of groups that come at one turn the last one goes first",
         "math.fmod(own.order, ORDERS) * ORDER_STEP",
@@ -493,11 +467,6 @@ MUTANTS = [
         "groups that were not read have no turn",
         "while not own.is_read and (not member or is_sooner(own.seen_to, own.last, own.turn[member], member)) do",
         "while not own.is_read and not member do",
-    ),
-    Mutant(
-        "a group that is put back into has no priority",
-        "    turns.put(call, t, priority, some)\n    priorities.open(call, t, priority)\n",
-        "    turns.put(call, t, priority, some)\n",
     ),
     Mutant(
         "attempts never run out",
@@ -532,7 +501,7 @@ MUTANTS = [
     ),
     Mutant(
         "release goes to the end",
-        "  places.put_ready(call, t, {id}, 'LPUSH')\nend\n\nfunction actions.reap",
+        "  places.put_ready(call, t, {id}, true)\nend\n\nfunction actions.reap",
         "  places.put_ready(call, t, {id})\nend\n\nfunction actions.reap",
     ),
     Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
@@ -724,12 +693,6 @@ MUTANTS = [
     Mutant("tasks that are covered are told", "q.hungry == 1 and call.notify and", "q.hungry == 1 and"),
     Mutant("all tasks are covered", "else return #args end", "else call.notify = false return #args end"),
     Mutant("tasks for a server are covered", "call.notify = '1 ' .. server elseif", "call.notify = false elseif"),
-    Mutant(
-        "more urgent tasks do not stand before one that waits",
-        "    before = before + redis.call('LLEN', priorities.list(call, t, priority))\n",
-        "",
-    ),
-    Mutant("a place among tombstones is called exact", "tombstones == 0 and place\n", "place\n"),
     Mutant(
         "limits are told as they hold",
         "return flat(limits.set_for({prefix = keys[1]}, args[3]))",
@@ -980,11 +943,7 @@ MUTANTS = [
         "picks.unpick(call, round, i, 1)",
         "picks.unpick(call, round, i, 0)",
     ),
-    Mutant(
-        "what a reply has no room for goes to the end",
-        "{returned[i].id}, 'LPUSH') end",
-        "{returned[i].id}, 'RPUSH') end",
-    ),
+    Mutant("what a reply has no room for goes to the end", "{returned[i].id}, true) end", "{returned[i].id}) end"),
     Mutant(
         "what a reply has no room for is turned round", "  for i = #returned, 1, -1 do", "  for i = 1, #returned do"
     ),
@@ -1032,16 +991,6 @@ MUTANTS = [
         "a settlement finds that no server asks for more",
         "if features[i] % 2 == 0 then known[id] = PLAIN elseif",
         "if true then known[id] = PLAIN elseif",
-    ),
-    Mutant(
-        "a task that is taken alone stays in its list",
-        "    if own.count == 1 then\n      redis.call('LPOP', list)\n",
-        "    if own.count == 1 then\n",
-    ),
-    Mutant(
-        "tombstones that were passed stay counted",
-        "  d.tombstones, call.tombstones = d.tombstones - (last - count), call.tombstones + last - count\n",
-        "",
     ),
     Mutant("kept slots are lent while others are free", "  if not reserve.is_full(call) or limits", "  if limits"),
     Mutant(
@@ -1188,4 +1137,18 @@ MUTANTS = [
         "header.features, bytes + (run and #run.error or 0))",
         "header.features, bytes)",
     ),
+    Mutant(
+        "a priority without groups stays named",
+        "    redis.call('ZREM', key(call, 'priorities:' .. t.name), priority)\n",
+        "",
+    ),
+    Mutant(
+        "a loose task that had its turn stays", "call.taken[t] = call.taken[t] + 1", "call.taken[t] = call.taken[t]"
+    ),
+    Mutant(
+        "loose tasks of other priorities take turns",
+        "      source.past = text(orders.score(own.priority + 0.5, 0))\n",
+        "",
+    ),
+    Mutant("more urgent loose tasks wait for groups", "text(orders.score(past - 0.5, 0))", "'-inf'"),
 ]

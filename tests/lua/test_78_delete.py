@@ -64,9 +64,7 @@ def fill(queue: Queue) -> None:
     queue.set_limits("slow", rate=0.001, burst=1)
     queue.enqueue("slow", "s-1", "s-2")
     queue.end("extend", queue.claim(5)[0])
-    queue.enqueue("eve", "before", "tombstone")
     queue.enqueue("eve", "pressing", priority=7)
-    queue.cancel("tombstone")
     queue.call("add_webhook", "0000000a", "https://a.example/", "", 0, "")
     queue.client.set(queue.key("progress:urgent"), '[1,0.5,""]', px=3_600_000)
     queue.client.set(queue.key("sweep"), 0)  # a limit for all was removed, and there are many tenants
