@@ -44,15 +44,15 @@ function charges.bound_level(call)
   q.level, call.lowered = math.max(q.level, lowest), false
 end
 
--- Books the end of a lease: the time that it took, up to `until_ms`, goes to the account for good. No task takes less
+-- Books the end of a lease: the time that it took, up to `until_at`, goes to the account for good. No task takes less
 -- than a millisecond, or free ones would be served for ever; what that adds moves the clock too. Of a lease that was
 -- lost the level goes back by what it had moved along since the last renewal: those that wait get that time back, and
 -- who comes is to begin with them. Estimates learn from leases that were worked to an end.
-function charges.lease(call, t, began_at, until_ms, is_worked)
+function charges.lease(call, t, began_at, until_at, is_worked)
   local q, is_gift, books = call.queue, t.loan == accounts.GIFT, accounts.books_of(call, t)
   local moves_clock = t.standing == COMPETES and not is_gift
   local start = math.max(began_at, q.epoch_at)
-  local took = math.max(until_ms - q.origin - start, 1)
+  local took = math.max(until_at - start, 1)
   t.leased, t.starts, q.leased = t.leased - 1, t.starts - start, q.leased - 1
   if moves_clock then q.running = q.running - 1 end
   call.freed = true

@@ -126,7 +126,7 @@ local function stand_in_line(own, member, turn)
   table.insert(line, low, member)
 end
 
--- The first `wanted` ids of a group, or of the loose tasks that the call has not taken yet; fewer, if there are no more.
+-- The first `wanted` ids of a group, or of the loose tasks that the call has not taken; fewer, if there are no more.
 local function ids_of(call, own, member, wanted)
   local source, t = own.sources[member], own.tenant
   if not source then
@@ -188,7 +188,7 @@ local function first(call, own, wanted)
   return member
 end
 
--- Takes the next task of who is first in line, whose turn moves on; nil if it has none. Who has no more leaves the line.
+-- Takes the next task of the first in line, whose turn moves on; nil if it has none. Without more it leaves the line.
 local function take_next(call, own, member)
   local taken = own.sources[member].taken
   local source = ids_of(call, own, member, taken + 2)

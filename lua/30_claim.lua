@@ -134,7 +134,7 @@ local function recall(call, name, claim)
   local field = redis.call('HGET', key(call, 'claims'), name)
   local bundle = field and leases.bundle(call, tonumber(field))
   if not bundle then return false end
-  local ids, deadline, lease = leases.ids_of(bundle), leases.field(call.now + call.queue.lease_ms), tonumber(field)
+  local ids, deadline, lease = leases.ids_of(bundle), text(call.at + call.queue.lease_ms), tonumber(field)
   leases.read_runs(call, ids)
   local found = records.of(call, ids)
   for i, id in ipairs(ids) do

@@ -146,8 +146,8 @@ function settlements.open_lease(call, id, number)
   return is_open and lease or nil
 end
 
--- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_ms`.
-function settlements.settle(call, action, id, number, until_ms, ...)
+-- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_at`.
+function settlements.settle(call, action, id, number, until_at, ...)
   local lease = settlements.open_lease(call, id, number)
   if not lease then return refusal(call, id, number) end
   local is_stopping, is_done = lease.state == leases.STOPPING, ENDS_WELL[action]
@@ -158,7 +158,7 @@ function settlements.settle(call, action, id, number, until_ms, ...)
     return (is_stopping and 'cancelled ' or 'ok ') .. leases.take(call, id)
   end
   local is_worked = WORKED[action] and (is_done or not is_stopping)
-  local t = leases.finish(call, id, lease, math.min(call.now, until_ms), is_worked)
+  local t = leases.finish(call, id, lease, math.min(call.at, until_at), is_worked)
   if is_stopping and not is_done then
     local is_reaped = action == 'reap'
     settlements.forget(call, t, id, 'cancelled', is_reaped and 0 or lease.lease, is_reaped and 0 or lease.attempt,

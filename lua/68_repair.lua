@@ -18,7 +18,7 @@ local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtu
 local function clear(call)
   local q, hours = call.queue, redis.call('HGET', key(call, 'opening_hours'), '')
   for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead', 'remembered', 'tasks_with_options',
-      'loans', 'weight_sum', 'running', 'servable', 'cursor', 'sweeping', 'anchored'}) do
+      'loans', 'weight_sum', 'running', 'servable', 'cursor', 'sweeping'}) do
     q[name] = 0
   end
   q.classes, q.minute, q.level = {}, records.minute(call), LOWEST

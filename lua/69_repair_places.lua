@@ -26,7 +26,7 @@ local function put_leased(call, t, id, run)
   bundle.ids = bundle.ids == '' and id or bundle.ids .. '\n' .. id
   bundle.left, bundle.together, bundle.is_changed = bundle.left + 1, bundle.together + 1, true
   call.bundles[run.lease] = bundle
-  redis.call('ZADD', key(call, 'leases'), 'GT', text(call.now + run.lasts), leases.field(run.lease))
+  redis.call('ZADD', key(call, 'leases'), 'GT', text(call.at + run.lasts), leases.field(run.lease))
 end
 
 -- Puts a task that waits for its start there; the sets of those are replaced when the tenant's are all known.

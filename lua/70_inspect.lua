@@ -49,7 +49,7 @@ local function lease_facts(call, id, run)
   local bundle = leases.bundle(call, run.lease)
   local at = run.is_extended == 1 and redis.call('ZSCORE', key(call, 'extended'), id)
     or redis.call('ZSCORE', key(call, 'leases'), leases.field(run.lease))
-  return at or '0', bundle and bundle.claim or ''
+  return at and text(at + call.queue.origin) or '0', bundle and bundle.claim or ''
 end
 
 local function state_of(call, id, record, run, packed_death)

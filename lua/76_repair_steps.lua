@@ -169,15 +169,6 @@ local function add_templates(call, cursor)
   return next_cursor
 end
 
--- No lease could be extended meanwhile, so each has a whole one from now.
-local function renew_leases(call, cursor)
-  local _, next_cursor, numbers = page_of(call, 'bundles', cursor)
-  for _, number in ipairs(numbers) do
-    redis.call('ZADD', key(call, 'leases'), 'GT', text(call.now + call.queue.lease_ms), number)
-  end
-  return next_cursor
-end
-
 -- Batches whose last task had ended without them are complete.
 local function finish_batches(call, cursor)
   local _, next_cursor, ids = page_of(call, 'batches', cursor)
@@ -193,5 +184,5 @@ repairs.steps = {  -- name, step(call, cursor)
   {'task_options', prune('task_options', function(header) return header.features % 2 == HAS_OPTIONS end)},
   {'batches', clear_batches},
   {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates},
-  {'places', repairs.put_all}, {'leases', renew_leases}, {'ends of batches', finish_batches},
+  {'places', repairs.put_all}, {'ends of batches', finish_batches},
 }

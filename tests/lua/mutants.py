@@ -334,7 +334,11 @@ MUTANTS = [
     ),
     Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
     Mutant("a jump of the clock is service", "  if jump <= 0 or q.leased == 0 then return 0 end\n", "  jump = 0\n"),
-    Mutant("a jump of the clock is never service", "return math.max(q.lease_ms, CLOCK_BACK_MS)\n", "return 1000\n"),
+    Mutant(
+        "a jump of the clock is never service",
+        "time - q.now - math.max(q.lease_ms, CLOCK_BACK_MS)\n",
+        "time - q.now - 1000\n",
+    ),
     Mutant("a short task does not move the clock", "if unseen > 0 and moves_clock then", "if false then"),
     Mutant("running leases do not count", "return t.base + age_of(call, t) / t.weight", "return t.base"),
     Mutant(
@@ -353,7 +357,7 @@ MUTANTS = [
         "standing = limits.is_within_guarantee(call, t) and ELIGIBLE or COMPETES",
         "standing = COMPETES",
     ),
-    Mutant("a dead worker's time is charged", "end_ms - (lease and lease.lasts or 0)", "call.now"),
+    Mutant("a dead worker's time is charged", "deadline - (lease and lease.lasts or 0)", "call.at"),
     Mutant("a lease given back teaches", "  if not is_worked then return end\n", ""),
     Mutant("a change of share charges what ran before it", "math.max(began_at, q.epoch_at)", "began_at"),
     Mutant("a hole in the slots", "moved.slot = t.slot", "moved.slot = last"),
@@ -396,7 +400,7 @@ MUTANTS = [
         "local classes, _, class = call.queue.classes, math.frexp(accounts.rate_of(call, t))",
         "local classes, _, class = call.queue.classes, math.frexp(t.weight)",
     ),
-    Mutant("tasks may be free", "math.max(until_ms - q.origin - start, 1)", "until_ms - q.origin - start"),
+    Mutant("tasks may be free", "math.max(until_at - start, 1)", "until_at - start"),
     Mutant("estimates do not learn", "  if not is_worked then return end\n", "  if true then return end\n"),
     Mutant(
         "what is taken stays in its list",
@@ -508,8 +512,8 @@ MUTANTS = [
     Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), untimed)\n", ""),
     Mutant(
         "leases are reaped early",
-        "'ZRANGE', key(call, name), '-inf', call.now,",
-        "'ZRANGE', key(call, name), '-inf', call.now + 1,",
+        "'ZRANGE', key(call, name), '-inf', call.at,",
+        "'ZRANGE', key(call, name), '-inf', call.at + 1,",
     ),
     Mutant(
         "tasks are promoted early",
@@ -527,10 +531,9 @@ MUTANTS = [
     Mutant("a clock that was ahead stops the queue", "if back > CLOCK_BACK_MS then", "if false then"),
     Mutant(
         "accounts see that the time went back",
-        "q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2",
-        "q.now, q.anchored, q.sweeping = time, 1, 2",
+        "q.now, q.origin, q.sweeping = time, q.origin - back, 2",
+        "q.now, q.sweeping = time, 2",
     ),
-    Mutant("leases of before the time went back go on", "  pull_in_leases(call, part)\n", ""),
     Mutant("an id twice in a call is stored twice", "      seen[id] = outcomes[n] == 'ok'", "      seen[id] = false"),
     Mutant(
         "replay keeps the old attempts",
@@ -651,7 +654,7 @@ MUTANTS = [
     Mutant("a schedule that is gone stays due", "  redis.call('ZREM', key(call, 'fires'), field)\n", ""),
     Mutant("another task moves the time", "if s.timing ~= timing then s.timing", "if true then s.timing"),
     Mutant("a resume does not look at the head", "if not s or s.revision ~= args[5] then", "if not s then"),
-    Mutant("a tick does not see the next fire", "extended = 0, fires = 0,", "extended = 0,"),
+    Mutant("a tick does not see the next fire", "extended = q.origin, fires = 0,", "extended = q.origin,"),
     Mutant(
         "a failed attempt is not told", "  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)\n  if", "  if"
     ),
@@ -742,8 +745,8 @@ MUTANTS = [
     Mutant("a sweep lets nobody in", "    if t.ready > 0 and t.slot == OUT or is_idle then", "    if is_idle then"),
     Mutant(
         "delayed tasks wait for the time that went back",
-        "q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2",
-        "q.now, q.origin, q.anchored = time, q.origin - back, 1",
+        "q.now, q.origin, q.sweeping = time, q.origin - back, 2",
+        "q.now, q.origin = time, q.origin - back",
     ),
     Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
     Mutant(
@@ -806,8 +809,8 @@ MUTANTS = [
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
     Mutant(
         "an extension is over at once",
-        "  table.insert(known.extended, call.now + lasts)",
-        "  table.insert(known.extended, call.now)",
+        "  table.insert(known.extended, call.at + lasts)",
+        "  table.insert(known.extended, call.at)",
     ),
     Mutant(
         "an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), known.ended)\n", ""
@@ -864,11 +867,10 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "extended leases of before the time went back go on",
-        "if pull_in(call, 'extended', limit) and is_done then",
-        "if is_done then",
+        "a tick does not see the next end of an extended lease",
+        "leases = q.origin, extended = q.origin,",
+        "leases = q.origin,",
     ),
-    Mutant("a tick does not see the next end of an extended lease", "leases = 0, extended = 0,", "leases = 0,"),
     Mutant(
         "a mark is not made",
         "  records.mark(call, id, how, lease, features)\n",

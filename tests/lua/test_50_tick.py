@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .calls import LEASE_MS, START, Queue, writes
 
 
@@ -197,3 +199,20 @@ def test_many_tickers_promote_each_task_once(queue: Queue) -> None:
     queue.advance(5)
     assert [queue.tick().promoted for _ in range(3)] == [2, 0, 0]
     assert len(queue.claim(10)) == 2
+
+
+@pytest.mark.parametrize("is_extended", [False, True])
+def test_a_clock_that_is_set_back_shortens_no_lease(queue: Queue, is_extended: bool) -> None:
+    queue.configure(lease_ms=600_000)
+    queue.enqueue("ada", "a")
+    (lease,) = queue.claim()
+    if is_extended:
+        queue.end("extend", lease)
+    queue.configure(lease_ms=1000)
+    queue.advance(-100_000)
+    queue.tick()
+    assert queue.tasks("a")[0].at == queue.now + 600_000
+    queue.advance(599_999)
+    assert queue.tick().reaped == 0
+    queue.advance(1)
+    assert queue.tick().reaped == 1
