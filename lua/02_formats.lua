@@ -18,7 +18,7 @@
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B
 --:   name:t1 books:rest | tag details
---: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I
+--: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I seen_at:d
 --: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B
 --:   limited:B cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d
@@ -38,7 +38,6 @@
 --: TEMPLATE options:t2 payload:rest
 --: HOURS is_open:B changes_at:d text:rest
 --: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 secrets:rest
---: QUIET since:d books:rest
 --: SLOT number:d enqueued:I done:I dead:I expired:I cancelled:I lost:I
 --: SLOT_ROW enqueued:I started:I done:I failed:I delivered:d entitled:d name:t1 waits:t2
 --: TOTALS enqueued:d done:d dead:d expired:d cancelled:d delivered:d entitled:d numbers:d

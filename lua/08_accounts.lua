@@ -216,7 +216,10 @@ end
 -- An account as it is kept, with what the call has booked.
 function accounts.pack(call, t)
   local books = call.books[t]
-  if books then t.books = BOOKS.pack(books) end
+  if books then
+    books.seen_at = call.at
+    t.books = BOOKS.pack(books)
+  end
   return ACCOUNT.pack(t)
 end
 

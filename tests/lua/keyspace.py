@@ -19,7 +19,7 @@ HASHES = (
     "tasks", "payloads", "runs", "bundles", "claims", "dead", "accounts", "tenants", "task_options", "batches",
     "templates", "limits", "opening_hours", "webhooks",
 )  # fmt: skip
-PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", "quiet", *SCORES, *HASHES}
+PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", *SCORES, *HASHES}
 NUMBERED_KEYS = {
     "ready", "delayed", "done", "priorities", "unique", "pending", "members", "result", "deaths",
     "schedules", "events", "class", "group", "turns",
