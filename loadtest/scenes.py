@@ -606,9 +606,8 @@ async def calendar(p: Probe) -> None:
         )
 
     await p.measure("schedule", "1 MiB", Q, new)
-    await p.measure("pause_schedule", "one", Q, (tenant(2), "n0"))
     revision = (await p.call("schedules", Q, tenant(2), "n0", 0, 1))[1][1]
-    await p.measure("resume_schedule", "one", Q, (tenant(2), "n0", revision, now + DAY_MS), rounds=1)
+    await p.measure("pause_schedule", "one", Q, (tenant(2), "n0", revision, now + DAY_MS), rounds=1)
     await p.measure("unschedule", "1 MiB", Q, lambda: _pair(tenant(2), f"n{next(fresh) - s.rounds}"))
 
     def firing(name: str) -> Prepare:

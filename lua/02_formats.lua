@@ -34,7 +34,7 @@
 --: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B weight:d key:t1 batch:t1 group:t1
 --: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d
 --:   created_at:d completed_at:d state:B events:B on_complete:H on_success:H on_death:H tenant:t1
---: SCHEDULE version:B paused:B misfire:B next_at:d last_fired_at:d timing:rest
+--: SCHEDULE paused:B misfire:B next_at:d last_fired_at:d timing:rest
 --: TEMPLATE options:t2 payload:rest
 --: HOURS is_open:B changes_at:d text:rest
 --: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 secrets:rest

@@ -119,5 +119,5 @@ def schedules(model: Model) -> list[str]:
 
 def revision(packed: bytes) -> tuple[bytes, float, int, int, float]:
     """A schedule's revision in the model's words."""
-    _, paused, missed, next_at, last_fired_at = struct.unpack_from("<BBBdd", packed)
-    return packed[19:], next_at, missed, paused, last_fired_at
+    paused, missed, next_at, last_fired_at = struct.unpack_from("<BBdd", packed)
+    return packed[18:], next_at, missed, paused, last_fired_at

@@ -164,8 +164,8 @@ def test_a_blocked_queue_answers_no_other_verb(queue: Queue) -> None:
     others = {
         **PUTS_IN, "claim": ("w", 1), "settle": ("ack", "a", 1), "tick": (1,), "cancel": ("", "a"), "replay": ("dead",),
         "reschedule": (0, 0, "a"), "purge": ("dead",), "close_batch": ("capped",), "cancel_batch": ("capped",),
-        "unschedule": ("ada", "nightly"), "pause_schedule": ("ada", "nightly"), "make_queue": (),
-        "resume_schedule": ("ada", "nightly", revision, 1), "fire": ("ada/nightly", revision, 1),
+        "unschedule": ("ada", "nightly"), "pause_schedule": ("ada", "nightly", revision, 1), "make_queue": (),
+        "fire": ("ada/nightly", revision, 1),
         "drop_tenant": ("ada",), "forget_tenants": ("0", 10, 0, ""), "waiting_tasks": ("ada", "", 0, ""),
         "forget_queue": (0, 0, "", 1),
     }  # fmt: skip
