@@ -1,6 +1,6 @@
 """The cases with a period: how many slots tenants had in it, and whether that is within the bound of the fair pick.
 
-The bound (lua/10_seats.lua): over any time in which a tenant and others wait, its worker time is within three of the
+The bound (lua/pick/README.md): over any time in which a tenant and others wait, its worker time is within three of the
 longest leases of its share.
 """
 

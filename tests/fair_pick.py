@@ -1,4 +1,4 @@
-"""The fair pick in plain Python, to the last bit; lua/10_seats.lua, 11_reserve.lua and 15_draws.lua say why."""
+"""The fair pick in plain Python, to the last bit; lua/pick/README.md, pick/reserve.lua and pick/draws.lua say why."""
 
 from __future__ import annotations
 

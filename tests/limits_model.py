@@ -1,4 +1,4 @@
-"""Limits and opening hours in plain Python, a part of the model: see lua/09_limits.lua and 66_opening_hours.lua."""
+"""Limits and opening hours in plain Python, a part of the model: lua/pick/limits.lua, features/opening_hours.lua."""
 
 from __future__ import annotations
 

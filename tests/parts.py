@@ -41,7 +41,14 @@ PARTS: dict[str, Part] = {
     ),
     "deploy": Part(
         "packages, units, proxies, alerts, completion in other shells",
-        ("deploy/", "pyproject.toml", "fairq/cli/", "fairq/server/settings.py", "fairq/server/admin/", "tests/deploy/"),
+        (
+            "deploy/",
+            "pyproject.toml",
+            "fairq/cli/",
+            "fairq/server/settings.py",
+            "fairq/server/web/admin/",
+            "tests/deploy/",
+        ),
         {
             "promtool": "prometheus",
             "prometheus": "prometheus",
@@ -61,7 +68,7 @@ PARTS: dict[str, Part] = {
     ),
     "frameworks": Part(
         "examples for web frameworks, and a worker for Node",
-        ("fairq/client/", "fairq/sync/", "fairq/wire/", "fairq/server/http/", "tests/frameworks/"),
+        ("fairq/client/", "fairq/sync/", "fairq/wire/", "fairq/server/web/http/", "tests/frameworks/"),
         {"node": "nodejs", "npm": "npm"},
         "frameworks",
     ),

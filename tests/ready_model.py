@@ -1,4 +1,4 @@
-"""A tenant's ready tasks in plain Python: by priority, and groups by turns (lua/21_turns.lua says why)."""
+"""A tenant's ready tasks in plain Python: by priority, and groups by turns (lua/tasks/turns.lua says why)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules in plain Python; lua/65_schedules.lua says why they are so. A part of the model of a queue (model.py)."""
+"""Schedules in plain Python (lua/features/schedules.lua says why so). A part of the model of a queue (model.py)."""
 
 from __future__ import annotations
 

@@ -42,13 +42,23 @@ MAY_IMPORT = {
     "server/app": {"model", "wire", "store", "server/settings", *PARTS, *ROOMS},
     "server/verbs": SHARED | {"store", "server/app", *PARTS, *ROOMS},
     "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
-    "server/http": SHARED | {"turns", "server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
-    "server/admin": SHARED | {"store", "server/stats", "server/app", "server/net", "server/http"},
-    "server/dashboard": SHARED | {"store", "server/app", "server/net", "server/http", "server/admin", *ROOMS},
+    "server/web/http": SHARED | {"turns", "server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
+    "server/web/admin": SHARED | {"store", "server/stats", "server/app", "server/net", "server/web/http"},
+    "server/web/dashboard": SHARED
+    | {"store", "server/app", "server/net", "server/web/http", "server/web/admin", *ROOMS},
     "server/run": SHARED
-    | {"store", "server/admin", "server/app", "server/dashboard", "server/fleet", "server/garbage", "server/http"}
+    | {
+        "store",
+        "server/web/admin",
+        "server/app",
+        "server/web/dashboard",
+        "server/fleet",
+        "server/garbage",
+        "server/web/http",
+    }
     | {"server/listener", "server/dispatch", "server/exporting"}
     | {"server/net", "server/settings"},
+    "server/web": set(),
     "server": set(),
     "client": {"errors", "model", "wire", "tokens", "groups", "turns", "log"},
     "sync": {"errors", "model", "wire", "client", "log"},
@@ -68,10 +78,10 @@ IMPURE_MODULES = {"anyio", "trio", "trio_websocket", "asyncio", "redis", "hiredi
 
 def part_of(path: Path) -> str:
     """Name the part that a file belongs to."""
-    top, *rest = path.relative_to(PACKAGE).with_suffix("").parts
-    if top == "server" and rest[0] != "__init__":
-        return f"{top}/{rest[0]}"
-    return "" if top == "__init__" else top
+    top, *rest = [name for name in path.relative_to(PACKAGE).with_suffix("").parts if name != "__init__"] or [""]
+    if top == "server":
+        return "/".join([top, *rest[: 2 if rest[:1] == ["web"] else 1]])
+    return top
 
 
 @cache
@@ -99,8 +109,9 @@ def parts_imported(path: Path) -> set[str]:
     parts = set()
     for module in imports_of(path):
         if module.split(".")[0] == "fairq":
-            _, top, inner, *_ = [*module.split("."), "", ""]
-            parts.add(f"{top}/{inner}" if f"{top}/{inner}" in MAY_IMPORT else top if top in MAY_IMPORT else "")
+            names = module.split(".")[1:4]
+            known = ["/".join(names[:length]) for length in (3, 2, 1)]
+            parts.add(next((part for part in known if part in MAY_IMPORT), ""))
     return parts
 
 

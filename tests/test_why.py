@@ -1,4 +1,4 @@
-"""Why a task waits: what holds whatever the facts are. What the store makes of each cause: tests/lua/test_73_why.py."""
+"""Why a task waits: what holds whatever the facts are. What the store makes of each cause: tests/lua/test_why.py."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ WORDS = (
     Barred(r"(?<!retry_)[Cc]aps?(?!_drop|_add)|CAPPED", "max_running, limit", (
         May("fairq/store/", "FullJitterBackoff(cap=", "redis-py's own argument"),
         May("fairq/testing/memory.py", "min(cap, base", BACKOFF),
-        May("lua/40_settle.lua", "min(cap, base", BACKOFF),
-        May("tests/lua/test_40_settle.py", "test_backoff_doubles_up_to_the_cap", BACKOFF),
+        May("lua/tasks/settlements.lua", "min(cap, base", BACKOFF),
+        May("tests/lua/test_settle.py", "test_backoff_doubles_up_to_the_cap", BACKOFF),
     )),
     Barred(r"[\"'`]letters?[\"'`]|[Oo]nly letters", "dead_letter, dead letters", (
         May("tests/client/test_operator.py", "letters", "the name of a queue"),
@@ -115,7 +115,7 @@ def find(path: str, text: str) -> Iterator[str]:
 
 def test_barred_words_are_not_used() -> None:
     texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files()}
-    assert {"README.md", "fairq/wire/PROTOCOL.md", "lua/30_claim.lua", "tests/model.py"} <= texts.keys()
+    assert {"README.md", "fairq/wire/PROTOCOL.md", "lua/verbs/claim.lua", "tests/model.py"} <= texts.keys()
     found = [each for path, text in texts.items() for each in find(path, text)]
     assert not found, "\n".join(found)
 

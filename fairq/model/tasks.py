@@ -43,7 +43,7 @@ ACTIONS: tuple[Action, ...] = (
 
 
 def leased_at_ms(lease: int) -> int:
-    """Return when a lease began, by the store's clock; its number says that (lua/26_leases.lua)."""
+    """Return when a lease began, by the store's clock; its number says that (lua/tasks/leases.lua)."""
     return _FIRST_LEASE_MS + lease // _LEASES_PER_MS
 
 
@@ -121,7 +121,7 @@ class NewTask(NamedTuple):
     """A task to enqueue, and the table of all that can be asked of one. Times in ms; 0 and empty texts mean none.
 
     The wire has these fields by these names; the SDK's options are named without `_ms`, and in seconds; the store packs
-    them as OPTIONS (lua/02_formats.lua). Each is annotated with what checks it.
+    them as OPTIONS (lua/base/formats.lua). Each is annotated with what checks it.
 
     `payload` is JSON text. Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or
     `expires_at_ms`, likewise, or `expires_after_start_ms` after the start. While another task of the tenant holds

@@ -1,4 +1,4 @@
-"""Versions of what operators set: digests of the values, as lua/13_versions.lua makes them.
+"""Versions of what operators set: digests of the values, as lua/base/versions.lua makes them.
 
 An operator that sends along the version that it has read changes nothing that another has changed since.
 """

@@ -33,7 +33,7 @@ PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING, REPAIRING = (
     4,
     8,
     16,
-)  # what blocks a tenant or a queue: bits of lua/09_limits.lua
+)  # what blocks a tenant or a queue: bits of lua/pick/limits.lua
 FOREVER = math.inf
 
 # What the waiting time of tasks that have started was for; where two held at once, the one that stands first.
@@ -94,7 +94,7 @@ class Report:
 
 @frozen
 class Facts:
-    """What the store knows of a task that waits (lua/73_why.lua). Weights in thousandths, times in ms; 0 is none."""
+    """What the store knows of a waiting task (lua/inspect/why.lua). Weights in thousandths, times in ms; 0 is none."""
 
     ahead: float
     is_exact: float
@@ -254,7 +254,7 @@ def _until(task: Waiting, facts: Facts) -> float:
 
 
 def _token_at(now_ms: int, facts: Facts, ahead: int) -> float:
-    """Return when there is a token for it, by its tenant's bucket (lua/09_limits.lua), after those before it."""
+    """Return when there is a token for it, by its tenant's bucket (lua/pick/limits.lua), after those before it."""
     burst = facts.burst or max(1, math.floor(facts.rate))
     return max(facts.theoretical_arrival, now_ms) + (ahead - burst + 1) * 1000 / facts.rate
 

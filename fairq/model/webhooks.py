@@ -14,7 +14,7 @@ from fairq.errors import BadRequest
 from fairq.model.checks import COPY_MARK
 from fairq.model.tasks import check_short_name
 
-MAX_WEBHOOKS, MAX_FAN_OUTS = 64, 15  # of a queue; the latter: with fan-out (lua/14_webhooks.lua)
+MAX_WEBHOOKS, MAX_FAN_OUTS = 64, 15  # of a queue; the latter: with fan-out (lua/features/webhooks.lua)
 MAX_URL_CHARS = 1_000
 MAX_SECRETS = 4  # of a webhook: two while one takes the other's place
 WEBHOOK_ID_PATTERN = re.compile(r"[0-9a-f]{8}\Z")
@@ -50,7 +50,7 @@ def webhook_id(url: str, name: str) -> str:
 
 
 def copy_id(id: str, webhook: str, enqueued_at_ms: int) -> str:
-    """Return the id of a task's copy for a webhook, the same in each attempt (lua/20_records.lua reads it too)."""
+    """Return the id of a task's copy for a webhook, the same in each attempt (lua/tasks/records.lua reads it too)."""
     return f"{id}{COPY_MARK}{webhook}-{enqueued_at_ms}"
 
 

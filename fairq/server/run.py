@@ -27,7 +27,7 @@ from fairq.store.opening import check_data_version, check_durability, open_store
 from fairq.store.store import Store
 
 if TYPE_CHECKING:
-    from fairq.server.http.listener import HttpListener
+    from fairq.server.web.http.listener import HttpListener
 
 log = structlog.get_logger("fairq.server")
 
@@ -123,10 +123,10 @@ async def running_server(
 
 def _http_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
     """Make the listener of the tenants' API; its libraries are imported only if it is on."""
-    from fairq.server.http.api import make_api
-    from fairq.server.http.connections import Callers
-    from fairq.server.http.listener import HttpListener
-    from fairq.server.http.workers import Workers
+    from fairq.server.web.http.api import make_api
+    from fairq.server.web.http.connections import Callers
+    from fairq.server.web.http.listener import HttpListener
+    from fairq.server.web.http.workers import Workers
 
     app = listener.app
     api = make_api(app, Callers(app, listener.admission, nursery), Workers(app, nursery))
@@ -136,12 +136,12 @@ def _http_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
 
 def _admin_of(listener: Listener, nursery: trio.Nursery, *, has_metrics: bool) -> HttpListener:
     """Make the operators' listener: tenants that flood the others' places take none of its own."""
-    from fairq.server.admin.api import make_admin_api
-    from fairq.server.admin.health import Health
-    from fairq.server.admin.operators import Operators
-    from fairq.server.dashboard.site import make_dashboard
-    from fairq.server.http.listener import HttpListener
     from fairq.server.net.admission import Admission
+    from fairq.server.web.admin.api import make_admin_api
+    from fairq.server.web.admin.health import Health
+    from fairq.server.web.admin.operators import Operators
+    from fairq.server.web.dashboard.site import make_dashboard
+    from fairq.server.web.http.listener import HttpListener
 
     app, admission = listener.app, Admission(listener.app.settings)
     operators, health = Operators(app, admission, nursery), Health(app)
@@ -152,10 +152,10 @@ def _admin_of(listener: Listener, nursery: trio.Nursery, *, has_metrics: bool) -
 
 def _metrics_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
     """Make the listener for /metrics alone."""
-    from fairq.server.admin.api import make_metrics_api
-    from fairq.server.admin.operators import Operators
-    from fairq.server.http.listener import HttpListener
     from fairq.server.net.admission import Admission
+    from fairq.server.web.admin.api import make_metrics_api
+    from fairq.server.web.admin.operators import Operators
+    from fairq.server.web.http.listener import HttpListener
 
     app, admission = listener.app, Admission(listener.app.settings)
     api = make_metrics_api(app, Operators(app, admission, nursery))

@@ -1,4 +1,4 @@
-"""The audit in the store: capped streams of what operators change, and of what tenants set (lua/64_audit.lua)."""
+"""The audit in the store: capped streams of what operators change, and of what tenants set (lua/service/audit.lua)."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Mapping
 from functools import cache
+from graphlib import TopologicalSorter
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ _BYTES = ("options", "made")  # fields whose bytes are no text
 
 
 class Field(NamedTuple):
-    """A field of a packed record: its name, and its type in lua/02_formats.lua."""
+    """A field of a packed record: its name, and its type in lua/base/formats.lua."""
 
     name: str
     type: str
@@ -135,20 +136,40 @@ def _format(name: str, text: str) -> Format:
 
 
 @cache
+def sections() -> dict[str, str]:
+    """Read the sections of lua/: their texts by their names, each behind those that it needs."""
+    folders = sorted((each for each in files("fairq").joinpath("lua").iterdir() if each.is_dir()), key=str)
+    paths = [each for folder in folders for each in sorted(folder.iterdir(), key=str) if each.name.endswith(".lua")]
+    texts = {path.name.removesuffix(".lua"): path.read_text(encoding="utf-8") for path in paths}
+    return {name: texts[name] for name in in_order({name: needs_of(text) for name, text in texts.items()})}
+
+
+def needs_of(text: str) -> list[str]:
+    """Return the names of the sections that one needs: it begins with them, if there are any."""
+    found = re.match(r"-- needs: ((?:.+,\n-- )*.+)\n", text)
+    return re.split(r",(?: |\n-- )", found[1]) if found else []
+
+
+def in_order(needs: Mapping[str, list[str]]) -> list[str]:
+    """Sort sections by what each of them needs; `CycleError` says which need each other."""
+    missing = {need for found in needs.values() for need in found} - needs.keys()
+    if missing:
+        raise ValueError(f"lua/ has no section {', '.join(sorted(missing))}")
+    return list(TopologicalSorter(needs).static_order())
+
+
+@cache
 def _text() -> str:
-    """Join the numbered sections of lua/: the first two as they are, the others each as a block of its own."""
-    sections = sorted(
-        (entry for entry in files("fairq").joinpath("lua").iterdir() if entry.name.endswith(".lua")),
-        key=lambda entry: entry.name,
-    )
-    prelude, formats, *others = (section.read_text(encoding="utf-8") for section in sections)
-    return "\n".join([prelude, formats, *(f"do\n\n{text}\nend" for text in others)])
+    """Join the sections: the two that all need, unsaid, as they are, then each of the others as a block of its own."""
+    others = dict(sections())
+    first = [others.pop(name) for name in ("prelude", "formats")]
+    return "\n".join([*first, *(f"do\n\n{text}\nend" for text in others.values())])
 
 
 @cache
 def _sections() -> str:
     """Join the sections, with the tables and commands that they share, the code of formats, and registrations."""
-    shared = sorted(set(re.findall(r"^function ([a-z_]+)\.", _text(), re.MULTILINE)))
+    shared = sorted(set(re.findall(r"^(?:function )?([a-z_]+)\.", _text(), re.MULTILINE)))
     code = _FORMAT.sub(lambda found: _format(found[1], found[2]).lua() + "\n", _text())
     registrations = "\n".join(
         f"redis.register_function{{function_name = 'fq_' .. VERSION .. '_{verb}', callback = {table}.{verb}, "
@@ -181,7 +202,7 @@ def function_name(verb: str) -> str:
 
 @cache
 def verbs(table: str) -> frozenset[str]:
-    """Return the verbs of a table: `reads`, `drains` or `writes` (lua/00_prelude.lua)."""
+    """Return the verbs of a table: `reads`, `drains` or `writes` (lua/base/prelude.lua)."""
     return frozenset(re.findall(rf"^function {table}\.(\w+)", _text(), re.MULTILINE))
 
 

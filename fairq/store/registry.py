@@ -2,7 +2,7 @@
 
 A queue is made by the first call that puts something into it. This server remembers which queues exist, so that it asks
 the store once. If another server has deleted the queue meanwhile, the store refuses the call. An operator deletes a
-queue or servers remove one that nobody uses (both: lua/78_delete.lua).
+queue or servers remove one that nobody uses (both: lua/operate/delete.lua).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from fairq.store.records import unpack_record
 
 _COUNTS = ("ready", "pending", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
 
-_DELETING = 2  # a queue's stage: lua/78_delete.lua
+_DELETING = 2  # a queue's stage: lua/operate/delete.lua
 
 
 def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:

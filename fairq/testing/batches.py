@@ -1,4 +1,4 @@
-"""Batches in memory, by the rules of lua/18_batches.lua: how far one is, and which of its tasks wait for a slot."""
+"""Batches in memory, by the rules of lua/tasks/batches.lua: how far one is, and which of its tasks wait for a slot."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests import stores
 from tests.parts import program
 from tests.server.conftest import server_store
 from tests.server.harness import WORKER, raw, running, tenant
-from tests.server.http.harness import DEADLINE_S
+from tests.server.web.http.harness import DEADLINE_S
 
 from .test_watching import ALERTS, EXPRESSIONS, page_of
 from .tools import DEPLOY, run

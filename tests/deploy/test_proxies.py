@@ -18,7 +18,7 @@ from tests import stores
 from tests.parts import program
 from tests.server.conftest import server_store
 from tests.server.harness import WORKER, running, tenant
-from tests.server.http.harness import DEADLINE_S
+from tests.server.web.http.harness import DEADLINE_S
 from tests.store.certificates import make_certificate
 
 from .tools import DEPLOY, run

@@ -10,7 +10,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from fairq.server.dashboard.pages import PAGES
+from fairq.server.web.dashboard.pages import PAGES
 from loadtest import dashboard
 from loadtest.dashboard import QUICK, Sizes, places, run, tables
 from loadtest.processes import RunFailed

@@ -161,7 +161,7 @@ class Share:
 
 
 def unpack(name: str, packed: bytes) -> Any:
-    """Read a packed record, as lua/02_formats.lua has its fields."""
+    """Read a packed record, as lua/base/formats.lua has its fields."""
     values, end = FORMATS[name].unpack(packed)
     return SimpleNamespace(**values, end=end)
 

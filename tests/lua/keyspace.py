@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import fairq
 from tests.limits_model import bytes_of
 
 from .calls import FORMATS, Queue, unpack
 
-SCORES = (
-    "leases", "extended", "due", "expiring", "deaths", "cancelling", "completed", "dead_counts", "fires", "parked",
-    "opening_changes", "ends",
-)  # fmt: skip
-HASHES = (
-    "tasks", "payloads", "runs", "bundles", "claims", "dead", "accounts", "tenants", "task_options", "batches",
-    "templates", "limits", "opening_hours", "webhooks",
-)  # fmt: skip
-PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", *SCORES, *HASHES}
-NUMBERED_KEYS = {
-    "ready", "delayed", "done", "priorities", "unique", "pending", "members", "result", "deaths",
-    "schedules", "events", "class", "group", "turns",
-}  # fmt: skip
+KEYS = (Path(fairq.__file__).parent / "lua" / "KEYS.md").read_text()
+TYPES = dict(
+    re.findall(r"^\| `([a-z_]+:?)[^`]*` \| ([a-z ]+) \|", KEYS.partition("## Keys of the service")[0], re.MULTILINE)
+)
 GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
 DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = 50, 2, 2, 4
@@ -69,11 +63,15 @@ class Keyspace:
             for name in self.names:
                 self._ask(pipeline, name, prefix + name)
             values = dict(zip(self.names, pipeline.execute(), strict=True))
-        hashes = {name: dict(values.get(name, {})) for name in HASHES}
+        hashes = {name: dict(values.get(name, {})) for name, type in TYPES.items() if type == "hash"}
         accounts = {tag: unpack("ACCOUNT", packed) for tag, packed in hashes.pop("accounts").items()}
-        named = {name: {k.decode(): v for k, v in found.items()} for name, found in hashes.items()}
+        named = {name: {k.decode(errors="replace"): v for k, v in found.items()} for name, found in hashes.items()}
         self.ends = dict(values.get("ends", []))
-        scores = {name: {k.decode(errors="replace"): v for k, v in values.get(name, [])} for name in SCORES}
+        scores = {
+            name: {k.decode(errors="replace"): v for k, v in values.get(name, [])}
+            for name, type in TYPES.items()
+            if type == "sorted set"
+        }
         kept = named["tasks"]
         self.records = {id: record for id, record in kept.items() if is_task(record)}
         self.marks = {id: unpack("MARK", record) for id, record in kept.items() if not is_task(record)}
@@ -84,7 +82,8 @@ class Keyspace:
         self.claims, self.payloads = named["claims"], named["payloads"]
         self.task_options = {id: unpack("TASK_OPTIONS", packed) for id, packed in named["task_options"].items()}
         self.unique = {name: values[name].decode() for name in self.names if name.startswith("unique:")}
-        self.deadlines, self.extended, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES[:5])
+        self.deadlines, self.extended, self.due = scores["leases"], scores["extended"], scores["due"]
+        self.expiring, self.deaths = scores["expiring"], scores["deaths"]
         self.leases = {id for id, run in self.runs.items() if run.state in (LEASED, STOPPING)}
         self.dead_counts, self.fires, self.templates = scores["dead_counts"], scores["fires"], named["templates"]
         self.tags = {tag: account.name for tag, account in accounts.items()}
@@ -133,19 +132,18 @@ class Keyspace:
 
     @staticmethod
     def _ask(pipeline: Any, name: str, key: str) -> None:
-        kind = name.split(":")[0]
-        if kind in ("queue", "test", "unique", "result", "sweep", "class"):
-            pipeline.get(key)
-        elif kind in ("wake", "done"):
-            pipeline.lrange(key, 0, -1)
-        elif kind in SCORES or kind in (
-            "idle", "ready", "delayed", "priorities", "pending", "members", "group", "turns",
-        ):  # fmt: skip
-            pipeline.zrange(key, 0, -1, withscores=True)
-        elif kind == "events":
-            pipeline.xrange(key)
-        else:
-            pipeline.hgetall(key)
+        kind, colon, _ = name.partition(":")
+        match TYPES[kind + colon]:
+            case "list":
+                pipeline.lrange(key, 0, -1)
+            case "sorted set":
+                pipeline.zrange(key, 0, -1, withscores=True)
+            case "stream":
+                pipeline.xrange(key)
+            case "hash":
+                pipeline.hgetall(key)
+            case _:
+                pipeline.get(key)
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -170,8 +168,9 @@ class Keyspace:
     def check_names(self) -> None:
         """No key outside the documented set, and none of a tenant that is not known."""
         for name in self.names:
-            kind, _, rest = name.partition(":")
-            assert (name in PLAIN_KEYS) or (kind in NUMBERED_KEYS and rest), name
+            kind, colon, rest = name.partition(":")
+            assert kind + colon in TYPES, name
+            assert kind != "repair", name
             without_seat = {"done", "pending", "members", "result", "class", "events"}  # events: of an empty batch
             if kind == "unique" and not self.unique[name].startswith("0 "):
                 continue  # was held for a period, which is over; the store deletes it a minute late

@@ -147,8 +147,8 @@ MUTANTS = [
     Mutant("a claim takes one too many", "picks.round(call, limit - #claim.ids)", "picks.round(call, limit + 1)"),
     Mutant(
         "a task expires a ms late",
-        "run.expires_at <= call.sure\n      if is_late",
-        "run.expires_at < call.sure\n      if is_late",
+        "run.expires_at <= call.sure\n  if is_late",
+        "run.expires_at < call.sure\n  if is_late",
     ),
     Mutant(
         "expired tasks are charged",
@@ -159,7 +159,7 @@ MUTANTS = [
     Mutant("a late task stays counted", "  t.ready, call.queue.ready = t.ready - 1, call.queue.ready - 1\n", ""),
     Mutant(
         "the end of a started task is watched",
-        "        if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end\n",
+        "  if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end\n",
         "",
     ),
     Mutant(
@@ -237,8 +237,8 @@ MUTANTS = [
     Mutant("a fast tenant comes for every token", "(refill - 1) * interval", "0"),
     Mutant(
         "a new rate waits for the old one's end",
-        "    limits.meter(call, t)\n  end\n  calls.close(call)\n  return flat",
-        "  end\n  calls.close(call)\n  return flat",
+        "    limits.meter(call, t)\n  end\n  close.call(call)\n  return flat",
+        "  end\n  close.call(call)\n  return flat",
     ),
     Mutant(
         "a new rate for all does not reach the parked",
@@ -290,11 +290,11 @@ MUTANTS = [
         "local leased, time = t.leased - (call.is_touched[t] and 1 or 0), t.base\n",
     ),
     Mutant("coming back sheds debt", "if behind < 0 and not", "if false and not"),
-    Mutant("the wake list starves the backlog", "if woken and not (is_behind and", "if woken and not (false and"),
+    Mutant("the wake list starves the backlog", "if woken and not (best and", "if woken and not (false and"),
     Mutant(
         "the backlog starves the wake list",
-        "is_behind and calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)",
-        "is_behind",
+        "return calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)",
+        "return true",
     ),
     Mutant(
         "the second draw is ignored", "for _ = round.passes == 0 and 1 or FIRST, FIRST do draw", "for _ = 1, 1 do draw"
@@ -339,7 +339,11 @@ MUTANTS = [
         "time - q.now - math.max(q.lease_ms, CLOCK_BACK_MS)\n",
         "time - q.now - 1000\n",
     ),
-    Mutant("a short task does not move the clock", "if unseen > 0 and moves_clock then", "if false then"),
+    Mutant(
+        "a short task does not move the clock",
+        "if unseen > 0 then calls.move_clock(",
+        "if false then calls.move_clock(",
+    ),
     Mutant("running leases do not count", "return t.base + age_of(call, t) / t.weight", "return t.base"),
     Mutant(
         "nothing is expected of running leases",
@@ -358,7 +362,7 @@ MUTANTS = [
         "standing = COMPETES",
     ),
     Mutant("a dead worker's time is charged", "deadline - (lease and lease.lasts or 0)", "call.at"),
-    Mutant("a lease given back teaches", "  if not is_worked then return end\n", ""),
+    Mutant("a lease given back teaches", "  if is_worked then learn(", "  if true then learn("),
     Mutant("a change of share charges what ran before it", "math.max(began_at, q.epoch_at)", "began_at"),
     Mutant("a hole in the slots", "moved.slot = t.slot", "moved.slot = last"),
     Mutant(
@@ -401,10 +405,10 @@ MUTANTS = [
         "local classes, _, class = call.queue.classes, math.frexp(t.weight)",
     ),
     Mutant("tasks may be free", "math.max(until_at - start, 1)", "until_at - start"),
-    Mutant("estimates do not learn", "  if not is_worked then return end\n", "  if true then return end\n"),
+    Mutant("estimates do not learn", "  if is_worked then learn(", "  if false then learn("),
     Mutant(
         "what is taken stays in its list",
-        "    if count > 0 then redis.call('ZREMRANGEBYRANK', orders.key(call, t), 0, count - 1) end\n",
+        "    if count > 0 then redis.call('ZREMRANGEBYRANK', priorities.ready_key(call, t), 0, count - 1) end\n",
         "",
     ),
     Mutant("rounds take the same entries", "call.taken[t] = taken + #more", "call.taken[t] = #more"),
@@ -505,8 +509,8 @@ MUTANTS = [
     ),
     Mutant(
         "release goes to the end",
-        "  places.put_ready(call, t, {id}, true)\nend\n\nfunction actions.reap",
-        "  places.put_ready(call, t, {id})\nend\n\nfunction actions.reap",
+        "  places.put_ready(call, t, {id}, true)\nend\n\nfunction ACTIONS.reap",
+        "  places.put_ready(call, t, {id})\nend\n\nfunction ACTIONS.reap",
     ),
     Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
     Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), untimed)\n", ""),
@@ -938,7 +942,7 @@ MUTANTS = [
     Mutant("a reply is never full", "local is_full = claim.bytes >= PAGE_BYTES", "local is_full = false"),
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
     Mutant(
-        "what a reply has no room for is lost", "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n", ""
+        "what a reply has no room for is lost", "      claim.returned[#claim.returned + 1] = {t = t, id = id}\n", ""
     ),
     Mutant(
         "what a reply has no room for is not counted",
@@ -951,8 +955,8 @@ MUTANTS = [
     ),
     Mutant(
         "the end of what a reply has no room for is not watched",
-        "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n",
-        "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n        table.insert(claim.expiring, id)\n",
+        "      claim.returned[#claim.returned + 1] = {t = t, id = id}\n",
+        "      claim.returned[#claim.returned + 1] = {t = t, id = id}\n      table.insert(claim.expiring, id)\n",
     ),
     Mutant("a done task weighs", "lease.attempt, lease.features, lease.bytes)", "lease.attempt, lease.features, 0)"),
     Mutant(
@@ -971,8 +975,8 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
-        "  if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end\n  ids[n",
-        "  ids[n",
+        "  if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end\n  if run.expires_at",
+        "  if run.expires_at",
     ),
     Mutant(
         "a claim that is made again does not look for what its tasks ask",
@@ -1057,8 +1061,8 @@ MUTANTS = [
     ),
     Mutant(
         "a gift moves the clock at its end",
-        "if unseen > 0 and moves_clock then",
-        "if unseen > 0 and t.standing == COMPETES then",
+        "if moves_clock then correct_clock(",
+        "if t.standing == COMPETES then correct_clock(",
     ),
     Mutant(
         "a gift leaves the running leases twice",
@@ -1132,7 +1136,7 @@ MUTANTS = [
     Mutant("a queue is forgotten at once", "math.max(q.now, made_at) + for_ms", "made_at + for_ms"),
     Mutant("a forgotten queue keeps its record", "unlink(call, {'queue', unpack(HISTORY)})", "unlink(call, HISTORY)"),
     # Found where errors are counted.
-    Mutant("a later attempt forgets its error's bytes", "    run.bytes = run.bytes + #past.error\n", ""),
+    Mutant("a later attempt forgets its error's bytes", "    run.bytes = run.bytes + #last_run.error\n", ""),
     Mutant("a dead task keeps its error's bytes", "  accounts.add_bytes(call, t, -#run.error)\n", ""),
     Mutant(
         "a cancelled task keeps its error's bytes",
@@ -1149,8 +1153,8 @@ MUTANTS = [
     ),
     Mutant(
         "loose tasks of other priorities take turns",
-        "      source.past = text(orders.score(own.priority + 0.5, 0))\n",
+        "      source.past = text(priorities.score(own.priority + 0.5, 0))\n",
         "",
     ),
-    Mutant("more urgent loose tasks wait for groups", "text(orders.score(past - 0.5, 0))", "'-inf'"),
+    Mutant("more urgent loose tasks wait for groups", "text(priorities.score(past - 0.5, 0))", "'-inf'"),
 ]

@@ -21,7 +21,7 @@ from .calls import (
     words,
 )
 from .keyspace import Keyspace
-from .test_68_repair import commands_run
+from .test_repair import commands_run
 
 PAGE = 1 << 20
 

@@ -60,7 +60,7 @@ def test_every_setting_is_in_the_document_with_its_default_and_range() -> None:
     }
     settings = rows("Settings")
     assert ranges == {name: cells[1] for name, cells in settings.items()}
-    defaults = re.search(r"local function new_queue\(\)(.*?)^end", TEXT, re.DOTALL | re.MULTILINE)
+    defaults = re.search(r"function calls\.new_queue\(\)(.*?)^end", TEXT, re.DOTALL | re.MULTILINE)
     assert defaults
     for name, (default, *_) in settings.items():
         value = re.search(rf"\b{name} = ([\w* ]+)", defaults[1])

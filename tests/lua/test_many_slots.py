@@ -1,4 +1,4 @@
-"""The bound of lua/10_seats.lua with many slots, where many leases begin before anybody knows how long they are."""
+"""The bound of lua/pick/README.md with many slots, where many leases begin before anybody knows how long they are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Worker time follows the weights, whatever tasks tenants send: the cases of the design's simulation, and an adversary.
 
 Virtual time on the real library; each case tells what a tenant gets of the slots. The bound that all of them keep: a
-tenant that waits gets no less than its share, less three of the longest leases (lua/10_seats.lua).
+tenant that waits gets no less than its share, less three of the longest leases (lua/pick/README.md).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _NOW = 4  # the place of the time in the words of a call: FCALL, function, 1, pr
 
 
 class StoreClock:
-    """The time of one queue. Only a store that was told so (`govern`) takes it; see lua/00_prelude.lua."""
+    """The time of one queue. Only a store that was told so (`govern`) takes it; see lua/base/prelude.lua."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, queue: str = "q") -> None:
         self.now_ms = int(time.time() * 1000)

@@ -31,9 +31,9 @@ from fairq.server.settings import Settings
 from fairq.wire.terms import TIMEOUT_S, Role
 
 from .harness import WORKER, raw, running, tenant, url_of
-from .http.harness import read_all
 from .test_connection import SlowClient, ask, connected
 from .test_listener import socket
+from .web.http.harness import read_all
 
 ADA, WORKERS = Identity(Role.TENANT, "ada"), Identity(Role.WORKER)
 OUTSIDE = "203.0.113.7"

@@ -48,7 +48,7 @@ async def test_a_tenant_that_makes_names_without_end_is_stopped_at_its_quota(
         assert refused == [("quota_exceeded", "queues", None)] * 30
         assert len((await operator.ask("queues"))["queues"]) == 100
         assert len([key for key in client.scan_iter("fq:{q-*:queue")]) == 100
-        assert set(served.app.ticker.due) <= {f"q-{number}" for number in range(100)}
+        assert set(served.app.ticker.queues) <= {f"q-{number}" for number in range(100)}
         assert await eve.enqueue("q-0", ["b"]) == await ada.enqueue("hers", ["a"]) == ["ok"]
         assert await eve.enqueue("hers", ["a"]) == ["ok"]
         makers: dict[str, dict[str, Any]] = {
@@ -109,7 +109,7 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: st
             await ada.enqueue("q", ["late"], delay_ms=HOUR_MS)
             await ada.ask("wait_tasks", queue="q", ids=["late"], timeout_ms=1)
             app = two.app
-            assert "q" in app.ticker.due
+            assert "q" in app.ticker.queues
             assert "q" in app.store.registry.known
             assert "q" in app.queues.dispatchers
             assert "q" in app.queues.long_polls
@@ -119,11 +119,11 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: st
             assert (answer["outcome"], answer["contents"]["delayed"]) == ("ok", 1)
             assert keys_of(client, "q") == set()
             places = (
-                app.ticker.due,
+                app.ticker.queues,
                 app.store.registry.known,
                 app.queues.dispatchers,
                 app.queues.long_polls,
-                one.app.ticker.due,
+                one.app.ticker.queues,
             )
             await wait_until(lambda: not any("q" in place for place in places))
             assert "q" not in app.recorder.counts.queues

@@ -187,7 +187,8 @@ async def test_a_hint_that_overtakes_the_claims_reply_is_not_lost(
         return reply
 
     monkeypatch.setattr(Store, "claim", slow_claim)
-    served.app.ticker.due.clear()
+    for queue in served.app.ticker.queues:
+        served.app.ticker.forget(queue)
     with trio.fail_after(60):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=1)

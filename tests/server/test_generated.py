@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fairq.server.admin import document as admin
-from fairq.server.http import openapi
+from fairq.server.web.admin import document as admin
+from fairq.server.web.http import openapi
 from tests import stores
 from tests.cli.harness import environment
 from tests.server.harness import OPERATOR, PRODUCER, VIEWER, WORKER, tenant
@@ -34,7 +34,7 @@ def urls(pytestconfig: pytest.Config, running_stores: Callable[[str], stores.Ser
     client.close()
     flags = ["--dev", "--port=0", "--http-port=0", "--admin-port=0", "--store", store.url, "--unsafe-store"]
     start = (
-        "import sys; from fairq.server.admin import pace; pace.PER_ADDRESS = pace.IN_ALL = pace.BURST = 1e6;"
+        "import sys; from fairq.server.web.admin import pace; pace.PER_ADDRESS = pace.IN_ALL = pace.BURST = 1e6;"
         "pace.ADDRESS_BURST = 1e6; from fairq.cli.app import run; sys.exit(run(sys.argv[1:]))"
     )
     argv = [sys.executable, "-c", start, "serve", *flags, "--log-json"]

@@ -24,7 +24,7 @@ from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
 from .test_auth import create
 from .test_worker_registry import holding, is_listed, two_servers
 
-LUA = Path(__file__).parents[2] / "lua" / "26_leases.lua"
+LUA = Path(__file__).parents[2] / "lua" / "tasks" / "leases.lua"
 
 
 async def states(client: Raw, *ids: str, queue: str = "q") -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from fairq.server import listener as module
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.wire.endings import Disconnected
-from tests.server.http.harness import read_all, read_until
+from tests.server.web.http.harness import read_all, read_until
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Refused, open_fds, raw, running, tenant, url_of

@@ -12,7 +12,7 @@ from fairq.model.rates import Rate
 from fairq.server.net.refusals import LINES_AT_ONCE
 from fairq.server.run import Served
 from tests.server.harness import Refused, raw, tenant
-from tests.server.http.harness import api, check_problem, serving
+from tests.server.web.http.harness import api, check_problem, serving
 
 
 def told(lines: list[Any], event: str = "refused") -> list[dict[str, Any]]:

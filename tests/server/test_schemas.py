@@ -17,8 +17,8 @@ import trio
 
 from fairq.errors import FairqError
 from fairq.model.checks import MAX_INLINE_BYTES
-from fairq.server.http.schema import hints_of
 from fairq.server.run import Served
+from fairq.server.web.http.schema import hints_of
 from fairq.wire import frames
 from fairq.wire import messages as wire
 from fairq.wire.beside import Message

@@ -210,6 +210,32 @@ async def test_few_ticks_are_under_way_at_once_and_queues_with_ready_tasks_are_t
     assert 500 * 60 / (IDLE_FLOORS + 1) <= len(late) <= 500 * 60 / (0.75 * IDLE_FLOORS) + 500
 
 
+class CrowdedStore(BusyStore):
+    """Has thousands of queues in which nothing is due."""
+
+    async def queues(self) -> list[str]:
+        """Name three thousand queues."""
+        return [f"q{n}" for n in range(3_000)]
+
+
+async def test_a_queue_with_a_due_task_is_ticked_before_thousands_without(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """All of them are looked at all the same, while one of them is due at every moment."""
+    store = CrowdedStore()
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ticker.run)
+        for n in range(300):
+            ticker.tick_within("q7", 10)
+            due = trio.current_time() + 0.01
+            await trio.sleep(0.0125)
+            recent = store.ticked[-4 * TICKS_AT_ONCE :]  # more than two batches, of a millisecond each
+            assert any(queue == "q7" and due <= at <= due + 0.0021 for at, queue in recent), n
+        nursery.cancel_scope.cancel()
+    assert {queue for _, queue in store.ticked} == set(await store.queues())
+
+
 class StuckStore(SlowStore):
     """Has opening hours that are to change, and does not tell which."""
 
@@ -257,4 +283,4 @@ async def test_a_queue_that_is_none_is_not_ticked_for_ever(autojump_clock: trio.
     ended = max(at for at, queue in store.ticked if queue == "typo") - store.ticked[0][0]
     assert ended < 6
     assert sum(queue == "q" for _, queue in store.ticked) >= 5
-    assert set(ticker.due) == {"q"}
+    assert ticker.queues == {"q"}

@@ -13,10 +13,10 @@ import trio.lowlevel
 import trio.testing
 
 from fairq.model.rates import Rate
-from fairq.server.http.bodies import Inbox
-from fairq.server.http.guard import INBOX, STREAM, Guard
 from fairq.server.net.admission import HTTP_PER_TURN, PER_TURN, Usage
 from fairq.server.net.connection import LONG_TEXT_S, RESTS, Connection
+from fairq.server.web.http.bodies import Inbox
+from fairq.server.web.http.guard import INBOX, STREAM, Guard
 
 from .test_connection import SlowClient, Turns, connected
 

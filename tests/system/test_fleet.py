@@ -20,8 +20,8 @@ from fairq.errors import SettingsError
 from fairq.server.fleet import Fleet, environment_of, part_of, serve_fleet, shared_listeners
 from fairq.server.settings import Settings, load_settings
 from fairq.store.embedded import socket_path
-from tests.server.admin.test_health import values
 from tests.server.harness import WORKER, raw
+from tests.server.web.admin.test_health import values
 from tests.store.waiting import wait_until
 
 from .harness import Process, World, operating, producing, wait_drained

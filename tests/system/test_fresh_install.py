@@ -102,7 +102,7 @@ def test_the_demonstration_runs_from_an_installed_wheel(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("fairq-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {f"fairq/lua/{section.name}" for section in (ROOT / "lua").glob("*.lua")} <= names
+    assert {f"fairq/{section.relative_to(ROOT)}" for section in (ROOT / "lua").rglob("*.lua")} <= names
     assert {"fairq/py.typed", "fairq/wire/PROTOCOL.md", "fairq/webhook/RECEIVING.md", "fairq/lua/KEYS.md"} <= names
     assert {"fairq/wire/TRANSCRIPTS.md", "fairq/wire/frames.schema.json"} <= names
     assert {"fairq/docs/tutorial.md", "fairq/docs/pictures/flood.svg", "fairq/docs/examples/README.md"} <= names

@@ -47,7 +47,7 @@ from fairq.model.tasks import (
 )
 from fairq.model.versions import VERSION_PATTERN
 from fairq.model.webhooks import MAX_SECRETS, MAX_URL_CHARS
-from fairq.server.http.schema import Schema
+from fairq.server.web.http.schema import Schema
 from fairq.tokens import HASH_PATTERN, ID_PATTERN, MAX_LABEL_CHARS
 from fairq.wire import messages as wire
 from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, MAX_WAIT_MS, Role

@@ -11,7 +11,7 @@ from fairq.model.operating import OpenState
 from fairq.model.purges import Purge
 from fairq.model.queues import Repair
 from fairq.model.tasks import Outcome
-from fairq.server.http.schema import Schema, row_of
+from fairq.server.web.http.schema import Schema, row_of
 
 TEXT, WHOLE, BOOLEAN = ({"type": kind} for kind in ("string", "integer", "boolean"))
 CURSOR: Schema = {"type": ["string", "null"]}

@@ -20,7 +20,7 @@ from fairq.model.tenants import TenantState
 from fairq.model.waiting import Part, Report, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.workers import HeldTask, WorkerState
-from fairq.server.http.schema import Schema, default_of, hints_of, schema_of
+from fairq.server.web.http.schema import Schema, default_of, hints_of, schema_of
 from fairq.tokens import TokenRow
 from fairq.wire import frames
 from fairq.wire import messages as wire

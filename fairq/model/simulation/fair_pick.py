@@ -1,4 +1,4 @@
-"""The fair pick in memory: lua/10_seats.lua and 11_reserve.lua say why. All tenants are looked at for each pick.
+"""The fair pick in memory: lua/pick/README.md and pick/reserve.lua say why. All tenants are looked at for each pick.
 
 There are few (MAX_TENANTS in setup.py), so probes, classes and cursor are left out; times are ms.
 """

@@ -1,7 +1,7 @@
 """Divides a worker's slots between its queues by weight: in worker time, as `claim` does between tenants.
 
 A queue's virtual time is the seconds that it got, divided by its weight; its tasks count while they run (the account of
-lua/08_accounts.lua). A free slot goes to the queue with the lowest virtual time among those that may have work; there
+lua/pick/accounts.lua). A free slot goes to the queue with the lowest virtual time among those that may have work; there
 each running task counts as at least its expected time. No slot is kept for a queue without work. A queue without work
 saves nothing up: its virtual time is raised to the lowest one of the queues that have work.
 """
@@ -19,7 +19,7 @@ _NEWEST = 0.1  # the weight of the newest task in the means
 
 @define(eq=False)
 class _Account:
-    """One queue's part of a worker: `base` and `starts` as in lua/08_accounts.lua, times in seconds."""
+    """One queue's part of a worker: `base` and `starts` as in lua/pick/accounts.lua, times in seconds."""
 
     weight: float
     base: float = 0.0

@@ -1,4 +1,4 @@
-"""Reads what the store keeps of a queue's history (lua/84_history.lua), as columns for charts and sums for tables."""
+"""Reads a queue's history in the store (lua/features/history.lua), as columns for charts and sums for tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds what this server has counted to the history in the store, every few seconds (lua/85_history_verbs.lua).
+"""Adds what this server has counted to the history in the store, every few seconds (lua/features/history_verbs.lua).
 
 A call that fails is not made again: what it had counted is lost, or (if only its answer was) is there.
 """

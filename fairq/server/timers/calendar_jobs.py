@@ -1,7 +1,7 @@
 """Timed work that a tick leaves to servers, since only they know time zones: schedules and opening hours.
 
 Every server does it. A server sends the state that it has read of a schedule or of opening hours with its change, and
-the store accepts the change of one server only (lua/65_schedules.lua, lua/66_opening_hours.lua). A job returns the
+the store accepts the change of one server only (lua/features/schedules.lua, opening_hours.lua). A job returns the
 seconds until it is worth doing again.
 """
 

@@ -1,7 +1,7 @@
 """Forgetting tenants and queues that have had nothing for a day, so that they leave the listings.
 
-The store decides, in one call each (lua/47_tenants.lua, 78_delete.lua). Every server does it, once in about an hour: to
-do it twice does no harm. A queue goes after its last tenant, and not while a worker takes its tasks.
+The store decides, in one call each (lua/operate/tenants.lua, delete.lua). Every server does it, once in about an hour:
+to do it twice does no harm. A queue goes after its last tenant, and not while a worker takes its tasks.
 """
 
 from __future__ import annotations

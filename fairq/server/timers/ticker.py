@@ -4,6 +4,9 @@ Any server may tick any queue. So a server only has to know the due times of its
 that the store returned at the last tick. The floor interval finds due times that only a dead server knew. It is one
 second, and doubles after each tick in a row that found nothing, up to IDLE_FLOORS seconds: otherwise 5,000 idle queues
 would cost half a core of every server, and of the store.
+
+Queues in which something is known to be due are ticked first. The floor gets the rest of a batch, at least one tick of
+TICKS_AT_ONCE: so 10,000 idle queues delay a queue with a due task by one batch, and are looked at all the same.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError
 from fairq.model.queues import AHEAD_MS, Tick
-from fairq.scopes import run_all
+from fairq.scopes import background, run_all
 from fairq.server.timers.calendar_jobs import Firing, change_opening_hours
 from fairq.store.store import Store
 
@@ -34,6 +37,27 @@ _STEP_S = 0.25
 _NEW_PER_S = 1_000  # queues that are ticked for the first time
 
 
+@define
+class _Line:
+    """Queues by the time of their next tick."""
+
+    at: dict[str, float] = field(factory=dict)
+    _heap: list[tuple[float, str]] = field(factory=list)  # of values of `at`, old ones too
+
+    def put(self, queue: str, at: float) -> bool:
+        """Put a queue in line for a time unless it has an earlier one. Returns True if it had not."""
+        if is_sooner := at < self.at.get(queue, math.inf):
+            self.at[queue] = at
+            heapq.heappush(self._heap, (at, queue))
+        return is_sooner
+
+    def first(self) -> tuple[float, str]:
+        """Return the earliest time and its queue."""
+        while self._heap and self.at.get(self._heap[0][1]) != self._heap[0][0]:  # dropped, or sooner since
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else (math.inf, "")
+
+
 @define(eq=False)
 class Ticker:
     """Ticks all queues. `has_ready(queue)` is called for every queue with ready tasks."""
@@ -42,34 +66,34 @@ class Ticker:
     has_ready: Callable[[str], None]
     _firing: Firing = field(factory=Firing, init=False)
     is_ahead: bool = field(default=False, init=False)  # the store's clock is ahead of ours
-    due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
+    _due: _Line = field(factory=_Line, init=False)  # when something is due
+    _idle: _Line = field(factory=_Line, init=False)  # the floor, of all queues; without a time while they are ticked
     _again_at: dict[tuple[CalendarJob, str], float] = field(factory=dict, init=False)  # when to do a job again
     _floors: dict[str, float] = field(factory=dict, init=False)  # of queues whose last tick found nothing
-    _line: list[tuple[float, str]] = field(factory=list, init=False)  # a heap of values of `due`, old ones too
     _sooner: trio.Event = field(factory=trio.Event, init=False)
+
+    @property
+    def queues(self) -> set[str]:
+        """The queues that are ticked."""
+        return set(self._idle.at)
 
     @property
     def lag_s(self) -> float:
         """How late the oldest tick is that is due."""
-        return max(0.0, trio.current_time() - self._next()[0])
+        return max(0.0, trio.current_time() - self._next_at())
+
+    def _next_at(self) -> float:
+        return min(self._due.first()[0], self._idle.first()[0])
 
     def tick_within(self, queue: str, in_ms: float) -> None:
         """Note that something is due in a queue after `in_ms`: it is ticked then, or earlier at the floor interval."""
         self._floors.pop(queue, None)
-        self._tick_in(queue, min(in_ms / 1000, FLOOR_S))
+        self._put(self._due, queue, in_ms / 1000)
+        self._put(self._idle, queue, FLOOR_S)
 
-    def _tick_in(self, queue: str, seconds: float) -> None:
-        at = trio.current_time() + seconds
-        if at < self.due.get(queue, math.inf):
-            self.due[queue] = at
-            heapq.heappush(self._line, (at, queue))
+    def _put(self, line: _Line, queue: str, seconds: float) -> None:
+        if line.put(queue, trio.current_time() + seconds):
             self._sooner.set()
-
-    def _next(self) -> tuple[float, str]:
-        """Return the time of the next tick and its queue."""
-        while self._line and self.due.get(self._line[0][1]) != self._line[0][0]:  # forgotten, or sooner since
-            heapq.heappop(self._line)
-        return self._line[0] if self._line else (math.inf, "")
 
     def _idle_floor(self, queue: str) -> float:
         """Return the longest time (s) until the next tick of a queue in which a tick found nothing."""
@@ -80,7 +104,8 @@ class Ticker:
 
     def forget(self, queue: str) -> None:
         """Stop ticking a queue that was deleted."""
-        self.due.pop(queue, None)
+        self._due.at.pop(queue, None)
+        self._idle.at.pop(queue, None)
         self._floors.pop(queue, None)
         for job, of in list(self._again_at):
             if of == queue:
@@ -88,51 +113,54 @@ class Ticker:
 
     async def run(self) -> None:
         """Tick until cancelled."""
-        discover_at = 0.0
-        while True:
-            now = trio.current_time()
-            if now >= discover_at:
-                discover_at = now + _DISCOVER_S
-                await self._discover()
-            while queues := self._take_due(now):
-                await run_all(*(partial(self._tick_and_go_on, queue) for queue in queues))
-            self._sooner = trio.Event()
-            with trio.move_on_at(min(discover_at, self._next()[0])):
-                await self._sooner.wait()
+        async with background(self._discover):
+            while True:
+                if queues := self._take_due():
+                    await run_all(*(partial(self._tick_and_go_on, queue) for queue in queues))
+                    continue
+                self._sooner = trio.Event()
+                with trio.move_on_at(self._next_at()):
+                    await self._sooner.wait()
 
-    def _take_due(self, now: float) -> list[str]:
+    def _take_due(self) -> list[str]:
         """Return the queues that are due by now, at most TICKS_AT_ONCE."""
-        queues: list[str] = []
-        while len(queues) < TICKS_AT_ONCE and (next_ := self._next())[0] <= now:
-            self.due[next_[1]] = math.inf
-            queues.append(next_[1])
+        now, queues = trio.current_time(), list[str]()
+        for line, most in ((self._due, TICKS_AT_ONCE - 1), (self._idle, TICKS_AT_ONCE)):
+            while len(queues) < most and (first := line.first())[0] <= now:
+                queues.append(queue := first[1])
+                self._due.at.pop(queue, None)
+                self._idle.at[queue] = math.inf
         return queues
 
     async def _tick_and_go_on(self, queue: str) -> None:
-        wait = await self._tick(queue)
-        if queue in self.due:  # not forgotten meanwhile
-            self._tick_in(queue, wait)  # keeps an earlier time that was set meanwhile
+        due, floor = await self._tick(queue)
+        if queue in self._idle.at:  # not forgotten meanwhile
+            self._put(self._due, queue, due)
+            self._put(self._idle, queue, floor)
 
     async def _discover(self) -> None:
         """Start ticking queues that other servers have made, and stop ticking queues that do not exist."""
-        known = set(self.due)
-        try:
-            queues = await self.store.queues()
-            new = [queue for queue in queues if queue not in known]
-            for n, queue in enumerate(new):  # thousands at once would delay the ticks that are due
-                self._tick_in(queue, n / _NEW_PER_S)
-            for queue in known.difference(queues):
-                self.forget(queue)
-        except FairqError as error:
-            log.debug("cannot list queues", error=error.message)
+        while True:
+            known = self.queues
+            try:
+                queues = await self.store.queues()
+            except FairqError as error:
+                log.debug("cannot list queues", error=error.message)
+            else:
+                new = [queue for queue in queues if queue not in known]
+                for n, queue in enumerate(new):  # thousands at once would delay the ticks that are due
+                    self._put(self._idle, queue, n / _NEW_PER_S)
+                for queue in known.difference(queues):
+                    self.forget(queue)
+            await trio.sleep(_DISCOVER_S)
 
-    async def _tick(self, queue: str) -> float:
-        """Tick one queue; returns the seconds until it must be ticked again."""
+    async def _tick(self, queue: str) -> tuple[float, float]:
+        """Tick one queue; returns the seconds until something is due, and until it is ticked again in any case."""
         try:
             done = await self.store.tick(queue)
         except FairqError as error:
             log.debug("tick failed", queue=queue, error=error.message)
-            return FLOOR_S
+            return math.inf, FLOOR_S
         self._watch_clock(done)
         if done.reaped or done.expired:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
@@ -141,12 +169,11 @@ class Ticker:
         left = ((done.opening_changes, change_opening_hours), (done.fires, self._firing.fire))
         if waits := [await self._do(job, queue) for count, job in left if count]:
             # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
-            return 0.0 if done.promoted or done.expired or done.reaped else min(waits)
+            return 0.0 if done.promoted or done.expired or done.reaped else min(waits), FLOOR_S
         has_done = done.ready or done.promoted or done.expired or done.reaped or done.trimmed
         floor = FLOOR_S if has_done else self._idle_floor(queue)
-        if done.next_due_ms < 0:
-            return floor
-        return min(floor, max(0.0, (done.next_due_ms - done.now_ms) / 1000))
+        due = max(0.0, (done.next_due_ms - done.now_ms) / 1000) if done.next_due_ms >= 0 else math.inf
+        return due, floor
 
     def _watch_clock(self, done: Tick) -> None:
         """Warn, once each time, when the store's clock is so far ahead of ours that nothing expires by it."""

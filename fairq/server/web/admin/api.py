@@ -1,0 +1,126 @@
+"""The operators' side over HTTP: health for managers of containers, metrics for Prometheus, the control API, pages.
+
+/livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token or a
+viewer's unless its listener is on a loopback address, and asked by that: not by a proxy, nor by a name that DNS has
+pointed here. /api is for both, too (routes.py); the pages are the dashboard's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import orjson
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from fairq.errors import FairqError
+from fairq.server.app import App
+from fairq.server.net.auth import Identity
+from fairq.server.web.admin.document import make_document
+from fairq.server.web.admin.health import Health
+from fairq.server.web.admin.metrics import Metrics
+from fairq.server.web.admin.operators import Operators
+from fairq.server.web.admin.pace import Pace
+from fairq.server.web.admin.routes import make_routes
+from fairq.server.web.admin.seal import Seal
+from fairq.server.web.http.api import methods_of
+from fairq.server.web.http.bodies import Gone
+from fairq.server.web.http.guard import Guard
+from fairq.server.web.http.listener import is_local
+from fairq.server.web.http.problems import Problem, answer_of
+from fairq.server.web.http.request_ids import failure_of
+from fairq.server.web.http.traffic import Places
+from fairq.transport import bearer_token
+
+DOCUMENT = "/api/openapi.json"
+MAX_REQUESTS, MAX_TOKEN_REQUESTS = 200, 50  # under way at once: in all, of one token
+MAX_WAITS, MAX_TOKEN_WAITS = 100, 25  # of these, those that wait
+
+
+def make_admin_api(
+    app: App, operators: Operators, health: Health, pages: Iterable[BaseRoute] = (), *, has_metrics: bool = True
+) -> ASGIApp:
+    """Make the application; `pages`: the dashboard's; `has_metrics`: no other process shares its port."""
+
+    async def livez(_: Request) -> Response:
+        return PlainTextResponse("live\n")
+
+    async def readyz(request: Request) -> Response:
+        found = await health.look()
+        if "authorization" not in request.headers:
+            return PlainTextResponse("not ready\n" if found.troubles else "ready\n", 503 if found.troubles else 200)
+        await _identify(operators, request)
+        told = {"ready": not found.troubles, "troubles": found.troubles, "store_ms": round(found.store_s * 1000, 1)}
+        return Response(orjson.dumps(told), 503 if found.troubles else 200, media_type="application/json")
+
+    async def document(_: Request) -> Response:
+        return Response(orjson.dumps(make_document()), media_type="application/json")
+
+    api = _application(
+        Route("/livez", livez),
+        Route("/readyz", readyz),
+        _page_of(operators, Metrics(app, health), is_open=app.settings.is_admin_loopback)
+        if has_metrics
+        else Route("/metrics", _refuse_metrics),
+        Route(DOCUMENT, document),
+        *make_routes(),
+        *pages,
+    )
+    requests = Places("requests under way", MAX_REQUESTS, MAX_TOKEN_REQUESTS, MAX_TOKEN_REQUESTS)
+    waits = Places("requests that wait", MAX_WAITS, MAX_TOKEN_WAITS, MAX_TOKEN_WAITS)
+    guard = Guard(
+        api, app, operators.callers, lambda path: path.startswith("/api/") and path != DOCUMENT, requests, waits
+    )
+    return Seal(Pace(guard))
+
+
+def make_metrics_api(app: App, operators: Operators) -> ASGIApp:
+    """Make the application of a listener that has nothing but /metrics."""
+    page = _page_of(operators, Metrics(app, Health(app)), is_open=app.settings.is_metrics_loopback)
+    return Seal(Pace(_application(page)))
+
+
+def _application(*routes: BaseRoute) -> Starlette:
+    refused = {FairqError: _refused, HTTPException: _refused, Exception: _refused}
+    api = Starlette(routes=routes, exception_handlers=refused)
+    api.router.redirect_slashes = False
+    return api
+
+
+def _page_of(operators: Operators, metrics: Metrics, *, is_open: bool) -> Route:
+    async def show_metrics(request: Request) -> Response:
+        only = None
+        if not (is_open and is_local(request.headers.get("host", ""))):
+            only = (await _identify(operators, request)).queues
+        return Response(await metrics.page(only), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return Route("/metrics", show_metrics)
+
+
+async def _refuse_metrics(_: Request) -> Response:
+    where = "each process of this server tells its metrics at a port of its own: see the setting metrics_port"
+    return answer_of(Problem("not_found", where))
+
+
+async def _identify(operators: Operators, request: Request) -> Identity:
+    address = request.client.host if request.client else "unknown"
+    return await operators.identify(bearer_token(request.headers.raw), address)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, FairqError):
+        return answer_of(error)
+    if isinstance(error, Gone):
+        raise error  # to http/guard.py: nobody reads an answer
+    if not isinstance(error, HTTPException):
+        return answer_of(failure_of(request.scope))  # http/guard.py logs it
+    if error.status_code == 405:
+        allowed = ", ".join(sorted(methods_of(request)))
+        message = f"{request.method} is not a method of this path: {allowed}"
+        return answer_of(Problem("method_not_allowed", message, headers={"Allow": allowed}))
+    return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}; see {DOCUMENT}"))

@@ -1,0 +1,199 @@
+"""What /metrics tells, in Prometheus' text format: of all queues what the store has, of this server what it sees.
+
+Counts of tasks by state, and those that were ever enqueued, done, dead, expired or cancelled, are the store's, so every
+server tells the same ones, and they do not begin anew when a server does. The rest is the server's own: sum it. At most
+MAX_QUEUES queues are told, first those that workers of this server take tasks of; `fairq_queues` counts all. Tenants:
+tenant_metrics.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+
+import trio
+from attrs import define, field, frozen
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+
+from fairq.model.waiting import PAUSED
+from fairq.server.app import App
+from fairq.server.web.admin.health import Finding, Health
+from fairq.server.web.admin.store_figures import Node, read_nodes
+from fairq.server.web.admin.tenant_metrics import QUEUES as TENANT_QUEUES
+from fairq.server.web.admin.tenant_metrics import Tenants, read_tenants, tell_counted, tell_stored
+
+MAX_QUEUES = 200
+MAX_TENANTS = 32  # that are asked for a queue's oldest wait
+KEPT_S = 1.0  # how long a page is told to all who ask
+_STATES = ("ready", "pending", "delayed", "leased", "dead")
+_TOTALS = {"enqueued": "enqueued", "done": "done", "dead": "buried", "expired": "expired", "cancelled": "cancelled"}
+
+
+@frozen
+class Queue:
+    """A queue's numbers in the store, and the longest wait of the tasks that are next, in seconds."""
+
+    name: str
+    counts: Mapping[str, float]
+    oldest_s: float
+
+
+@define(eq=False)
+class Metrics:
+    """Writes the pages of one server, each at most every KEPT_S: that of all queues, and those of tokens for some."""
+
+    app: App
+    health: Health
+    _pages: dict[frozenset[str] | None, tuple[float, bytes]] = field(factory=dict, init=False)  # when written
+    _writing: trio.Lock = field(factory=trio.Lock, init=False)
+    _process: CollectorRegistry = field(factory=CollectorRegistry, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for kind in (ProcessCollector, PlatformCollector, GCCollector):
+            kind(registry=self._process)
+
+    async def page(self, only: frozenset[str] | None = None) -> bytes:
+        """Return the page of these queues (None: of all) as it is, or was KEPT_S ago.
+
+        Raises: FairqError if the store goes while it is read.
+        """
+        async with self._writing:
+            since = trio.current_time() - KEPT_S
+            self._pages = {queues: page for queues, page in self._pages.items() if page[0] >= since}
+            if only not in self._pages:
+                page = await self._write(only)
+                self._pages[only] = trio.current_time(), page
+            return self._pages[only][1]
+
+    async def _write(self, only: frozenset[str] | None) -> bytes:
+        found, store = await self.health.look(), self.app.store
+        names: list[str] = []
+        nodes: list[Node] = []
+        if not found.troubles:
+            names = [name for name in await store.queues() if only is None or name in only]
+            names.sort(key=lambda name: (name not in self.app.queues.dispatchers, name))
+            nodes = await read_nodes(store.connection.nodes())
+        queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
+        tenants = [await read_tenants(store, name) for name in names[:TENANT_QUEUES]]
+        registry = CollectorRegistry()
+        registry.register(_Told(list(_Now(self.app, found, queues, tenants, len(names), nodes).collect())))
+        text = await trio.to_thread.run_sync(generate_latest, registry)  # a long page takes some 40 ms
+        return bytes(text + generate_latest(self._process))
+
+    async def _look(self, name: str) -> Queue:
+        counts = await self.app.store.numbers(name)
+        oldest_ms = await self.app.store.oldest_wait_ms(name, MAX_TENANTS) if counts["ready"] else None
+        return Queue(name, counts, (oldest_ms or 0) / 1000)
+
+
+@define(eq=False)
+class _Told:
+    """Metrics that were told at one moment, for a registry."""
+
+    metrics: Sequence[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        """Tell them again."""
+        return self.metrics
+
+
+@define(eq=False)
+class _Now:
+    """The metrics of one moment."""
+
+    app: App
+    health: Finding
+    queues: Sequence[Queue]
+    tenants: Sequence[Tenants]
+    queue_count: int
+    nodes: Sequence[Node]
+
+    def collect(self) -> Iterator[Metric]:
+        """Tell the metrics."""
+        yield from self._of_server()
+        yield from self._of_store()
+        yield from self._of_queues()
+        yield from self._of_dispatch()
+        yield from self._of_tenants()
+
+    def _of_server(self) -> Iterable[Metric]:
+        app = self.app
+        yield InfoMetricFamily("fairq_build", "the server's version", value={"version": version("fairq")})
+        yield _gauge("fairq_ready", "1: the server can do its work; see /readyz", not self.health.troubles)
+        yield _gauge("fairq_ticker_lag_seconds", "how late the oldest due tick is", app.ticker.lag_s)
+        yield _gauge("fairq_queues", "queues that there are", self.queue_count)
+        connections = GaugeMetricFamily("fairq_connections", "open connections of this server", labels=["role"])
+        for role, count in Counter(each.identity.role.value for each in app.connections).items():
+            connections.add_metric([role], count)
+        yield connections
+        attached = [each.account for each in app.connections if each.is_attached]
+        credit, held = sum(each.credit for each in attached), sum(each.busy for each in attached)
+        yield _gauge("fairq_worker_credit", "tasks that the workers of this server may hold", credit)
+        yield _gauge("fairq_worker_leases", "tasks that the workers of this server hold", held)
+        refusals = CounterMetricFamily("fairq_refusals", "requests that this server refused", labels=["code"])
+        for code, count in sorted(app.refusals.counts.items()):
+            refusals.add_metric([code], count)
+        yield refusals
+
+    def _of_store(self) -> Iterator[Metric]:
+        yield _gauge("fairq_store_rtt_seconds", "time of one write and one read of the store", self.health.store_s)
+        yield _gauge("fairq_store_clock_ahead", "1: the store's clock is over a minute ahead", self.app.ticker.is_ahead)
+        memory = GaugeMetricFamily("fairq_store_memory_bytes", "memory of a node of the store", labels=["node"])
+        limit = GaugeMetricFamily("fairq_store_memory_limit_bytes", "its maxmemory; 0: no limit", labels=["node"])
+        evicts = GaugeMetricFamily("fairq_store_evicts", "1: a full node drops tasks", labels=["node"])
+        durable = GaugeMetricFamily("fairq_store_durable", "1: its append-only file is written", labels=["node"])
+        for node in self.nodes:
+            memory.add_metric([node.name], node.memory_bytes)
+            limit.add_metric([node.name], node.limit_bytes)
+            evicts.add_metric([node.name], node.evicts)
+            durable.add_metric([node.name], node.is_durable)
+        yield from (memory, limit, evicts, durable)
+
+    def _of_queues(self) -> Iterable[Metric]:
+        tasks = GaugeMetricFamily("fairq_queue_tasks", "tasks by state", labels=["queue", "state"])
+        totals = {
+            name: CounterMetricFamily(f"fairq_tasks_{name}", f"tasks {name} since the queue was made", labels=["queue"])
+            for name in _TOTALS
+        }
+        oldest = GaugeMetricFamily(
+            "fairq_oldest_ready_age_seconds",
+            f"longest wait of a task that is next of its tenant; of {MAX_TENANTS} tenants by chance, if more wait",
+            labels=["queue"],
+        )
+        slots = GaugeMetricFamily("fairq_slots", "tasks that workers may hold, at all servers", labels=["queue"])
+        paused = GaugeMetricFamily("fairq_queue_paused", "1: an operator has paused it", labels=["queue"])
+        for queue in self.queues:
+            for name in _STATES:
+                tasks.add_metric([queue.name, name], queue.counts[name])
+            for name, total in totals.items():
+                total.add_metric([queue.name], queue.counts[_TOTALS[name]])
+            oldest.add_metric([queue.name], queue.oldest_s)
+            slots.add_metric([queue.name], self.app.queues.count_slots(queue.name))
+            paused.add_metric([queue.name], bool(int(queue.counts["blocked"]) & PAUSED))
+        return [tasks, *totals.values(), oldest, slots, paused]
+
+    def _of_dispatch(self) -> Iterable[Metric]:
+        workers = GaugeMetricFamily("fairq_workers", "workers attached to this server", labels=["queue"])
+        started = CounterMetricFamily("fairq_tasks_dispatched", "attempts that this server began", labels=["queue"])
+        retried = CounterMetricFamily("fairq_tasks_retried", "of these, those not a task's first", labels=["queue"])
+        for queue in self.queues:
+            workers.add_metric([queue.name], self.app.queues.count_workers(queue.name))
+            if dispatcher := self.app.queues.dispatchers.get(queue.name):
+                started.add_metric([queue.name], dispatcher.wait_times.starts)
+                retried.add_metric([queue.name], dispatcher.wait_times.retries)
+        return [workers, started, retried]
+
+    def _of_tenants(self) -> Iterator[Metric]:
+        recorder = self.app.recorder
+        dropped = "starts that this server counted, and that the history has not: the store was away or full"
+        yield CounterMetricFamily("fairq_history_dropped", dropped, value=recorder.dropped)
+        yield from tell_stored(self.tenants)
+        tallies = recorder.tallies.queues
+        yield from tell_counted({each.queue: tallies[each.queue] for each in self.tenants if each.queue in tallies})
+
+
+def _gauge(name: str, told: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, told, value=float(value))

@@ -1,0 +1,60 @@
+"""Operators' requests over HTTP: how pages and paths of the operators' listener carry out frames.
+
+A frame is carried out as that of a websocket with the same token: role, queues, limits and audit are the same, and it
+is refused once the token is revoked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from attrs import define, field
+
+from fairq.server.app import App
+from fairq.server.net.admission import Admission
+from fairq.server.net.auth import Identity
+from fairq.server.net.origin import ORIGIN, Origin
+from fairq.server.web.http.connections import Callers
+from fairq.wire.terms import Role
+
+MAX_TOKENS = 64  # of operators that ask at once
+
+
+@define(eq=False)
+class Operators:
+    """The operators that ask by pages and paths."""
+
+    app: App
+    admission: Admission
+    nursery: trio.Nursery
+    callers: Callers = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        roles, others = frozenset({Role.OPERATOR, Role.VIEWER}), "this listener is for tokens of operators and viewers"
+        self.callers = Callers(
+            self.app, self.admission, self.nursery, roles, others, most=MAX_TOKENS, limits_wrong=True
+        )
+
+    async def identify(self, token: str, address: str) -> Identity:
+        """Return the identity of an operator's token, to sign in.
+
+        Raises: Unauthorized, Forbidden, TooMany (too many wrong tokens from this address), Unavailable.
+        """
+        return await self.callers.identify(token, address)
+
+    async def ask(self, identity: Identity, origin: Origin, request: Any) -> dict[str, Any]:
+        """Carry out a frame for an operator who has signed in; returns the reply's body.
+
+        Raises: FairqError; Unauthorized once the token is revoked.
+        """
+        key = f"identity {identity.token_id or identity.label}"
+        caller = self.callers.known(key)
+        if caller is None:
+            caller = await self.callers.open(key, await self.app.auth.renew(identity), origin.address)
+        token = ORIGIN.set(origin)
+        try:
+            with caller.in_use():
+                return await caller.ask(request)
+        finally:
+            ORIGIN.reset(token)

@@ -1,0 +1,422 @@
+"""What operators may change from a page: each change is a dialog that says what will happen, and one frame or several.
+
+A dialog's address names what it is about; its form sends the same names back with what its fields hold. Work on many
+tasks goes on for WORK_S, then says how much is left: pressing again goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs
+
+import trio
+from attrs import asdict, frozen
+
+from fairq.errors import BadRequest, NotFound
+from fairq.model.checks import MAX_SPAN_MS
+from fairq.model.limits import Limits
+from fairq.model.queues import SETTING_RANGES, SHARES
+from fairq.server.web.dashboard.view import Context, View
+from fairq.server.web.dashboard.writing import count, number, typed
+from fairq.tokens import hash_token, make_token
+from fairq.wire import messages as wire
+from fairq.wire.terms import Role
+
+WORK_S = 4.0
+_MAX_FIELDS = 1_000
+_DAY_MS = 86_400_000
+_PAGE, _MAX_COUNTED = 500, 10_000  # dead letters at a time, and of a filter for its dialog
+LOOK_S = 2.0  # for which dead letters are looked for
+
+ROLES = [each.value for each in Role]
+FILTERS = ("tenant", "reason", "error")  # of dead letters
+
+Form = dict[str, list[str]]
+
+
+@frozen
+class Field:
+    """A field of a dialog: what it is called, and what is told of it (its unit, what 0 means)."""
+
+    name: str
+    label: str
+    note: str = ""
+    kind: str = "number"
+    value: Any = ""
+    choices: Sequence[str] = ()
+
+
+@frozen
+class Action:
+    """One change: its dialog's title and button, what the dialog tells, and how it is carried out."""
+
+    name: str
+    title: str
+    button: str
+    describe: Callable[[View], Awaitable[Context]]
+    handle: Callable[[View, Form], Awaitable[str]]
+    is_dangerous: bool = False
+
+
+def read_form(body: bytes) -> Form:
+    """Read a form that was sent. Raises: BadRequest."""
+    try:
+        return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+    except ValueError:
+        raise BadRequest("the form cannot be read", field="body") from None
+
+
+def told(text: str, *fields: Field, **hidden: Any) -> Context:
+    """Make what a dialog shows."""
+    return {"text": text, "fields": fields, "hidden": {name: value for name, value in hidden.items() if value}}
+
+
+def one(form: Form, name: str) -> str:
+    """Return a field of a form; empty if it was left empty."""
+    return form.get(name, [""])[0].strip()
+
+
+def as_number(form: Form, name: str, kind: type[int] | type[float] = int) -> Any:
+    """Return a field as a number, None if it was left empty. Raises: BadRequest, naming it."""
+    text = one(form, name)
+    try:
+        return kind(text) if text else None
+    except ValueError:
+        raise BadRequest(f"{name} must be a number, not {text!r:.40}", field=name) from None
+
+
+def _target(view: View) -> tuple[str, str]:
+    """Return the queue and the tenant (empty: the whole queue) of a dialog."""
+    return view.query.get("queue", ""), view.query.get("tenant", "")
+
+
+def _named(form: Form) -> tuple[str, str | None]:
+    return one(form, "queue"), one(form, "tenant") or None
+
+
+def _version(form: Form) -> str | None:
+    """Return the version of what the dialog showed: who changes what has changed meanwhile is refused."""
+    return one(form, "if_version") or None
+
+
+def _whom(queue: str, tenant: str | None) -> str:
+    return f"tenant {tenant} in queue {queue}" if tenant else f"queue {queue}"
+
+
+async def _ask_weight(view: View) -> Context:
+    queue, tenant = _target(view)
+    rows = (await view.ask(wire.Tenants(0, queue, tenant)))["tenants"]
+    weight, version = (rows[0]["weight"], rows[0]["version"]) if rows else (1, "")
+    share = "A tenant with weight 2 is given twice the share of one with weight 1, while both have tasks that wait"
+    note = "0.001 to 10,000" if rows else f"0.001 to 10,000; {tenant} is not known here yet"
+    field = Field("weight", "Weight", note, value=typed(weight))
+    return told(f"{share} ({_whom(queue, tenant)}).", field, queue=queue, tenant=tenant, if_version=version)
+
+
+async def _set_weight(view: View, form: Form) -> str:
+    queue, tenant, weight = one(form, "queue"), one(form, "tenant"), as_number(form, "weight", float)
+    if weight is None:
+        raise BadRequest("weight is missing", field="weight")
+    body = await view.ask(wire.SetWeight(0, queue, tenant, weight, _version(form)))
+    return f"Weight of {tenant}: {number(body['previous'])} → {number(weight)}"
+
+
+def _operate(frame: Any, name: str, title: str, button: str, effect: str, done: str) -> Action:
+    """Make the action that pauses or resumes a queue or a tenant."""
+
+    async def describe(view: View) -> Context:
+        queue, tenant = _target(view)
+        return told(f"{effect} ({_whom(queue, tenant)}).", queue=queue, tenant=tenant)
+
+    async def handle(view: View, form: Form) -> str:
+        queue, tenant = _named(form)
+        await view.ask(frame(0, queue, tenant))
+        return f"{_whom(queue, tenant)} is {done}".capitalize()
+
+    return Action(name, title, button, describe, handle)
+
+
+_LIMIT_NOTES = {
+    "max_running": "tasks that run at once",
+    "guaranteed": "running tasks that are served before others'; for one tenant",
+    "rate": "starts a second",
+    "burst": "starts that may come at once",
+    "queued": "tasks that wait",
+    "stored_bytes": "bytes of all that is kept",
+    "delayed": "tasks that wait for their start",
+    "dead": "dead letters; of more, the oldest go",
+}
+
+
+async def _ask_limits(view: View) -> Context:
+    queue, tenant = _target(view)
+    body = await view.ask(wire.Limits(0, queue, tenant or None))
+    now = body["limits"]
+    fields = [
+        Field(name, name, note, value="" if now[name] is None else typed(now[name]))
+        for name, note in _LIMIT_NOTES.items()
+        if tenant or name != "guaranteed"
+    ]
+    text = (
+        f"Limits of {_whom(queue, tenant)} alone. Empty: as for all tenants; 0: no limit."
+        if tenant
+        else f"Limits of all tenants of {_whom(queue, None)} that have none of their own. 0: no limit."
+    )
+    return told(text, *fields, queue=queue, tenant=tenant, if_version=body["version"])
+
+
+async def _set_limits(view: View, form: Form) -> str:
+    queue, tenant = _named(form)
+    given = {name: as_number(form, name, float if name == "rate" else int) for name in asdict(Limits()) if name in form}
+    if tenant is None:
+        given = {name: value or 0 for name, value in given.items()}
+    await view.ask(wire.SetLimits(0, queue, given, tenant, _version(form)))
+    return f"Limits of {_whom(queue, tenant)} are set"
+
+
+async def _ask_hours(view: View) -> Context:
+    queue, tenant = _target(view)
+    body = await view.ask(wire.Limits(0, queue, tenant or None))
+    text = next((each["text"] for each in body["opening_hours"] if each["of"] == ("tenant" if tenant else "queue")), "")
+    note = "such as mon-fri 08:00-18:00 Europe/Berlin; empty: always open"
+    field = Field("opening_hours", "Opening hours", note, "text", text)
+    effect = f"Tasks start only within opening hours; running ones are not stopped ({_whom(queue, tenant)})."
+    return told(effect, field, queue=queue, tenant=tenant, if_version=body["hours_version"])
+
+
+async def _set_hours(view: View, form: Form) -> str:
+    queue, tenant = _named(form)
+    body = await view.ask(wire.SetOpeningHours(0, queue, one(form, "opening_hours"), tenant, _version(form)))
+    return f"Opening hours of {_whom(queue, tenant)}: {body['opening_hours'] or 'always open'}"
+
+
+async def _ask_settings(view: View) -> Context:
+    queue, _ = _target(view)
+    row = await view.queue_row()
+    now = row["settings"]
+    share = Field("share", "share", "what is divided: workers' time, or tasks", "select", now["share"], SHARES)
+    fields = [
+        Field(name, name, f"{low:,} to {high:,}", value=now[name]) for name, (low, high) in SETTING_RANGES.items()
+    ]
+    text = f"What holds for all tasks of {_whom(queue, None)}."
+    return told(text, share, *fields, queue=queue, if_version=row["version"])
+
+
+async def _set_settings(view: View, form: Form) -> str:
+    queue = one(form, "queue")
+    row = (await view.ask(wire.Queues(0, queue)))["queues"]
+    if not row:
+        raise NotFound(f"there is no queue {queue!r:.80}", field="queue")
+    now, changes = row[0]["settings"], dict[str, Any]()
+    for name in SETTING_RANGES:
+        value = as_number(form, name)
+        if value is not None and value != now[name]:
+            changes[name] = value
+    if (share := one(form, "share")) and share != now["share"]:
+        changes["share"] = share
+    if not changes:
+        return "Nothing was changed"
+    await view.ask(wire.Configure(0, queue, changes, _version(form)))
+    return f"Queue {queue}: " + ", ".join(f"{name} {now[name]} → {value}" for name, value in changes.items())
+
+
+def _of_task(frame: Any, name: str, title: str, button: str, effect: str, done: str, danger: bool = False) -> Action:
+    """Make the action that does something to one task."""
+
+    async def describe(view: View) -> Context:
+        return told(f"{effect} ({view.query.get('id', '')}).", queue=view.queue, id=view.query.get("id", ""))
+
+    async def handle(view: View, form: Form) -> str:
+        id = one(form, "id")
+        outcome = (await view.ask(frame(0, one(form, "queue"), [id])))["outcomes"][0]
+        return f"{id} {done}" if outcome == "ok" else f"{id}: {outcome}, nothing was changed"
+
+    return Action(name, title, button, describe, handle, danger)
+
+
+def letters_of(queue: str, which: Mapping[str, str | None], many: int, cursor: str | None = None) -> wire.Dead:
+    return wire.Dead(0, queue, which["tenant"], which["reason"], which["error"], cursor=cursor, count=many, brief=True)
+
+
+async def find_letters(
+    view: View, queue: str, which: Mapping[str, str | None], many: int, cursor: str | None = None
+) -> dict[str, Any]:
+    """Return dead letters that match, up to `many` or as many as LOOK_S finds: one page looks at few of a long list."""
+    found, until = list[Any](), trio.current_time() + LOOK_S
+    while True:
+        page = await view.ask(letters_of(queue, which, min(_PAGE, many - len(found)), cursor))
+        found, cursor = [*found, *page["dead"]], page["cursor"]
+        if not cursor or len(found) >= many or trio.current_time() > until:
+            return {"dead": found, "cursor": cursor, "left": page["left"] if cursor else 0}
+
+
+async def _say_many(view: View, which: Mapping[str, str | None]) -> str:
+    """Return how many dead letters match: what is left of a page is only to be looked at, if it is of a filter."""
+    is_filtered = which["reason"] or which["error"]
+    page = await find_letters(view, view.queue, which, _MAX_COUNTED if is_filtered else 1)
+    many = len(page["dead"]) + (0 if is_filtered else page["left"])
+    return f"at least {count(many)}" if is_filtered and page["cursor"] else count(many)
+
+
+def _of_letters(frame: Any, name: str, button: str, done: str, danger: bool) -> Action:
+    """Make the action on dead letters: the chosen ones, or all that match the page's filter."""
+
+    async def describe(view: View) -> Context:
+        which = {each: view.query.get(each) or None for each in FILTERS}
+        ids = view.query.get("ids", "").splitlines()
+        if ids:
+            many = f"{count(len(ids))} chosen dead letter{'s' * (len(ids) != 1)}"
+            return told(f"{button} {many} of queue {view.queue}.", queue=view.queue, ids="\n".join(ids))
+        many = await _say_many(view, which)
+        said = ", ".join(f"{each} {value!r}" for each, value in which.items() if value) or "all of them"
+        return told(f"{button} {many} dead letters of queue {view.queue}: {said}.", queue=view.queue, **which)
+
+    async def handle(view: View, form: Form) -> str:
+        queue, ids = one(form, "queue"), one(form, "ids").splitlines()
+        if ids:
+            outcomes = (await view.ask(frame(0, queue, ids[:_PAGE])))["outcomes"]
+            return f"{count(outcomes.count('ok'))} of {count(len(ids))} dead letters {done}"
+        which = {name: form.get(name, [""])[0] or None for name in FILTERS}  # as it was counted: with its spaces
+        changed, left, until = 0, 1, trio.current_time() + WORK_S
+        cursor: str | None = None
+        while left and trio.current_time() < until:
+            page = await view.ask(letters_of(queue, which, _PAGE, cursor))
+            found = [letter["id"] for letter in page["dead"]]
+            if found:
+                changed += (await view.ask(frame(0, queue, found)))["outcomes"].count("ok")
+            cursor, left = page["cursor"], page["left"] if page["cursor"] else 0
+        more = f"; {count(left)} are left: do it again to go on" if left else ""
+        return f"{count(changed)} dead letters {done}{more}"
+
+    return Action(name, f"{button} dead letters", button, describe, handle, danger)
+
+
+async def _ask_drain(view: View) -> Context:
+    worker = view.query.get("worker", "")
+    body = await view.ask(wire.WorkerTasks(0, worker, 1))
+    held = sum(each["held"] for each in body["workers"])
+    text = f"Worker {worker} is given no more tasks; it finishes the {count(held)} that it runs, and then leaves."
+    return told(text, worker=worker)
+
+
+async def _drain(view: View, form: Form) -> str:
+    body = await view.ask(wire.DrainWorker(0, worker := one(form, "worker")))
+    many = body["workers"]
+    return f"{count(many)} workers named {worker} are draining" if many != 1 else f"1 worker named {worker} is draining"
+
+
+async def _ask_purge(view: View) -> Context:
+    queue, tenant = _target(view)
+    if tenant:
+        rows = (await view.ask(wire.Tenants(0, queue, tenant)))["tenants"]
+        waiting = sum(rows[0][each] for each in ("ready", "pending", "delayed")) if rows else 0
+    else:
+        row = await view.queue_row()
+        waiting = sum(row[each] for each in ("ready", "pending", "delayed"))
+    text = f"Cancel the {count(waiting)} tasks that wait in {_whom(queue, tenant)}. Running ones go on."
+    return told(text, queue=queue, tenant=tenant)
+
+
+async def _purge(view: View, form: Form) -> str:
+    queue, tenant = _named(form)
+    cursor, cancelled, until = None, 0, trio.current_time() + WORK_S
+    while True:
+        body = await view.ask(wire.CancelAll(0, queue, tenant, cursor=cursor))
+        cancelled, cursor = cancelled + body["cancelled"], body["cursor"]
+        if not cursor or trio.current_time() > until:
+            break
+    more = "; some are left: do it again to go on" if cursor else ""
+    return f"{count(cancelled)} tasks of {_whom(queue, tenant)} were cancelled{more}"
+
+
+def _of_schedule(
+    frame: Any, name: str, title: str, button: str, effect: str, done: str, danger: bool = False
+) -> Action:
+    """Make the action that does something to one schedule."""
+
+    async def describe(view: View) -> Context:
+        queue, tenant = _target(view)
+        what = view.query.get("name", "")
+        return told(f"{effect} ({tenant}/{what} in queue {queue}).", queue=queue, tenant=tenant, name=what)
+
+    async def handle(view: View, form: Form) -> str:
+        queue, tenant = _named(form)
+        await view.ask(frame(0, queue, one(form, "name"), tenant))
+        return f"Schedule {one(form, 'name')} is {done}"
+
+    return Action(name, title, button, describe, handle, danger)
+
+
+async def _ask_cancel_batch(view: View) -> Context:
+    id = view.query.get("id", "")
+    return told(f"Cancel what still waits of batch {id}; running tasks are told to stop.", queue=view.queue, id=id)
+
+
+async def _cancel_batch(view: View, form: Form) -> str:
+    await view.ask(wire.CancelBatch(0, one(form, "queue"), one(form, "id")))
+    return f"Batch {one(form, 'id')} is being cancelled"
+
+
+async def _ask_token(view: View) -> Context:
+    return told(
+        "The token is shown once, and stored only as a hash.",
+        Field("role", "Role", "", "select", "tenant", ROLES),
+        Field("tenant", "Tenant", "a tenant's name; of a producer a pattern; else empty", "text"),
+        Field("queues", "Queues", "names with commas between; empty: all", "text"),
+        Field("label", "Label", "what it is for; the audit tells it", "text"),
+        Field("days", "Expires after", "days; empty: never"),
+    )
+
+
+async def _create_token(view: View, form: Form) -> str:
+    role = one(form, "role")
+    if role not in ROLES:
+        raise BadRequest(f"role must be one of {', '.join(ROLES)}", field="role")
+    id, token = make_token(Role(role))
+    queues = [each.strip() for each in one(form, "queues").split(",") if each.strip()] or None
+    tenant, label, days = one(form, "tenant") or None, one(form, "label"), as_number(form, "days", float) or 0
+    await view.ask(wire.CreateToken(0, id, role, hash_token(token), tenant, queues, label, _ms_of_days(days)))
+    return f"Keep this token, it is not shown again: {token}"
+
+
+def _ms_of_days(days: float) -> int:
+    """Return days as ms. Raises: BadRequest."""
+    if not 0 <= days <= MAX_SPAN_MS / _DAY_MS:
+        raise BadRequest(f"days must be from 0 to {MAX_SPAN_MS // _DAY_MS}", field="days")
+    return round(days * _DAY_MS)
+
+
+async def _ask_revoke(view: View) -> Context:
+    id = view.query.get("id", "")
+    return told(f"Token {id} is refused from now on, and its connections are closed.", id=id)
+
+
+async def _revoke(view: View, form: Form) -> str:
+    await view.ask(wire.RevokeToken(0, one(form, "id")))
+    return f"Token {one(form, 'id')} is revoked"
+
+
+ACTIONS: Sequence[Action] = (
+    Action("weight", "Weight", "Set", _ask_weight, _set_weight),
+    _operate(wire.Pause, "pause", "Pause", "Pause", "No more tasks are started; running ones go on", "paused"),
+    _operate(wire.Resume, "resume", "Resume", "Resume", "Tasks are started again", "resumed"),
+    Action("limits", "Limits", "Set", _ask_limits, _set_limits),
+    Action("hours", "Opening hours", "Set", _ask_hours, _set_hours),
+    Action("settings", "Settings of the queue", "Set", _ask_settings, _set_settings),
+    _of_task(wire.Cancel, "cancel", "Cancel a task", "Cancel it", "It never starts; if it runs, its worker is told",
+             "is cancelled", True),
+    _of_task(wire.Replay, "replay-one", "Replay", "Replay it", "It waits again, with all its attempts", "is replayed"),
+    _of_task(wire.Purge, "purge-one", "Delete a dead letter", "Delete it", "It is gone for good", "is deleted", True),
+    _of_letters(wire.Replay, "replay", "Replay", "replayed", False),
+    _of_letters(wire.Purge, "purge-dead", "Delete", "deleted", True),
+    Action("drain", "Drain a worker", "Drain", _ask_drain, _drain),
+    Action("purge", "Cancel what waits", "Cancel them", _ask_purge, _purge, True),
+    _of_schedule(wire.PauseSchedule, "pause-schedule", "Pause a schedule", "Pause", "It does not fire", "paused"),
+    _of_schedule(wire.ResumeSchedule, "resume-schedule", "Resume a schedule", "Resume", "It fires again", "resumed"),
+    _of_schedule(wire.Unschedule, "unschedule", "Delete a schedule", "Delete it", "It never fires again", "deleted",
+                 True),
+    Action("cancel-batch", "Cancel a batch", "Cancel it", _ask_cancel_batch, _cancel_batch, True),
+    Action("create-token", "New token", "Create", _ask_token, _create_token),
+    Action("revoke-token", "Revoke a token", "Revoke", _ask_revoke, _revoke, True),
+)  # fmt: skip

@@ -1,0 +1,230 @@
+"""The pages, and what each of them asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import trio
+
+from fairq.errors import FairqError, NotFound
+from fairq.model.batches import BatchState
+from fairq.model.checks import MAX_BATCH
+from fairq.model.dead_letters import DeadLetter
+from fairq.model.events import Event
+from fairq.model.schedules import ScheduleState
+from fairq.model.tasks import TaskState, WaitingTask
+from fairq.model.waiting import WaitCause, Why
+from fairq.model.webhooks import Webhook
+from fairq.model.why_text import say_why
+from fairq.model.workers import HeldTask, WorkerState
+from fairq.server.web.dashboard.actions import FILTERS, find_letters
+from fairq.server.web.dashboard.shares import choose_queue, fairness
+from fairq.server.web.dashboard.simulation import simulation
+from fairq.server.web.dashboard.system import audit, system, tokens
+from fairq.server.web.dashboard.view import Context, Page, View, rows_of
+from fairq.server.web.dashboard.writing import sought
+from fairq.store.overview import due
+from fairq.wire import messages as wire
+
+_ROWS = 100
+_CAUSES: Mapping[WaitCause, str] = {
+    "paused": "an operator held it back",
+    "closed": "outside its opening hours",
+    "no_worker": "none was attached",
+    "rate": "its limit of starts",
+    "max_running": "its limit of running tasks",
+    "backlog": "its own tasks came first",
+    "share": "others' tasks had the slots",
+}
+_TENANTS = 200
+_HOURS = 24
+
+
+async def queues(view: View) -> Context:
+    """All queues."""
+    return {"rows": await view.queues()}
+
+
+async def queue(view: View) -> Context:
+    """One queue: its counts, settings, limits, who takes its tasks, its webhooks."""
+    row = await view.queue_row()
+    held = await view.ask(wire.Limits(0, view.queue))
+    webhooks = rows_of(Webhook, (await view.ask(wire.Webhooks(0, view.queue)))["webhooks"])
+    return {"row": row, "limits": held["limits"], "hours": held["opening_hours"], "webhooks": webhooks}
+
+
+async def tenants(view: View) -> Context:
+    """The tenants of a queue that were served last, or those whose name has a text in it."""
+    row, queues = await choose_queue(view)
+    if row is None:
+        return {"row": None, "queues": queues, "rows": [], "total": 0, "text": "", "is_whole": True}
+    queue, text = row["queue"], view.query.get("text", "").strip()[:128]
+    if text:
+        names, is_whole = await view.site.finder.find(queue, text, _TENANTS)
+        found = await view.app.store.tenants(queue, names) if names else []
+        total = len(found)
+    else:
+        watched = await view.site.recent.look(queue)
+        found, total, is_whole = list(watched.tenants), watched.total, len(watched.tenants) >= watched.total
+    order = view.query.get("sort", "ready")
+    keys: dict[str, Any] = {"tenant": lambda each: each.tenant, "weight": lambda each: -each.weight}
+    for name in ("ready", "leased", "delayed", "dead", "done"):
+        keys[name] = lambda each, name=name: (-getattr(each, name), each.tenant)
+    rows = sorted(found, key=keys.get(order, keys["ready"]))
+    return {"row": row, "queues": queues, "rows": rows, "total": total, "text": text, "is_whole": is_whole}
+
+
+async def tenant(view: View) -> Context:
+    """One tenant in one queue: its share, limits, waiting times, next tasks, last dead letters."""
+    name = view.params.get("tenant") or view.query.get("tenant", "")
+    rows = (await view.ask(wire.Tenants(0, view.queue, name)))["tenants"]
+    if not rows:
+        raise NotFound(f"queue {view.queue} has no tenant {name!r:.80}", field="tenant")
+    held = await view.ask(wire.Limits(0, view.queue, name))
+    watched = await view.site.recent.look(view.queue)
+    return {
+        "name": name,
+        "causes": _CAUSES,
+        "queue_row": await view.queue_row(),
+        "row": rows[0],
+        "share": watched.shares().get(name, (None, None)),
+        "held": held,
+        "report": (await view.ask(wire.TenantReport(0, view.queue, name)))["report"],
+        "next": rows_of(WaitingTask, (await view.ask(wire.Peek(0, view.queue, 10, name)))["tasks"]),
+        "dead": rows_of(DeadLetter, (await view.ask(wire.Dead(0, view.queue, name, count=10, brief=True)))["dead"]),
+    }
+
+
+async def task(view: View) -> Context:
+    """One task: where it is, why it waits, what its attempts came to."""
+    id = view.params.get("id") or view.query.get("id", "")
+    state = rows_of(TaskState, (await view.ask(wire.Tasks(0, view.queue, [id])))["tasks"])[0]
+    if state.state == "unknown":
+        raise NotFound(f"queue {view.queue} has no task {id!r:.80}: it may have ended a while ago", field="id")
+    why: list[str] = []
+    dead_letter = None
+    if state.state in ("ready", "pending", "delayed"):
+        body = await view.ask(wire.Why(0, view.queue, id))
+        names = {each.name for each in Why.__attrs_attrs__}
+        why = list(say_why(Why(**{name: value for name, value in body.items() if name in names})))
+    if state.state == "dead":
+        dead_letter = rows_of(DeadLetter, [(await view.ask(wire.DeadLetter(0, view.queue, id)))["dead_letter"]])[0]
+    return {"id": id, "state": state, "why": why, "dead_letter": dead_letter, "events": await _events_of(view, id)}
+
+
+async def _events_of(view: View, id: str) -> Sequence[Event]:
+    """Return what the newest events of a tenant's feed say of one task, oldest first."""
+    tenant = id.partition("/")[0]
+    try:
+        newest = (await view.ask(wire.Events(0, view.queue, 0, 1, tenant=tenant)))["newest"]
+        page = await view.ask(wire.Events(0, view.queue, max(0, newest - MAX_BATCH), MAX_BATCH, tenant=tenant))
+    except FairqError:  # a feed that has lost its beginning, or none
+        return []
+    return rows_of(Event, (event for event in page["events"] if event.get("task") in (id, id.partition("/")[2])))
+
+
+async def delayed(view: View) -> Context:
+    """What is due when: the tenants whose tasks start first, and how many start in which hour."""
+    row, queues = await choose_queue(view)
+    if row is None:
+        return {"row": None, "queues": queues, "rows": [], "hours": [], "now_ms": 0}
+    now_ms, rows, hours = await due(view.app.store, row["queue"], 20, _HOURS)
+    return {"row": row, "queues": queues, "rows": rows, "hours": hours, "now_ms": now_ms}
+
+
+async def schedules(view: View) -> Context:
+    """The schedules of a queue, by tenant and name."""
+    row, queues = await choose_queue(view)
+    rows: list[ScheduleState] = []
+    offset = int(text) if (text := view.query.get("offset", "0")).isdecimal() and len(text) < 10 else 0
+    if row:
+        page = await view.ask(wire.Schedules(0, row["queue"], None, None, offset, _ROWS))
+        rows = rows_of(ScheduleState, page["schedules"])
+    return {"row": row, "queues": queues, "rows": rows, "offset": offset, "many": _ROWS}
+
+
+async def batches(view: View) -> Context:
+    """The batches of a queue."""
+    row, queues = await choose_queue(view)
+    page: dict[str, Any] = {"batches": [], "cursor": None}
+    if row:
+        state = view.query.get("state") or None
+        cursor = view.query.get("cursor") or None
+        page = await view.ask(wire.Batches(0, row["queue"], None, None, state, cursor, _ROWS))
+    return {"row": row, "queues": queues, "rows": rows_of(BatchState, page["batches"]), "cursor": page["cursor"]}
+
+
+async def workers(view: View) -> Context:
+    """The workers of all servers."""
+    rows = rows_of(WorkerState, (await view.ask(wire.Workers(0)))["workers"])
+    waiting = [row for row in await view.queues() if row["ready"] and not row["workers"]]
+    return {"rows": sorted(rows, key=lambda each: (each.worker, each.server)), "waiting": waiting}
+
+
+async def worker(view: View) -> Context:
+    """The workers of one name, and the tasks that they run."""
+    name = view.params["worker"]
+    body = await view.ask(wire.WorkerTasks(0, name, _ROWS))
+    found, tasks = rows_of(WorkerState, body["workers"]), rows_of(HeldTask, body["tasks"])
+    return {"name": name, "workers": found, "tasks": tasks, "unanswered": body["unanswered"]}
+
+
+async def dead(view: View) -> Context:
+    """Dead letters, oldest first, and how many of the first ones have the same tenant and error."""
+    row, queues = await choose_queue(view)
+    which = {each: view.query.get(each) or None for each in FILTERS}
+    page: dict[str, Any] = {"dead": [], "cursor": None, "left": 0}
+    cursor = view.query.get("cursor") or None
+    if row:
+        page = await find_letters(view, row["queue"], which, MAX_BATCH, cursor)
+    rows = rows_of(DeadLetter, page["dead"])
+    groups = Counter((each.tenant, each.reason, each.error) for each in rows)
+    is_known = not cursor and not (page["cursor"] and (which["reason"] or which["error"]))
+    many = len(rows) + page["left"] if is_known else None
+    shown = {"rows": rows, "many": many, "cursor": page["cursor"], "left": page["left"]}
+    return {"row": row, "queues": queues, "which": which, "groups": groups.most_common(12), **shown}
+
+
+async def search(view: View) -> Context:
+    """What is called so: a task by its id, tenants by a part of the name, dead letters by a part of the error."""
+    row, queues = await choose_queue(view)
+    text = view.query.get("text", "").strip()[:200]
+    found: Context = {"task": None, "tenants": [], "dead": []}
+    if row and text:
+        queue = row["queue"]
+        with trio.move_on_after(5):
+            if "/" in text:
+                try:
+                    state = rows_of(TaskState, (await view.ask(wire.Tasks(0, queue, [text])))["tasks"])[0]
+                    found["task"] = state if state.state != "unknown" else None
+                except FairqError:
+                    pass  # no task can be called so
+            found["tenants"], _ = await view.site.finder.find(queue, text[:128], 50)
+            which = {"tenant": None, "reason": None, "error": sought(text)}
+            found["dead"] = rows_of(DeadLetter, (await find_letters(view, queue, which, 50))["dead"])
+    return {"row": row, "queues": queues, "text": text, **found}
+
+
+PAGES: Sequence[Page] = (
+    Page("/", "fairness.html", "Fairness", fairness),
+    Page("/queues", "queues.html", "Queues", queues),
+    Page("/queues/{queue}", "queue.html", "Queues", queue),
+    Page("/tenants", "tenants.html", "Tenants", tenants),
+    Page("/queues/{queue}/tenants/{tenant}", "tenant.html", "Tenants", tenant),
+    Page("/queues/{queue}/tasks/{id:path}", "task.html", "Tenants", task),
+    Page("/queues/{queue}/tenant", "tenant.html", "Tenants", tenant),  # with names that a path cannot have: . and ..
+    Page("/queues/{queue}/task", "task.html", "Tenants", task),
+    Page("/delayed", "delayed.html", "Delayed", delayed),
+    Page("/schedules", "schedules.html", "Schedules", schedules),
+    Page("/batches", "batches.html", "Batches", batches),
+    Page("/workers", "workers.html", "Workers", workers),
+    Page("/workers/{worker}", "worker.html", "Workers", worker),
+    Page("/dead", "dead.html", "Dead letters", dead, is_live=False),
+    Page("/simulate", "simulate.html", "Simulate", simulation, is_live=False),
+    Page("/audit", "audit.html", "Audit", audit),
+    Page("/tokens", "tokens.html", "Tokens", tokens, is_live=False),
+    Page("/system", "system.html", "System", system),
+    Page("/search", "search.html", "", search, is_live=False),
+)

@@ -1,0 +1,134 @@
+"""The Fairness page: what each tenant is given beside what it is entitled to, and how long its tasks wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import asdict, frozen
+
+from fairq.errors import NotFound
+from fairq.model.audit import Change
+from fairq.model.fairness import noisy_ones
+from fairq.model.history import History
+from fairq.model.tenants import TenantState
+from fairq.server.stats.wait_times import percentile, summarize
+from fairq.server.web.dashboard.recent import MAX_MARKS, Mark, Watched
+from fairq.server.web.dashboard.view import Context, View, rows_of
+from fairq.server.web.dashboard.writing import briefly
+from fairq.wire import messages as wire
+
+CHARTED, SHOWN = 6, 20
+PERIODS = {"live": "2 minutes", "1h": "hour", "24h": "day", "14d": "two weeks"}
+
+
+@frozen
+class Row:
+    """A tenant: its account of the last seconds, its waiting times of the last minutes at this server."""
+
+    state: TenantState
+    delivered: float
+    entitled: float
+    lag_s: float
+    is_noisy: bool
+    waits: dict[str, Any]
+    color: int
+
+
+async def choose_queue(view: View) -> tuple[dict[str, Any] | None, Sequence[str]]:
+    """Return the queue that the page is about, by default the busiest one, and the names of all."""
+    rows = await view.queues()
+    names = [row["queue"] for row in rows]
+    if name := view.query.get("queue"):
+        found = next((row for row in rows if row["queue"] == name), None)
+        if found is None:
+            raise NotFound(f"there is no queue {name!r:.80}", field="queue")
+        return found, names
+    return max(rows, key=lambda row: (row["ready"] + row["leased"], row["enqueued"]), default=None), names
+
+
+def _waits(view: View, queue: str, tenant: str) -> dict[str, Any]:
+    dispatcher = view.app.queues.dispatchers.get(queue)
+    found = dispatcher.wait_times.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
+    whole = [sum(parts.values()) for parts in found]
+    return {
+        "starts": len(whole),
+        "p50_ms": percentile(whole, 50) if whole else None,
+        "p99_ms": percentile(whole, 99) if whole else None,
+        "parts": summarize(found),
+    }
+
+
+def _rows(view: View, queue: str, watched: Watched) -> list[Row]:
+    shares = watched.shares()
+    states = sorted(
+        watched.tenants, key=lambda each: (-shares.get(each.tenant, (0, 0))[0], -each.ready - each.leased, each.tenant)
+    )
+    noisy = noisy_ones(watched.tenants)
+    busy = [each for each in states if each.ready or each.leased or shares.get(each.tenant, (0, 0))[0]]
+    rows = []
+    first = watched.samples[0].accounts if watched.samples else {}
+    shown = {state.tenant: state for state in (busy or states)[:SHOWN]}
+    for state in map(shown.__getitem__, watched.in_calm_order(shown)):
+        given, due = shares.get(state.tenant, (0.0, 0.0))
+        then = first.get(state.tenant, (state.delivered, state.entitled))
+        lag = (state.entitled - then[1]) - (state.delivered - then[0])
+        waits = _waits(view, queue, state.tenant)
+        rows.append(Row(state, given, due, lag, state.tenant in noisy, waits, watched.color(state.tenant)))
+    return rows
+
+
+def _live_chart(watched: Watched, rows: Sequence[Row]) -> dict[str, Any]:
+    names = [row.state.tenant for row in rows[:CHARTED]]
+    series = watched.series(names)
+    return {
+        "times_s": watched.times_s(),
+        "series": [
+            {"tenant": name, "color": watched.color(name), "delivered": series[name][0], "entitled": series[name][1]}
+            for name in names
+        ],
+        "marks": [asdict(mark) for mark in watched.marks],
+    }
+
+
+async def _past_chart(view: View, queue: str, period: str, watched: Watched) -> dict[str, Any]:
+    """Return the shares of the tenants with the most service, from the history; weights' changes from the audit."""
+    past = rows_of(History, [await view.ask(wire.History(0, queue, period))])[0]
+    named = [each for each in past.tenants if each.tenant][:CHARTED]
+    begin_ms = past.times_ms[0] if past.times_ms else past.now_ms
+    changes = await view.ask(wire.Audit(0, verb="set_weight", queue=queue, since_ms=begin_ms))
+    marks = [_mark(change) for change in rows_of(Change, changes["changes"]) if change.outcome == "ok"]
+    return {
+        "times_s": [at / 1000 for at in past.times_ms],
+        "series": [
+            {
+                "tenant": each.tenant,
+                "color": watched.color(each.tenant),
+                "delivered": each.delivered,
+                "entitled": each.entitled,
+            }
+            for each in named
+        ],
+        "marks": [asdict(mark) for mark in marks[:MAX_MARKS]],
+    }
+
+
+def _mark(change: Change) -> Mark:
+    new = change.new.get("weight") if isinstance(change.new, dict) else change.new
+    return Mark(change.at_ms / 1000, f"{change.tenant} {briefly(change.previous)} → {briefly(new)}")
+
+
+async def fairness(view: View) -> Context:
+    """The shares of a queue's tenants now and over time."""
+    row, queues = await choose_queue(view)
+    period = view.query.get("period", "live")
+    context: Context = {"row": row, "queues": queues, "period": period, "periods": PERIODS, "rows": [], "chart": None}
+    if row is None:
+        return context
+    watched = await view.site.recent.look(row["queue"])
+    rows = _rows(view, row["queue"], watched)
+    if period == "live":
+        chart = _live_chart(watched, rows)
+    else:
+        chart = await _past_chart(view, row["queue"], period, watched)
+    return context | {"queue": row["queue"], "rows": rows, "chart": chart, "total": watched.total}

@@ -1,0 +1,59 @@
+"""The System page: this server, its store, and the tokens that open it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+from fairq.errors import StoreRefused
+from fairq.model.audit import Change
+from fairq.server.web.dashboard.view import Context, View, rows_of
+from fairq.tokens import TokenRow
+from fairq.wire import messages as wire
+
+_INFO = ("server", "memory", "persistence", "clients", "stats")
+
+
+async def _info(view: View) -> dict[str, Any]:
+    """Return what the store says of itself; of a cluster, its first node. `ahead_ms`: of this server's clock."""
+    node = view.app.store.connection.nodes()[0]
+    fsync = b""
+    with suppress(StoreRefused):  # a managed store hides its settings
+        (_, fsync) = await node.call("CONFIG", "GET", "appendfsync")
+    began = time.time()
+    seconds, micros = await node.call("TIME")
+    middle = (began + time.time()) / 2
+    ahead_ms = (int(seconds) + int(micros) / 1e6 - middle) * 1_000
+    found: dict[str, Any] = {"appendfsync": fsync.decode(), "ahead_ms": ahead_ms}
+    for section in _INFO:
+        for line in (await node.call("INFO", section)).decode().splitlines():
+            name, colon, value = line.partition(":")
+            if colon:
+                found[name] = value
+    return found
+
+
+async def system(view: View) -> Context:
+    """How this server and its store are."""
+    app = view.app
+    found = await view.site.health.look()
+    info = await _info(view) if not found.troubles else {}
+    roles = Counter(each.identity.role.value for each in app.connections)
+    servers = Counter(each["server"] for each in (await view.ask(wire.Workers(0)))["workers"])
+    return {"found": found, "info": info, "roles": dict(roles), "servers": servers, "lag_s": app.ticker.lag_s}
+
+
+async def tokens(view: View) -> Context:
+    """The tokens that there are."""
+    return {"rows": rows_of(TokenRow, (await view.ask(wire.ListTokens(0)))["tokens"])}
+
+
+async def audit(view: View) -> Context:
+    """What operators have changed, the newest first; or what tenants and producers have set."""
+    asked = {name: view.query.get(name) or None for name in ("token", "verb", "queue", "tenant", "cursor")}
+    by_tenants = view.query.get("by") == "tenants"
+    page = await view.ask(wire.Audit(0, **asked, by_tenants=by_tenants))  # type: ignore[arg-type]  # texts, all of them
+    begun, changes = (rows_of(Change, page[name]) for name in ("begun", "changes"))
+    return {"changes": [*begun, *changes], "cursor": page["cursor"], "asked": asked, "by_tenants": by_tenants}

@@ -1,0 +1,210 @@
+"""What stands before the paths: tokens, bounds and bodies; and behind them: errors as answers.
+
+Hypercorn passes the parts of a body on as they come and stops reading while they are not taken. So every request's body
+is read to its end, or for LINGER_S after a refusal: else an answer could not be sent, or its client would not read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
+
+import structlog
+import trio
+from attrs import define, field
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairq.errors import FairqError, TooLarge, Unauthorized
+from fairq.scopes import open_plain_nursery
+from fairq.server.app import App
+from fairq.server.net.admission import HTTP_PER_TURN
+from fairq.server.net.origin import ORIGIN, Origin
+from fairq.server.net.refusals import Refusals
+from fairq.server.web.http import request_ids
+from fairq.server.web.http.bodies import Bodies, Gone, Inbox, inflate
+from fairq.server.web.http.bounds import (
+    MAX_REQUESTS,
+    MAX_TENANT_REQUESTS,
+    MAX_TENANT_WAITING,
+    MAX_TOKEN_REQUESTS,
+    MAX_TOKEN_WAITING,
+    MAX_WAITING,
+)
+from fairq.server.web.http.call import CALL, Call
+from fairq.server.web.http.connections import Callers, HttpConnection
+from fairq.server.web.http.problems import Problem, answer_of
+from fairq.server.web.http.request_ids import Note
+from fairq.server.web.http.stream import BoundedStream
+from fairq.server.web.http.traffic import Places
+from fairq.tokens import hash_token
+from fairq.transport import bearer_token
+from fairq.turns import Gate
+from fairq.wire.terms import Role
+
+INBOX, STREAM = "fairq.inbox", "fairq.stream"  # their names in the scope
+_REQUESTS, _WAITS = "requests under way", "requests that wait"
+log = structlog.get_logger("fairq.server")
+
+
+@define(eq=False)
+class Answering:
+    """The outermost part of one connection: reads what its inner parts leave unread, and answers errors."""
+
+    inner: ASGIApp
+    stream: BoundedStream
+    check: Callable[[Headers], None]  # raises why a request is refused whatever it asks
+    refusals: Refusals
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        inbox = Inbox(receive)
+        scope.update({INBOX: inbox, STREAM: self.stream})
+        has_begun, drained = False, trio.Event()
+        headers = Headers(scope=scope)
+        note = request_ids.begin(scope, headers)
+
+        async def drain() -> None:
+            await inbox.drain()
+            drained.set()
+
+        async def answer(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                own = (request_ids.HEADER.encode(), note.id.encode())
+                message = {**message, "headers": [*message["headers"], own]}
+                if message["status"] >= 400:
+                    self._note_refusal(scope, note)
+                if not inbox.is_over:
+                    message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+                    nursery.start_soon(drain)
+                else:
+                    drained.set()
+            elif not message.get("more_body", False) and not drained.is_set():
+                await send({**message, "more_body": True})
+                await drained.wait()
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
+            await send(message)
+
+        async with open_plain_nursery() as nursery:
+            try:
+                if "content-length" not in headers and "transfer-encoding" not in headers:
+                    await inbox.chunk()
+                self.check(headers)
+                await self.inner(scope, receive, answer)
+            except Gone:
+                pass
+            except Exception as error:
+                if not isinstance(error, FairqError):
+                    log.exception("request failed", request=note.id, **asked_of(scope))
+                if has_begun:
+                    await trio.aclose_forcefully(self.stream.stream)
+                else:
+                    known = error if isinstance(error, FairqError) else request_ids.failure_of(scope)
+                    await answer_of(known)(scope, receive, answer)
+            nursery.cancel_scope.cancel()
+
+    def _note_refusal(self, scope: Scope, note: Note) -> None:
+        call = scope.get(CALL)
+        who = call.caller.identity if call else None
+        of = {"role": who.role.value, "tenant": who.tenant} if who else {}
+        self.refusals.note(note.code or "other", note.id, **asked_of(scope), **of)
+
+
+def asked_of(scope: Scope) -> dict[str, str]:
+    """Tell of a request what the log may have: not its query, headers or body; the path as it came, quoted."""
+    path = bytes(scope.get("raw_path") or b"")[:200].decode("ascii", "replace")
+    host, port, *_ = scope.get("client") or ("unknown", 0)
+    return {"method": scope["method"], "path": path, "remote": f"{host}:{port}"}
+
+
+@define(eq=False)
+class Guard:
+    """Admits requests of known tokens within the bounds, with their whole bodies."""
+
+    api: ASGIApp
+    app: App
+    callers: Callers
+    is_guarded: Callable[[str], bool] = lambda path: path.startswith("/v1/")  # whether a path needs a token
+    requests: Places = field(factory=lambda: Places(_REQUESTS, MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_TOKEN_REQUESTS))
+    waits: Places = field(factory=lambda: Places(_WAITS, MAX_WAITING, MAX_TENANT_WAITING, MAX_TOKEN_WAITING))
+    bodies: Bodies = field(factory=Bodies, init=False)
+    strangers: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # all requests of nobody who is known
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer why not. Raises: Gone."""
+        try:
+            if self.is_guarded(scope["path"]) and scope["method"] != "OPTIONS":
+                await self._pass(scope, receive, send)
+            else:
+                await self.strangers.enter()
+                await self.api(scope, receive, send)
+        except FairqError as error:
+            await answer_of(error)(scope, receive, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, inbox, stream = Headers(scope=scope), scope[INBOX], scope[STREAM]
+        limit = self.app.settings.message_bytes
+        address = (scope.get("client") or ("unknown", 0))[0]
+        ORIGIN.set(Origin(address, "http"))
+        caller = await self._find(headers, address)
+        with caller.in_use():
+            call = Call(caller, inbox, stream, self.waits, _media_type(headers), b"")
+            is_token = caller.identity.role is not Role.TENANT
+            length = headers.get("content-length", "0")
+            if len(length) > 10 or int(length) > limit:
+                raise TooLarge(f"the body has more than {limit} bytes", field="body")
+            with self.requests.one(call.owner(), is_token=is_token), self._held(call.owner(), is_token) as hold:
+                body = await inbox.read(limit, hold)
+                await caller.wait_turn(len(body))
+                if encoding := headers.get("content-encoding", "").lower():
+                    body = await self._inflate(caller, body, encoding, hold)
+                call.body = body
+                del body
+                scope[CALL] = call
+                await self.api(scope, receive, send)
+
+    async def _find(self, headers: Headers, address: str) -> HttpConnection:
+        """Return whose request it is; who has not asked lately is a stranger. Raises: as `Callers.find`."""
+        with suppress(Unauthorized):
+            if known := self.callers.known(hash_token(bearer_token(headers.raw))):
+                return known
+        await self.strangers.enter()
+        return await self.callers.find(bearer_token(headers.raw), address)
+
+    async def _inflate(self, caller: HttpConnection, body: bytes, encoding: str, hold: Callable[[int], None]) -> bytes:
+        made = 0
+
+        def held(more: int) -> None:
+            nonlocal made
+            made += more
+            hold(more)
+
+        try:
+            return await inflate(body, encoding, self.app.settings.message_bytes, held)
+        finally:  # the bytes that were made count as received, also those of a refused body: inflating costs as much
+            await caller.wait_turn(made)
+
+    @contextmanager
+    def _held(self, owner: Hashable, is_token: bool) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of a body while the context lasts; yields how to count more."""
+        held = 0
+
+        def hold(more: int) -> None:
+            nonlocal held
+            held += more
+            self.bodies.hold(more, owner, is_token=is_token)
+
+        try:
+            yield hold
+        finally:
+            self.bodies.hold(-held, owner)
+
+
+def _media_type(headers: Headers) -> str:
+    """Return the type of a body without its parameters; of those only a charset of UTF-8 is known. Raises: Problem."""
+    kind, _, parameters = headers.get("content-type", "").partition(";")
+    if parameters.strip().lower().replace('"', "") not in ("", "charset=utf-8"):
+        raise Problem("wrong_type", f"the body must be UTF-8, not {parameters.strip()!r:.80}")
+    return kind.strip().lower()

@@ -1,0 +1,152 @@
+"""Working over HTTP: claims hand out tasks under leases, and settlements end them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import field, frozen
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from fairq.errors import BadRequest, FairqError
+from fairq.model.checks import check_int, check_name
+from fairq.model.tasks import Lease, NewTask, Settlement
+from fairq.server.verbs.request_scope import check_worker_name
+from fairq.server.web.http.bodies import Gone
+from fairq.server.web.http.bounds import MAX_CLAIM
+from fairq.server.web.http.call import Call, answer
+from fairq.server.web.http.fields import make_enqueue_from, make_request
+from fairq.server.web.http.workers import Claim, HttpWorker, Workers, fitting
+from fairq.wire import messages as wire
+from fairq.wire import terms
+from fairq.wire.frames import HeldLease
+from fairq.wire.server_session import describe
+
+DEFAULT_WORKER = "http"
+
+
+@frozen
+class ClaimTasks:
+    """Claim up to `count` tasks of a queue; with `timeout_ms`, wait at most so long for one."""
+
+    ref: int
+    queue: str
+    worker: str = DEFAULT_WORKER
+    count: int = 1
+    timeout_ms: int = 0
+
+
+@frozen
+class EndLeases:
+    """End or extend leases of a queue's tasks."""
+
+    ref: int
+    queue: str
+    settlements: list[Settlement] = field(factory=list)
+    worker: str = DEFAULT_WORKER
+
+
+@frozen
+class EnqueueFromLease:
+    """Store tasks of a leased task's tenant, which its handler enqueues."""
+
+    ref: int
+    lease: HeldLease
+    queue: str
+    tasks: list[NewTask]
+    worker: str = DEFAULT_WORKER
+
+
+class Handed(Response):
+    """The answer to a claim; if it cannot be sent, its tasks are given back."""
+
+    def __init__(self, plain: Response, call: Call, worker: HttpWorker, queue: str, leases: Sequence[Lease]) -> None:
+        super().__init__(plain.body, plain.status_code, dict(plain.headers))
+        self._call, self._worker, self._queue, self._leases = call, worker, queue, leases
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        is_sent = False
+        try:
+            await super().__call__(scope, receive, send)
+            is_sent = not (self._call.stream.is_broken or self._call.inbox.is_gone)
+        finally:
+            if is_sent:
+                self._worker.end_pushes(self._leases)
+            elif self._leases:
+                self._worker.return_soon(self._queue, self._leases)
+
+
+def _take_name(given: dict[str, Any]) -> str:
+    """Take the worker's name out of what a request gives. Raises: BadRequest."""
+    name = given.pop("worker", None)
+    name = DEFAULT_WORKER if name is None else name
+    if not isinstance(name, str):
+        raise BadRequest("worker must be text", field="worker")
+    check_worker_name(name)
+    return name
+
+
+@contextmanager
+def _one_lease() -> Iterator[None]:
+    """Name the one lease of a request in errors, in place of a frame's list."""
+    try:
+        yield
+    except FairqError as error:
+        error.field = "lease" if error.field == "leases" else error.field
+        raise
+
+
+def endpoints(workers: Workers) -> tuple[Any, Any, Any]:
+    """Return the endpoints that claim tasks, end leases and enqueue from leased tasks."""
+
+    async def claim(request: Request) -> Response:
+        call = Call.of(request)
+        asked = make_request(ClaimTasks, call.given(ClaimTasks, request, has_body=True))
+        check_int(asked.count, "count", 1, MAX_CLAIM)
+        check_int(asked.timeout_ms, "wait", 0, terms.MAX_WAIT_MS)
+        check_worker_name(asked.worker)
+        worker = await workers.find(call.caller, asked.worker, asked.queue, claims=True)
+        found: Claim | None = None
+        with worker.in_use():
+            try:
+                async with call.waiting():
+                    found = await worker.claim(asked.queue, asked.count, asked.timeout_ms / 1000)
+            except Gone:
+                if found and found.leases:
+                    worker.return_soon(asked.queue, found.leases)
+                raise
+            leases, others = fitting(found)
+            if others:
+                worker.return_soon(asked.queue, others)
+            times = {"lease_ms": found.lease_ms, "run_timeout_ms": found.run_timeout_ms}
+            body = {**times, "tasks": [describe(each) for each in leases]}
+            return Handed(answer(body), call, worker, asked.queue, leases)
+
+    async def end(request: Request) -> Response:
+        call = Call.of(request)
+        given = call.given(EndLeases, request, has_body=True)
+        name = _take_name(given)
+        settle = make_request(wire.Settle, given, call.caller.session.max_payload_bytes)
+        worker = await workers.find(call.caller, name, settle.queue)
+        with worker.in_use():
+            body = await worker.ask(settle)
+            worker.settled(settle.queue, settle.settlements, body["outcomes"])
+            return answer(body)
+
+    async def enqueue(request: Request) -> Response:
+        call = Call.of(request)
+        given = call.given(EnqueueFromLease, request, has_body=True)
+        name = _take_name(given)
+        with _one_lease():
+            frame = make_enqueue_from(given, call.caller.session.max_payload_bytes)
+            worker = await workers.find(call.caller, name, check_name(frame.leases[0].queue, "lease"))
+            with worker.in_use():
+                outcomes = (await worker.ask(frame))["outcomes"]
+        told = [(task.id, *outcome.partition(" ")) for task, outcome in zip(frame.tasks, outcomes, strict=True)]
+        return answer({"tasks": [{"id": holder or id, "outcome": word} for id, word, _, holder in told]}, 201)
+
+    return claim, end, enqueue

@@ -1,0 +1,260 @@
+"""The OpenAPI document: each path's parameters and bodies are the fields of its frame, by HTTP's names and units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import version
+from typing import Any, get_args
+
+from attrs import NOTHING
+
+from fairq.model.batches import STAGES, BatchState
+from fairq.model.checks import MAX_BATCH, TASK_ID_PATTERN
+from fairq.model.dead_letters import DeadLetter
+from fairq.model.events import Event
+from fairq.model.operating import HeldLimits
+from fairq.model.option_tables import TaskOptions
+from fairq.model.purges import Purge
+from fairq.model.schedules import ScheduleState
+from fairq.model.tasks import NewTask, Outcome, Settlement, TaskState, WaitingTask
+from fairq.model.waiting import Report, Why
+from fairq.server.web.http.bodies import JSON, NDJSON
+from fairq.server.web.http.events import EVENT_STREAM
+from fairq.server.web.http.field_schemas import RULES, TEXT, field_schema, pattern
+from fairq.server.web.http.fields import name_of, names_of
+from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
+from fairq.server.web.http.problems import MEDIA_TYPE, STATUS
+from fairq.server.web.http.routes import QUEUE, ROWS, Row
+from fairq.server.web.http.schema import Schema, default_of, hints_of, row_of, schema_of
+from fairq.wire import frames
+from fairq.wire import messages as wire
+
+Answers = dict[tuple[str, Any], Schema]  # method and frame -> the answer
+
+
+def _fields(frame: Any) -> dict[str, Any]:
+    return {name: hint for name, hint in hints_of(frame).items() if name != "ref"}
+
+
+def _parameters(row: Row) -> list[Schema]:
+    """Return the parameters of a path, and unless there is a body those of its query."""
+    in_path = re.findall(r"{(\w+)}", row.path)
+    found = [
+        {"name": name, "in": "path", "required": True, "schema": field_schema(row.frame, name, str)} for name in in_path
+    ]
+    if row.has_body:
+        if row.frame is wire.Enqueue:
+            found.append(_query("tenant", RULES["tenant"]))
+            key = {"name": "Idempotency-Key", "in": "header", "schema": pattern(TASK_ID_PATTERN)}
+            found.append(key | {"description": "The id of the one task, so that a repeated request makes no other."})
+        return found
+    for field, hint in _fields(row.frame).items():
+        name = name_of(field)
+        if name not in in_path and (name, in_path[-1:]) != ("ids", ["id"]):
+            is_required = default_of(row.frame, field) is NOTHING
+            found.append(_query(name, field_schema(row.frame, field, hint), is_required))
+    if "id" in in_path and not any(each["name"] == "tenant" for each in found):
+        found.append(_query("tenant", RULES["tenant"]))
+    return found
+
+
+def _query(name: str, schema: Schema, is_required: bool = False) -> Schema:
+    return {"name": name, "in": "query", "required": is_required, "schema": schema}
+
+
+def _body(row: Row) -> Schema | None:
+    """Return the body of a request, if it has one."""
+    if not row.has_body:
+        return None
+    if row.frame is wire.Enqueue:
+        task, tasks = {"$ref": "#/components/schemas/Task"}, {"$ref": "#/components/schemas/Tasks"}
+        return {"required": True, "content": {JSON: {"schema": {"anyOf": [task, tasks]}}, NDJSON: {"schema": TEXT}}}
+    in_path = re.findall(r"{(\w+)}", row.path)
+    properties, required = {}, []
+    for field, hint in _fields(row.frame).items():
+        if (name := name_of(field)) in in_path:
+            continue
+        is_required = default_of(row.frame, field) is NOTHING and (row.frame, name) != (wire.OpenBatch, "id")
+        if is_required or (row.frame, name) == (EndLeases, "settlements"):
+            required.append(name)
+            properties[name] = field_schema(row.frame, field, hint)
+        else:
+            properties[name] = _or_null(field_schema(row.frame, field, hint))
+    if "id" in in_path or "ids" in properties or row.frame is wire.OpenBatch:
+        properties.setdefault("tenant", _or_null(RULES["tenant"]))
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"required": bool(required), "content": {JSON: {"schema": schema}}}
+
+
+def _or_null(schema: Schema) -> Schema:
+    """Return the schema of a field that may be null: that is its default."""
+    return {"anyOf": [schema, {"type": "null"}]} if schema else schema
+
+
+def object_of(**properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def list_of(kind: Any) -> Schema:
+    return {"type": "array", "items": row_of(kind)}
+
+
+CURSOR: Schema = {"type": ["string", "null"]}
+_OUTCOMES = object_of(outcomes={"type": "array", "items": {"enum": list(get_args(Outcome))}})
+PREVIOUS = object_of(previous={"type": "boolean"})
+_ENQUEUED = object_of(id=TEXT, outcome={"enum": ["ok", "duplicate", "replaced", "expired", "refused"]})
+ANSWERS: Answers = {
+    ("POST", wire.Enqueue): {"anyOf": [_ENQUEUED, object_of(tasks={"type": "array", "items": _ENQUEUED})]},
+    ("GET", wire.Tasks): object_of(tasks=list_of(TaskState)),
+    ("GET", wire.WaitTasks): row_of(TaskState),
+    ("DELETE", wire.Cancel): object_of(id=TEXT, outcome={"enum": list(get_args(Outcome))}),
+    ("POST", wire.Cancel): _OUTCOMES,
+    ("POST", wire.CancelAll): row_of(Purge) | {"properties": row_of(Purge)["properties"] | {"cursor": CURSOR}},
+    ("POST", wire.Reschedule): _OUTCOMES,
+    ("GET", wire.Peek): object_of(tasks=list_of(WaitingTask)),
+    ("GET", wire.Why): row_of(Why),
+    ("GET", wire.TenantReport): row_of(Report),
+    ("GET", wire.Limits): row_of(HeldLimits),
+    ("POST", wire.OpenBatch): object_of(id=TEXT, outcome={"enum": ["ok", "duplicate"]}),
+    ("GET", wire.Batches): object_of(batches=list_of(BatchState), cursor=CURSOR),
+    ("GET", wire.Batch): row_of(BatchState),
+    ("POST", wire.CloseBatch): object_of(previous={"enum": list(STAGES)}),
+    ("DELETE", wire.CancelBatch): object_of(previous={"enum": list(STAGES)}),
+    ("GET", wire.Events): object_of(oldest={"type": "integer"}, newest={"type": "integer"}, events=list_of(Event)),
+    ("PUT", wire.Schedule): object_of(
+        outcome={"enum": ["created", "changed", "same"]}, fires_at_ms={"type": "array", "items": {"type": "integer"}}
+    ),
+    ("DELETE", wire.Unschedule): PREVIOUS,
+    ("POST", wire.PauseSchedule): PREVIOUS,
+    ("POST", wire.ResumeSchedule): PREVIOUS,
+    ("GET", wire.Dead): object_of(dead=list_of(DeadLetter), cursor=CURSOR, left={"type": "integer"}),
+    ("GET", wire.DeadLetter): row_of(DeadLetter),
+    ("POST", wire.Replay): _OUTCOMES,
+    ("POST", wire.Purge): _OUTCOMES,
+    ("POST", ClaimTasks): object_of(
+        lease_ms={"type": "integer"}, run_timeout_ms={"type": "integer"}, tasks=list_of(frames.PushedTask)
+    ),
+    ("POST", EndLeases): _OUTCOMES,
+    ("POST", EnqueueFromLease): object_of(tasks={"type": "array", "items": _ENQUEUED}),
+}
+
+
+def _answer(row: Row, answers: Answers) -> Schema:
+    if row.frame is wire.Schedules:
+        return row_of(ScheduleState) if "{name}" in row.path else object_of(schedules=list_of(ScheduleState))
+    return answers[row.method, row.frame]
+
+
+def _responses(row: Row, answers: Answers) -> Schema:
+    """Return the answers of a path: its own, and problems."""
+    content: Schema = {JSON: {"schema": _answer(row, answers)}}
+    found: Schema = {str(row.status): {"description": "Done.", "content": content}}
+    if row.status == 201:
+        found["200"] = {"description": "It was there already.", "content": content}
+    if row.frame is wire.Schedule:
+        found["201"] = {"description": "Created.", "content": content}
+    if row.frame is wire.Enqueue:
+        found["207"] = {"description": "Some tenants' tasks were refused.", "content": content}
+    problem = {
+        "description": "A problem.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    return found | {str(status): problem for status in sorted(set(STATUS.values()))}
+
+
+def _task() -> Schema:
+    """Return the schema of a task: the SDK's options, as JSON."""
+    optional = {"id": pattern(TASK_ID_PATTERN), "tenant": RULES["tenant"]}
+    properties: Schema = {"payload": {}} | {name: _or_null(schema) for name, schema in optional.items()}
+    hints = hints_of(NewTask)
+    for name in TaskOptions.__annotations__:
+        field = f"{name}_ms" if f"{name}_ms" in hints else name
+        properties[name] = _or_null(field_schema(NewTask, field, hints.get(field, bool)))
+    return {"type": "object", "properties": properties, "required": ["payload"], "additionalProperties": False}
+
+
+def _task_without(*names: str) -> Schema:
+    """Return the schema of a task of which some fields may not be given."""
+    task = _task()
+    return task | {"properties": {name: it for name, it in task["properties"].items() if name not in names}}
+
+
+def _link() -> Schema:
+    task = _task_without("tenant", "batch")
+    return task | {
+        "properties": task["properties"] | {"queue": RULES["queue"]},
+        "required": [*task["required"], "queue"],
+    }
+
+
+def _settlement() -> Schema:
+    required = ["action", "id", "lease"]
+    hints = hints_of(Settlement)
+    schemas = {name: field_schema(Settlement, field, hints[field]) for name, field in names_of(Settlement).items()}
+    properties = {name: schema if name in required else _or_null(schema) for name, schema in schemas.items()}
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _problem() -> Schema:
+    texts = {name: TEXT for name in ("type", "title", "detail", "field")}
+    numbers = {name: schema_of(int) for name in ("status", "retry_in_ms")}
+    required = ["type", "title", "status", "detail", "code"]
+    return {"type": "object", "properties": texts | numbers | {"code": {"enum": list(STATUS)}}, "required": required}
+
+
+def paths_of(rows: Iterable[Row], answers: Answers) -> dict[str, Schema]:
+    """Describe the paths of rows."""
+    paths: dict[str, Schema] = {}
+    for row in rows:
+        words = re.sub(r"\W+", "_", re.sub(r"^/\w+/(queues/{queue}/)?", "", row.path)).strip("_")
+        operation = {
+            "operationId": f"{row.method.lower()}_{words}",
+            "summary": row.summary,
+            "parameters": _parameters(row),
+            "responses": _responses(row, answers),
+        }
+        if body := _body(row):
+            operation["requestBody"] = body
+        paths.setdefault(row.path, {})[row.method.lower()] = operation
+    return paths
+
+
+def _describe_stream(operation: Schema) -> None:
+    """Add to the answer that is a page of events, the one that is a stream of them."""
+    last = {"name": "Last-Event-ID", "in": "header", "schema": RULES["after"]}
+    operation["parameters"].append(last | {"description": "The event to go on after, instead of `after`."})
+    operation["responses"]["200"]["content"][EVENT_STREAM] = {"schema": TEXT}
+
+
+def document_of(title: str, paths: dict[str, Schema], **schemas: Schema) -> Schema:
+    """Make a document of paths; `schemas` are those that they refer to, beside that of a problem."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": version("fairq")},
+        "paths": paths,
+        "components": {
+            "schemas": {**schemas, "Problem": _problem()},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+@cache
+def make_document() -> Schema:
+    """Make the document of the tenants' API."""
+    tasks = {"type": "array", "items": {"$ref": "#/components/schemas/Task"}, "minItems": 1, "maxItems": MAX_BATCH}
+    many = {"type": "object", "properties": {"tasks": tasks, "tenant": RULES["tenant"]}, "required": ["tasks"]}
+    paths = paths_of(ROWS, ANSWERS)
+    _describe_stream(paths[f"{QUEUE}/events"]["get"])
+    return document_of(
+        "fairq",
+        paths,
+        Task=_task(),
+        OwnTask=_task_without("tenant"),
+        Link=_link(),
+        Tasks=many | {"additionalProperties": False},
+        Settlement=_settlement(),
+    )

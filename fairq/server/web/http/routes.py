@@ -1,0 +1,137 @@
+"""The table of paths: each row is a method, a path and the frame that a request becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fairq.errors import BadRequest
+from fairq.server.web.http.call import Call, answer
+from fairq.server.web.http.events import events
+from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, endpoints
+from fairq.server.web.http.tasks import cancel, enqueue, open_batch, show
+from fairq.server.web.http.workers import Workers
+from fairq.wire import messages as wire
+
+QUEUE = "/v1/queues/{queue}"
+
+
+class Row(NamedTuple):
+    """One method of one path. `id`s may hold a slash: those of producers name their tenant."""
+
+    method: str
+    path: str
+    frame: type[Any]
+    summary: str
+    status: int = 200
+
+    @property
+    def has_body(self) -> bool:
+        """True if the frame's fields come in a body, not in the query."""
+        return self.method in ("POST", "PUT", "PATCH")
+
+
+ROWS = (
+    Row("POST", f"{QUEUE}/tasks", wire.Enqueue, "Enqueue one task, or many", 201),
+    Row("GET", f"{QUEUE}/tasks", wire.Tasks, "Read the states of tasks"),
+    Row("GET", f"{QUEUE}/tasks/{{id}}", wire.WaitTasks, "Read a task's state, now or at its end, and its result"),
+    Row("DELETE", f"{QUEUE}/tasks/{{id}}", wire.Cancel, "Cancel a task"),
+    Row("POST", f"{QUEUE}/tasks/cancel", wire.Cancel, "Cancel tasks"),
+    Row("POST", f"{QUEUE}/tasks/cancel-all", wire.CancelAll, "Cancel waiting tasks that match"),
+    Row("POST", f"{QUEUE}/tasks/reschedule", wire.Reschedule, "Change when waiting tasks start"),
+    Row("GET", f"{QUEUE}/next", wire.Peek, "Show the next tasks, with their payloads"),
+    Row("GET", f"{QUEUE}/why/{{id}}", wire.Why, "Tell why a task waits"),
+    Row("GET", f"{QUEUE}/report", wire.TenantReport, "Tell what the tenant's tasks waited for, and its share"),
+    Row("GET", f"{QUEUE}/limits", wire.Limits, "Read the tenant's limits and opening hours"),
+    Row("POST", f"{QUEUE}/batches", wire.OpenBatch, "Open a batch", 201),
+    Row("GET", f"{QUEUE}/batches", wire.Batches, "List batches"),
+    Row("GET", f"{QUEUE}/batches/{{id}}", wire.Batch, "Read the state of a batch, now or when it is complete"),
+    Row("POST", f"{QUEUE}/batches/{{id}}/close", wire.CloseBatch, "Add no more tasks to a batch"),
+    Row("DELETE", f"{QUEUE}/batches/{{id}}", wire.CancelBatch, "Close a batch and cancel its tasks"),
+    Row("GET", f"{QUEUE}/events", wire.Events, "Follow the tenant's events, as server-sent events or page by page"),
+    Row("PUT", f"{QUEUE}/schedules/{{name}}", wire.Schedule, "Create or change a schedule"),
+    Row("GET", f"{QUEUE}/schedules", wire.Schedules, "List schedules"),
+    Row("GET", f"{QUEUE}/schedules/{{name}}", wire.Schedules, "Read a schedule and its task"),
+    Row("DELETE", f"{QUEUE}/schedules/{{name}}", wire.Unschedule, "Delete a schedule"),
+    Row("POST", f"{QUEUE}/schedules/{{name}}/pause", wire.PauseSchedule, "Stop a schedule from firing"),
+    Row("POST", f"{QUEUE}/schedules/{{name}}/resume", wire.ResumeSchedule, "Let a schedule fire again"),
+    Row("GET", f"{QUEUE}/dead", wire.Dead, "List dead letters"),
+    Row("GET", f"{QUEUE}/dead/{{id}}", wire.DeadLetter, "Read a dead letter"),
+    Row("POST", f"{QUEUE}/dead/replay", wire.Replay, "Give dead letters a fresh set of attempts"),
+    Row("POST", f"{QUEUE}/dead/purge", wire.Purge, "Delete dead letters"),
+    Row("POST", f"{QUEUE}/claims", ClaimTasks, "Claim tasks, now or when there are any"),
+    Row("POST", "/v1/leases", EndLeases, "Acknowledge, fail, reject, postpone, release or extend leased tasks"),
+    Row("POST", "/v1/leases/tasks", EnqueueFromLease, "Enqueue tasks for the tenant of a leased task", 201),
+)  # fmt: skip
+
+
+class _Id(Convertor[str]):
+    """An id in a path: a tenant's bare id, or a producer's with its tenant and a slash."""
+
+    regex = "[^/]+(?:/[^/]+)?"
+
+    def convert(self, value: str) -> str:
+        """Return the id."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Return the id."""
+        return value
+
+
+register_url_convertor("id", _Id())
+Endpoint = Callable[[Request], Any]
+_ONE = {wire.Batch: "batch", wire.DeadLetter: "dead_letter", wire.TenantReport: "report"}  # replies with one row
+
+
+def plain(row: Row) -> Endpoint:
+    """Make the endpoint of a row whose request becomes its frame, and whose answer is the reply's body."""
+
+    async def endpoint(request: Request) -> Response:
+        call = Call.of(request)
+        given = call.given(row.frame, request, row.has_body)
+        if "ids" in given and request.path_params.get("id"):
+            raise BadRequest("ids is given beside an id", field="ids")
+        body = await call.ask(row.frame, given)
+        if row.frame in _ONE:
+            return answer(body[_ONE[row.frame]])
+        if row.frame is wire.Schedules and "name" in given:
+            return answer(body["schedules"][0])
+        return answer(body, 201 if body.get("outcome") == "created" else row.status)
+
+    return endpoint
+
+
+def make_routes(workers: Workers) -> list[Route]:
+    """Make the routes of all rows."""
+    claim, end, enqueue_from = endpoints(workers)
+    special: dict[tuple[str, Any], Endpoint] = {
+        ("POST", wire.Enqueue): enqueue,
+        ("POST", wire.OpenBatch): open_batch,
+        ("GET", wire.WaitTasks): show,
+        ("DELETE", wire.Cancel): cancel,
+        ("GET", wire.Events): events,
+        ("POST", ClaimTasks): claim,
+        ("POST", EndLeases): end,
+        ("POST", EnqueueFromLease): enqueue_from,
+    }
+    return routes_of(ROWS, special, plain)
+
+
+def routes_of(
+    rows: Iterable[Row], special: Mapping[tuple[str, Any], Endpoint], default: Callable[[Row], Endpoint]
+) -> list[Route]:
+    """Make the routes of rows: by method and frame the special endpoints, else the default ones."""
+    return [
+        Route(
+            row.path.replace("{id}", "{id:id}"),
+            special.get((row.method, row.frame)) or default(row),
+            methods=[row.method],
+        )
+        for row in rows
+    ]

@@ -1,0 +1,196 @@
+-- One call's context: what it has read and changed, its clock and its random_values.
+--
+-- A call has four times:
+--
+--   call.now     the store's, but it does not go back by less than a minute: when tasks start, and what replies tell
+--   call.at      the same since `queue.origin`: what runs, and until when. It sees no jump of the clock
+--   call.sure    confirmed by the calling server's clock: by it tasks expire, and what was kept for long enough goes
+--   queue.now    `call.now` of the last call that changed anything
+
+local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
+
+function calls.new_queue()
+  return QUEUE.new{share = SHARE_TIME, lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000,
+    dead_keep_ms = 14 * 86400000, dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0,
+    reserve = 0, classes = {}}
+end
+
+function calls.load_queue(prefix)
+  local packed = redis.call('GET', prefix .. ':queue')
+  if not packed then return calls.new_queue() end
+  local q, position = QUEUE.unpack(packed)
+  q.classes = {}
+  while position <= #packed do  -- the tail: classes that have tenants, and how many
+    local class
+    class, position = CLASS.unpack(packed, position)
+    q.classes[class.class] = class.count
+  end
+  return q
+end
+
+function calls.save_queue(call)
+  local parts = {QUEUE.pack(call.queue)}
+  for class, count in pairs(call.queue.classes) do
+    if count > 0 then parts[#parts + 1] = CLASS.pack({class = class, count = count}) end
+  end
+  redis.call('SET', key(call, 'queue'), table.concat(parts))
+end
+
+function calls.clock_ms(call, given)
+  if given ~= '' or call.random_values ~= '' then
+    if redis.call('EXISTS', key(call, 'test')) == 0 then refuse('forbidden', 'now') end
+  end
+  if given ~= '' then return tonumber(given) end
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- How much of the time since the last change is nobody's service. While leases run a queue goes without a change for
+-- the longest time that one lasts, at most: they are renewed in that time. What goes beyond it, and beyond the last
+-- deadline (leases given while lease_ms was longer last longer), is a jump: the clock was set ahead, or the machine or
+-- the service stood still. All of it where the queue is under repair.
+local function jump_to(call, time)
+  local q = call.queue
+  if q.blocked >= BLOCKED_REPAIR then return time - q.now end
+  local jump = time - q.now - math.max(q.lease_ms, CLOCK_BACK_MS)
+  if jump <= 0 or q.leased == 0 then return 0 end
+  for _, name in ipairs({'leases', 'extended'}) do
+    local last = redis.call('ZRANGE', key(call, name), 0, 0, 'REV', 'WITHSCORES')[2]
+    jump = math.min(jump, time - (last and last + q.origin or q.now))
+  end
+  return jump
+end
+
+-- Sets the time of the call: the store's, but no earlier than the queue's last change, so that nothing happens twice.
+-- Where the store's clock was far ahead and is set right, that would halt the queue for as long; so the queue's time
+-- goes back too, and ticks look anew for each tenant's first delayed task.
+--
+-- Accounts and leases see no jump: their times count from the origin, which moves along, back and ahead.
+local function set_time(call, time)
+  local q = call.queue
+  local back = q.now - time
+  if back > CLOCK_BACK_MS then q.now, q.origin, q.sweeping = time, q.origin - back, 2 end
+  local jump = jump_to(call, time)
+  if jump > 0 then q.now, q.origin = q.now + jump, q.origin + jump end
+  call.now = math.max(time, q.now)
+end
+
+-- Sets the time by which the call may delete for good (expired tasks, entries kept for long enough): the store's, but
+-- at most a minute after the witness, the calling server's clock (empty: none). So a store's clock that is far ahead
+-- lets no task expire.
+function calls.confirm(call, witness)
+  call.sure = call.now
+  if witness and witness ~= '' then
+    call.sure = math.min(call.now, check_whole(witness, 'witness', 0, HORIZON_MS) + CLOCK_BACK_MS)
+  end
+end
+
+-- Moves the queue's virtual clock, and with it what all that compete are entitled to.
+function calls.move_clock(q, by)
+  q.clock, q.level, q.entitled = q.clock + by, q.level + by, q.entitled + by * q.weight_sum
+end
+
+-- Counts the time since the last change: leases that run are service, and the virtual clock moves by the worker time
+-- that competing tenants have had, over the sum of their weights.
+local function count_time(call)
+  local q = call.queue
+  if q.origin == 0 then q.origin = call.now end
+  if q.share == SHARE_TIME then
+    local passed = call.now - q.now
+    q.delivered = q.delivered + passed * q.leased
+    if q.weight_sum > 0 then calls.move_clock(q, passed * q.running / q.weight_sum) end
+  end
+  call.at = call.now - q.origin
+end
+
+-- Opens a call on a queue of any stage: reads the queue's state and the time. All that sections keep in a call is
+-- listed here; false is what they have not needed yet.
+function calls.open_any(keys, args)
+  local call = {
+    prefix = keys[1], random_values = args[2], next_random = 1, queue = calls.load_queue(keys[1]),
+    now = 0, at = 0, sure = 0, mean = 0,
+    accounts = {}, books = {}, touched = {}, is_touched = {}, named = false,  -- tenants (pick/accounts.lua)
+    limits = false, parked = false, kept = false, unpark_at = false, tokens = 0,  -- what bounds them (pick/limits.lua)
+    slots = false, woken = false, wake = false, passed_over = {},
+    slots_per_weight = 0,                            -- the fair pick's (pick/README.md, verbs/picks.lua)
+    readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
+    notify = '1',                                    -- who is told: all servers, one first, or (false) none
+    task_options = false, batches = false, told = false,  -- what few tasks ask for
+    marked = false, unlarged = false,                -- tasks that have ended (tasks/records.lua)
+    ending = false,                                  -- the task that this call acknowledges, with links
+    runs = false, bundles = false,                    -- leases (tasks/leases.lua)
+    taken = false,                                   -- how many ready tasks of whom (tasks/takes.lua)
+    lines = false,                                   -- whose turn it is inside tenants (tasks/turns.lua)
+    fired_bytes = 0,                                 -- payloads of schedules (features/schedules.lua)
+    lowered = false,                                 -- what lost leases did to the level (pick/charges.lua)
+    is_changed = false,                              -- whether a tick changed what no tenant's account shows
+    messages = false,                                -- to be published when all is written
+  }
+  set_time(call, calls.clock_ms(call, args[1]))
+  count_time(call)
+  local q = call.queue
+  if q.estimate > 0 then call.mean = q.estimate_sq / q.estimate end
+  return call
+end
+
+function calls.refuse_in_repair(call)
+  if call.queue.blocked >= BLOCKED_REPAIR then refuse('repairing', 'queue') end
+end
+
+-- Opens a call that only asks; a queue that is being deleted answers none.
+function calls.ask(keys, args)
+  local call = calls.open_any(keys, args)
+  if call.queue.stage == DELETING then refuse('deleting', 'queue') end
+  return call
+end
+
+-- Opens a call that may change something.
+function calls.open(keys, args)
+  local call = calls.ask(keys, args)
+  calls.refuse_in_repair(call)
+  return call
+end
+
+-- Opens a call that puts something into the queue, which must have been made before (`make_queue`).
+function calls.open_made(keys, args)
+  local call = calls.open(keys, args)
+  if call.queue.stage == UNMADE then refuse('unmade', 'queue') end
+  return call
+end
+
+-- The store's run id: cursors are good for one life of one store.
+function calls.life_of_store()
+  return redis.call('INFO', 'server'):match('run_id:(%w+)')
+end
+
+-- The table of that name in the call, made when it is first asked for.
+function calls.table_of(call, name)
+  local made = call[name]
+  if not made then
+    made = {}
+    call[name] = made
+  end
+  return made
+end
+
+-- Has a notification published when all is written.
+function calls.announce(call, message)
+  table.insert(calls.table_of(call, 'messages'), message)
+end
+
+-- Publishes the call's notifications. It is the last thing that a call does, and may fail: they may be lost, tasks
+-- may not.
+function calls.publish(call)
+  for _, message in ipairs(call.messages or {}) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
+end
+
+-- A number in [0, 1) with 53 random bits, or the test's next one.
+function calls.random(call)
+  if call.random_values == '' then
+    return (math.random(0, 67108863) * 134217728 + math.random(0, 134217727)) / 9007199254740992
+  end
+  if call.next_random > #call.random_values then refuse('bad_request', 'random_values') end
+  local drawn
+  drawn, call.next_random = struct.unpack('<d', call.random_values, call.next_random)
+  return drawn
+end

@@ -1,0 +1,107 @@
+-- Words that every section shares.
+--
+-- The sections are joined into one function library (fairq/store/library.py), each as a block of its own. What one of
+-- them leaves to others stands in a table of its name, which the loader makes: `function draws.choose` is in draws.lua.
+-- Each begins with the names of those that it `needs`, and comes behind them. Only this section and formats.lua leave
+-- more: all others need them, unsaid. Nothing at the top level may change after load: a mutable local would live on
+-- between calls, differ from node to node and be lost on failover. All that a call learns or changes stands in its
+-- `call` table (base/calls.lua).
+--
+-- Callers call the functions of three tables, the verbs. `reads` change nothing, and run on replicas too; `writes` are
+-- refused as a whole when the store is full; `drains` run then too, so that what is there goes on. Over each stands
+-- what it takes and gives.
+--
+-- All take one key, the queue's prefix, `fq:{<queue>/<partition>}`; all other keys are computed from it and share its
+-- hash tag (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the random_values, packed doubles in [0, 1); both are empty
+-- in production (the store's TIME, math.random) and honoured only where the test gate key stands.
+--
+-- Validate first, write last: `refuse` may be called only before the first write.
+
+local SHARE_TIME, SHARE_COUNT = 0, 1
+local UNMADE, MADE, DELETING = 0, 1, 2  -- queue.stage: see operate/delete.lua
+local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
+local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
+local TASKS_PER_CALL = 500
+local CHANGES_PER_CALL = 64  -- where each may touch a tenant, a batch, a list, a feed and a dedupe key of its own
+local TOKENS_PER_CALL = 60  -- after which a claim leaves the rest to the next
+local PAGE_BYTES = 1048576  -- of payloads, errors and tracebacks for one reply, its last entry not counted
+local ERROR_BYTES = 2048    -- of an error message, what is kept
+local TRACEBACK_BYTES = 8192  -- of a dead letter's traceback
+local ID_BYTES = 255
+local HORIZON_MS = 2 ^ 52   -- no time and no delay may lie beyond it, so that sums stay exact
+local BLOCKED_PAUSED, BLOCKED_CLOSED, BLOCKED_RATE = 1, 2, 4  -- bits of details.blocked and queue.blocked
+local BLOCKED_REPAIR = 16        -- of queue.blocked: a repair is under way (operate/repair.lua)
+local UNSET = -1                 -- of a tenant's limit: the one for all holds
+local OUT, AWAKE = 0, -1         -- account.slot: in no structure, on the wake list, else its slot in the class
+local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see pick/README.md; 0: it is not eligible
+local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
+local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, weight = 1, key = '', batch = '',
+  group = ''}                    -- what a task asks for that has no options
+local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
+local KEY_GRACE_MS = 60000       -- keys that end by a TTL end so much later: the functions look at the time in them
+local OPENED, CLOSED, COMPLETE = 0, 1, 2
+local CALLBACKS = {'complete', 'success', 'death'}  -- of a batch
+local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}
+local BATCH_KEEP_MS = 86400000   -- how long complete batches are remembered
+
+local function refuse(code, field)
+  error({err = 'FAIRQ ' .. code .. ' ' .. field})
+end
+
+-- Names are checked where they may be new: others are those of nothing.
+local function check_tenant(name)
+  if #name > 128 or not name:find('^[%w._@+-]+$') then refuse('bad_request', 'tenant') end
+end
+
+-- Checks the id of what is new: 1 to `most` bytes, and no control characters, which part the ids of a bundle.
+local function check_id(id, most)
+  if #id == 0 or #id > most or id:find('%c') then refuse('bad_request', 'id') end
+end
+
+local function check_whole(given, field, minimum, maximum)
+  local number = tonumber(given)
+  if not number or number < minimum or number > maximum or number % 1 ~= 0 then refuse('bad_request', field) end
+  return number
+end
+
+-- The arguments from `first` on, which are ids: at most so many, each once.
+local function ids_in(args, first, most)
+  local ids, seen = {}, {}
+  for i = first, #args do
+    if seen[args[i]] then refuse('bad_request', 'ids') end
+    ids[#ids + 1], seen[args[i]] = args[i], true
+  end
+  if #ids == 0 or #ids > most then refuse('bad_request', 'ids') end
+  return ids
+end
+
+-- A page of a hash or set from a caller's cursor on: the next cursor, "0" at the end, and what is on it.
+local function scan(command, at, cursor, count)
+  local page = cursor:find('^%d+$') and redis.pcall(command, at, cursor, 'COUNT', count)  -- Redis takes empty as 0
+  if not page or page.err then refuse('bad_request', 'cursor') end
+  return page[1], page[2]
+end
+
+local function text(number)
+  return string.format('%.17g', number)
+end
+
+local function key(call, name)
+  return call.prefix .. ':' .. name
+end
+
+-- Whether a text comes first by its bytes, as in sorted sets; Lua's own `<` follows the store's locale.
+local function precedes(one, other)
+  for i = 1, math.min(#one, #other) do
+    if one:byte(i) ~= other:byte(i) then return one:byte(i) < other:byte(i) end
+  end
+  return #one < #other
+end
+
+-- A command of many arguments (or none), in parts: Lua cannot unpack more than some 8,000 values at once.
+local function write(command, at, values)
+  if #values == 0 then return end
+  for first = 1, #values, 2000 do
+    redis.call(command, at, unpack(values, first, math.min(first + 1999, #values)))
+  end
+end

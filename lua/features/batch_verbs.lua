@@ -1,0 +1,102 @@
+-- needs: accounts, arrivals, batch_ends, batches, calls, close, settlements, waiting
+--
+-- Batches as their tenants handle them (tasks/batches.lua says what they are).
+
+local MAX_RUNNING = 1000000
+local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at most `-complete`, `-`, and 16 digits
+
+-- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
+--   argv  3 tenant  4 id (1..229 bytes)  5 max_running (0: no limit)  then payloads of callback tasks, each may be
+--         empty: 6 when it is complete  7 when it is and all its tasks were done  8 when the first is dead  9 1 to tell
+--         its tenant's feed when it is complete, else 0
+--   out   "ok" | "duplicate" (there is such a batch: unchanged). Refused with `quota_exceeded` where the tenant would
+--         keep too much.
+function writes.open_batch(keys, args)
+  local call, max_running = calls.open_made(keys, args), check_whole(args[5], 'max_running', 0, MAX_RUNNING)
+  check_tenant(args[3])
+  check_id(args[4], BATCH_ID_BYTES)
+  for i = 6, 8 do
+    if #args[i] > 65535 then refuse('too_large', 'payload') end
+  end
+  if batches.find(call, args[4]) then return 'duplicate' end
+  local b = BATCH.new{max_running = max_running, created_at = call.now, state = OPENED, tenant = args[3],
+    on_complete = #args[6], on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0}
+  local t = accounts.named(call, args[3])
+  arrivals.check_bytes(call, t, batches.bytes_of(args[4], b))
+  accounts.touch(call, t)
+  accounts.add_bytes(call, t, batches.bytes_of(args[4], b))
+  calls.table_of(call, 'batches')[args[4]] = b
+  for i, event in ipairs(CALLBACKS) do
+    local payload = args[5 + i]
+    if payload ~= '' then redis.call('HSET', key(call, 'payloads'), batches.callback_id(args[4], b, event), payload) end
+  end
+  batch_ends.finish(call)
+  close.call(call)
+  return 'ok'
+end
+
+local function close(keys, args, is_cancelled)
+  local call = calls.open(keys, args)
+  local b = batches.find(call, args[3]) or refuse('not_found', 'batch')
+  local previous = b.state
+  if previous == OPENED or previous == CLOSED and is_cancelled then
+    b.state = CLOSED
+    if is_cancelled then
+      redis.call('ZADD', key(call, 'cancelling'), 'NX', call.now, args[3])
+      waiting.cancel_members(call, CHANGES_PER_CALL)
+    end
+    settlements.close(call)
+  end
+  return BATCH_STATES[previous]
+end
+
+-- close_batch(keys, argv): no more tasks are added; the batch is complete when its tasks have ended.
+--   argv  3 id
+--   out   the state it had: "open" | "closed" | "complete"
+function drains.close_batch(keys, args) return close(keys, args, false) end
+
+-- cancel_batch(keys, argv): close a batch and cancel its tasks: some now, the others by the next ticks; same arguments.
+function drains.cancel_batch(keys, args) return close(keys, args, true) end
+
+local function row_of(b)
+  return {BATCH_STATES[b.state], b.tenant, b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired,
+    text(b.created_at), text(b.completed_at)}
+end
+
+-- batches(keys, argv): how far batches are.
+--   argv  ids (at most 500)
+--   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, expired (of the dead),
+--         created_at_ms, completed_at_ms (or 0)}; or {} if it does not exist
+function reads.batches(keys, args)
+  local call, out = {prefix = keys[1]}, {}
+  for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
+    local b = batches.find(call, id)
+    out[i] = b and row_of(b) or {}
+  end
+  return out
+end
+
+-- list_batches(keys, argv): a page of the batches, in no order. One that is there all the while comes at least once.
+--   argv  3 tenant (empty: all)  4 state (open, closed, complete; empty: any)  5 cursor ("0" to begin)  6 count
+--         (1..500)
+--   out   next cursor ("0" at the end), then per batch: id, row as of `batches`. About `count` batches; fewer, or none,
+--         where few of the 500 or so that the call looked at are wanted.
+function reads.list_batches(keys, args)
+  local call, cursor, out, looked = {prefix = keys[1]}, args[5], {}, 0
+  if not (args[4] == '' or args[4] == 'open' or args[4] == 'closed' or args[4] == 'complete') then
+    refuse('bad_request', 'state')
+  end
+  local count = check_whole(args[6], 'count', 1, TASKS_PER_CALL)
+  repeat
+    local page
+    cursor, page = scan('HSCAN', key(call, 'batches'), cursor, count)
+    looked = looked + count
+    for i = 1, #page, 2 do
+      local b = BATCH.unpack(page[i + 1])
+      if (args[3] == '' or args[3] == b.tenant) and (args[4] == '' or args[4] == BATCH_STATES[b.state]) then
+        out[#out + 1], out[#out + 2] = page[i], row_of(b)
+      end
+    end
+  until cursor == '0' or #out >= 2 * count or looked >= TASKS_PER_CALL
+  return {cursor, unpack(out)}
+end

@@ -1,0 +1,129 @@
+-- needs: accounts, calls, history, seats
+--
+-- What servers add to the history of a queue, and what is read of it.
+--
+-- Servers count what they see (enqueued, started, failed, waiting times), and add that every few seconds. The rest is
+-- what the queue, and the tenants that are looked at, have grown by since `history_last`. The row of the others gets
+-- what the queue gave and no other row tells. A tenant that was not looked at for long may have been in that row
+-- meanwhile: it is told at most what the queue gave since the last call, after those that grew by less.
+
+local SMALLEST = 0.001         -- service below this is an error of rounding
+local ARGS_PER_ROW = 5
+local EARLIER_SLOTS = 3        -- in which tenants are looked for whose tasks run on
+local LAST_KEPT = 1000         -- tenants in `history_last`; then all are forgotten
+local NEW_MS = 600000          -- for how long a queue that was never counted is taken for a new one
+local PAGE_SLOTS = 240
+local KEEP_MS = 14 * 86400000
+
+-- The rows that a server has counted, by tenant.
+local function rows_in(args)
+  local rows = {}
+  for i = 4, #args, ARGS_PER_ROW do
+    local row = history.row_of(rows, args[i])
+    row.enqueued, row.started, row.failed = tonumber(args[i + 1]), tonumber(args[i + 2]), tonumber(args[i + 3])
+    row.waits = args[i + 4]
+  end
+  return rows
+end
+
+-- The accounts of the rows' tenants, and of those in the last slots, whose tasks may run on.
+local function accounts_of(call, rows)
+  local step, is_wanted, names = history.STEPS[1], {}, {}
+  for name in pairs(rows) do is_wanted[name] = true end
+  for back = 0, EARLIER_SLOTS do
+    for name in pairs(history.slot_of(call, step, history.number_of(call, step) - back).rows) do
+      is_wanted[name] = true
+    end
+  end
+  is_wanted[''] = nil
+  for name in pairs(is_wanted) do names[#names + 1] = name end
+  local details = #names > 0 and redis.call('HMGET', key(call, 'tenants'), unpack(names)) or {}
+  return accounts.of_details(call, names, details)
+end
+
+local function growth_of(last, new)
+  local growth = {}
+  for field, value in pairs(new) do growth[field] = math.max(value - last[field], 0) end
+  return growth
+end
+
+-- What looked-at tenants have grown by, and (second) what they have now, to be kept. One that was not looked at before
+-- begins at nothing if it is new, else now.
+local function growths_of(call, rows, last)
+  local found, tags, grown, kept = accounts_of(call, rows), {}, {}, {}
+  for i, t in ipairs(found) do tags[i] = t.tag end
+  local packed = #tags > 0 and redis.call('HMGET', key(call, 'history_last'), unpack(tags)) or {}
+  for i, t in ipairs(found) do
+    local new = {delivered = accounts.delivered_to(call, t), entitled = seats.entitled_to(call, t),
+      done = accounts.books_of(call, t).done}
+    local is_new = struct.unpack('<I', t.tag) > last.numbers
+    local growth = growth_of(packed[i] and LOOKED_AT.unpack(packed[i]) or is_new and LOOKED_AT.new{} or new, new)
+    growth.name, grown[i] = t.name, growth
+    kept[#kept + 1], kept[#kept + 2] = t.tag, LOOKED_AT.pack(new)
+  end
+  return grown, kept
+end
+
+-- Adds service to a row, at most what is left of what the queue gave.
+local function tell(rows, name, growth, left)
+  if growth.done == 0 and growth.delivered < SMALLEST and growth.entitled < SMALLEST then return end
+  local row = history.row_of(rows, name)
+  for _, field in ipairs({'done', 'delivered', 'entitled'}) do
+    row[field] = math.min(growth[field], left[field])
+    left[field] = left[field] - row[field]
+  end
+end
+
+-- What the queue had when it was looked at last. A queue that was never looked at begins at nothing if it is new.
+local function last_of(call, at, new)
+  local packed = redis.call('HGET', at, 'queue')
+  if packed then return (TOTALS.unpack(packed)) end
+  return call.now - call.queue.origin < NEW_MS and TOTALS.new{} or new
+end
+
+-- add_history(keys, argv): add what a server has counted since its last call, and what the queue and its tenants have
+-- done since the last call of any.
+--   argv  3 lost (leases that ran out)  then per tenant (none twice; at most 31; empty: all others): tenant, enqueued,
+--         started, failed (attempts), waits (pairs `<BI` of a bucket of waiting times and how many starts, rising)
+--   out   how many tasks are leased
+function writes.add_history(keys, args)
+  local call = calls.open_made(keys, args)
+  local q, rows, at = call.queue, rows_in(args), key(call, 'history_last')
+  local new = {enqueued = q.enqueued, done = q.done, dead = q.buried, expired = q.expired, cancelled = q.cancelled,
+    delivered = q.delivered, entitled = q.entitled, numbers = q.numbers}
+  local last = last_of(call, at, new)
+  local counts, left = growth_of(last, new), growth_of(last, new)
+  local grown, kept = growths_of(call, rows, last)
+  table.sort(grown, function(a, b)
+    if a.delivered ~= b.delivered then return a.delivered < b.delivered end
+    return precedes(a.name, b.name)
+  end)
+  for _, growth in ipairs(grown) do tell(rows, growth.name, growth, left) end
+  tell(rows, '', left, left)
+  counts.lost = tonumber(args[3])
+  for _, step in ipairs(history.STEPS) do history.add(call, step, counts, rows) end
+  if redis.call('HLEN', at) > LAST_KEPT then redis.call('DEL', at) end
+  redis.call('HSET', at, 'queue', TOTALS.pack(new), unpack(kept))
+  redis.call('PEXPIRE', at, KEEP_MS)
+  return q.leased
+end
+
+-- history(keys, argv): the slots of a ring that have anything, the oldest first.
+--   argv  3 step (s): 10, 60 or 900  4 number of the last slot wanted (-1: the newest)  5 count (1..240)
+--   out   now_ms, share (0 worker time, 1 tasks), then slots: SLOT, each followed by its SLOT_ROWs
+function reads.history(keys, args)
+  local call, step = calls.ask(keys, args), nil
+  for _, each in ipairs(history.STEPS) do
+    if args[3] == tostring(each[1]) then step = each end
+  end
+  if not step then refuse('bad_request', 'step') end
+  local last, count = check_whole(args[4], 'last', -1, HORIZON_MS), check_whole(args[5], 'count', 1, PAGE_SLOTS)
+  if last < 0 then last = history.number_of(call, step) end
+  local out, fields = {call.now, call.queue.share}, {}
+  for number = last - count + 1, last do fields[#fields + 1] = number % step[2] end
+  local found = redis.call('HMGET', history.ring_key(call, step), unpack(fields))
+  for i = 1, count do
+    if found[i] and SLOT.unpack(found[i]).number == last - count + i then out[#out + 1] = found[i] end
+  end
+  return out
+end

@@ -1,0 +1,222 @@
+-- needs: accounts, arrivals, calls, close
+--
+-- Schedules: tasks that are enqueued again and again, and who may do it.
+--
+-- A schedule has two values. Its *revision*, a SCHEDULE, changes with every fire. Nobody reads its timing here: cron
+-- and time zones are the servers' business, and they bring every next time along. Its *template*, a TEMPLATE, is the
+-- task that a fire enqueues; it does not change.
+--
+-- The revision is the token of a compare and set. The server that fires has read the schedule, computed when it fires
+-- next, and brings the revision that this follows from. However many servers find a schedule due, and however often a
+-- call is repeated, the first one moves `next_at`, and the others bring a revision that is no more. The task's id is
+-- made of the schedule's name and the time of the fire.
+--
+-- Fires have a rate for each tenant over all queues, which only servers can count. A server passes over tenants that
+-- have used up theirs when it asks what is due, so that theirs hide nobody's.
+
+local SKIP, ONCE = 0, 1               -- schedule.misfire: what becomes of fires while no server ran
+local LATE_MS = 60000                 -- a fire that is later than this was missed
+local SCHEDULES_PER_TENANT = 1000
+local FIRES_PER_CALL = 100
+local FIRES_PER_TENANT = 25  -- of these
+local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- fires that are due, of which some are passed over
+
+local function load_schedule(call, tenant, name)
+  local revision = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
+  if not revision then return nil end
+  local s = SCHEDULE.unpack(revision)
+  s.tenant, s.name, s.revision = tenant, name, revision
+  return s
+end
+
+local function save_schedule(call, s)
+  s.revision = SCHEDULE.pack(s)
+  redis.call('HSET', key(call, 'schedules:' .. s.tenant), s.name, s.revision)
+  redis.call('ZADD', key(call, 'fires'), s.paused == 1 and '+inf' or s.next_at, s.tenant .. '/' .. s.name)
+end
+
+-- The fires say when its tasks start, and a batch would be over one day.
+local function check_template(call, template)
+  local terms = arrivals.read_options(call, TEMPLATE.unpack(template).options)
+  if terms.start_at > 0 then refuse('bad_request', 'start_at') end
+  if terms.asked.batch ~= '' then refuse('bad_request', 'batch') end
+  if terms.replaces then refuse('bad_request', 'replace') end
+end
+
+local function read_moment(text) return check_whole(text, 'next_at', 1, HORIZON_MS) end
+
+-- schedule(keys, argv): create a schedule, or change the one of that name; the same again changes nothing.
+--   argv  3 tenant  4 name  5 next_at (ms; not used if the timing stays as it is)  6 misfire: 0 skip, 1 once  7 timing
+--         8 template
+--   out   "created" | "changed" | "same", next_at_ms. What is paused stays so.
+function writes.schedule(keys, args)
+  local call, next_at = calls.open_made(keys, args), read_moment(args[5])
+  local misfire = check_whole(args[6], 'misfire', SKIP, ONCE)
+  local tenant, name, timing, template = args[3], args[4], args[7], args[8]
+  check_tenant(tenant)
+  if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'name') end
+  check_template(call, template)
+  local field, s = tenant .. '/' .. name, load_schedule(call, tenant, name)
+  local outcome = s and 'changed' or 'created'
+  if not s and redis.call('HLEN', key(call, 'schedules:' .. tenant)) >= SCHEDULES_PER_TENANT then
+    refuse('too_large', 'name')
+  end
+  local is_same = s and s.misfire == misfire and s.timing == timing
+  if is_same and redis.call('HGET', key(call, 'templates'), field) == template then return {'same', s.next_at} end
+  s = s or {tenant = tenant, name = name, paused = 0, last_fired_at = 0}
+  if s.timing ~= timing then s.timing, s.next_at = timing, next_at end
+  s.misfire = misfire
+  local t, bytes = accounts.named(call, tenant), accounts.bytes_of(field, #template)
+  if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', key(call, 'templates'), field) end
+  arrivals.check_bytes(call, t, bytes)
+  accounts.add_bytes(call, accounts.touch(call, t), bytes)
+  redis.call('HSET', key(call, 'templates'), field, template)
+  save_schedule(call, s)
+  close.call(call)
+  return {outcome, s.next_at}
+end
+
+-- unschedule(keys, argv): delete a schedule; its tasks go on.
+--   argv  3 tenant  4 name
+--   out   "ok" | "gone" (there is none)
+function drains.unschedule(keys, args)
+  local call, tenant, name = calls.open(keys, args), args[3], args[4]
+  if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
+  local t, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
+  accounts.add_bytes(call, t, -accounts.bytes_of(field, redis.call('HSTRLEN', key(call, 'templates'), field)))
+  redis.call('HDEL', key(call, 'templates'), field)
+  redis.call('ZREM', key(call, 'fires'), field)
+  close.call(call)
+  return 'ok'
+end
+
+-- pause_schedule(keys, argv): let a schedule fire no more, or again; what it would have fired meanwhile is not made up
+-- for.
+--   argv  3 tenant  4 name  5 revision, as read  6 when it fires next (ms); empty: it is paused
+--   out   "ok" | "stale" (the revision has changed: read it again)
+function drains.pause_schedule(keys, args)
+  local call, next_at = calls.open(keys, args), args[6] ~= '' and read_moment(args[6])
+  local s = load_schedule(call, args[3], args[4])
+  if not s or s.revision ~= args[5] then return 'stale' end
+  s.paused, s.next_at = next_at and 0 or 1, next_at or s.next_at
+  save_schedule(call, s)
+  close.call(call)
+  return 'ok'
+end
+
+-- Reads what `fire` was given: per fire the schedule as it is, the revision brought along, and the next time.
+local function read_fires(call, args)
+  local fires, schedules = {}, {}
+  if #args == 2 or (#args - 2) % 3 ~= 0 or #args > 2 + 3 * FIRES_PER_CALL then refuse('bad_request', 'fires') end
+  for i = 3, #args, 3 do
+    local field = args[i]
+    local tenant, name = field:match('^([^/]*)/(.*)$')
+    schedules[field] = schedules[field] or load_schedule(call, tenant or '', name or '') or {}
+    fires[#fires + 1] = {schedule = schedules[field], revision = args[i + 1], next_at = read_moment(args[i + 2])}
+  end
+  return fires
+end
+
+-- Enqueues the task of a fire; returns its outcome.
+local function enqueue_fire(call, s, due_at)
+  local field, new = s.tenant .. '/' .. s.name, arrivals.new(s.tenant)
+  local id = string.format('%s-%.0f', field, due_at)
+  if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end
+  local template = TEMPLATE.unpack(redis.call('HGET', key(call, 'templates'), field))
+  local terms = arrivals.read_options(call, template.options, due_at)
+  terms.start_at = due_at
+  local outcome = arrivals.admit(call, new, id, template.payload, terms)
+  if outcome == 'ok' and arrivals.exceeded(call, new) then outcome = 'quota_exceeded' end
+  if outcome == 'ok' then arrivals.store(call, new) end
+  call.fired_bytes = call.fired_bytes + #template.payload
+  return outcome
+end
+
+local function fire_one(call, s, revision, next_at)
+  if s.revision ~= revision or s.paused == 1 or s.next_at > call.now or next_at <= s.next_at then return 'gone' end
+  local due_at, outcome = s.next_at, 'misfire'
+  if s.misfire == ONCE or call.now - due_at <= LATE_MS then
+    outcome = enqueue_fire(call, s, due_at)
+    if outcome == 'ok' then s.last_fired_at = due_at end
+  end
+  s.next_at = next_at
+  save_schedule(call, s)
+  return outcome
+end
+
+-- fire(keys, argv): enqueue the tasks of schedules that are due, each once, and move each to its next time.
+--   argv  per fire (at most 100): <tenant>/<name>, revision, as read, next_at (ms)
+--   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
+--         holds its dedupe key: no task) | "misfire" (it is more than a minute late, and the schedule skips missed
+--         fires: no task) | "expired" (its window, which counts from its start, is over: no task) | "quota_exceeded"
+--         (the tenant has too much waiting: no task) | "gone" (it is not due, or the revision has changed: another
+--         call fired it) | "later" (what comes before it has long payloads: it stays due)
+--         The task's id is <tenant>/<name>-<next_at of the revision>, and that is its start.
+function writes.fire(keys, args)
+  local call, outcomes, changed = calls.open(keys, args), {}, false
+  for i, f in ipairs(read_fires(call, args)) do
+    outcomes[i] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, f.schedule, f.revision, f.next_at)
+    changed = changed or outcomes[i] ~= 'gone' and outcomes[i] ~= 'later'
+  end
+  if changed then close.call(call) end
+  return outcomes
+end
+
+local function row_of(call, field)
+  local tenant, name = field:match('^([^/]*)/(.*)$')
+  return {field, redis.call('HGET', key(call, 'schedules:' .. tenant), name)}
+end
+
+-- The schedules that are due, the earliest first: up to `count`, a part of them of each tenant, none of some.
+local function due_rows(call, count, passed)
+  local rows, of_tenant = {}, {}
+  for offset = 0, LOOKED - 1, LOOKED_AT_ONCE do
+    local fields = redis.call('ZRANGE', key(call, 'fires'), '-inf', call.now, 'BYSCORE',
+      'LIMIT', offset, LOOKED_AT_ONCE)
+    for _, field in ipairs(fields) do
+      local tenant = field:match('^[^/]*')
+      local taken = of_tenant[tenant] or 0
+      if not passed[tenant] and taken < FIRES_PER_TENANT then
+        of_tenant[tenant] = taken + 1
+        rows[#rows + 1] = row_of(call, field)
+        if #rows == count then return rows end
+      end
+    end
+    if #fields < LOOKED_AT_ONCE then break end
+  end
+  return rows
+end
+
+-- due_schedules(keys, argv): schedules that are due, of each tenant at most 25, and when the next one will be.
+--   argv  3 count (1..100)  then tenants that are passed over
+--   out   now_ms, next_ms (-1: none), then per schedule: {<tenant>/<name>, revision}. It looks at 10,000 that are due.
+function reads.due_schedules(keys, args)
+  local call, passed = calls.open(keys, args), {}
+  local count = check_whole(args[3], 'count', 1, FIRES_PER_CALL)
+  for i = 4, #args do passed[args[i]] = true end
+  local next_at = redis.call('ZRANGE', key(call, 'fires'), '(' .. text(call.now), '(+inf', 'BYSCORE', 'LIMIT', 0, 1,
+    'WITHSCORES')[2]
+  return {call.now, tonumber(next_at or -1), unpack(due_rows(call, count, passed))}
+end
+
+-- schedules(keys, argv): the schedules of a tenant (in no order), one of them, or a page of all, those first that fire
+-- first and those that are paused last.
+--   argv  3 tenant (empty: all)  4 name (empty: all of the tenant)  5 offset  6 count (of all: 1..500)
+--   out   now_ms, then per schedule: {<tenant>/<name>, revision}; with a name: {<tenant>/<name>, revision, template}
+function reads.schedules(keys, args)
+  local call, tenant, name = calls.open(keys, args), args[3], args[4]
+  local offset, count = check_whole(args[5], 'offset', 0, HORIZON_MS), check_whole(args[6], 'count', 1, TASKS_PER_CALL)
+  local out, field = {call.now}, tenant .. '/' .. name
+  if tenant == '' then
+    local fields = redis.call('ZRANGE', key(call, 'fires'), offset, offset + count - 1)
+    for i, each in ipairs(fields) do out[i + 1] = row_of(call, each) end
+  elseif name == '' then
+    local flat = redis.call('HGETALL', key(call, 'schedules:' .. tenant))
+    for i = 1, #flat, 2 do out[#out + 1] = {field .. flat[i], flat[i + 1]} end
+  else
+    local row = row_of(call, field)
+    row[3] = redis.call('HGET', key(call, 'templates'), field)
+    out[2] = row[2] and row or nil
+  end
+  return out
+end

@@ -1,0 +1,83 @@
+-- needs: calls, close
+--
+-- Webhooks: the URLs that tasks of a queue are posted to, registered while it runs.
+--
+-- Workers that post tasks read the registrations each second (fairq/webhook), and copy tasks for webhooks with fan-out;
+-- the queue itself only keeps them. A webhook is for tasks of one name, or (empty) for all.
+
+local WEBHOOKS_PER_QUEUE, FAN_OUTS_PER_QUEUE = 64, 15
+
+local function load_one(call, id)
+  local packed = redis.call('HGET', key(call, 'webhooks'), id)
+  return packed and WEBHOOK.unpack(packed)
+end
+
+-- How many webhooks there are, and how many of them have fan-out.
+local function count(call)
+  local flat, fan_outs = redis.call('HGETALL', key(call, 'webhooks')), 0
+  for i = 2, #flat, 2 do fan_outs = fan_outs + WEBHOOK.unpack(flat[i]).fan_out end
+  return #flat / 2, fan_outs
+end
+
+local function check_webhook(id)
+  if not id:find('^%x%x%x%x%x%x%x%x$') then refuse('bad_request', 'id') end
+  return id
+end
+
+local function save(call, id, w)
+  redis.call('HSET', key(call, 'webhooks'), id, WEBHOOK.pack(w))
+  close.call(call)
+end
+
+-- add_webhook(keys, argv): register a webhook, or change the one of that id; the same again changes nothing.
+--   argv  3 id (eight hexadecimal digits)  4 url  5 name of the tasks (empty: all)  6 fan_out (0, 1)  7 secrets (empty:
+--         the worker's)
+--   out   "created" | "changed" | "same". What is paused stays so.
+function writes.add_webhook(keys, args)
+  local call, id, url, name = calls.open_made(keys, args), check_webhook(args[3]), args[4], args[5]
+  local fan_out, secrets = check_whole(args[6], 'fan_out', 0, 1), args[7]
+  if #url == 0 or #url > 65535 then refuse('bad_request', 'url') end
+  if #name > 255 or name:find('%c') then refuse('bad_request', 'name') end
+  if #secrets > 65535 then refuse('bad_request', 'secrets') end
+  local w, known, fan_outs = load_one(call, id), count(call)
+  if not w and known >= WEBHOOKS_PER_QUEUE then refuse('too_large', 'url') end
+  local is_more = fan_out == 1 and not (w and w.fan_out == 1)
+  if is_more and fan_outs >= FAN_OUTS_PER_QUEUE then refuse('too_large', 'fan_out') end
+  local outcome = w and 'changed' or 'created'
+  if w and w.url == url and w.name == name and w.fan_out == fan_out and w.secrets == secrets then return 'same' end
+  save(call, id, {fan_out = fan_out, paused = w and w.paused or 0, created_at = w and w.created_at or call.now,
+    name = name, url = url, secrets = secrets})
+  return outcome
+end
+
+-- remove_webhook(keys, argv): forget a webhook; tasks that are for it stay.
+--   argv  3 id
+--   out   "ok" | "gone" (there is none)
+function drains.remove_webhook(keys, args)
+  local call, id = calls.open(keys, args), check_webhook(args[3])
+  if redis.call('HDEL', key(call, 'webhooks'), id) == 0 then return 'gone' end
+  close.call(call)
+  return 'ok'
+end
+
+-- pause_webhook(keys, argv): say whether a webhook is paused, for the workers that post tasks.
+--   argv  3 id  4 paused (0, 1)
+--   out   whether it was until now: 0 or 1; -1: there is none
+function drains.pause_webhook(keys, args)
+  local call, id, paused = calls.open(keys, args), check_webhook(args[3]), check_whole(args[4], 'paused', 0, 1)
+  local w = load_one(call, id)
+  if not w then return -1 end
+  local previous = w.paused
+  if previous ~= paused then
+    w.paused = paused
+    save(call, id, w)
+  end
+  return previous
+end
+
+-- webhooks(keys, argv): all webhooks of the queue.
+--   out   per webhook: id, WEBHOOK; in no order
+function reads.webhooks(keys, args)
+  local call = calls.ask(keys, args)
+  return redis.call('HGETALL', key(call, 'webhooks'))
+end

@@ -1,0 +1,56 @@
+-- needs: accounts, batches, calls, draws, leases, records, takes, task_options
+--
+-- For how long the tasks that are next have been ready: what alerts and autoscalers ask. A tenant that is blocked, or
+-- at its limit of running tasks, does not count, and one that was counts from then on: no worker could help it. When
+-- tasks that are tried again, and those of batches that run few at once, became ready is not known: they do not count.
+-- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
+
+local function some_tags(call, wanted)
+  local tags, line = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), draws.line_up(call)
+  local left = math.min(wanted - #tags, line.slots)
+  local first = left > 0 and left < line.slots and math.floor(calls.random(call) * line.slots) or 0
+  return draws.tags_from(line, first, left, tags)
+end
+
+-- The next tasks of the tenants that have these tags and may be served, one of each, and the tenants.
+local function next_ids(call, tags)
+  local ids, seen, owners = {}, {}, {}
+  accounts.read(call, tags)
+  for _, tag in ipairs(tags) do
+    local t = accounts.at(call, tag)
+    if t and t.slot ~= OUT and t.ready > 0 and not seen[tag] then
+      local id = takes.ids(call, t, 1)[1]
+      ids[#ids + 1] = id
+      if id then owners[id] = t end
+    end
+    seen[tag] = true  -- it may stand on the wake list, though it has a slot
+  end
+  return ids, owners
+end
+
+-- Since when a new task of a tenant that may be served has been ready; nil if that is not known.
+local function ready_since(call, t, id, header)
+  local b = batches.of_task(call, id)
+  if b and b.max_running > 0 then return nil end
+  local d = not accounts.is_plain(t) and accounts.details_of(call, t)
+  return math.max(header.enqueued_at, header.start_at, d and d.cause ~= 0 and d.since or 0)
+end
+
+-- oldest(keys, argv): the longest time for which any of the tasks has been ready that are next of their tenants. All
+-- tenants that may be served are asked if they are `count` at most; else as many of them, by chance.
+--   argv  3 count (1..500)
+--   out   that time in ms (-1: no such task), how many tasks were looked at
+function reads.oldest(keys, args)
+  local call, longest = calls.ask(keys, args), -1
+  local ids, owners = next_ids(call, some_tags(call, check_whole(args[3], 'count', 1, TASKS_PER_CALL)))
+  local found = #ids > 0 and records.of(call, ids) or {}
+  leases.read_runs(call, ids)
+  task_options.read(call, ids)
+  for i, id in ipairs(ids) do
+    if found[i] and not leases.run_of(call, id) then
+      local since = ready_since(call, owners[id], id, records.read(found[i]))
+      if since then longest = math.max(longest, call.now - since) end
+    end
+  end
+  return {longest, #ids}
+end

@@ -1,0 +1,126 @@
+-- needs: accounts, batches, calls, leases, records, seats, takes, task_options
+--
+-- What can be asked without changing anything. All of these are `no-writes`: they run on replicas and on a full store.
+
+-- queue_state(keys, argv): the queue's counts and settings, in O(1).
+--   out   name, value, name, value, ... (numbers as text)
+function reads.queue_state(keys, _)
+  local out = {}
+  for name, value in pairs(calls.load_queue(keys[1])) do
+    if name ~= 'classes' then
+      out[#out + 1] = name
+      out[#out + 1] = text(value)
+    end
+  end
+  return out
+end
+
+local function tenant_line(call, t)
+  local d, books, line = accounts.details_of(call, t), accounts.books_of(call, t), t.name
+  for _, value in ipairs({t.weight, t.ready, d.pending, d.delayed, t.leased, d.dead, books.done,
+    accounts.delivered_to(call, t), seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.blocked, d.limited,
+    accounts.kept_by(call, t)}) do
+    line = line .. ' ' .. text(value)
+  end
+  return line
+end
+
+-- tenants(keys, argv): a page of the tenants, in no order; or those of the named ones that there are.
+--   argv  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are not used)
+--   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, pending, delayed, leased,
+--         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), is_eligible, blocked (1
+--         paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of all that
+--         it keeps)
+function reads.tenants(keys, args)
+  local call, details = calls.ask(keys, args), nil
+  local next_cursor, names, count = '0', {unpack(args, 5)}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)
+  if #names > 0 then
+    details = redis.call('HMGET', key(call, 'tenants'), unpack(names))
+  else
+    local page
+    next_cursor, page = scan('HSCAN', key(call, 'tenants'), args[3], count)
+    details = {}
+    for i = 1, #page, 2 do names[#names + 1], details[#details + 1] = page[i], page[i + 1] end
+  end
+  local out = {next_cursor}
+  for _, t in ipairs(accounts.of_details(call, names, details)) do out[#out + 1] = tenant_line(call, t) end
+  return out
+end
+
+-- Of a leased task: the deadline of its lease, and the name of the claim that took it.
+local function lease_facts(call, id, run)
+  local bundle = leases.bundle(call, run.lease)
+  local at = run.is_extended == 1 and redis.call('ZSCORE', key(call, 'extended'), id)
+    or redis.call('ZSCORE', key(call, 'leases'), leases.field(run.lease))
+  return at and text(at + call.queue.origin) or '0', bundle and bundle.claim or ''
+end
+
+local function state_of(call, id, record, run, packed_death)
+  if packed_death then
+    local death = DEATH.unpack(packed_death)
+    return {'dead', death.tenant, death.attempts, text(death.died_at), REASONS[death.reason], death.error, 0}
+  end
+  if not records.is_task(record) then
+    return {records.read_mark(record) or 'unknown', '', 0, '0', '', '', 0}
+  end
+  local tenant, attempt, message = records.read(record).tenant, 0, ''
+  if run then attempt, message = run.attempt, run.error end
+  if run and leases.is_leased(run.state) then
+    local at, claim = lease_facts(call, id, run)
+    return {'leased', tenant, attempt, at, claim, message, run.lease}
+  end
+  if task_options.of(call, id).batch ~= '' and redis.call('ZSCORE', batches.pending_key(call, id), id) then
+    return {'pending', tenant, attempt, '0', '', message, 0}
+  end
+  local start_at = redis.call('ZSCORE', key(call, 'delayed:' .. tenant), id)
+  return {start_at and 'delayed' or 'ready', tenant, attempt, start_at or '0', '', message, 0}
+end
+
+-- What `tasks` tells of tasks.
+function states.of_tasks(call, ids)
+  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
+  local found, deaths, out = records.of(call, ids), redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
+  leases.read_runs(call, ids)
+  for i, id in ipairs(ids) do out[i] = state_of(call, id, found[i], leases.run_of(call, id), deaths[i]) end
+  return out
+end
+
+-- tasks(keys, argv): what is known of tasks.
+--   argv  ids (at most 500)
+--   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, pending (without a batch
+--         slot), delayed (at: start), leased (at: lease deadline, detail: worker, lease: its number), dead (at: death,
+--         detail: reason), done or cancelled (not long ago; no attempt is told), or unknown
+function reads.tasks(keys, args)
+  return states.of_tasks(calls.ask(keys, args), {unpack(args, 3)})
+end
+
+-- results(keys, argv): the results that are kept of tasks that were done.
+--   argv  ids (at most 500)
+--   out   per id: the result as it came, or false. Fewer than asked for where the results are long.
+function reads.results(keys, args)
+  local call, out, bytes = calls.ask(keys, args), {}, 0
+  for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
+    local kept = redis.call('GET', key(call, 'result:' .. id))
+    local until_ms, result
+    if kept then until_ms, result = kept:match('^(%d+) (.*)$') end
+    out[i] = result and tonumber(until_ms) > call.now and result or false
+    bytes = bytes + #(out[i] or '')
+    if bytes >= PAGE_BYTES then break end
+  end
+  return out
+end
+
+-- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
+--   argv  3 tenant  4 count (1..500)
+--   out   per task: id, record; fewer than `count` also where the records are long
+function reads.peek(keys, args)
+  local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
+  local ids, out, bytes = takes.ids(call, accounts.named(call, args[3]), count), {}, 0
+  local found = #ids > 0 and records.of(call, ids) or {}
+  for i, record in ipairs(found) do
+    record = record and records.whole(call, ids[i], record)
+    out[2 * i - 1], out[2 * i], bytes = ids[i], record, bytes + #(record or '')
+    if bytes >= PAGE_BYTES then break end
+  end
+  return out
+end

@@ -1,0 +1,61 @@
+-- needs: batches, calls, leases, places, records, settlements
+--
+-- Dead letters: what operators make of them, by ids.
+
+-- Watches the end of a replayed task's window again; if it has passed, the task has no window any more.
+local function reopen(call, id, record, header)
+  if header.expires_at == 0 then return end
+  if header.expires_at > call.now then
+    redis.call('ZADD', key(call, 'expiring'), header.expires_at, id)
+    return
+  end
+  records.change_window(call, id, record, header.start_at, 0)
+end
+
+-- Calls visit(id, death) for the ids that are dead letters; out: per id "ok", or what visit returns, | "gone".
+local function each_dead(call, args, visit)
+  local ids, outcomes = {}, {}
+  for i = 3, #args do ids[#ids + 1] = args[i] end
+  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
+  local deaths, seen = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
+  for i, id in ipairs(ids) do
+    outcomes[i] = deaths[i] and not seen[id] and (visit(id, deaths[i]) or 'ok') or 'gone'
+    seen[id] = true
+  end
+  settlements.close(call)
+  return outcomes
+end
+
+-- replay(keys, argv): give dead letters a fresh set of attempts, at the end of their tenants' lists.
+--   argv  ids (at most 500)
+--   out   per id "ok" | "gone" (not a dead letter, or one whose task is lost: that goes)
+function writes.replay(keys, args)
+  local call = calls.open(keys, args)
+  return each_dead(call, args, function(id, death)
+    local record, died = redis.call('HGET', key(call, 'tasks'), id), DEATH.unpack(death)
+    if not records.is_task(record) then  -- before the first write: what fails half way takes letters out for ever
+      places.drop_letter(call, id, death)
+      return 'gone'
+    end
+    local attempts = died.attempts
+    local t, header, bytes = places.take_out_dead(call, id, death), records.read(record, id)
+    if attempts > 0 then
+      leases.set_run(call, id, RUN.new{state = leases.REAPED, features = header.features, bytes = bytes, tag = t.tag,
+        attempt = attempts, uncounted_attempts = attempts, max_attempts = header.max_attempts,
+        expires_at = header.expires_at > call.now and header.expires_at or 0})
+    end
+    reopen(call, id, record, header)
+    batches.count_revived(call, id, died.reason)
+    places.put_ready(call, t, {id})
+  end)
+end
+
+-- purge(keys, argv): delete dead letters.
+--   argv  ids (at most 500)
+--   out   per id "ok" | "gone" (not a dead letter)
+function drains.purge(keys, args)
+  local call = calls.open(keys, args)
+  return each_dead(call, args, function(id, death)
+    places.drop_letter(call, id, death)
+  end)
+end

@@ -1,0 +1,103 @@
+-- needs: calls, close, settings
+--
+-- The beginning and the end of a queue.
+--
+-- A queue's stage is in its record: UNMADE (nothing was ever put in; workers may have looked), MADE, or DELETING.
+-- `make_queue` comes after the registry has the queue (service/registry.lua), and before anything is put in: a server
+-- that does not know that a queue was deleted is told so by the refusal `unmade`, and makes it anew.
+--
+-- A queue ends in one of two ways; afterwards its caller removes the entry in the registry that it read before.
+-- `delete_queue` blocks the queue, so that every other verb is refused with `deleting`. Each call then looks through a
+-- part of the store's keys, and deletes those of the queue, of whatever kind; the last call deletes the record. Any
+-- server may go on with it at any time. A key of any size is one UNLINK, so a call's work is bounded.
+-- `forget_queue` deletes the record of a queue that nobody uses, which has no other key that matters.
+
+local KEYS_PER_CALL = 150
+local HAS_SOMETHING = {'tenants', 'tasks', 'limits', 'opening_hours', 'webhooks'}  -- all else belongs to a tenant
+local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
+local HISTORY = {'history:10', 'history:60', 'history:900', 'history_last'}
+
+-- Deletes the keys with these names.
+local function unlink(call, names)
+  local doomed = {}
+  for i, name in ipairs(names) do doomed[i] = key(call, name) end
+  redis.call('UNLINK', unpack(doomed))
+end
+
+-- Deletes those of the queue's keys that are among the next ones of the store; returns whether there may be more. In
+-- another life of the store, the search begins anew.
+local function sweep_some(call)
+  local kept, last, doomed, life = redis.call('GET', key(call, 'deleting')) or '', {}, {}, calls.life_of_store()
+  local cursor = kept:match('^' .. life .. ' (%d+)$') or '0'
+  for _, name in ipairs(LAST) do last[key(call, name)] = true end
+  local page = redis.call('SCAN', cursor, 'MATCH', key(call, '*'), 'COUNT', KEYS_PER_CALL)
+  for _, found in ipairs(page[2]) do
+    if not last[found] then doomed[#doomed + 1] = found end
+  end
+  if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
+  redis.call('SET', key(call, 'deleting'), life .. ' ' .. page[1])
+  return page[1] ~= '0'
+end
+
+-- make_queue(keys, argv): let things be put into a queue that the registry has.
+--   out   "ok", also if it was made before
+function writes.make_queue(keys, args)
+  local call = calls.open(keys, args)
+  if call.queue.stage == UNMADE then
+    call.queue.stage = MADE
+    close.call(call)
+  end
+  return 'ok'
+end
+
+-- What a queue holds: {name, how many, ...}.
+local function contents(call)
+  local q, out = call.queue, {}
+  for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead'}) do
+    out[#out + 1], out[#out + 2] = name, q[name]
+  end
+  out[#out + 1], out[#out + 2] = 'schedules', redis.call('ZCARD', key(call, 'fires'))
+  local batches = redis.call('HLEN', key(call, 'batches')) - redis.call('ZCARD', key(call, 'completed'))
+  out[#out + 1], out[#out + 2] = 'open_batches', batches
+  return out
+end
+
+-- delete_queue(keys, argv): delete some of a queue; from the first call on no other verb is carried out on it.
+--   argv  3 what it may hold to begin with: "empty" (nothing), "any", or "begun": only go on
+--   out   "more" | "ok" (all is deleted) | "not_empty" (nothing was changed) | "gone" (there is no such queue, or its
+--         deletion has not begun); then what it holds: name, how many, ...
+function drains.delete_queue(keys, args)
+  local call, what = calls.open_any(keys, args), args[3]
+  local q, counts = call.queue, contents(call)
+  if what ~= 'empty' and what ~= 'any' and what ~= 'begun' then refuse('bad_request', 'what') end
+  if q.stage == UNMADE or q.stage == MADE and what == 'begun' then return {'gone'} end
+  if q.stage == MADE then
+    for i = 2, #counts, 2 do
+      if counts[i] > 0 and what == 'empty' then return {'not_empty', unpack(counts)} end
+    end
+    q.stage = DELETING
+    close.call(call)
+  end
+  if sweep_some(call) then return {'more', unpack(counts)} end
+  unlink(call, LAST)
+  return {'ok', unpack(counts)}
+end
+
+-- forget_queue(keys, argv): delete the record, and the history, of a queue that has had nothing for so long, and no
+-- settings.
+--   argv  3 for how long, ms  4 made_at: when it was made, by its entry in the registry  5 the server's own time (may
+--         be empty): see `tick`  6 whether to delete it, or only to tell (0, 1)
+--   out   "ok" (also if it had no record) | "stays"
+function drains.forget_queue(keys, args)
+  local call = calls.open(keys, args)
+  local for_ms, made_at = check_whole(args[3], 'for_ms', 0, HORIZON_MS), check_whole(args[4], 'made_at', 0, HORIZON_MS)
+  local q, is_meant, has = call.queue, check_whole(args[6], 'delete', 0, 1) == 1, {}
+  calls.confirm(call, args[5])
+  for i, name in ipairs(HAS_SOMETHING) do has[i] = key(call, name) end
+  if math.max(q.now, made_at) + for_ms > call.sure or q.blocked > 0 or not settings.are_default(q)
+      or redis.call('EXISTS', unpack(has)) > 0 then
+    return 'stays'
+  end
+  if is_meant then unlink(call, {'queue', unpack(HISTORY)}) end
+  return 'ok'
+end

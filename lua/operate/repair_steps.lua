@@ -1,0 +1,182 @@
+-- needs: accounts, batch_ends, batches, leases, limits, places, records, repair_places, seats
+--
+-- The steps of a repair (operate/repair.lua), in order; each does a page and returns the next cursor, nil at its end.
+--
+-- A page has 40 elements, and 4 where they may be long; of a hash that is small, which the store returns whole, up to
+-- 512 short ones. A page of the search for keys looks at 500.
+--
+-- A tenant's tasks are not put into their places (operate/repair_places.lua) as they are found, but first into
+-- `repair:tasks:<tenant>`, in the order in which they were enqueued; leased ones come before all others, since they
+-- have the slots of their batches.
+
+local PAGE, LONG_PAGE, KEYS = 40, 4, 500  -- elements; elements that may be long; keys
+local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
+  ready = true, priorities = true, group = true, turns = true, class = true, wake = true, idle = true,
+  sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,
+  dead_counts = true, pending = true, members = true, completed = true, done = true, repair = true, bundles = true,
+  claims = true,
+}
+
+-- A page of a hash: its fields and values by turns, the next cursor, and the fields alone.
+local function page_of(call, name, cursor, count)
+  local next_cursor, flat = scan('HSCAN', key(call, name), cursor, count or PAGE)
+  local fields = {}
+  for i = 1, #flat, 2 do fields[#fields + 1] = flat[i] end
+  return flat, next_cursor ~= '0' and next_cursor or nil, fields
+end
+
+local function drop(call, cursor)
+  local page = redis.call('SCAN', cursor, 'MATCH', key(call, '*'), 'COUNT', KEYS)
+  local beginning, doomed = #key(call, '') + 1, {}
+  for _, found in ipairs(page[2]) do
+    local name = found:sub(beginning)
+    if DERIVED[name:match('^[^:]*')] and name ~= 'repair' then doomed[#doomed + 1] = found end
+  end
+  if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
+  return page[1] ~= '0' and page[1] or nil
+end
+
+-- An account whose tenant's name is not known any more is found by it again.
+local function name_accounts(call, cursor)
+  local flat, next_cursor = page_of(call, 'accounts', cursor)
+  for i = 1, #flat, 2 do
+    local t = accounts.unpack(call, flat[i], flat[i + 1])
+    redis.call('HSETNX', key(call, 'tenants'), t.name, DETAILS.pack(DETAILS.new{tag = t.tag}))
+    call.queue.numbers = math.max(call.queue.numbers, (struct.unpack('<I', t.tag)))
+  end
+  return next_cursor
+end
+
+-- A tenant counts nothing and stands nowhere; what operators set for it holds.
+local function clear_tenant(call, t)
+  local d, books, name = accounts.details_of(call, t), accounts.books_of(call, t), t.name
+  local hours = redis.call('HGET', key(call, 'opening_hours'), name)
+  books.entitled, books.bytes = seats.entitled_to(call, t), 0
+  books.events = redis.call('XLEN', key(call, 'events:' .. name))
+  t.starts, t.leased, t.ready, t.slot, t.class, t.standing, t.is_on_wake_list = 0, 0, 0, OUT, 0, 0, 0
+  t.loan = accounts.NO_LOAN
+  d.pending, d.delayed, d.dead, d.grouped = 0, 0, 0, 0
+  d.limited = redis.call('HEXISTS', key(call, 'limits'), name)
+  limits.block(d, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
+  if bit.band(d.blocked, BLOCKED_RATE) ~= 0 then limits.meter(call, t) end
+end
+
+-- That a tenant has something to be put into its place.
+local function await(call, name)
+  redis.call('ZADD', key(call, 'repair:tenants'), 0, name)
+end
+
+local function clear_tenants(call, cursor)
+  local flat, next_cursor = page_of(call, 'tenants', cursor)
+  for i = 1, #flat, 2 do
+    local t = accounts.touch(call, accounts.named(call, flat[i], flat[i + 1]))
+    clear_tenant(call, t)
+    if redis.call('EXISTS', key(call, 'delayed:' .. t.name)) == 1 then await(call, t.name) end
+  end
+  return next_cursor
+end
+
+-- A step that takes fields out of a hash that are of no task, or of none that is to have them.
+local function prune(name, may_have)
+  return function(call, cursor)
+    local _, next_cursor, ids = page_of(call, name, cursor)
+    local found, deaths, wrong = {}, {}, {}
+    if #ids > 0 then found, deaths = records.of(call, ids), redis.call('HMGET', key(call, 'dead'), unpack(ids)) end
+    for i, id in ipairs(ids) do
+      local is_task = records.is_task(found[i])
+      if not is_task or not may_have(records.read(found[i]), deaths[i]) then wrong[#wrong + 1] = id end
+    end
+    write('HDEL', key(call, name), wrong)
+    return next_cursor
+  end
+end
+
+local function add_bytes(call, name, bytes)
+  accounts.add_bytes(call, accounts.touch_named(call, name), bytes)
+end
+
+local function clear_batches(call, cursor)
+  local _, next_cursor, ids = page_of(call, 'batches', cursor)
+  for _, id in ipairs(ids) do
+    local b = batches.find(call, id)
+    b.running, b.admitted, b.total = 0, 0, b.done + b.dead + b.cancelled
+    add_bytes(call, b.tenant, batches.bytes_of(id, b))
+    if b.state == COMPLETE then redis.call('ZADD', key(call, 'completed'), b.completed_at, id) end
+  end
+  repair_places.write_batches(call)
+  return next_cursor
+end
+
+local function put_dead(call, t, id, death)
+  places.count_dead(call, t, id, death.died_at)
+  call.queue.last_lease = math.max(call.queue.last_lease, death.lease)
+end
+
+-- Notes a task that is not dead for its tenant's turn.
+local function put_aside(call, t, id, header, run)
+  local is_leased = run and leases.is_leased(LEASE.unpack(run).state)
+  redis.call('ZADD', key(call, 'repair:tasks:' .. t.name), is_leased and '-inf' or text(header.enqueued_at), id)
+  await(call, t.name)
+end
+
+local function find_tasks(call, cursor)
+  local flat, next_cursor, ids = page_of(call, 'tasks', cursor)
+  if cursor == '0' then call.queue.tasks_with_options = redis.call('HLEN', key(call, 'task_options')) end
+  if #ids == 0 then return next_cursor end
+  local deaths, marks = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
+  local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  for i, id in ipairs(ids) do
+    if records.is_task(flat[2 * i]) then
+      local header, bytes = records.read(flat[2 * i], id)
+      local t = accounts.touch_named(call, header.tenant)
+      accounts.add_bytes(call, t, bytes)
+      if deaths[i] then put_dead(call, t, id, DEATH.unpack(deaths[i])) else put_aside(call, t, id, header, runs[i]) end
+    else
+      marks[#marks + 1] = id
+    end
+  end
+  records.name_marks(call, marks)
+  return next_cursor
+end
+
+-- The bytes of results and dedupe keys; those of nobody go.
+local function add_ends(call, cursor)
+  local page, unknown = redis.call('ZSCAN', key(call, 'ends'), cursor, 'COUNT', PAGE), {}
+  for i = 1, #page[2], 2 do
+    local member = page[2][i]
+    local t = accounts.at(call, member:sub(2, 5))
+    if t then
+      accounts.add_bytes(call, accounts.touch(call, t), (struct.unpack('<I', member, 6)))
+    else
+      unknown[#unknown + 1] = member
+    end
+  end
+  write('ZREM', key(call, 'ends'), unknown)
+  return page[1] ~= '0' and page[1] or nil
+end
+
+local function add_templates(call, cursor)
+  local flat, next_cursor = page_of(call, 'templates', cursor, LONG_PAGE)
+  for i = 1, #flat, 2 do
+    add_bytes(call, flat[i]:match('^[^/]*'), accounts.bytes_of(flat[i], #flat[i + 1]))
+  end
+  return next_cursor
+end
+
+-- Batches whose last task had ended without them are complete.
+local function finish_batches(call, cursor)
+  local _, next_cursor, ids = page_of(call, 'batches', cursor)
+  for _, id in ipairs(ids) do batches.find(call, id) end
+  batch_ends.finish(call)
+  return next_cursor
+end
+
+repair_steps.all = {  -- name, step(call, cursor)
+  {'drop', drop}, {'accounts', name_accounts}, {'tenants', clear_tenants},
+  {'dead', prune('dead', function() return true end)},
+  {'runs', prune('runs', function(_, death) return not death end)},
+  {'task_options', prune('task_options', function(header) return header.features % 2 == HAS_OPTIONS end)},
+  {'batches', clear_batches},
+  {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates},
+  {'places', repair_places.put_all}, {'ends of batches', finish_batches},
+}

@@ -1,0 +1,95 @@
+-- needs: accounts, calls, close, limits, reserve, seats, versions
+--
+-- What operators change while the queue runs. Every verb is idempotent; changes act on the existing backlog at once.
+
+local MAX_WEIGHT = 10000000  -- thousandths
+
+-- set_weight(keys, argv): give a tenant a weight.
+--   argv  3 tenant  4 weight in thousandths (1..10,000,000)  5 if_version (may be left out)
+--   out   the weight it had
+function drains.set_weight(keys, args)
+  local call, weight = calls.open_made(keys, args), check_whole(args[4], 'weight', 1, MAX_WEIGHT)
+  check_tenant(args[3])
+  local t = accounts.touch_named(call, args[3])
+  local q, previous = call.queue, t.weight
+  versions.check(args[5], {previous}, {weight})
+  local vtime, entitled, books = accounts.vtime_of(call, t), seats.entitled_to(call, t), accounts.books_of(call, t)
+  if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - previous end
+  t.weight = weight
+  t.base = t.base + vtime - accounts.vtime_of(call, t)  -- the past keeps its old weight, also of leases that run
+  books.entitled = books.entitled + entitled - seats.entitled_to(call, t)
+  close.call(call)
+  return previous
+end
+
+local function set_paused(keys, args, is_paused)
+  local call, name = calls.open_made(keys, args), args[3]
+  if name ~= '' then check_tenant(name) end
+  local previous = limits.block_named(call, name, BLOCKED_PAUSED, is_paused)
+  close.call(call)
+  return previous
+end
+
+-- pause(keys, argv): hold back a tenant's tasks, or the whole queue's; leases go on. Enqueueing goes on.
+--   argv  3 tenant (empty: the queue)
+--   out   1 if it was paused already, else 0
+function drains.pause(keys, args) return set_paused(keys, args, true) end
+
+-- resume(keys, argv): the opposite of pause; same arguments.
+function drains.resume(keys, args) return set_paused(keys, args, false) end
+
+-- setting -> the minimum and the maximum, whole numbers; KEYS.md says what each means.
+local SETTINGS = {
+  share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {0, 1000},
+  retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},
+  dead_keep_ms = {1000, 31536000000}, dead_keep = {0, 10000000}, events_keep = {0, 1000000}, reserve = {0, 90},
+  max_tenants = {1, 100000000}, run_timeout_ms = {0, 604800000},
+}
+
+-- Whether all settings of a queue are those of a new one.
+function settings.are_default(q)
+  local fresh = calls.new_queue()
+  for name in pairs(SETTINGS) do
+    if q[name] ~= fresh[name] then return false end
+  end
+  return true
+end
+
+-- All settings of a queue as words, with changes, by their names.
+local function words_of(q, changes)
+  local names, words = {}, {}
+  for name in pairs(SETTINGS) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do words[2 * i - 1], words[2 * i] = name, changes[name] or q[name] end
+  return words
+end
+
+-- configure(keys, argv): change settings of the queue, all or none.
+--   argv  pairs: setting, value; one may be `if_version`
+--   out   all settings until now, in pairs. A change of `share` starts all accounts anew, since it changes the unit of
+--         service.
+function drains.configure(keys, args)
+  local call = calls.open_made(keys, args)
+  local q, changes, given = call.queue, {}, nil
+  for i = 3, #args, 2 do
+    local range, value = SETTINGS[args[i]], tonumber(args[i + 1])
+    if args[i] == 'if_version' then
+      given = args[i + 1]
+    elseif not range or not value or value < range[1] or value > range[2] or value % 1 ~= 0 then
+      refuse('bad_request', args[i])
+    else
+      changes[args[i]] = value
+    end
+  end
+  local previous = words_of(q, {})
+  versions.check(given, previous, words_of(q, changes))
+  local share, kept = q.share, q.reserve
+  for name, value in pairs(changes) do q[name] = value end
+  if q.share ~= share then
+    q.epoch, q.epoch_at, q.clock, q.level, q.estimate, q.estimate_sq = q.epoch + 1, call.at, 0, 0, 0, 0
+    q.delivered, q.entitled, call.mean = 0, 0, 0
+  end
+  if q.reserve ~= kept or q.reserve > 0 and q.share ~= share then reserve.renew(call) end
+  close.call(call)
+  return previous
+end

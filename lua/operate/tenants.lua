@@ -1,0 +1,82 @@
+-- needs: accounts, calls
+--
+-- The end of a tenant: its account goes when it has nothing any more.
+--
+-- An operator may drop it at once, with its settings. Without that, servers look through all accounts now and then
+-- (`forget_tenants`), and drop those that have had nothing for long enough, and no settings of their own. A tenant that
+-- comes back is a new one: it begins at the level, as any that has been idle.
+
+local DEFAULT_WEIGHT = 1000  -- thousandths
+local PAGE = 200             -- accounts that one call looks at, at most
+local SHORT = 1000           -- entries of the wake list, among which many tenants of one call may be looked for
+
+-- What a tenant has: {name, how many, ...}; kept_bytes: of all these, and of batches, results, dedupe keys.
+local function holdings(call, t)
+  local d, schedules = accounts.details_of(call, t), redis.call('HLEN', key(call, 'schedules:' .. t.name))
+  return {'ready', t.ready, 'pending', d.pending, 'delayed', d.delayed, 'leased', t.leased, 'dead', d.dead,
+    'schedules', schedules, 'kept_bytes', accounts.books_of(call, t).bytes}
+end
+
+local function has_nothing(held)
+  for i = 2, #held, 2 do
+    if held[i] > 0 then return false end
+  end
+  return true
+end
+
+-- Deletes a tenant that has nothing: its account, its settings and its feed.
+local function drop(call, t)
+  local name, tag = t.name, t.tag
+  if t.is_on_wake_list == 1 then redis.call('LREM', key(call, 'wake'), 0, tag) end
+  redis.call('UNLINK', key(call, 'events:' .. name))
+  redis.call('HDEL', key(call, 'accounts'), tag)
+  for _, hash in ipairs({'tenants', 'limits', 'opening_hours'}) do redis.call('HDEL', key(call, hash), name) end
+  redis.call('ZREM', key(call, 'idle'), tag)
+  for _, set in ipairs({'opening_changes', 'parked', 'due'}) do redis.call('ZREM', key(call, set), name) end
+end
+
+-- drop_tenant(keys, argv): delete a tenant that has nothing, with its account, settings and feed.
+--   argv  3 tenant
+--   out   "ok" | "gone" (there is no such tenant) | "not_empty" (nothing was changed), then what it has: name, how
+--         many, ...
+function drains.drop_tenant(keys, args)
+  local call, name = calls.open(keys, args), args[3]
+  local packed = redis.call('HGET', key(call, 'tenants'), name)
+  if not packed then return {'gone'} end
+  local t = accounts.named(call, name, packed)
+  local held = holdings(call, t)
+  if not has_nothing(held) then return {'not_empty', unpack(held)} end
+  drop(call, t)
+  return {'ok'}
+end
+
+-- Whether a tenant has had nothing for so long, and is as a new one would be.
+local function is_like_new(call, t, for_ms)
+  local books = accounts.books_of(call, t)
+  if call.queue.origin + books.seen_at + for_ms > call.sure then return false end
+  if t.ready + t.leased > 0 or t.weight ~= DEFAULT_WEIGHT then return false end
+  if t.is_on_wake_list == 1 and redis.call('LLEN', key(call, 'wake')) > SHORT then return false end
+  if books.bytes > 0 or not has_nothing(holdings(call, t)) then return false end
+  local d, name = accounts.details_of(call, t), t.name
+  return d.limited == 0 and d.blocked == 0 and redis.call('HEXISTS', key(call, 'opening_hours'), name) == 0
+    and redis.call('EXISTS', key(call, 'events:' .. name)) == 0
+end
+
+-- forget_tenants(keys, argv): look at a page of the accounts, and drop tenants that have had nothing for so long.
+--   argv  3 cursor ("0" to begin)  4 count (1..200)  5 for how long, ms  6 the server's own time (may be empty): see
+--         `tick`
+--   out   next cursor ("0" at the end), how many tenants were dropped
+function drains.forget_tenants(keys, args)
+  local call, dropped = calls.open(keys, args), 0
+  local count, for_ms = check_whole(args[4], 'count', 1, PAGE), check_whole(args[5], 'for_ms', 0, HORIZON_MS)
+  calls.confirm(call, args[6])
+  local cursor, page = scan('HSCAN', key(call, 'accounts'), args[3], count)
+  for i = 1, #page, 2 do
+    local t = accounts.unpack(call, page[i], page[i + 1])
+    if is_like_new(call, t, for_ms) then
+      drop(call, t)
+      dropped = dropped + 1
+    end
+  end
+  return {cursor, dropped}
+end

@@ -1,0 +1,247 @@
+-- needs: calls
+--
+-- Tenants as a call knows them: read once, changed in place, written back when it closes (pick/close.lua).
+--
+-- A tenant has a number, and stands under it, as four bytes (its *tag*), wherever the fair pick looks: the hash
+-- `accounts` has what every dispatch asks and changes, `tenants` finds the tag by the name, and has with it the details
+-- that few tenants have (is_odd) or few calls ask. An account is read for each tenant that a draw looks at, so it has
+-- 16 fields, no more: as many as a small table of Lua holds. What only grows stands in its *books*, which stay packed
+-- until a call opens them.
+--
+-- The account is the tenant's virtual time, service / weight, in a form that needs no change while time passes:
+--
+--   base + (leased * now - starts) / weight      `starts` is the sum of the times at which its running leases began
+--
+-- With `share = time` service is worker time, and what runs counts while it runs; what ends a lease moves its time from
+-- the second term to the first. With `share = count` it is `base`, one task for each dispatch. Times are relative to
+-- `queue.origin`, so that sums of thousands of them stay exact.
+
+local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (pick/reserve.lua)
+accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
+
+local SOONER = 2 ^ 36  -- more than virtual times differ; what is left of a double tells hundredths of a ms apart
+local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- at most, of the store: a thing, copies of its name, an event
+local DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
+
+-- Whether nothing about the tenant but its account matters: its details need not be read.
+function accounts.is_plain(t)
+  return t.is_odd == 0 and not t.details
+end
+
+-- How long a tenant's running leases have run, added up.
+local function age_of(call, t)
+  return t.leased * call.at - t.starts
+end
+accounts.age_of = age_of
+
+function accounts.vtime_of(call, t)
+  if call.queue.share == SHARE_COUNT or t.loan == GIFT then return t.base end
+  return t.base + age_of(call, t) / t.weight
+end
+
+-- How many leases of the tenant move the clock while they run, if it competes.
+function accounts.running_of(t)
+  return t.loan == GIFT and 0 or t.leased
+end
+
+-- What a task of the tenant is expected to cost at least. It guides the choice, and is not charged.
+-- call.mean is what a running task, looked at now, takes in all: the mean over worker time, when the call began.
+local function expected_of(call, t)
+  if call.queue.share == SHARE_COUNT then return 1 end
+  local expected, mean = t.estimate, call.mean
+  if mean > expected then expected = mean end
+  return expected > 1 and expected or 1
+end
+accounts.expected_of = expected_of
+
+-- The virtual time by which tenants are compared: as if each running lease took at least what is expected of it. One
+-- whose share of the slots has room for one more lease comes before those that have their shares.
+function accounts.tentative_of(call, t)
+  local leased, time = t.leased, t.base
+  if call.queue.share == SHARE_COUNT then return time end
+  if leased > 0 then
+    local age, least = age_of(call, t), leased * expected_of(call, t)
+    time = time + (age > least and age or least) / t.weight
+  end
+  return leased + 1 <= t.weight * call.slots_per_weight and time - SOONER or time
+end
+
+-- The tenant's part of the dispatches, to be: its weight / what its tasks take, those that run now included.
+function accounts.rate_of(call, t)
+  if call.queue.share == SHARE_COUNT then return t.weight end
+  local ms, leased = t.estimate, t.leased
+  if ms == 0 then ms = call.mean end
+  if leased > 0 and age_of(call, t) > ms * leased then ms = age_of(call, t) / leased end
+  return t.weight / (ms > 1 and ms or 1)
+end
+
+-- What a tenant was entitled to, and got.
+function accounts.books_of(call, t)
+  local books = call.books[t]
+  if not books then
+    books = BOOKS.unpack(t.books)
+    call.books[t] = books
+  end
+  return books
+end
+
+-- What the tenant got, with what runs now.
+function accounts.delivered_to(call, t)
+  return accounts.books_of(call, t).delivered + (call.queue.share == SHARE_TIME and age_of(call, t) or 0)
+end
+
+-- What a thing of that name and size counts among its tenant's bytes (lua/KEYS.md says how that was measured).
+function accounts.bytes_of(name, size)
+  return ITEM_BYTES + NAMED_IN * #name + size
+end
+
+-- What a tenant keeps, its feed included: of that no more than half of the limit counts, where there is one.
+function accounts.kept_by(call, t, limit)
+  local books = accounts.books_of(call, t)
+  local feed = EVENT_COST * books.events
+  return books.bytes + math.min(feed, limit and limit / 2 or feed)
+end
+
+-- What the tenant keeps in the store has grown by so many bytes.
+function accounts.add_bytes(call, t, bytes)
+  local books = accounts.books_of(call, t)
+  books.bytes = books.bytes + bytes
+end
+
+-- The unit of service has changed since the account was written: everyone starts anew, together, with what runs from
+-- then on.
+local function renew(call, t)
+  local q, books = call.queue, accounts.books_of(call, t)
+  t.base, t.starts, t.estimate = 0, t.leased * q.epoch_at, 0
+  books.epoch, books.delivered, books.entitled = q.epoch, 0, 0
+end
+
+local function add(call, tag, packed)
+  local t, epoch = ACCOUNT.unpack(packed), call.queue.epoch
+  t.tag, call.accounts[tag] = tag, t
+  if epoch > 0 and struct.unpack('<I', t.books) ~= epoch then renew(call, t) end
+  return t
+end
+
+-- The account of a tag whose record has been read.
+function accounts.unpack(call, tag, packed)
+  return call.accounts[tag] or add(call, tag, packed)
+end
+
+-- Reads the tenants of these tags that this call has not met yet, in one command.
+function accounts.read(call, tags)
+  local known, missing, n = call.accounts, {}, 0
+  for i = 1, #tags do
+    local tag = tags[i]
+    if known[tag] == nil then
+      known[tag], n = false, n + 1
+      missing[n] = tag
+    end
+  end
+  local found = n > 0 and redis.call('HMGET', key(call, 'accounts'), unpack(missing)) or {}
+  for i = 1, #found do
+    if found[i] then add(call, missing[i], found[i]) end
+  end
+end
+
+-- The account of a tag; nil if there is none.
+function accounts.at(call, tag)
+  local t = call.accounts[tag]
+  if t == nil then accounts.read(call, {tag}) end
+  return call.accounts[tag] or nil
+end
+
+local function new_account(call, name)
+  local q = call.queue
+  q.numbers = q.numbers + 1
+  local tag = struct.pack('<I', q.numbers)
+  local t = ACCOUNT.new{weight = DEFAULT_WEIGHT, name = name, tag = tag, details = DETAILS.new{tag = tag}}
+  call.accounts[tag], call.books[t] = t, BOOKS.new{epoch = q.epoch}
+  return t
+end
+
+local function unpack_details(packed)
+  local details = DETAILS.unpack(packed)
+  details.packed = packed
+  return details
+end
+
+-- The account of a tenant of that name; an unknown one is kept only if the call touches it. `packed`: its
+-- details, if they have been read.
+function accounts.named(call, name, packed)
+  local named = calls.table_of(call, 'named')
+  local t = named[name]
+  if t then return t end
+  packed = packed or redis.call('HGET', key(call, 'tenants'), name)
+  if packed then
+    local details = unpack_details(packed)
+    t = accounts.at(call, details.tag)
+    if t then t.details = t.details or details end
+  end
+  t = t or new_account(call, name)
+  named[name] = t
+  return t
+end
+
+-- The accounts of tenants by their names and packed details. Tenants that do not exist, whose details are false, are
+-- left out.
+function accounts.of_details(call, names, details)
+  local tags, found = {}, {}
+  for _, packed in ipairs(details) do
+    if packed then tags[#tags + 1] = packed:sub(1, 4) end
+  end
+  accounts.read(call, tags)
+  for i, name in ipairs(names) do
+    if details[i] then found[#found + 1] = accounts.named(call, name, details[i]) end
+  end
+  return found
+end
+
+-- What is seldom asked of a tenant.
+function accounts.details_of(call, t)
+  if not t.details then t.details = unpack_details(redis.call('HGET', key(call, 'tenants'), t.name)) end
+  return t.details
+end
+
+-- Has a tenant seated and written back when the call closes.
+function accounts.touch(call, t)
+  if not call.is_touched[t] then
+    call.is_touched[t], call.touched[#call.touched + 1] = true, t
+  end
+  return t
+end
+
+function accounts.touch_named(call, name)
+  return accounts.touch(call, accounts.named(call, name))
+end
+
+-- An account as it is kept, with what the call has booked.
+function accounts.pack(call, t)
+  local books = call.books[t]
+  if books then
+    books.seen_at = call.at
+    t.books = BOOKS.pack(books)
+  end
+  return ACCOUNT.pack(t)
+end
+
+-- Whether details matter to the fair pick.
+function accounts.are_odd(d)
+  return d.blocked > 0 or d.limited > 0 or d.grouped > 0 or d.cause > 0
+end
+
+-- Writes the tenants that the call touched.
+function accounts.write(call)
+  local fields, details, n = {}, {}, 0
+  for _, t in ipairs(call.touched) do
+    local d = t.details
+    if d then
+      t.is_odd = accounts.are_odd(d) and 1 or 0
+      local packed = DETAILS.pack(d)
+      if packed ~= d.packed then details[#details + 1], details[#details + 2] = t.name, packed end
+    end
+    fields[n + 1], fields[n + 2], n = t.tag, accounts.pack(call, t), n + 2
+  end
+  write('HSET', key(call, 'accounts'), fields)
+  write('HSET', key(call, 'tenants'), details)
+end

@@ -1,0 +1,194 @@
+-- needs: accounts, calls, limits, seats
+--
+-- Choosing among the tenants that have slots: rules 2 and 4 of pick/README.md. Slots stay as they are while a round
+-- chooses.
+
+local FEW = 16     -- so many tenants are all looked at
+local FIRST = 3    -- probes for the first pick of a round; one for each that follows
+local POOL = 8     -- so many of those that were looked at, the best, are kept for the next picks of the round
+local PROBES = 8   -- probes thrown for one draw before it is given up
+local REDRAWS = 6  -- further draws while the best one is ahead of the clock
+local WHOLE = 2048  -- classes of up to so many tenants are read whole
+
+-- A tenant that has a slot; nil if nothing of it is left, the claim passes it over, or it cannot be served any more:
+-- then it loses its slot when the round is over. One that the call has not touched can be, unless limits that all have
+-- are lower now.
+local function account_of(call, round, tag)
+  local t = accounts.at(call, tag)
+  if not t then return nil end  -- its record is gone; `repair` takes it out of its slot
+  if (round.is_limited or call.is_touched[t]) and (call.passed_over[t] or not limits.is_eligible(call, t)) then
+    accounts.touch(call, t)
+    return nil
+  end
+  return t
+end
+
+-- The slots as a line that probes are thrown at: one span per class that has tenants, in the order of the classes.
+function draws.line_up(call)
+  local line = {length = 0, slots = 0}
+  for class, count in pairs(call.queue.classes) do
+    if count > 0 then
+      local top = 2 ^ class
+      line[#line + 1] = {class = class, at = key(call, 'class:' .. class), top = top, count = count,
+        length = count * top, tags = false, some = false, changed = call.slots and call.slots[class]}
+      line.length, line.slots = line.length + count * top, line.slots + count
+    end
+  end
+  table.sort(line, function(one, other) return one.class < other.class end)
+  return line
+end
+
+-- The tag in a slot of a span, seen through the changes that this call has not written yet.
+local function tag_in(span, slot)
+  local changed, tags, some = span.changed, span.tags, span.some
+  if changed and changed[slot] then return changed[slot] end
+  if some and slot > some.before and slot <= some.last then
+    return some.tags:sub(4 * (slot - some.before) - 3, 4 * (slot - some.before))
+  end
+  if not tags then
+    if span.count > WHOLE then return redis.call('GETRANGE', span.at, 4 * slot - 4, 4 * slot - 1) end
+    tags = redis.call('GET', span.at) or ''
+    span.tags = tags
+  end
+  return tags:sub(4 * slot - 3, 4 * slot)
+end
+
+-- Adds the tags of `count` slots from a place of the line on; after the last one comes the first.
+function draws.tags_from(line, place, count, tags)
+  local n, first, left = #tags, place, count
+  while left > 0 do
+    for _, span in ipairs(line) do
+      local last = math.min(span.count, first + left)
+      if span.count > WHOLE and last > first then
+        span.some = {before = first, last = last, tags = redis.call('GETRANGE', span.at, 4 * first, 4 * last - 1)}
+      end
+      for slot = first + 1, last do
+        n, left = n + 1, left - 1
+        tags[n] = tag_in(span, slot)
+      end
+      first = math.max(first - span.count, 0)
+    end
+  end
+  return tags
+end
+
+-- Throws probes: the tags in the slots that they fell into, and the tops of the classes.
+local function draw_probes(call, line, wanted)
+  local tags, tops = {}, {}
+  for i = 1, wanted do
+    local point, s = calls.random(call) * line.length, 1
+    local span = line[1]
+    while point >= span.length and s < #line do
+      point, s = point - span.length, s + 1
+      span = line[s]
+    end
+    tags[i], tops[i] = tag_in(span, math.min(math.floor(point / span.top), span.count - 1) + 1), span.top
+  end
+  return {next = 1, count = wanted, tags = tags, tops = tops}
+end
+
+-- Has probes and the tenants in the cursor's way read, in one command, for the picks that are still wanted.
+local function aim(call, round)
+  local line, wanted = round.line, round.wanted
+  local probes = draw_probes(call, line, wanted + FIRST - 1)
+  if not round.passed then
+    draws.tags_from(line, (call.queue.cursor + 1) % line.slots, math.min(wanted, line.slots), probes.tags)
+    round.passed = {unpack(probes.tags, probes.count + 1)}
+  end
+  accounts.read(call, probes.tags)
+  round.probes = probes
+  return probes
+end
+
+-- Has a tenant in the pool, once: behind those with a lower virtual time, and equals. The pool keeps its bound; who has
+-- the highest virtual time goes.
+local function add(call, round, t)
+  local pool, times, pooled = round.pool, round.times, round.pooled
+  if not t or pooled[t] then return end
+  local time, place = accounts.tentative_of(call, t), #pool
+  if place == round.most then
+    if times[place] <= time then return end
+    pooled[pool[place]] = nil
+    place = place - 1
+  end
+  while place > 0 and times[place] > time do
+    pool[place + 1], times[place + 1] = pool[place], times[place]
+    place = place - 1
+  end
+  pool[place + 1], times[place + 1], pooled[t] = t, time, true
+end
+
+-- Draws one tenant, unless too many probes in a row hit an empty seat.
+local function draw(call, round)
+  local probes = round.probes
+  for _ = 1, PROBES do
+    if probes.next > probes.count then probes = aim(call, round) end
+    local i = probes.next
+    local t, top = account_of(call, round, probes.tags[i]), probes.tops[i]
+    probes.next = i + 1
+    if t then
+      if seats.is_outside(accounts.rate_of(call, t), top) then accounts.touch(call, t) end
+      return add(call, round, t)
+    end
+  end
+end
+
+-- Moves the cursor on, to the next tenant.
+local function pass_on(call, round)
+  local q, passed, passes = call.queue, round.passed, round.passes
+  q.cursor, round.passes = (q.cursor + 1) % round.line.slots, passes + 1
+  add(call, round, account_of(call, round, passed[passes % #passed + 1]))
+end
+
+-- The one of all tenants: those of equal virtual time come by chance.
+local function choose_of_few(call, round)
+  local count = round.line.slots
+  if not round.passed then
+    round.passed = draws.tags_from(round.line, 0, count, {})
+    accounts.read(call, round.passed)
+    local first = count > 1 and math.floor(calls.random(call) * count) or 0
+    for i = first, first + count - 1 do add(call, round, account_of(call, round, round.passed[i % count + 1])) end
+  end
+  return round.pool[1]
+end
+
+-- A round of choices among the tenants that have slots now; round.wanted: how many choices there will be, at most.
+-- round.pool: those that were looked at and may be served, by virtual time (round.times). round.ahead: what is expected
+-- of running leases puts all ahead of the clock, on average by so much for each of these leases.
+function draws.begin(call, wanted)
+  local q, line = call.queue, draws.line_up(call)
+  local is_shared_by_time = q.share == SHARE_TIME and q.weight_sum > 0
+  local has_slots = is_shared_by_time and q.slots > 0
+  call.slots_per_weight = has_slots and (q.slots - q.leased + q.running) / q.weight_sum or 0
+  return {line = line, wanted = wanted, pool = {}, times = {}, pooled = {}, most = line.slots > FEW and POOL or FEW,
+    probes = {next = 1, count = 0}, passed = false, passes = 0, is_limited = q.limited == 1,
+    ahead = is_shared_by_time and call.mean / 2 / q.weight_sum or 0}
+end
+
+-- The tenant with a slot that is to be served next; nil if none is left.
+function draws.choose(call, round)
+  local q, slots, pool, times = call.queue, round.line.slots, round.pool, round.times
+  if slots <= FEW then return slots > 0 and choose_of_few(call, round) or nil end
+  for _ = round.passes == 0 and 1 or FIRST, FIRST do draw(call, round) end
+  pass_on(call, round)
+  local latest = q.level + q.running * round.ahead
+  for _ = 1, REDRAWS do
+    local best = pool[1]
+    if best and times[1] <= latest + accounts.expected_of(call, best) / 2 / best.weight then break end
+    draw(call, round)
+  end
+  return pool[1]
+end
+
+-- The chosen tenant is served: it leaves the pool.
+function draws.take(call, round)
+  table.remove(round.times, 1)
+  local t = table.remove(round.pool, 1)
+  round.pooled[t] = nil
+  return accounts.touch(call, t)
+end
+
+-- A tenant has been served: it is in the pool (again) if it has a slot, and more.
+function draws.give_back(call, round, t)
+  if t.slot > 0 and t.standing ~= 0 then add(call, round, t) end
+end

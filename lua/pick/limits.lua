@@ -1,0 +1,205 @@
+-- needs: accounts, calls
+--
+-- Limits: what bounds a tenant besides its share, and who is out of the draw for it.
+--
+-- They stand in the hash `limits`: a tenant's own, and under the empty name those for all who have none of that kind.
+-- details.limited and queue.limited say whether there are any: where there are none, nothing is read, and the defaults
+-- hold.
+--
+-- Rate. One number is the whole token bucket (GCRA, ITU-T I.371): `theoretical_arrival`, the time at which it will be
+-- full again. A dispatch moves that on by the rate's interval, and is allowed while it is less than `burst` intervals
+-- ahead of now. A tenant that has used its tokens is blocked, and parked until it has some: one, or as
+-- many as come in REFILL_MS, so that a fast one does not come and go with every task. A pick that is taken back gives
+-- its token back.
+--
+-- Guarantee. A tenant with fewer leased tasks than it is guaranteed is served as if it had just woken (rule 3 of
+-- pick/README.md), but that one who is behind goes before it one time in eight only, until it has them. Its account
+-- goes on, so it draws less of what is left; the slots that it does not use are everybody's.
+
+local REFILL_MS = 20
+
+limits.names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'}
+-- What holds for all where nothing is set (0: none), in each queue. stored_bytes compares what the store takes for a
+-- tenant, at most (accounts.bytes_of), and refuses new tasks, batches and schedules beyond it. What tasks then say
+-- (results, errors, events) counts, and is taken; errors of letters, and marks, have other bounds.
+limits.defaults = {
+  max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
+  dead = 0,
+}
+
+-- The limits set for a tenant, or (empty name) for all.
+function limits.set_for(call, name)
+  local packed = redis.call('HGET', key(call, 'limits'), name)
+  if packed then return (LIMITS.unpack(packed)) end
+  local values = {}
+  for _, limit in ipairs(limits.names) do values[limit] = name == '' and limits.defaults[limit] or UNSET end
+  return values
+end
+
+-- Whether a tenant has limits of its own.
+local function has_own(call, t)
+  return not accounts.is_plain(t) and accounts.details_of(call, t).limited == 1
+end
+
+-- The limits that hold for a tenant; 0 is none.
+function limits.of(call, t)
+  local is_own = has_own(call, t)
+  if call.queue.limited == 0 and not is_own then return limits.defaults end
+  local known = calls.table_of(call, 'limits')
+  local for_all = known[''] or limits.set_for(call, '')
+  known[''] = for_all
+  if not is_own then return for_all end
+  if not known[t.name] then
+    local own = limits.set_for(call, t.name)
+    for limit, value in pairs(for_all) do
+      if own[limit] == UNSET then own[limit] = value end
+    end
+    known[t.name] = own
+  end
+  return known[t.name]
+end
+
+-- Whether neither details nor limits matter to the tenant.
+function limits.is_plain(call, t)
+  return call.queue.limited == 0 and accounts.is_plain(t)
+end
+
+-- Whether one more task of the tenant may be leased.
+function limits.is_eligible(call, t)
+  if t.ready == 0 then return false end
+  if limits.is_plain(call, t) then return true end
+  if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end
+  local max_running = limits.of(call, t).max_running
+  return max_running == 0 or t.leased < max_running
+end
+
+function limits.is_guaranteed(call, t)
+  return has_own(call, t) and t.leased < limits.of(call, t).guaranteed
+end
+
+-- Whether all that the tenant has is what it is guaranteed: then it does not compete with the others.
+function limits.is_within_guarantee(call, t)
+  local guaranteed = has_own(call, t) and limits.of(call, t).guaranteed or 0
+  return guaranteed > 0 and t.leased <= guaranteed
+end
+
+-- Sets or clears a reason for which a tenant, or the queue, is not served.
+function limits.block(thing, reason, is_blocked)
+  thing.blocked = is_blocked and bit.bor(thing.blocked, reason) or bit.band(thing.blocked, bit.bnot(reason))
+end
+
+-- Does that by name (empty: the queue), and notes whether tasks can be served now. Returns the reason's previous bit.
+function limits.block_named(call, name, reason, is_blocked)
+  local target, ready = call.queue, call.queue.servable
+  if name ~= '' then
+    local t = accounts.touch_named(call, name)
+    target, ready = accounts.details_of(call, t), t.ready
+  end
+  local previous = bit.band(target.blocked, reason)
+  limits.block(target, reason, is_blocked)
+  call.readied = target.blocked == 0 and ready > 0
+  return previous
+end
+
+-- Notes what keeps a tenant out of the draw that has ready tasks, and since when. It stays noted when the tenant is let
+-- in again, until it has nothing ready: the bits of `blocked`, or 8, as many leased tasks as its limit allows.
+function limits.keep_out(call, t)
+  if limits.is_plain(call, t) then return end
+  local d = accounts.details_of(call, t)
+  local cause = t.ready > 0 and (d.blocked ~= 0 and d.blocked or 8) or 0
+  if cause ~= 0 and (t.slot ~= OUT or d.cause == 0) then d.out_at = call.now end
+  d.cause, d.since = cause, 0
+end
+
+-- Notes that a tenant which was kept out is let in.
+function limits.let_in(call, t)
+  if not accounts.is_plain(t) then accounts.details_of(call, t).since = call.now end
+end
+
+-- Tells the claiming server, once, that a tenant was blocked: why, and from when until when.
+function limits.tell_kept(call, t)
+  if accounts.is_plain(t) then return end
+  local d, kept = accounts.details_of(call, t), calls.table_of(call, 'kept')
+  if d.cause == 0 or kept[t.name] then return end
+  kept[t.name] = true
+  for _, value in ipairs({t.name, d.cause, d.out_at, d.since}) do table.insert(kept, value) end
+end
+
+-- Bars a tenant that has no token, or lets it in again.
+function limits.meter(call, t)
+  local rate, burst, d = limits.of(call, t).rate, limits.of(call, t).burst, accounts.details_of(call, t)
+  if rate == 0 then return limits.block(d, BLOCKED_RATE, false) end
+  local interval = 1000 / rate
+  if burst == 0 then burst = math.max(1, math.floor(rate)) end  -- what comes in a second
+  d.theoretical_arrival = math.min(d.theoretical_arrival, call.now + burst * interval)  -- the rate may have changed
+  local next_at = d.theoretical_arrival - (burst - 1) * interval
+  if next_at > call.now then
+    local refill = math.min(burst, math.max(1, math.floor(REFILL_MS / interval)))
+    local unpark_at = math.ceil(next_at + (refill - 1) * interval)
+    call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
+    calls.table_of(call, 'parked')[t.name] = unpark_at
+  end
+  limits.block(d, BLOCKED_RATE, next_at > call.now)
+end
+
+-- The limits for all have changed: the next ticks count tokens anew, and let in tenants that have room under the new
+-- limits, some at a time.
+function limits.recheck_all(call, previous, now)
+  local before, after = previous.max_running, now.max_running
+  local is_wider = before > 0 and (after == 0 or after > before)
+  if is_wider or previous.rate ~= now.rate or previous.burst ~= now.burst then call.queue.sweeping = 2 end
+end
+
+-- Goes on with a sweep (2: begins it): of `count` of all tenants lets in those that a limit for all kept out, counts
+-- the tokens of rate-limited tenants, notes tenants without running tasks (pick/reserve.lua), and watches each tenant's
+-- first delayed task.
+function limits.sweep(call, count)
+  local q, at, tags = call.queue, key(call, 'sweep'), {}
+  if q.sweeping == 0 then return end
+  local cursor = q.sweeping == 1 and redis.call('GET', at) or '0'
+  local page = redis.call('HSCAN', key(call, 'accounts'), cursor, 'COUNT', count)
+  for i = 1, #page[2], 2 do
+    tags[#tags + 1] = page[2][i]
+    accounts.unpack(call, page[2][i], page[2][i + 1])
+  end
+  table.sort(tags)
+  for _, tag in ipairs(tags) do
+    local t = accounts.at(call, tag)
+    local is_idle = q.reserve > 0 and t.slot > 0 and t.leased == 0
+    if t.ready > 0 and t.slot == OUT or is_idle then accounts.touch(call, t) end
+    if t.is_odd == 1 and bit.band(accounts.details_of(call, t).blocked, BLOCKED_RATE) ~= 0 then
+      redis.call('ZREM', key(call, 'parked'), t.name)
+      limits.meter(call, accounts.touch(call, t))
+    end
+    local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
+    if first then redis.call('ZADD', key(call, 'due'), 'LT', first, t.name) end
+  end
+  q.sweeping, call.is_changed = page[1] == '0' and 0 or 1, true
+  if q.sweeping == 1 then redis.call('SET', at, page[1]) else redis.call('DEL', at) end
+end
+
+-- Takes a token for a dispatch, or (count = -1) gives it back.
+function limits.spend(call, t, count)
+  if limits.is_plain(call, t) then return end
+  local rate, d = limits.of(call, t).rate, accounts.details_of(call, t)
+  if rate == 0 then return end
+  call.tokens = call.tokens + count
+  d.theoretical_arrival = math.max(d.theoretical_arrival, call.now) + count * 1000 / rate
+  limits.meter(call, t)
+end
+
+function limits.write_parked(call)
+  local members = {}
+  for name, unpark_at in pairs(call.parked or {}) do
+    members[#members + 1], members[#members + 2] = unpark_at, name
+  end
+  write('ZADD', key(call, 'parked'), members)
+end
+
+-- Lets in tenants that have tokens again.
+function limits.unpark(call, limit)
+  local names = redis.call('ZRANGE', key(call, 'parked'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
+  if #names == 0 then return end
+  redis.call('ZREM', key(call, 'parked'), unpack(names))
+  for _, name in ipairs(names) do limits.meter(call, accounts.touch_named(call, name)) end
+end

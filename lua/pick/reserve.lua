@@ -1,0 +1,137 @@
+-- needs: accounts, limits
+--
+-- The reserve: slots that are kept for tenants that have nothing running.
+--
+-- Theory. Of S slots attached to the queue (a claim says how many) K = ceil(S * reserve / 100) are kept, but never the
+-- last one, so that a tenant which comes while long tasks fill the others need not wait for one of them to end. Serving
+-- only tenants with nothing running beyond S - K leases would do that, but break the weights: while enough of them
+-- wait, each would get one slot and no more, whatever its weight. So leases that begin in kept slots are *loans*: they
+-- do not count among the S - K *ordinary* ones, and are repaid when the fair pick has come to their tenants. The queue
+-- is *full* while S - K leases or more are ordinary.
+--
+-- 1. While it is not full, the picked tenant is served. If it has a loan, its lease becomes an ordinary one instead.
+-- 2. While it is full, only tenants with nothing running are picked, and those below their guarantee: the wake list
+--    first, then the one with the lowest virtual time, by the same toss (rule 3 of pick/README.md). The level stays. A
+--    lease that begins so is a loan, but for a guaranteed one, which is ordinary: guarantees go before the reserve.
+-- 3. A tenant has one loan at most, and while it has it no other lease. It ends with the lease.
+-- 4. Of a tenant whose virtual time is ahead of the level by more than a task, the loan is a *gift*: its virtual time
+--    stands still and it does not move the clock, though its weight stays in the sum. Else those who get kept slots
+--    again and again would drive the level away from a tenant with more weight than the ordinary slots can serve, and
+--    owe so much that they get nothing once the reserve ends.
+-- 5. Nothing happens to the others: they keep their slots, their weight and their clock.
+--
+-- The sorted set `idle` has the tenants that stand in slots and have nothing running, by virtual time, which for them
+-- time does not change. It is kept while there is a reserve; ticks fill it when that is set (`limits.sweep`).
+
+local NO_LOAN, LOAN, GIFT = accounts.NO_LOAN, accounts.LOAN, accounts.GIFT
+
+-- How many leases may be ordinary.
+local function ordinary_slots(q)
+  return math.max(1, q.slots - math.ceil(q.slots * q.reserve / 100))
+end
+
+-- Whether none but kept slots are left.
+function reserve.is_full(call)
+  local q = call.queue
+  return q.leased - q.loans >= ordinary_slots(q)
+end
+
+-- How many slots are kept, if none but those are left; else 0.
+function reserve.kept(call)
+  local q = call.queue
+  if q.reserve == 0 or not reserve.is_full(call) then return 0 end
+  return math.max(0, q.slots - ordinary_slots(q))
+end
+
+-- Whether, now that a lease has ended, tenants that have leases may be served.
+function reserve.has_room(call)
+  local q = call.queue
+  return q.reserve > 0 and q.servable > 0 and not reserve.is_full(call)
+end
+
+local function is_idle(t)
+  return t.slot > 0 and t.leased == 0
+end
+
+local function may_borrow(call, t)
+  return is_idle(t) and not call.passed_over[t]
+end
+
+-- The tenants with nothing running that have slots, in the order in which they are to be served: as many as the round
+-- may need. Those that this call has touched are not written yet, and may still stand in the set.
+local function line_up(call, wanted)
+  local line, numbers, tags = {}, {}, redis.call('ZRANGE', key(call, 'idle'), 0, wanted + #call.touched - 1)
+  accounts.read(call, tags)
+  for _, tag in ipairs(tags) do
+    local t = accounts.at(call, tag)
+    if t and may_borrow(call, t) then
+      line[#line + 1], numbers[t] = t, struct.unpack('<I', tag)
+    elseif t then
+      accounts.touch(call, t)
+    end
+  end
+  for _, t in ipairs(call.touched) do
+    if may_borrow(call, t) and not numbers[t] then line[#line + 1], numbers[t] = t, struct.unpack('<I', t.tag) end
+  end
+  table.sort(line, function(one, other)
+    if one.base ~= other.base then return one.base < other.base end
+    return numbers[one] < numbers[other]
+  end)
+  return line
+end
+
+-- The first of them that this round has not served; nil if there is none.
+function reserve.first_idle(call, round)
+  if not round.idle then round.idle, round.next_idle = line_up(call, round.wanted), 1 end
+  local t = round.idle[round.next_idle]
+  while t and t.leased > 0 do
+    round.next_idle = round.next_idle + 1
+    t = round.idle[round.next_idle]
+  end
+  return t
+end
+
+-- A lease of the tenant is to begin: in a kept slot it is a loan.
+function reserve.lend(call, t)
+  if not reserve.is_full(call) or limits.is_guaranteed(call, t) then return end
+  local q = call.queue
+  local is_ahead = accounts.vtime_of(call, t) > q.level + accounts.expected_of(call, t) / t.weight
+  t.loan, q.loans = is_ahead and GIFT or LOAN, q.loans + 1
+end
+
+-- The loan ends with its lease.
+function reserve.end_loan(call, t)
+  t.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1
+end
+
+-- The fair pick has come to a tenant that has a loan: from now on its lease is an ordinary one. Gifts stay
+-- so. Returns whether it is to have another lease nevertheless, since it is guaranteed more.
+function reserve.repay(call, t)
+  local q, vtime, running = call.queue, accounts.vtime_of(call, t), accounts.running_of(t)
+  reserve.end_loan(call, t)
+  t.base = t.base + vtime - accounts.vtime_of(call, t)
+  if t.standing == COMPETES then q.running = q.running + accounts.running_of(t) - running end
+  return limits.is_guaranteed(call, t)
+end
+
+-- Writes which of the tenants that the call touched have slots and nothing running.
+function reserve.write(call)
+  local idle, others = {}, {}
+  for _, t in ipairs(call.touched) do
+    if is_idle(t) then
+      idle[#idle + 1], idle[#idle + 2] = text(t.base), t.tag
+    else
+      others[#others + 1] = t.tag
+    end
+  end
+  write('ZADD', key(call, 'idle'), idle)
+  write('ZREM', key(call, 'idle'), others)
+end
+
+-- The reserve has changed, or what virtual time counts: ticks fill the set anew, and there may be room.
+function reserve.renew(call)
+  local q = call.queue
+  redis.call('DEL', key(call, 'idle'))
+  if q.reserve > 0 then q.sweeping = 2 end
+  call.readied = q.servable > 0
+end

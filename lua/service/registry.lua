@@ -1,0 +1,52 @@
+-- needs: calls
+--
+-- The registry of queues: which there are, who made each, and when. Its prefix is not a queue's but `fq:{queues}`.
+--
+-- A tenant makes a queue by being the first to put something into it, and may make so many: `makers` counts. What
+-- operators make count against no quota.
+
+local MAX_QUOTA = 1000000
+
+local function open_registry(keys, args)
+  local call = {prefix = keys[1], random_values = args[2]}
+  call.now = calls.clock_ms(call, args[1])
+  return call
+end
+
+-- add_queue(keys, argv): note that a queue is made.
+--   argv  3 queue  4 maker (a tenant; empty: an operator)  5 how many queues it may have made (empty: any number)
+--   out   "ok" | "known" (by its maker until now). Refused with `quota_exceeded queues` where the maker has made as
+--         many already. The entry has a time of its own in any case: `remove_queue` leaves it if it was told another.
+function writes.add_queue(keys, args)
+  local call, queue, maker = open_registry(keys, args), args[3], args[4]
+  local quota = args[5] == '' and math.huge or check_whole(args[5], 'quota', 0, MAX_QUOTA)
+  if maker ~= '' then check_tenant(maker) end
+  if #queue > 63 or not queue:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'queue') end
+  local entry = redis.call('HGET', key(call, 'names'), queue)
+  if entry then
+    local made_at, by = entry:match('^(%d+)( .*)$')
+    redis.call('HSET', key(call, 'names'), queue, text(math.max(call.now, tonumber(made_at) + 1)) .. by)
+    return 'known'
+  end
+  if maker ~= '' then
+    local made = tonumber(redis.call('HGET', key(call, 'makers'), maker) or 0)
+    if made >= quota then refuse('quota_exceeded', 'queues') end
+    redis.call('HINCRBY', key(call, 'makers'), maker, 1)
+  end
+  redis.call('HSET', key(call, 'names'), queue, text(call.now) .. ' ' .. maker)
+  return 'ok'
+end
+
+-- remove_queue(keys, argv): forget a queue, and that its maker has made it.
+--   argv  3 queue  4 its entry, as read: a queue made anew since then stays
+--   out   "ok" | "gone" (there is no such entry)
+function drains.remove_queue(keys, args)
+  local call = open_registry(keys, args)
+  if redis.call('HGET', key(call, 'names'), args[3]) ~= args[4] then return 'gone' end
+  redis.call('HDEL', key(call, 'names'), args[3])
+  local maker = args[4]:match(' (.+)$')
+  if maker and redis.call('HINCRBY', key(call, 'makers'), maker, -1) <= 0 then
+    redis.call('HDEL', key(call, 'makers'), maker)
+  end
+  return 'ok'
+end

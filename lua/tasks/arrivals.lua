@@ -1,0 +1,185 @@
+-- needs: accounts, batches, limits, places, records, task_options
+--
+-- New tasks: what they ask for, which of them are taken, and how they are stored.
+
+local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
+local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
+local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl'}
+
+-- Reads from the last argument, if it is `wake` or `covered`, which servers are notified; returns where the tasks end.
+function arrivals.read_hint(call, args)
+  local last = #args % 3 == 1 and args[#args] or ''
+  local server = last:match('^wake (.+)$')
+  if server then call.notify = '1 ' .. server elseif last == 'covered' then call.notify = false else return #args end
+  return #args - 1
+end
+
+-- What a task with these OPTIONS asks for that few tasks ask for.
+local function options_of(o)
+  if o.priority == DEFAULT_PRIORITY and o.dedupe_key == '' and o.batch == '' and o.group == '' and o.result_ttl == 0
+      and o.events == 0 then
+    return PLAIN
+  end
+  local has_group = o.group ~= '' or o.batch ~= ''
+  return {priority = o.priority, result_ttl = o.result_ttl, opened_at = 0, events = o.events,
+    weight = has_group and o.group_weight or 1, key = o.dedupe_key, batch = o.batch, group = o.group}
+end
+
+-- The terms of a task that asks for nothing.
+function arrivals.plain_terms(call)
+  return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, period = 0, features = 0,
+    replaces = false, name = ''}
+end
+
+-- A task's name without its trace, which may stand behind it after a byte 31.
+local function kind_of(name) return name:match('^[^\31]*') end
+
+-- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked). Returns its terms: start_at, expires_at,
+-- max_attempts, what few tasks ask for (asked), the period of its dedupe key, the features of its record, whether it
+-- replaces the holder of the key, and its name. `due_at`: the start of a fire's task, else nil.
+function arrivals.read_options(call, packed, due_at)
+  if packed == '' then return arrivals.plain_terms(call) end
+  if #packed < OPTIONS.size then refuse('bad_request', 'options') end
+  local o = OPTIONS.unpack(packed)
+  for _, name in ipairs(TIMES) do
+    if not (o[name] >= 0 and o[name] <= HORIZON_MS) then refuse('bad_request', 'options') end
+  end
+  if o.priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
+  if not (o.group_weight >= MIN_WEIGHT and o.group_weight <= MAX_WEIGHT) then refuse('bad_request', 'group_weight') end
+  if o.group:find('%c') then refuse('bad_request', 'group') end
+  if kind_of(o.name):find('%c') then refuse('bad_request', 'name') end
+  if o.replace > 0 and (o.dedupe_key == '' or o.batch ~= '') then refuse('bad_request', 'replace') end
+  if o.delay > 0 then o.start_at = call.now + o.delay end
+  o.start_at = due_at or o.start_at
+  if o.expires_in > 0 then o.expires_at = call.now + o.expires_in end
+  local moves = o.expires_after_start > 0
+  if moves then o.expires_at = (o.start_at > 0 and o.start_at or call.now) + o.expires_after_start end
+  if o.max_attempts < 0 then o.max_attempts = call.queue.max_attempts end
+  local asked = options_of(o)
+  return {start_at = o.start_at, expires_at = o.expires_at, max_attempts = o.max_attempts, asked = asked,
+    period = o.dedupe_period, features = (moves and END_MOVES or 0) + (asked == PLAIN and 0 or HAS_OPTIONS),
+    replaces = o.replace > 0, name = o.name}
+end
+
+-- A task can be added to an open batch of its own tenant.
+function arrivals.check_batch(call, name, asked)
+  if asked.batch == '' then return end
+  local b = batches.find(call, asked.batch)
+  if not b or b.tenant ~= name then refuse('not_found', 'batch') end
+  if b.state ~= OPENED then refuse('batch_closed', 'batch') end
+  asked.opened_at = b.created_at
+end
+
+-- Tasks of one call that will be stored; nothing is written before all are known. `replaced`: those that will be
+-- cancelled for them, and the room that these leave.
+function arrivals.new(name)
+  return {name = name, records = {}, payloads = {}, ready = {}, delayed = {}, expiring = {}, tasks_with_options = {},
+    replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = {}, bytes = 0}
+end
+
+-- Adds one task to those that will be stored.
+function arrivals.add(call, new, id, payload, terms)
+  local start_at, expires_at, asked = terms.start_at, terms.expires_at, terms.asked
+  local record, is_large, bytes = records.make(call, new.name, id, payload, terms)
+  local n = #new.records
+  new.records[n + 1], new.records[n + 2] = id, record
+  if is_large and not terms.stored_bytes then
+    table.insert(new.payloads, id)
+    table.insert(new.payloads, payload)
+  end
+  new.bytes = new.bytes + bytes
+  if start_at > call.now then
+    table.insert(new.delayed, start_at)
+    table.insert(new.delayed, id)
+  else
+    new.ready[#new.ready + 1] = id
+  end
+  if expires_at > 0 then
+    table.insert(new.expiring, expires_at)
+    table.insert(new.expiring, id)
+  end
+  if asked ~= PLAIN then
+    table.insert(new.tasks_with_options, {id, asked, terms.period})
+    if asked.key ~= '' then new.holders[asked.key] = id end
+  end
+end
+
+-- Notes a waiting task that is to be cancelled when the others are stored: they may take the room that it leaves.
+function arrivals.replace(call, new, task)
+  local header, bytes = records.read(task.record, task.id)
+  local is_delayed = redis.call('ZSCORE', key(call, 'delayed:' .. header.tenant), task.id)
+  new.replaced[#new.replaced + 1] = task
+  new.freed_bytes = new.freed_bytes + bytes + (task.run and #task.run.error or 0)
+  if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
+end
+
+-- Decides on one task; returns its outcome. Where a task that is stored already holds its dedupe key, also that one's
+-- id.
+function arrivals.admit(call, new, id, payload, terms)
+  if terms.expires_at > 0 and terms.expires_at <= math.max(terms.start_at, call.now) then return 'expired' end
+  if terms.asked.key ~= '' then
+    local own = new.holders[terms.asked.key]
+    local holder = own or task_options.holder_of(call, new.name, terms.asked.key)
+    if holder then return 'duplicate ' .. holder, not own and holder end
+  end
+  arrivals.add(call, new, id, payload, terms)
+  return 'ok'
+end
+
+-- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.
+function arrivals.exceeded(call, new)
+  local t = accounts.named(call, new.name)
+  local d, l, count = accounts.details_of(call, t), limits.of(call, t), #new.records / 2
+  if not d.packed and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants then
+    return 'max_tenants', RETRY_MS[2]
+  end
+  local waiting, delayed = t.ready + d.pending + d.delayed, #new.delayed / 2 - new.freed_delayed
+  local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
+  local excess = waiting + count - #new.replaced - l.queued
+  if l.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms end
+  local bytes = accounts.kept_by(call, t, l.stored_bytes)
+  excess = bytes + new.bytes - new.freed_bytes - l.stored_bytes
+  if l.stored_bytes > 0 and new.bytes > 0 and excess > 0 then
+    return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms
+  end
+  if l.delayed > 0 and delayed > 0 and d.delayed + delayed > l.delayed then
+    local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
+    return 'delayed', (first or call.now) - call.now
+  end
+end
+
+function arrivals.check_quotas(call, new)
+  local limit, wait_ms = arrivals.exceeded(call, new)
+  if limit then
+    refuse('quota_exceeded', string.format('%s %.0f', limit, math.max(RETRY_MS[1], math.min(RETRY_MS[2], wait_ms))))
+  end
+end
+
+-- Refuses what would have a tenant keep so many bytes more than its limit allows, or make one tenant too many.
+function arrivals.check_bytes(call, t, bytes)
+  local new = arrivals.new(t.name)
+  new.bytes = bytes
+  arrivals.check_quotas(call, new)
+end
+
+function arrivals.store(call, new)
+  local t = accounts.touch_named(call, new.name)
+  write('HSET', key(call, 'tasks'), new.records)
+  write('HSET', key(call, 'payloads'), new.payloads)
+  accounts.add_bytes(call, t, new.bytes)
+  task_options.drop_results(call, new.records)
+  if #new.tasks_with_options > 0 then task_options.add(call, new.tasks_with_options) end
+  for _, task in ipairs(new.tasks_with_options) do
+    local id, asked, period = unpack(task)
+    if asked.key ~= '' then task_options.hold_key(call, t, id, asked.key, period) end
+    if asked.batch ~= '' then
+      local b = batches.find(call, asked.batch)
+      b.total = b.total + 1
+      batches.add_member(call, b, id)
+    end
+  end
+  if #new.ready > 0 then places.put_ready(call, t, new.ready) end
+  if #new.delayed > 0 then places.put_delayed(call, t, new.delayed) end
+  write('ZADD', key(call, 'expiring'), new.expiring)
+  call.queue.enqueued = call.queue.enqueued + #new.records / 2
+end

@@ -1,0 +1,116 @@
+-- needs: accounts, calls, priorities, task_options
+--
+-- Batches: one request of many tasks, perhaps with a limit on how many of them run at once.
+--
+-- A batch is open (tasks are added), closed (no more are), or complete: closed, and all its tasks have ended. It
+-- becomes complete once, inside the call that ends its last task; what it then has to say (a notice, callback tasks) is
+-- part of that call. Tasks that are replayed later are no longer its own.
+--
+-- Where there is a limit, a task needs a *batch slot* to become ready, and keeps it while it is leased. Without one it
+-- is pending, in `pending:<batch>` by priority and then in order. A task that ends, or is put off, gives its slot back,
+-- and when the call ends `refill` (tasks/batch_ends.lua) hands free slots to pending tasks. So a lease that is given
+-- back, or was held by a worker that died, gets its own slot again.
+
+-- A batch, to be changed: `batch_ends.finish` writes it back. nil where there is none.
+local function batch(call, id)
+  local known = calls.table_of(call, 'batches')
+  if known[id] == nil then
+    local packed = redis.call('HGET', key(call, 'batches'), id)
+    known[id] = packed and BATCH.unpack(packed)
+  end
+  return known[id] or nil
+end
+batches.find = batch
+
+-- What a batch counts among its tenant's bytes, until it is forgotten.
+function batches.bytes_of(id, b)
+  return accounts.bytes_of(id, b.on_complete + b.on_success + b.on_death)
+end
+
+-- The batch that a task belongs to, if any, and if it is not complete.
+function batches.of_task(call, id)
+  if call.queue.tasks_with_options == 0 then return nil end
+  local asked = task_options.of(call, id)
+  local b = asked.batch ~= '' and batch(call, asked.batch)
+  if not b or b.state == COMPLETE then return nil end
+  return b.created_at == asked.opened_at and b or nil  -- else it is a later one of that name
+end
+
+-- The id of the task that calls back. Its payload stands in `payloads` from the opening of the batch on; BATCH says how
+-- long it is.
+function batches.callback_id(id, b, event)
+  return string.format('%s-%s-%.0f', id, event, b.created_at)
+end
+
+local function members_key(call, id)
+  return key(call, 'members:' .. task_options.of(call, id).batch)
+end
+
+function batches.pending_key(call, id)
+  return key(call, 'pending:' .. task_options.of(call, id).batch)
+end
+
+function batches.count_pending(call, t, count)
+  local d = accounts.details_of(call, t)
+  d.pending, call.queue.pending = d.pending + count, call.queue.pending + count
+end
+
+-- Of ids that are to become ready, those that get a batch slot; the others become pending.
+function batches.take_slots(call, t, ids)
+  local with_slots = {}
+  for _, id in ipairs(ids) do
+    local b = batches.of_task(call, id)
+    if b and b.max_running > 0 and b.admitted >= b.max_running then
+      b.sequence = b.sequence + 1
+      local score = priorities.score(task_options.of(call, id).priority, b.sequence)
+      redis.call('ZADD', batches.pending_key(call, id), score, id)
+      batches.count_pending(call, t, 1)
+    else
+      if b then b.admitted = b.admitted + 1 end
+      with_slots[#with_slots + 1] = id
+    end
+  end
+  return with_slots
+end
+
+function batches.give_slot_back(call, id)
+  local b = batches.of_task(call, id)
+  if b then b.admitted = b.admitted - 1 end
+end
+
+function batches.take_out_pending(call, t, id)
+  if not batches.of_task(call, id) or redis.call('ZREM', batches.pending_key(call, id), id) == 0 then return false end
+  batches.count_pending(call, t, -1)
+  return true
+end
+
+-- Notes the end of a task, `how` being done, dead, expired (dead too) or cancelled: for its batch and requests that
+-- wait for its result.
+function batches.note_end(call, id, how)
+  if task_options.of(call, id).result_ttl > 0 then calls.announce(call, 'end ' .. id) end
+  local b = batches.of_task(call, id)
+  if not b then return end
+  b[how] = b[how] + 1
+  if how == 'expired' then b.dead = b.dead + 1 end
+  redis.call('ZREM', members_key(call, id), id)
+end
+
+function batches.count_running(call, id, count)
+  local b = batches.of_task(call, id)
+  if b then b.running = b.running + count end
+end
+
+-- Notes a member of a batch; those that have ended are members no longer.
+function batches.add_member(call, b, id)
+  b.sequence = b.sequence + 1
+  redis.call('ZADD', members_key(call, id), b.sequence, id)
+end
+
+-- A dead letter of an unfinished batch, which died for this reason, is to run once more.
+function batches.count_revived(call, id, reason)
+  local b = batches.of_task(call, id)
+  if not b then return end
+  b.dead = b.dead - 1
+  if reason == EXPIRED then b.expired = b.expired - 1 end
+  batches.add_member(call, b, id)
+end

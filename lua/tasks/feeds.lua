@@ -1,0 +1,27 @@
+-- needs: accounts, calls, task_options
+--
+-- Feeds: what became of those tasks (and batches) that asked for it to be told.
+--
+-- `events:<tenant>` is a stream whose ids count 0-1, 0-2, ... and none is ever taken out but the oldest, so its length
+-- and its last id say what has gone.
+
+local EVENT_BYTES = 256  -- of what an event says beside its kind, what is kept
+local GOING = 10         -- old events that go with each new one, where fewer are to be kept than there are
+
+-- Puts an event into a tenant's feed, and says once in a call that there are new ones.
+function feeds.tell(call, t, event, id, attempt, detail)
+  local name, books = t.name, accounts.books_of(call, accounts.touch(call, t))
+  local kept = math.max(call.queue.events_keep, books.events + 1 - GOING)
+  redis.call('XADD', key(call, 'events:' .. name), 'MAXLEN', '=', kept, '0-*', 'event', event,
+    'id', id, 'at', text(call.now), 'attempt', attempt, 'detail', detail:sub(1, EVENT_BYTES))
+  books.events = math.min(books.events + 1, kept)
+  local told = calls.table_of(call, 'told')
+  if told[name] then return end
+  told[name] = true
+  calls.announce(call, 'event ' .. name)
+end
+
+-- Tells what has become of a task, if it asked for that.
+function feeds.tell_of(call, t, id, event, attempt, detail)
+  if task_options.of(call, id).events > 0 then feeds.tell(call, t, event, id, attempt, detail) end
+end

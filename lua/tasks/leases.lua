@@ -1,0 +1,224 @@
+-- needs: accounts, batches, calls, charges, records
+--
+-- Leases: a worker's right to a task until a deadline.
+--
+-- What one claim takes is a *bundle*: one number, one entry in `leases` with the deadline, one record in `bundles` that
+-- names the tasks. The number is the fence: (id, lease) opens a lease, and never a later one of the same id, since no
+-- number is given twice, not even after a failover to a store that has lost the last ones (time has gone on).
+-- A lease that is extended has a deadline of its own, in `extended`. Deadlines count from `queue.origin`.
+--
+-- A *run* in `runs` is what changes of a task: its lease, its attempts. It is there from the first lease on, also while
+-- the task waits for its next attempt.
+
+-- run.state: leased (and perhaps asked to stop), or how the last lease ended (told apart for who settles twice)
+local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
+leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED, REAPED, STOPPING
+
+local MAX_TAKEN = 255  -- then the count begins again: an old holder has long given up
+local FIRST_MS, PER_MS = 1735689600000, 32  -- 2025; so many numbers a ms are more than any queue can use
+
+-- The number of the bundle that begins now.
+function leases.next_number(call)
+  return math.max(call.queue.last_lease + 1, (call.now - FIRST_MS) * PER_MS)
+end
+
+function leases.is_leased(state)
+  return state == LEASED or state == STOPPING
+end
+
+local function bundle_field(lease)
+  return string.format('%.0f', lease)
+end
+leases.field = bundle_field
+
+-- What the call knows of leases: runs by id (packed; false where there is none), and what it is to write.
+local function state_of(call)
+  local known = call.runs
+  if not known then
+    known = {packed = {}, changed = {}, extended = {}, ended = {}}
+    call.runs = known
+  end
+  return known
+end
+
+-- The ids that a bundle's record names.
+function leases.ids_of(bundle)
+  local ids = {}
+  for id in bundle.ids:gmatch('%C+') do ids[#ids + 1] = id end
+  return ids
+end
+
+-- Reads those of these runs that the call does not know yet, and the tenants whom they belong to.
+function leases.read_runs(call, ids)
+  local packed, missing, tags, at = state_of(call).packed, {}, {}, LEASE.size - 7
+  for i = 1, #ids do
+    if packed[ids[i]] == nil then missing[#missing + 1] = ids[i] end
+  end
+  if #missing == 0 then return end
+  for i, run in ipairs(redis.call('HMGET', key(call, 'runs'), unpack(missing))) do
+    packed[missing[i]] = run
+    if run then tags[#tags + 1] = run:sub(at, at + 3) end
+  end
+  accounts.read(call, tags)
+end
+
+-- The run of a task that `read_runs` has read; nil if there is none.
+function leases.run_of(call, id)
+  local packed = state_of(call).packed[id]
+  return packed and RUN.unpack(packed) or nil
+end
+
+-- Of a run as `read_runs` has read it: what a settlement asks; nil if there is none.
+function leases.lease_of(call, id)
+  local packed = state_of(call).packed[id]
+  return packed and LEASE.unpack(packed) or nil
+end
+
+-- Notes in a run of the tenant why the task has failed, or is put off.
+function leases.set_error(call, t, run, message)
+  local before = #run.error
+  run.error = message:sub(1, ERROR_BYTES)
+  run.bytes = run.bytes + #run.error - before
+  accounts.add_bytes(call, t, #run.error - before)
+end
+
+-- Keeps a run that has changed, or (nil) forgets it.
+function leases.set_run(call, id, run)
+  local known = state_of(call)
+  known.packed[id] = run and RUN.pack(run) or false
+  known.changed[#known.changed + 1] = id
+end
+
+-- Reads these bundles, in one command.
+function leases.read_bundles(call, numbers)
+  local bundles, fields, missing = calls.table_of(call, 'bundles'), {}, {}
+  for i = 1, #numbers do
+    local lease = numbers[i]
+    if bundles[lease] == nil then
+      bundles[lease] = false
+      missing[#missing + 1], fields[#fields + 1] = lease, bundle_field(lease)
+    end
+  end
+  if #fields == 0 then return end
+  for i, packed in ipairs(redis.call('HMGET', key(call, 'bundles'), unpack(fields))) do
+    local bundle = packed and BUNDLE.unpack(packed)
+    if bundle then bundle.is_changed = false end
+    bundles[missing[i]] = bundle
+  end
+end
+
+-- A bundle, or nil.
+function leases.bundle(call, lease)
+  if not call.bundles or call.bundles[lease] == nil then leases.read_bundles(call, {lease}) end
+  return call.bundles[lease] or nil
+end
+
+-- A lease of the bundle ends, or is extended (ended = 0) and has a deadline of its own from now on.
+local function leave(call, lease, ended)
+  local bundle = leases.bundle(call, lease.lease)
+  if not bundle then return end
+  bundle.left, bundle.is_changed = bundle.left - ended, true
+  if lease.is_extended == 0 then bundle.together = bundle.together - 1 end
+end
+
+-- Books the end of a task's lease to its tenant, which is returned.
+function leases.finish(call, id, lease, until_at, is_worked)
+  local t = accounts.touch(call, accounts.at(call, lease.tag))
+  if lease.is_extended == 1 then table.insert(state_of(call).ended, id) end
+  leave(call, lease, 1)
+  if call.queue.tasks_with_options > 0 then
+    batches.count_running(call, id, -1)
+    batches.give_slot_back(call, id)
+  end
+  charges.lease(call, t, lease.began_at, until_at, is_worked)
+  return t
+end
+
+-- The lease goes on for another lease_ms, or for as long as it began with, if that was longer: its worker knows of no
+-- change, and comes again when a third of that is over.
+function leases.extend(call, id)
+  local known, run = state_of(call), leases.run_of(call, id)
+  local lasts = math.max(run.lasts, call.queue.lease_ms)
+  if run.is_extended == 0 or lasts > run.lasts then
+    if run.is_extended == 0 then leave(call, run, 0) end
+    run.is_extended, run.lasts = 1, lasts
+    leases.set_run(call, id, run)
+  end
+  table.insert(known.extended, call.at + lasts)
+  table.insert(known.extended, id)
+end
+
+-- The lease goes on, and another connection has it from now on; returns how often that was, and for how long it lasts.
+function leases.take(call, id)
+  leases.extend(call, id)
+  local run = leases.run_of(call, id)
+  run.taken = run.taken % MAX_TAKEN + 1
+  leases.set_run(call, id, run)
+  return run.taken .. ' ' .. run.lasts
+end
+
+-- Nothing is leased under the bundle's deadline any more, whatever its record says.
+function leases.empty(call, lease)
+  local bundle = leases.bundle(call, lease)
+  if bundle then
+    bundle.left, bundle.together, bundle.is_changed = math.max(bundle.left - bundle.together, 0), 0, true
+  else
+    redis.call('ZREM', key(call, 'leases'), bundle_field(lease))
+  end
+end
+
+local function write_bundles(call)
+  local kept, gone, names, untimed = {}, {}, {}, {}
+  for lease, bundle in pairs(call.bundles or {}) do
+    if bundle and bundle.is_changed then
+      local field = bundle_field(lease)
+      if bundle.together == 0 then untimed[#untimed + 1] = field end
+      if bundle.left > 0 then
+        kept[#kept + 1], kept[#kept + 2] = field, BUNDLE.pack(bundle)
+      else
+        gone[#gone + 1], names[#names + 1] = field, bundle.claim
+      end
+    end
+  end
+  write('HSET', key(call, 'bundles'), kept)
+  write('HDEL', key(call, 'bundles'), gone)
+  write('ZREM', key(call, 'leases'), untimed)
+  write('HDEL', key(call, 'claims'), names)
+  call.bundles = false
+end
+
+local function write_runs(call)
+  local known, kept, gone = call.runs, {}, {}
+  if not known then return end
+  for _, id in ipairs(known.changed) do
+    local packed = known.packed[id]
+    if packed then
+      kept[#kept + 1], kept[#kept + 2] = id, packed
+    else
+      gone[#gone + 1] = id
+    end
+  end
+  write('HSET', key(call, 'runs'), kept)
+  write('HDEL', key(call, 'runs'), gone)
+  write('ZADD', key(call, 'extended'), known.extended)
+  write('ZREM', key(call, 'extended'), known.ended)
+  known.changed, known.extended, known.ended = {}, {}, {}
+end
+
+-- Writes what became of leases, each kind in one command.
+function leases.write(call)
+  write_runs(call)
+  write_bundles(call)
+  records.write_marks(call)
+end
+
+-- Writes a new bundle: n tasks in order, as fields and values of `runs`.
+function leases.write_new(call, lease, claim_name, ids, runs)
+  local field = bundle_field(lease)
+  call.queue.last_lease = lease
+  redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack({left = #ids, together = #ids, claim = claim_name,
+    ids = table.concat(ids, '\n')}))
+  redis.call('ZADD', key(call, 'leases'), text(call.at + call.queue.lease_ms), field)
+  redis.call('HSET', key(call, 'claims'), claim_name, field)
+  write('HSET', key(call, 'runs'), runs)
+end

@@ -1,0 +1,150 @@
+-- needs: accounts, batches, feeds, limits, priorities, records, task_options, turns
+--
+-- The places that tasks wait in: ready tasks, delayed tasks, dead letters.
+--
+-- A task is in exactly one of: ready (a sorted set per tenant: tasks/priorities.lua; or its group: tasks/turns.lua),
+-- delayed (a sorted set per tenant, score start_at_ms), pending (tasks/batches.lua), leased (tasks/leases.lua), dead
+-- (`dead`).
+
+places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
+
+-- Puts tasks where they wait for their start; `starts`: when one starts, and its id, by turns. The sorted set `due`
+-- holds each tenant's earliest start, so that the ticker visits tenants, not tasks.
+function places.put_delayed(call, t, starts)
+  local d, first = accounts.details_of(call, t), starts[1]
+  for i = 3, #starts, 2 do first = math.min(first, starts[i]) end
+  write('ZADD', key(call, 'delayed:' .. t.name), starts)
+  redis.call('ZADD', key(call, 'due'), 'LT', first, t.name)
+  d.delayed, call.queue.delayed = d.delayed + #starts / 2, call.queue.delayed + #starts / 2
+end
+
+function places.count_delayed(call, t, count)
+  local d = accounts.details_of(call, t)
+  d.delayed, call.queue.delayed = d.delayed + count, call.queue.delayed + count
+end
+
+local function count_ready(call, t, count)
+  t.ready, call.queue.ready = t.ready + count, call.queue.ready + count
+  if count > 0 and not call.readied then
+    call.readied = accounts.is_plain(t) or accounts.details_of(call, t).blocked == 0
+  end
+end
+
+-- Puts ids behind those that are ready, or at the head; those without a batch slot become pending.
+function places.put_ready(call, t, ids, is_at_head)
+  if call.queue.tasks_with_options > 0 then
+    task_options.read(call, ids)
+    ids = batches.take_slots(call, t, ids)
+  end
+  count_ready(call, t, #ids)
+  places.line_up(call, t, ids, is_at_head)
+end
+
+-- Puts a task where it waits for a start, which may be over.
+function places.put(call, t, id, start_at)
+  if start_at > call.now then
+    places.put_delayed(call, t, {start_at, id})
+  else
+    places.put_ready(call, t, {id})
+  end
+end
+
+-- Puts tasks that are counted as ready into their order, or their groups.
+function places.line_up(call, t, ids, is_at_head)
+  local entries, groups, n, is_plain = {}, {}, 0, call.queue.tasks_with_options == 0
+  for _, id in ipairs(ids) do
+    local asked, order = is_plain and PLAIN or task_options.of(call, id), priorities.next_order(call, is_at_head)
+    if is_plain or turns.group_of(asked) == '' then
+      entries[n + 1], entries[n + 2], n = priorities.score(asked.priority, order), id, n + 2
+    else
+      turns.note(groups, asked, id, order)
+    end
+  end
+  write('ZADD', priorities.ready_key(call, t), entries)
+  for priority, some in pairs(groups) do turns.put(call, t, priority, some) end
+end
+
+-- Takes a dead letter out of its places; its tenant is in its packed death. Its task stays.
+function places.take_out_dead(call, id, death)
+  local name = DEATH.unpack(death).tenant
+  local t = accounts.touch_named(call, name)
+  local d = accounts.details_of(call, t)
+  redis.call('HDEL', key(call, 'dead'), id)
+  redis.call('ZREM', key(call, 'deaths'), id)
+  redis.call('ZREM', key(call, 'deaths:' .. name), id)
+  d.dead, call.queue.dead = d.dead - 1, call.queue.dead - 1
+  if d.dead > 0 then
+    redis.call('ZADD', key(call, 'dead_counts'), d.dead, name)
+  else
+    redis.call('ZREM', key(call, 'dead_counts'), name)
+  end
+  return t
+end
+
+-- Deletes a dead letter and its task.
+function places.drop_letter(call, id, death)
+  local t, record = places.take_out_dead(call, id, death), redis.call('HGET', key(call, 'tasks'), id)
+  if records.is_task(record) then
+    local header, bytes = records.read(record, id)
+    accounts.add_bytes(call, t, -bytes)
+    records.drop(call, id, header)
+  end
+  task_options.drop(call, t.name, id)
+end
+
+-- Deletes the oldest dead letters of a tenant that has more than its limit, two at most.
+local function make_room_for_dead(call, t)
+  local d = accounts.details_of(call, t)
+  if d.limited == 0 and call.queue.limited == 0 then return end
+  local limit = limits.of(call, t).dead
+  if limit == 0 or d.dead <= limit then return end
+  for _, id in ipairs(redis.call('ZRANGE', key(call, 'deaths:' .. t.name), 0, math.min(2, d.dead - limit) - 1)) do
+    places.drop_letter(call, id, redis.call('HGET', key(call, 'dead'), id))
+  end
+end
+
+-- Lists a dead letter, and counts it.
+function places.count_dead(call, t, id, died_at)
+  local d = accounts.details_of(call, t)
+  redis.call('ZADD', key(call, 'deaths'), died_at, id)
+  redis.call('ZADD', key(call, 'deaths:' .. t.name), died_at, id)
+  d.dead, call.queue.dead = d.dead + 1, call.queue.dead + 1
+  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
+end
+
+-- Buries a task with what its run (or NO_RUN) says, and the traceback of its error, where there is one.
+function places.put_dead(call, t, id, reason, run, traceback)
+  local q = call.queue
+  redis.call('HSET', key(call, 'dead'), id, DEATH.pack({reason = reason, attempts = run.attempt, lease = run.lease,
+    died_at = call.now, tenant = t.name, error = run.error, traceback = (traceback or ''):sub(1, TRACEBACK_BYTES)}))
+  places.count_dead(call, t, id, call.now)
+  accounts.add_bytes(call, t, -#run.error)
+  q.buried = q.buried + 1
+  if reason == EXPIRED then q.expired = q.expired + 1 end
+  task_options.free_key(call, t.name, id)
+  batches.note_end(call, id, reason == EXPIRED and 'expired' or 'dead')
+  feeds.tell_of(call, t, id, reason == EXPIRED and 'expired' or 'dead', run.attempt, REASONS[reason])
+  make_room_for_dead(call, t)
+end
+
+local function take_out_ready(call, t, id)
+  local asked = task_options.of(call, id)
+  local group = turns.group_of(asked)
+  if group == '' then
+    redis.call('ZREM', priorities.ready_key(call, t), id)
+  else
+    turns.take_out(call, t, asked.priority, group, id)
+  end
+  count_ready(call, t, -1)
+end
+
+-- Takes a waiting task out of the place where it waits.
+function places.take_out(call, t, id)
+  local is_delayed = accounts.details_of(call, t).delayed > 0
+  if is_delayed and redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
+    places.count_delayed(call, t, -1)
+  elseif not batches.take_out_pending(call, t, id) then
+    take_out_ready(call, t, id)
+    batches.give_slot_back(call, id)
+  end
+end

@@ -1,0 +1,166 @@
+-- needs: accounts, calls
+--
+-- Records: what is kept of a task under its id, in `tasks`.
+--
+-- The record never changes while the task lives, but for its window; a payload of more than LARGE_BYTES stands in
+-- `payloads`, so that a call that reads many records reads few bytes. When the task is done or cancelled a *mark* takes
+-- the record's place, so that an enqueue that is repeated, and a settlement that is, can be answered. Marks are named
+-- in a list for each minute, and go when that is over for a minute at least; an hour later those of ids that begin with
+-- `from-`, which SDKs give to what a handler enqueues: each attempt makes them anew, and some come late. The id of a
+-- copy, `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of it, and
+-- each of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
+
+local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: its version, or of a mark how the task ended
+local LARGE_BYTES = 4096
+local MINUTE_MS, DERIVED_MINUTES = 60000, 60
+
+function records.is_task(record)
+  return record and record:byte(1) == TASK
+end
+
+-- How an id that is remembered has ended, 'done' or 'cancelled', and with which lease; nil if the record is no mark.
+function records.read_mark(record)
+  if not record or record:byte(1) == TASK then return nil end
+  local mark = MARK.unpack(record)
+  return mark.version == DONE and 'done' or 'cancelled', mark.lease
+end
+
+-- The header of a tenant's new tasks on these terms, made once in a call.
+local function header_of(call, tenant, terms, is_large)
+  local kind, asked = is_large and 'large_header' or 'header', terms.asked
+  if not terms[kind] then
+    terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.key .. asked.group, 0)
+    terms[kind] = HEADER.pack({version = TASK, features = terms.features + (is_large and IS_LARGE or 0),
+      max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
+      expires_at = terms.expires_at, tenant = tenant, name = terms.name})
+  end
+  return terms[kind]
+end
+
+-- A new task's record, whether its payload is to stand apart, and what it counts. The terms are those of one tenant and
+-- call; terms.stored_bytes: of a payload that stands there already.
+function records.make(call, tenant, id, payload, terms)
+  local size = terms.stored_bytes or #payload
+  local is_large = terms.stored_bytes or size > LARGE_BYTES
+  local header = header_of(call, tenant, terms, is_large)
+  return header .. (is_large and struct.pack('<I', size) or payload), is_large,
+    accounts.bytes_of(id, #header + size + terms.extra)
+end
+
+-- How long a record is with its payload, which begins at `position`.
+local function length_of(record, features, position)
+  return features < IS_LARGE and #record or position - 1 + struct.unpack('<I', record, position)
+end
+
+-- A record's header, and (where the id is given) what the task counts.
+function records.read(record, id)
+  local header, position = HEADER.unpack(record)
+  return header, id and accounts.bytes_of(id, length_of(record, header.features, position) + header.extra)
+end
+
+-- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts.
+function records.terms(record, id)
+  local _, features, max_attempts, extra, _, _, expires_at, _, _, position = struct.unpack(HEADER.format, record)
+  return features, max_attempts, expires_at, accounts.bytes_of(id, length_of(record, features, position) + extra)
+end
+
+-- The record with its payload behind the header, however long that is.
+function records.whole(call, id, record)
+  local header, position = HEADER.unpack(record)
+  if header.features < IS_LARGE then return record end
+  return record:sub(1, position - 1) .. (redis.call('HGET', key(call, 'payloads'), id) or '')
+end
+
+-- Whether the end of a task's window counts from its start.
+function records.end_moves(header)
+  return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES
+end
+
+-- Changes the window in a task's record.
+function records.change_window(call, id, record, start_at, expires_at)
+  local header, position = HEADER.unpack(record)
+  header.start_at, header.expires_at = start_at, expires_at
+  redis.call('HSET', key(call, 'tasks'), id, HEADER.pack(header) .. record:sub(position))
+end
+
+-- Deletes a task's record.
+function records.drop(call, id, header)
+  redis.call('HDEL', key(call, 'tasks'), id)
+  if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end
+end
+
+-- A mark in place of the record of a task that has ended; `lease` is 0 if its owner did not end it.
+function records.mark(call, id, how, lease, features)
+  local marked = calls.table_of(call, 'marked')
+  local n = #marked
+  if marked.lease ~= lease or marked.how ~= how then  -- most tasks that end in one call are of one lease
+    marked.lease, marked.how = lease, how
+    marked.packed = MARK.pack({version = how == 'done' and DONE or CANCELLED, lease = lease})
+  end
+  marked[n + 1], marked[n + 2] = id, marked.packed
+  if features >= IS_LARGE then table.insert(calls.table_of(call, 'unlarged'), id) end
+end
+
+-- The minute that it is: marks are named in its list.
+function records.minute(call) return math.floor(call.now / MINUTE_MS) end
+
+-- Names the marks of these ids for their end.
+function records.name_marks(call, ids)
+  local q, minute, plain, derived = call.queue, records.minute(call), {}, {}
+  if q.remembered == 0 or minute < q.minute then q.minute = minute end
+  q.remembered = q.remembered + #ids
+  for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and derived or plain, id) end
+  write('RPUSH', key(call, 'done:' .. minute), plain)
+  write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), derived)
+end
+
+-- Writes the marks.
+function records.write_marks(call)
+  local marked, ids = call.marked, {}
+  if not marked then return end
+  for i = 1, #marked, 2 do ids[#ids + 1] = marked[i] end
+  write('HSET', key(call, 'tasks'), marked)
+  records.name_marks(call, ids)
+  write('HDEL', key(call, 'payloads'), call.unlarged or {})
+  call.marked, call.unlarged = false, false
+end
+
+-- When the oldest marks may go.
+function records.next_trim_at(q)
+  return (q.minute + 2) * MINUTE_MS
+end
+
+-- Whether the task is stored of which this is the id of a copy.
+local function is_made_anew(call, id)
+  local original, enqueued_at = id:match('^(.*)%+%x+%-(%d+)$')
+  local record = original and redis.call('HGET', key(call, 'tasks'), original)
+  return records.is_task(record) and HEADER.unpack(record).enqueued_at == tonumber(enqueued_at)
+end
+
+-- Forgets these ids, but copies that may be made anew.
+local function forget_marks(call, ids)
+  local kept, gone = {}, {}
+  for _, id in ipairs(ids) do table.insert(is_made_anew(call, id) and kept or gone, id) end
+  write('HDEL', key(call, 'tasks'), gone)
+  write('RPUSH', key(call, 'done:' .. records.minute(call) + DERIVED_MINUTES), kept)
+  call.queue.remembered = call.queue.remembered - #gone
+end
+
+-- Forgets ids that ended long enough ago, up to `limit`.
+function records.trim_marks(call, limit)
+  local q = call.queue
+  while limit > 0 and q.remembered > 0 and records.next_trim_at(q) <= call.sure do
+    local ids = redis.call('LPOP', key(call, 'done:' .. q.minute), limit)
+    if ids then
+      forget_marks(call, ids)
+      limit, call.is_changed = limit - #ids, true
+    else
+      q.minute, limit, call.is_changed = q.minute + 1, limit - 1, true
+    end
+  end
+end
+
+-- What the store has under these ids: their records or marks.
+function records.of(call, ids)
+  return redis.call('HMGET', key(call, 'tasks'), unpack(ids))
+end

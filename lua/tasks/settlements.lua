@@ -1,0 +1,172 @@
+-- needs: accounts, batch_ends, batches, calls, close, feeds, leases, places, records, task_options
+--
+-- The verb `settle`: what becomes of a lease. The fence is (id, lease): no number is given twice, so a late
+-- owner can never touch the lease that came after its own.
+--
+--   action   the lease ends, and the task is                                       the attempt
+--   ack      done: forgotten, its id remembered                                     counts
+--   ack_with_result   as ack, and its result kept where the task asked for it                counts
+--   nack     delayed by detail (ms; empty: backoff with full jitter), or dead       counts
+--   reject   dead at once, `rejected`                                               counts
+--   postpone delayed by detail (ms)                                                 does not: max_attempts moves up
+--   release  back at the head of its tenant's list                                  does not
+--   reap     as release, or dead as `lease_lost` when it was the last               counts
+--   extend   (the lease goes on)                                                    -
+--   take     as extend, by another connection than before                           -
+--
+-- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease
+-- makes it cancelled: forgotten, its id remembered so.
+
+-- Ends a call that may have ended tasks.
+function settlements.close(call)
+  batch_ends.finish(call)
+  leases.write(call)
+  close.call(call)
+end
+
+-- Forgets a task that has come to its end (`how`: done or cancelled). Its id is remembered with the lease, if its own
+-- owner ended it; else with 0, so that the owner's settlement is stale.
+function settlements.forget(call, t, id, how, lease, attempt, features, bytes)
+  leases.set_run(call, id, nil)
+  records.mark(call, id, how, lease, features)
+  accounts.add_bytes(call, t, -bytes)
+  call.queue[how] = call.queue[how] + 1
+  if features % 2 == 0 then return end
+  batches.note_end(call, id, how)
+  feeds.tell_of(call, t, id, how, attempt, '')
+  task_options.drop(call, t.name, id)
+end
+
+function settlements.bury(call, t, id, run, reason, traceback)
+  leases.set_run(call, id, nil)
+  places.put_dead(call, t, id, reason, run, traceback)
+end
+
+local function end_run(call, id, state)
+  local run = leases.run_of(call, id)
+  run.state, run.is_extended = state, 0
+  return run
+end
+
+local function is_last_attempt(run)
+  return run.max_attempts > 0 and run.attempt - run.uncounted_attempts >= run.max_attempts
+end
+
+-- The task waits for its next attempt, its run with it; the window's end is watched again.
+local function keep_waiting(call, id, run)
+  leases.set_run(call, id, run)
+  if run.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), run.expires_at, id) end
+end
+
+-- Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count.
+local function backoff_ms(call, run)
+  local q, failed = call.queue, math.min(run.attempt - run.uncounted_attempts - 1, 40)
+  return math.floor(calls.random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ failed)) + 1
+end
+
+local ENDS_WELL = {ack = true, ack_with_result = true}
+-- The handler came to an end:
+local WORKED = {ack = true, ack_with_result = true, nack = true, reject = true}
+
+local ACTIONS = {}  -- what becomes of a task of tenant t whose lease has just ended
+
+local function end_well(call, t, id, lease)
+  settlements.forget(call, t, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
+  local books = accounts.books_of(call, t)
+  books.done = books.done + 1
+end
+
+function ACTIONS.ack(call, t, id, lease)
+  if lease.features % 2 == HAS_OPTIONS then task_options.keep_result(call, t, id, 'null') end
+  end_well(call, t, id, lease)
+end
+
+function ACTIONS.ack_with_result(call, t, id, lease, result)
+  task_options.keep_result(call, t, id, result)
+  end_well(call, t, id, lease)
+end
+
+function ACTIONS.nack(call, t, id, _, delay, message, traceback)
+  local run = end_run(call, id, leases.SETTLED)
+  leases.set_error(call, t, run, message)
+  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
+  if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED, traceback) end
+  keep_waiting(call, id, run)
+  places.put(call, t, id, call.now + (tonumber(delay) or backoff_ms(call, run)))
+end
+
+function ACTIONS.reject(call, t, id, _, message, traceback)
+  local run = end_run(call, id, leases.SETTLED)
+  leases.set_error(call, t, run, message)
+  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
+  settlements.bury(call, t, id, run, REJECTED, traceback)
+end
+
+function ACTIONS.postpone(call, t, id, _, delay, message)
+  local run = end_run(call, id, leases.SETTLED)
+  run.uncounted_attempts = run.uncounted_attempts + 1
+  leases.set_error(call, t, run, message)
+  keep_waiting(call, id, run)
+  places.put(call, t, id, call.now + tonumber(delay))
+end
+
+function ACTIONS.release(call, t, id)
+  local run = end_run(call, id, leases.SETTLED)
+  run.uncounted_attempts = run.uncounted_attempts + 1
+  keep_waiting(call, id, run)
+  places.put_ready(call, t, {id}, true)
+end
+
+function ACTIONS.reap(call, t, id)
+  local run = end_run(call, id, leases.REAPED)
+  feeds.tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])
+  if is_last_attempt(run) then return settlements.bury(call, t, id, run, LEASE_LOST) end
+  keep_waiting(call, id, run)
+  places.put_ready(call, t, {id}, true)
+end
+
+-- Why this number does not open a lease: `gone` if its owner settled it already, or there is no such lease; else
+-- `stale`.
+local function refusal(call, id, number)
+  local lease = leases.lease_of(call, id)
+  if lease then return lease.lease == number and lease.state == leases.SETTLED and 'gone' or 'stale' end
+  leases.write(call)  -- it may be this call that settled it
+  local death = redis.call('HGET', key(call, 'dead'), id)
+  if death then
+    death = DEATH.unpack(death)
+    local is_own = death.lease == number and (death.reason == EXHAUSTED or death.reason == REJECTED)
+    return is_own and 'gone' or 'stale'
+  end
+  local how, settled_by = records.read_mark(redis.call('HGET', key(call, 'tasks'), id))
+  return how and settled_by ~= number and 'stale' or 'gone'
+end
+
+-- The lease of that number (nil: whichever it is), if it is open.
+function settlements.open_lease(call, id, number)
+  local lease = leases.lease_of(call, id)
+  local is_open = lease and (not number or lease.lease == number) and leases.is_leased(lease.state)
+  return is_open and lease or nil
+end
+
+-- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_at`.
+function settlements.settle(call, action, id, number, until_at, ...)
+  local lease = settlements.open_lease(call, id, number)
+  if not lease then return refusal(call, id, number) end
+  local is_stopping, is_done = lease.state == leases.STOPPING, ENDS_WELL[action]
+  if action == 'extend' then
+    leases.extend(call, id)
+    return is_stopping and 'cancelled' or 'ok'
+  elseif action == 'take' then
+    return (is_stopping and 'cancelled ' or 'ok ') .. leases.take(call, id)
+  end
+  local is_worked = WORKED[action] and (is_done or not is_stopping)
+  local t = leases.finish(call, id, lease, math.min(call.at, until_at), is_worked)
+  if is_stopping and not is_done then
+    local is_reaped = action == 'reap'
+    settlements.forget(call, t, id, 'cancelled', is_reaped and 0 or lease.lease, is_reaped and 0 or lease.attempt,
+      lease.features, lease.bytes)
+  else
+    ACTIONS[action](call, t, id, lease, ...)
+  end
+  return 'ok'
+end

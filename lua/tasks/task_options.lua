@@ -1,0 +1,140 @@
+-- needs: accounts, calls
+--
+-- What few tasks ask for: a priority other than the default, a dedupe key, a place in a batch or a group, that their
+-- result is kept, that what becomes of them is told.
+--
+-- It stands in the hash `task_options`, for those tasks only; `features` of their records and runs says so, and
+-- `queue.tasks_with_options` counts them: for tasks that ask for nothing, nothing more is read or written than without
+-- all this.
+--
+-- Dedupe. `unique:<tenant>:<key>` says which task holds a key, and until when: 0, until the task is done, dead or
+-- cancelled; or, where the caller gave a period, for that long after it was enqueued, whatever becomes of it (its TTL
+-- only cleans up).
+
+-- Reads what these tasks ask for, in one command.
+function task_options.read(call, ids)
+  if call.queue.tasks_with_options == 0 then return end
+  local known, missing = calls.table_of(call, 'task_options'), {}
+  for _, id in ipairs(ids) do
+    if not known[id] then
+      known[id] = PLAIN
+      missing[#missing + 1] = id
+    end
+  end
+  if #missing == 0 then return end
+  for i, packed in ipairs(redis.call('HMGET', key(call, 'task_options'), unpack(missing))) do
+    if packed then known[missing[i]] = TASK_OPTIONS.unpack(packed) end
+  end
+end
+
+-- Reads what those of these tasks ask for whose features say that they ask for anything.
+function task_options.read_of(call, ids, features)
+  if call.queue.tasks_with_options == 0 then return end
+  local known, asking = calls.table_of(call, 'task_options'), {}
+  for i = 1, #ids do
+    local id = ids[i]
+    if features[i] % 2 == 0 then known[id] = PLAIN elseif not known[id] then asking[#asking + 1] = id end
+  end
+  if #asking > 0 then task_options.read(call, asking) end
+end
+
+function task_options.of(call, id)
+  if call.queue.tasks_with_options == 0 then return PLAIN end
+  local known = call.task_options and call.task_options[id]
+  if known then return known end
+  task_options.read(call, {id})
+  return call.task_options[id]
+end
+
+-- Notes what new tasks ask for: {id, what} each.
+function task_options.add(call, tasks)
+  local known, fields = calls.table_of(call, 'task_options'), {}
+  for _, task in ipairs(tasks) do
+    known[task[1]] = task[2]
+    fields[#fields + 1], fields[#fields + 2] = task[1], TASK_OPTIONS.pack(task[2])
+  end
+  write('HSET', key(call, 'task_options'), fields)
+  call.queue.tasks_with_options = call.queue.tasks_with_options + #tasks
+end
+
+-- Notes that a task which asks for more asks for something else from now on.
+function task_options.set(call, id, asked)
+  calls.table_of(call, 'task_options')[id] = asked
+  redis.call('HSET', key(call, 'task_options'), id, TASK_OPTIONS.pack(asked))
+end
+
+function task_options.unique_key(call, name, dedupe_key)
+  return key(call, 'unique:' .. name) .. ':' .. dedupe_key
+end
+
+-- The task that holds a dedupe key, or nil. One that this call acknowledges gives it back.
+function task_options.holder_of(call, name, dedupe_key)
+  local holder = redis.call('GET', task_options.unique_key(call, name, dedupe_key))
+  if not holder then return nil end
+  local until_ms, id = holder:match('^(%d+) (.*)$')
+  return (until_ms == '0' and id ~= call.ending or tonumber(until_ms) > call.now) and id or nil
+end
+
+-- Notes that a tenant keeps a result (r) or a dedupe key (k) for so long: its bytes count until then (see `trim`), and
+-- it is to be looked for when the queue is deleted.
+local function note_kept(call, t, kind, name, size, ms)
+  local bytes = accounts.bytes_of(name, size)
+  local member = kind .. t.tag .. struct.pack('<I', bytes) .. name
+  if redis.call('ZADD', key(call, 'ends'), call.now + ms, member) == 1 then accounts.add_bytes(call, t, bytes) end
+  call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
+end
+
+function task_options.hold_key(call, t, id, dedupe_key, period_ms)
+  local at, until_ms = task_options.unique_key(call, t.name, dedupe_key), period_ms > 0 and call.now + period_ms or 0
+  local holder = string.format('%.0f %s', until_ms, id)
+  if period_ms == 0 then
+    redis.call('SET', at, holder)
+    return
+  end
+  redis.call('SET', at, holder, 'PX', string.format('%.0f', period_ms + KEY_GRACE_MS))
+  note_kept(call, t, 'k', dedupe_key, #id, period_ms)
+end
+
+-- Gives a task's dedupe key back, if it is the task's still and not held for a period.
+function task_options.free_key(call, name, id)
+  local dedupe_key = task_options.of(call, id).key
+  if dedupe_key == '' then return end
+  local at = task_options.unique_key(call, name, dedupe_key)
+  if redis.call('GET', at) == '0 ' .. id then redis.call('DEL', at) end
+end
+
+-- Entries that were kept long enough count no more.
+function task_options.trim(call, limit)
+  local members = redis.call('ZRANGE', key(call, 'ends'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
+  if #members == 0 then return end
+  for _, member in ipairs(members) do
+    local t = accounts.touch(call, accounts.at(call, member:sub(2, 5)))
+    accounts.add_bytes(call, t, -struct.unpack('<I', member, 6))
+  end
+  redis.call('ZREM', key(call, 'ends'), unpack(members))
+end
+
+-- For a task that is forgotten.
+function task_options.drop(call, name, id)
+  if task_options.of(call, id) == PLAIN then return end
+  task_options.free_key(call, name, id)
+  redis.call('HDEL', key(call, 'task_options'), id)
+  call.task_options[id], call.queue.tasks_with_options = PLAIN, call.queue.tasks_with_options - 1
+end
+
+-- Drops the results of tasks that had the ids of new ones, which come with their records: those whose time is over too,
+-- for the clock may go back. Their bytes count until their time.
+function task_options.drop_results(call, new_records)
+  if #new_records == 0 or call.queue.kept_until == 0 then return end
+  local kept = {}
+  for i = 1, #new_records, 2 do kept[#kept + 1] = key(call, 'result:' .. new_records[i]) end
+  write('UNLINK', kept[1], kept)
+end
+
+function task_options.keep_result(call, t, id, result)
+  local result_ttl = task_options.of(call, id).result_ttl
+  if result_ttl == 0 then return end
+  local kept, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + KEY_GRACE_MS)
+  redis.call('SET', key(call, 'result:' .. id), kept .. result, 'PX', ttl)
+  note_kept(call, t, 'r', id, #result, result_ttl)
+end

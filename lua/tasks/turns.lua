@@ -1,0 +1,249 @@
+-- needs: accounts, calls, priorities, task_options
+--
+-- Turns: how the groups of a tenant share what the tenant gets.
+--
+-- Theory. A task may name a group; a task of a batch that names none has its batch as its group; all others of the
+-- tenant are *loose*, and count as one group more. Groups that have ready tasks of one priority share the dispatches of
+-- that priority in proportion to their weights. Which tenant is served is not decided here.
+--
+-- This is self-clocked fair queueing (Golestani 1994) with tasks of length 1. Each group has a *turn*, a number; the
+-- lowest is served, the first by name of several. A dispatch moves its group's turn on by 1 / weight, and sets the
+-- priority's *clock* to the turn that was taken. A group that comes (back) has its turn at the clock + 1 / weight: with
+-- those that were served last, behind those that have waited since; what it did not use is lost. The weight is that of
+-- the task that is served, or comes; of loose tasks 1. So while two groups wait, what they get differs from their
+-- shares by one dispatch each, and between two dispatches of a group no more come than there are groups, weights being
+-- equal. Of groups that come at one turn the first goes first: a turn has a little more for who comes later, and less
+-- for who goes to the head later, never as much as one dispatch (`ORDERS`).
+--
+-- The ids of a group stand in the sorted set `group:<tenant>:<priority>:<group>`, in order of `queue.sequence`. The
+-- turns stand in `turns:<tenant>:<priority>`: the member of a group is a colon and its name, the loose tasks are a
+-- colon, and the clock is the empty member: no turn is below it, so it always comes first. Both sets exist while that
+-- priority has ready tasks of groups, and `priorities:<tenant>` names it; details.grouped counts these tasks. The loose
+-- tasks stay where they are; they get their turn when a claim finds them beside groups.
+
+local CLOCK, LOOSE = '', ':'
+local ORDERS, ORDER_STEP = 2 ^ 20, 2 ^ -34
+turns.LOOSE = LOOSE
+
+-- The group of a task that asks for this; empty: it is loose.
+function turns.group_of(asked)
+  return asked.group ~= '' and asked.group or asked.batch
+end
+
+local function group_key(call, t, priority, group)
+  return key(call, 'group:' .. t.name .. ':' .. priority .. ':' .. group)
+end
+turns.group_key = group_key
+
+-- The key of the turns of a tenant's groups.
+function turns.key(call, t, priority)
+  return key(call, 'turns:' .. t.name .. ':' .. priority)
+end
+
+-- Gives groups a turn that have none: {group, weight, order} each. Those that go to the head (order < 0) get a sooner
+-- one if they have one.
+local function join(call, t, priority, groups)
+  local at, joining = turns.key(call, t, priority), {}
+  local clock = redis.call('ZSCORE', at, CLOCK)
+  if not clock then
+    clock = 0
+    redis.call('ZADD', at, clock, CLOCK)
+    redis.call('ZADD', key(call, 'priorities:' .. t.name), priority, priority)
+  end
+  for _, own in ipairs(groups) do
+    local turn = clock + 1 / own.weight + math.fmod(own.order, ORDERS) * ORDER_STEP
+    joining[#joining + 1], joining[#joining + 2] = text(turn), LOOSE .. own.group
+  end
+  redis.call('ZADD', at, groups[1].order < 0 and 'LT' or 'NX', unpack(joining))
+end
+
+-- Notes a ready task among those that are to be put into groups, by priority: {group, weight, order, entries} each,
+-- `entries` being scores and ids by turns.
+function turns.note(groups, asked, id, order)
+  local some, group = groups[asked.priority] or {}, turns.group_of(asked)
+  groups[asked.priority] = some
+  if not some[group] then
+    some[group] = {group = group, weight = asked.weight, order = order, entries = {}}
+    some[#some + 1] = some[group]
+  end
+  local entries = some[group].entries
+  entries[#entries + 1], entries[#entries + 2] = text(order), id
+end
+
+-- Puts ready tasks into their groups.
+function turns.put(call, t, priority, groups)
+  local d = accounts.details_of(call, t)
+  for _, own in ipairs(groups) do
+    write('ZADD', group_key(call, t, priority, own.group), own.entries)
+    d.grouped = d.grouped + #own.entries / 2
+  end
+  join(call, t, priority, groups)
+end
+
+-- Groups have no ready tasks any more. After the last one all turns go.
+function turns.leave(call, t, priority, members)
+  local at = turns.key(call, t, priority)
+  write('ZREM', at, members)
+  local left = redis.call('ZCARD', at)
+  if left == 1 or left == 2 and redis.call('ZSCORE', at, LOOSE) then
+    redis.call('DEL', at)
+    redis.call('ZREM', key(call, 'priorities:' .. t.name), priority)
+  end
+end
+
+-- Takes a ready task out of its group.
+function turns.take_out(call, t, priority, group, id)
+  local d, at = accounts.details_of(call, t), group_key(call, t, priority, group)
+  redis.call('ZREM', at, id)
+  d.grouped = d.grouped - 1
+  if redis.call('EXISTS', at) == 0 then turns.leave(call, t, priority, {LOOSE .. group}) end
+end
+
+-- The line of groups of a tenant and priority, as a claim has left it so far; nil where there are none. `line`: their
+-- members, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
+-- have been read, the last of them `last`, with the turn `seen_to`.
+local function line_of(call, t, priority)
+  local lines, at = calls.table_of(call, 'lines'), turns.key(call, t, priority)
+  if lines[at] == nil then
+    local clock = redis.call('ZSCORE', at, CLOCK)
+    lines[at] = clock and {tenant = t, priority = priority, at = at, clock = tonumber(clock), line = {}, turn = {},
+      sources = {}, seen = 1, seen_to = 0, last = CLOCK, is_read = false, changed = {}}
+  end
+  return lines[at] or nil
+end
+
+-- Whether one turn and member come before others.
+local function is_sooner(turn, member, other_turn, other)
+  return turn < other_turn or turn == other_turn and precedes(member, other)
+end
+
+local function stand_in_line(own, member, turn)
+  local line, low = own.line, 1
+  local high = #line + 1
+  own.turn[member] = turn
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if is_sooner(own.turn[line[middle]], line[middle], turn, member) then low = middle + 1 else high = middle end
+  end
+  table.insert(line, low, member)
+end
+
+-- The first `wanted` ids of a group, or of the loose tasks that the call has not taken; fewer, if there are no more.
+local function ids_of(call, own, member, wanted)
+  local source, t = own.sources[member], own.tenant
+  if not source then
+    source = {ids = {}, taken = 0, first = 0, at = group_key(call, t, own.priority, member:sub(2)), past = '+inf'}
+    if member == LOOSE then
+      source.first, source.at = call.taken[t], priorities.ready_key(call, t)
+      source.past = text(priorities.score(own.priority + 0.5, 0))
+    end
+    own.sources[member] = source
+  end
+  local known = #source.ids
+  if known < wanted and not source.is_read then
+    local more = math.max(wanted - known, known)
+    local offset = source.first + known
+    local ids = redis.call('ZRANGE', source.at, '-inf', source.past, 'BYSCORE', 'LIMIT', offset, more)
+    for i, id in ipairs(ids) do source.ids[known + i] = id end
+    source.is_read = #ids < more
+    if known > 0 and #ids > 0 then task_options.read(call, ids) end
+  end
+  return source
+end
+
+-- Gives the loose tasks a turn, as one who has just come; or takes it from them, if there are none any more.
+local function see_loose(call, own)
+  local turn = own.turn[LOOSE] or redis.call('ZSCORE', own.at, LOOSE)
+  local source = ids_of(call, own, LOOSE, 1)
+  local has_loose = #source.ids > source.taken
+  if has_loose and not own.turn[LOOSE] then
+    own.changed[LOOSE] = not turn
+    stand_in_line(own, LOOSE, turn and tonumber(turn) or own.clock + 1)
+  elseif not has_loose and turn then
+    own.changed[LOOSE] = true
+  end
+end
+
+-- Reads the next groups in line, with what each may need for `wanted` tasks in all.
+local function read_line(call, own, wanted)
+  local page, ids = redis.call('ZRANGE', own.at, own.seen, own.seen + wanted, 'WITHSCORES'), {}
+  local count = #page / 2
+  for i = 1, #page, 2 do
+    local member, turn = page[i], tonumber(page[i + 1])
+    own.seen, own.seen_to, own.last = own.seen + 1, turn, member
+    if member ~= LOOSE then
+      stand_in_line(own, member, turn)
+      for _, id in ipairs(ids_of(call, own, member, math.ceil(wanted / count) + 1).ids) do ids[#ids + 1] = id end
+    end
+  end
+  own.is_read = count <= wanted
+  if #ids > 0 then task_options.read(call, ids) end
+end
+
+-- Whose turn it is; nil: nobody's.
+local function first(call, own, wanted)
+  local member = own.line[1]
+  while not own.is_read and (not member or is_sooner(own.seen_to, own.last, own.turn[member], member)) do
+    read_line(call, own, wanted)
+    member = own.line[1]
+  end
+  return member
+end
+
+-- Takes the next task of the first in line, whose turn moves on; nil if it has none. Without more it leaves the line.
+local function take_next(call, own, member)
+  local taken = own.sources[member].taken
+  local source = ids_of(call, own, member, taken + 2)
+  local id = source.ids[taken + 1]
+  table.remove(own.line, 1)
+  own.changed[member] = true
+  if id then
+    local weight = member == LOOSE and 1 or task_options.of(call, id).weight
+    source.taken, own.clock = taken + 1, own.turn[member]
+    if source.ids[taken + 2] then
+      stand_in_line(own, member, own.clock + 1 / weight)
+      return id
+    end
+  end
+  own.turn[member] = nil
+  return id
+end
+
+-- Takes ids of one priority by turns until there are `wanted`.
+function turns.take(call, t, priority, wanted, ids)
+  local own = line_of(call, t, priority)
+  if own then see_loose(call, own) end
+  while own and #ids < wanted do
+    local member = first(call, own, wanted - #ids)
+    if not member then break end
+    local id = take_next(call, own, member)
+    ids[#ids + 1] = id
+    if id and member == LOOSE then call.taken[t] = call.taken[t] + 1 end
+  end
+end
+
+-- Writes what a claim has taken from groups, and the turns that are next.
+function turns.write(call)
+  for _, own in pairs(call.lines or {}) do
+    if own then
+      local d, moved, gone = accounts.details_of(call, own.tenant), {text(own.clock), CLOCK}, {}
+      for member, source in pairs(own.sources) do
+        if member ~= LOOSE and source.taken > 0 then
+          redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1)
+          d.grouped = d.grouped - source.taken
+        end
+      end
+      for member, is_changed in pairs(own.changed) do
+        local turn = own.turn[member]
+        if not turn then
+          gone[#gone + 1] = member
+        elseif is_changed then
+          moved[#moved + 1], moved[#moved + 2] = text(turn), member
+        end
+      end
+      redis.call('ZADD', own.at, unpack(moved))
+      turns.leave(call, own.tenant, own.priority, gone)
+    end
+  end
+  call.lines = false
+end

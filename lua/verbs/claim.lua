@@ -1,0 +1,242 @@
+-- needs: batch_ends, batches, calls, close, leases, picks, places, records, seats, takes, task_options
+--
+-- The verb `claim`: the fair pick (pick/README.md), and the lease that is written in the same atomic step.
+--
+-- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the probes stay true), take their tasks,
+-- seat the tenants that were emptied. All of that only reads; then comes one block of writes (`write_claim`), so that
+-- any error leaves the queue unchanged. A second round is needed when the first served all there was
+-- outside the wake list (a tenant that is served from there takes a slot only afterwards), or picks found no task, or
+-- probes ran out.
+--
+-- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT had
+-- its turn: the claim passes it over while others can be served, and its virtual time is a task ahead of the level at
+-- least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it has too many keeps its share;
+-- nor less, or it would have every pick of every claim.
+
+local ROUNDS = 8
+local MAX_SLOTS = 1000000000
+local HEAD = 7  -- values of the reply before the leases
+local LEASES_PER_CALL = 150  -- whatever the limit says; servers ask for no more
+local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a claim leaves the rest to the next
+local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
+
+-- Whether an entry of a list is of a task that is leased: a call failed between its writes.
+local function is_left_over(call, id, run)
+  return leases.is_leased(run.state) and (redis.call('HEXISTS', key(call, 'bundles'), leases.field(run.lease)) == 1
+    or redis.call('ZSCORE', key(call, 'extended'), id))
+end
+
+-- The attempt after which a failure is final; 0: none is.
+local function last_attempt_of(run)
+  return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0
+end
+
+-- Adds a task to those that are leased; claim.run says what its record asks, `last_run` is of its last attempt.
+local function add_lease(call, claim, id, record, last_run)
+  local run, ids, runs, out = claim.run, claim.ids, claim.runs, claim.out
+  local n = #ids
+  if last_run then
+    run.attempt, run.uncounted_attempts = last_run.attempt + 1, last_run.uncounted_attempts
+    run.max_attempts, run.error = last_run.max_attempts, last_run.error
+    run.bytes = run.bytes + #last_run.error
+  else
+    run.attempt, run.uncounted_attempts, run.error = 1, 0, ''
+  end
+  if run.features >= IS_LARGE then
+    record = records.whole(call, id, record)
+    claim.bytes = claim.bytes + #record
+  end
+  if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end
+  if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
+  ids[n + 1], runs[2 * n + 1], runs[2 * n + 2] = id, id, RUN.pack(run)
+  n = HEAD + 4 * n
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, last_attempt_of(run), record
+end
+
+-- Reads what the tasks of these records ask for.
+local function read_asked(call, ids, found)
+  local features = {}
+  for i, record in ipairs(found) do features[i] = records.is_task(record) and record:byte(2) or 0 end
+  task_options.read_of(call, ids, features)
+end
+
+-- The window of a picked task has closed. The pick is for the tenant's next one, up to a bound. A task that went back
+-- would be counted as such a one: so none is buried once the reply is full.
+local function bury(call, round, i, claim, id, last_run)
+  local t, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
+  claim.expiring[#claim.expiring + 1] = id
+  claim.late[#claim.late + 1] = {t = t, id = id, run = last_run}
+  late_of[t] = (late_of[t] or 0) + 1
+  if t.ready > 0 and late_of[t] < LATE_PER_TENANT then
+    picks.skip(call, t)
+    round.pending, round.tenants[pending], round.moves[pending] = pending, t, round.moves[i]
+  else
+    picks.unpick(call, round, i, 0)
+    picks.pass_over(call, t)
+  end
+end
+
+-- What becomes of an entry that was picked; claim.run gets what its record asks.
+--
+--   left_over  it goes: a call failed half way, so it is of no task, or of one that is leased already
+--   late       the task's window has closed
+--   no_room    the task goes back, since the reply is full
+--   lease      the task is leased
+local function fate_of(call, claim, t, id, record, last_run)
+  local run = claim.run
+  if not records.is_task(record) or last_run and is_left_over(call, id, last_run) then return 'left_over' end
+  run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record, id)
+  local is_full = claim.bytes >= PAGE_BYTES
+  local is_late = run.expires_at > 0 and run.expires_at <= call.sure
+  if is_late and not is_full and #claim.late < LATE_PER_CALL then return 'late' end
+  return (is_late or is_full) and 'no_room' or 'lease'
+end
+
+-- Deals with the round's entries. What is left of the round are the picks that have no task yet.
+local function lease_round(call, round, claim)
+  local ids, tenants = round.ids, round.tenants
+  local found, runs = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  round.pending = 0
+  if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
+  for i = 1, round.count do
+    local id, t, record, last_run = ids[i], tenants[i], found[i], runs[i] and RUN.unpack(runs[i])
+    local fate = fate_of(call, claim, t, id, record, last_run)
+    if fate == 'left_over' then
+      picks.unpick(call, round, i, 0)
+    elseif fate == 'late' then
+      bury(call, round, i, claim, id, last_run)
+    elseif fate == 'no_room' then
+      picks.unpick(call, round, i, 1)
+      claim.returned[#claim.returned + 1] = {t = t, id = id}
+    else
+      add_lease(call, claim, id, record, last_run)
+    end
+  end
+  round.count = round.pending
+end
+
+-- Buries the tasks whose window has closed.
+local function bury_late(call, claim)
+  for _, each in ipairs(claim.late) do
+    local run = each.run
+    batches.give_slot_back(call, each.id)
+    if run then redis.call('HDEL', key(call, 'runs'), each.id) end
+    places.put_dead(call, each.t, each.id, EXPIRED, run or places.NO_RUN)
+  end
+end
+
+-- Puts tasks that the reply has no room for back at the head.
+local function put_back(call, returned)
+  for i = #returned, 1, -1 do places.line_up(call, returned[i].t, {returned[i].id}, true) end
+end
+
+-- The one block of writes of a claim.
+local function write_claim(call, claim)
+  if #claim.ids > 0 then leases.write_new(call, claim.lease, claim.name, claim.ids, claim.runs) end
+  write('ZREM', key(call, 'expiring'), claim.expiring)
+  takes.write(call)
+  picks.write_woken(call)
+  put_back(call, claim.returned)
+  bury_late(call, claim)
+  for _, id in ipairs(claim.asking) do batches.count_running(call, id, 1) end
+end
+
+-- What a claim under this name took before, if its answer was lost: its leases, renewed.
+local function recall(call, name, claim)
+  local field = redis.call('HGET', key(call, 'claims'), name)
+  local bundle = field and leases.bundle(call, tonumber(field))
+  if not bundle then return false end
+  local ids, deadline, lease = leases.ids_of(bundle), text(call.at + call.queue.lease_ms), tonumber(field)
+  leases.read_runs(call, ids)
+  local found = records.of(call, ids)
+  for i, id in ipairs(ids) do
+    local run = leases.run_of(call, id)
+    if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
+      if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end
+      if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end
+      for _, value in ipairs({id, run.attempt, last_attempt_of(run), records.whole(call, id, found[i])}) do
+        claim.out[#claim.out + 1] = value
+      end
+    end
+  end
+  if #claim.out == HEAD then return false end
+  claim.lease = lease
+  redis.call('ZADD', key(call, 'leases'), 'XX', deadline, field)
+  return true
+end
+
+-- The reply: what is told of the queue, before the leases.
+local function reply_of(call, claim)
+  local q, out, wanted = call.queue, claim.out, {}
+  for _, id in ipairs(claim.asking) do
+    if task_options.of(call, id).result_ttl > 0 then wanted[#wanted + 1] = id end
+  end
+  out[1], out[2], out[3], out[4], out[5] = call.now, q.lease_ms, #out > HEAD and claim.lease or 0, wanted,
+    call.unpark_at or -1
+  out[6] = q.blocked == 0 and {unpack(call.kept or {})} or {'', q.blocked, call.now, call.now}
+  out[7] = q.run_timeout_ms
+  return out
+end
+
+-- Round after round, until the claim has what it asks for, or there is no more. When only tenants that were passed over
+-- are left, they are looked at again.
+local function fill(call, claim, limit)
+  local q, rounds = call.queue, 0
+  call.wake = {taken = 0, unserved = {}, again = {}}
+  while q.blocked == 0 and #claim.ids < limit and q.servable > 0 and rounds < ROUNDS and #claim.late < LATE_PER_CALL
+      and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES and not claim.is_kept do
+    if rounds > 0 then seats.seat_all(call) end
+    local round = picks.round(call, limit - #claim.ids)
+    while round.count > 0 do
+      picks.take(call, round)
+      if round.count > 0 then lease_round(call, round, claim) end
+    end
+    if round.is_empty and next(call.passed_over) then
+      call.passed_over = {}
+    else
+      rounds, claim.is_kept = rounds + 1, round.is_kept
+    end
+  end
+  return rounds
+end
+
+-- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
+--   argv  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an earlier call under this name
+--         may have been carried out: what it took is given once more, and nothing else  6 the server's own time in ms
+--         (may be empty or left out): see calls.confirm  7 how many slots are attached to the queue, over all servers
+--         (may be empty or left out: as many as before)
+--   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
+--         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
+--         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
+--         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever); then per
+--         task: id, attempt, the attempt after which a failure is final (0: none is), record
+--         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
+--         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark and the number of
+--         slots as they are to be, writes nothing.
+function drains.claim(keys, args)
+  local call, limit = calls.ask(keys, args), check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
+  limit = math.min(limit, LEASES_PER_CALL)
+  if args[5] == 'again' then calls.refuse_in_repair(call) end
+  if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
+  calls.confirm(call, args[6])
+  local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
+  local q, claim = call.queue, {name = args[3], lease = leases.next_number(call), ids = {}, runs = {},
+    out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {},
+    late_of = {}, bytes = 0, is_kept = false}
+  if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
+  claim.run = RUN.new{lease = claim.lease, state = leases.LEASED, began_at = call.at, lasts = q.lease_ms}
+  local has_changed = slots ~= q.slots
+  q.slots = slots
+  local rounds = fill(call, claim, limit)
+  local is_short = #claim.ids < limit
+  if rounds > 0 or has_changed or is_short and q.hungry == 0 then
+    task_options.read(call, claim.asking)
+    write_claim(call, claim)
+    batch_ends.finish(call)
+    if is_short then  -- perhaps work is left behind many tasks that have expired: come again
+      q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept
+    end
+    close.call(call)
+  end
+  return reply_of(call, claim)
+end

@@ -1,0 +1,77 @@
+-- needs: arrivals, calls, leases, records, settlements, task_options, waiting
+--
+-- The verb `enqueue`.
+--
+-- A task that is enqueued with `replace` takes the place of the waiting task that holds its dedupe key: that one is
+-- cancelled in the same call. One that runs, has ended or is in a batch stays, and the new task is its duplicate.
+
+-- The waiting task that holds a dedupe key under this id; nil if there is none: the key may be held for a period beyond
+-- its task, whose id may be that of another one by then.
+local function find_replaced(call, id, dedupe_key)
+  local record = redis.call('HGET', key(call, 'tasks'), id)
+  if not records.is_task(record) or redis.call('HEXISTS', key(call, 'dead'), id) == 1 then return nil end
+  leases.read_runs(call, {id})
+  local run = leases.run_of(call, id)
+  local asked = task_options.of(call, id)
+  if run and leases.is_leased(run.state) or asked.key ~= dedupe_key or asked.batch ~= '' then return nil end
+  return {id = id, record = record, run = run}
+end
+
+-- Checks and decides on a task; returns its outcome.
+local function admit(call, new, id, payload, terms)
+  arrivals.check_batch(call, new.name, terms.asked)
+  local outcome, holder = arrivals.admit(call, new, id, payload, terms)
+  local replaced = holder and terms.replaces and find_replaced(call, holder, terms.asked.key)
+  if not replaced then return outcome end
+  arrivals.replace(call, new, replaced)
+  arrivals.add(call, new, id, payload, terms)
+  return 'replaced'
+end
+
+-- Decides on the tasks in the arguments (id, options and payload each), before the first write. Returns their outcomes.
+function enqueue.decide(call, new, args, first, last)
+  local ids, seen, outcomes = {}, {}, {}
+  local terms = {}  -- by packed options: those of most tasks of a call are the same
+  for i = first, last, 3 do ids[#ids + 1] = args[i] end
+  if #ids == 0 or #ids > TASKS_PER_CALL or (last - first) % 3 ~= 2 then refuse('bad_request', 'tasks') end
+  local known = records.of(call, ids)
+  for n, id in ipairs(ids) do
+    check_id(id, ID_BYTES)
+    local packed, payload = args[first + 3 * n - 2], args[first + 3 * n - 1]
+    terms[packed] = terms[packed] or arrivals.read_options(call, packed)
+    if known[n] or seen[id] then
+      outcomes[n] = 'duplicate'
+    else
+      outcomes[n] = admit(call, new, id, payload, terms[packed])
+      seen[id] = outcomes[n] == 'ok' or outcomes[n] == 'replaced'
+    end
+  end
+  if #new.records > 0 then arrivals.check_quotas(call, new) end
+  return outcomes
+end
+
+-- Stores the tasks that `decide` accepted. The tasks that they replace are cancelled first.
+function enqueue.store_decided(call, new)
+  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end
+  arrivals.store(call, new)
+  settlements.close(call)
+end
+
+-- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
+--   argv  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md), payload; last of all
+--         (may be left out: all servers) who is to hear of them: "covered", nobody, for the caller claims as many tasks
+--         right behind this call; or "wake <server>", that one first
+--         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
+--         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
+--   out   per task:
+--         "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
+--         | "duplicate <id>" (another task holds its dedupe key: not stored)
+--         | "replaced" (stored, and the waiting task that held its dedupe key is cancelled)
+--         | "expired" (it would expire before it could start: not stored)
+function writes.enqueue(keys, args)
+  local call, new = calls.open_made(keys, args), arrivals.new(args[3])
+  check_tenant(new.name)
+  local outcomes = enqueue.decide(call, new, args, 4, arrivals.read_hint(call, args))
+  if #new.records > 0 then enqueue.store_decided(call, new) end
+  return outcomes
+end

@@ -1,0 +1,172 @@
+-- needs: accounts, calls, charges, draws, limits, reserve, seats, takes
+--
+-- Picks: which tenants a claim serves, in rounds, and which tasks of theirs it takes. Nothing is written here.
+
+local function move_tags(from, to, count)
+  while count > #to and #from > 0 do to[#to + 1] = table.remove(from, 1) end
+end
+
+-- The tags at the head of the wake list as earlier rounds have left it: those that they did not serve, the list's own,
+-- those whose turn is to come again.
+local function take_tags(call, wanted)
+  local wake, tags = call.wake, {}
+  move_tags(wake.unserved, tags, wanted)
+  if #tags < wanted then
+    local own = redis.call('LRANGE', key(call, 'wake'), wake.taken, wake.taken + wanted - #tags - 1)
+    wake.taken = wake.taken + #own
+    move_tags(own, tags, wanted)
+  end
+  move_tags(wake.again, tags, wanted)
+  return tags
+end
+
+-- The tenants at the head of the wake list; those that have left it (rule 3 of pick/README.md) are dropped. Also tells
+-- whether the list had any entry.
+local function next_woken(call, wanted)
+  local tags, woken, passed = take_tags(call, wanted), {}, 0
+  accounts.read(call, tags)
+  for _, tag in ipairs(tags) do
+    local t = accounts.at(call, tag)
+    if t and call.passed_over[t] then
+      table.insert(call.wake.again, tag)
+      passed = passed + 1
+    elseif t and t.slot == AWAKE and limits.is_eligible(call, t) and seats.may_wake(call, t) then
+      woken[#woken + 1] = t
+    elseif t then
+      accounts.touch(call, t).is_on_wake_list = 0
+    end
+  end
+  return woken, #tags > passed
+end
+
+-- Those that were not served keep their place; those whose turn is to come again go behind all others.
+local function keep_woken(call, round)
+  local wake, next_woken, popped = call.wake, round.next_woken, round.popped
+  for i = popped, next_woken, -1 do table.insert(wake.unserved, 1, round.woken[i].tag) end
+  for i = math.max(next_woken, popped + 1), #round.woken do wake.again[#wake.again + 1] = round.woken[i].tag end
+end
+
+-- Writes what the claim has left of the wake list.
+function picks.write_woken(call)
+  local wake, list, unserved = call.wake, key(call, 'wake'), {}
+  if wake.taken > 0 then redis.call('LTRIM', list, wake.taken, -1) end
+  for i = #wake.unserved, 1, -1 do unserved[#unserved + 1] = wake.unserved[i] end
+  write('LPUSH', list, unserved)
+  write('RPUSH', list, wake.again)
+end
+
+-- True if the drawn tenant goes before the first of the wake list: it is behind the level, and wins the toss (rule 3 of
+-- pick/README.md).
+local function drawn_wins(call, woken, drawn)
+  local expected = accounts.expected_of(call, drawn) / drawn.weight
+  if accounts.vtime_of(call, drawn) + expected >= call.queue.level then return false end
+  return calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)
+end
+
+-- The next tenant to serve, or nil: the first of the wake list, unless the drawn one wins. When only kept slots are
+-- left (pick/reserve.lua), a tenant that has nothing running takes the place of the drawn one, and the level stays.
+local function pick(call, round)
+  local q, woken, best = call.queue, round.woken[round.next_woken], nil
+  local is_full = q.reserve > 0 and reserve.is_full(call)
+  if is_full then best = reserve.first_idle(call, round) else best = draws.choose(call, round) end
+  if woken and not (best and drawn_wins(call, woken, best)) then
+    round.next_woken, woken.is_on_wake_list = round.next_woken + 1, 0
+    return accounts.touch(call, woken)
+  end
+  if not best then return nil end
+  if is_full then return accounts.touch(call, best) end
+  local vtime = accounts.vtime_of(call, best)
+  if vtime > q.level then q.level = vtime end
+  return draws.take(call, round)
+end
+
+-- Counts a dispatch of a tenant, and sees whether it can have another one.
+local function dispatch(call, round, t)
+  local q, is_plain = call.queue, limits.is_plain(call, t)
+  t.ready, q.ready = t.ready - 1, q.ready - 1
+  seats.count_lease(call, t, 1)
+  if not is_plain then
+    limits.tell_kept(call, t)
+    limits.spend(call, t, 1)
+  end
+  if t.ready == 0 or not is_plain then seats.recount(call, t) end
+  if not is_plain and t.standing ~= 0 and limits.is_guaranteed(call, t) then
+    round.woken[#round.woken + 1], t.is_on_wake_list = t, 1  -- again, after the other newly active tenants
+  end
+end
+
+-- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], and its
+-- charge moved the clock by moves[i]. `is_kept`: nothing was picked, since the free slots are kept for tenants that
+-- have nothing running.
+function picks.round(call, wanted)
+  local q, woken, has_popped = call.queue, next_woken(call, wanted)
+  local round = draws.begin(call, wanted)
+  local tenants, moves, count = {}, {}, 0
+  round.woken, round.next_woken, round.popped = woken, 1, #woken
+  while count < wanted and q.servable > 0 and call.tokens < TOKENS_PER_CALL do
+    round.wanted = wanted - count
+    local t = pick(call, round)
+    if not t then break end
+    if t.loan == accounts.NO_LOAN or reserve.repay(call, t) then
+      count = count + 1
+      if q.reserve > 0 then reserve.lend(call, t) end
+      tenants[count], moves[count] = t, charges.dispatch(call, t)
+      dispatch(call, round, t)
+    end
+    draws.give_back(call, round, t)
+  end
+  keep_woken(call, round)
+  local is_empty = count == 0 and not has_popped
+  local is_kept = is_empty and q.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
+  return {tenants = tenants, moves = moves, count = count, is_empty = is_empty, is_kept = is_kept}
+end
+
+-- Takes back pick i, whose task is still ready (`returned` = 1), or not (0).
+function picks.unpick(call, round, i, returned)
+  local t = round.tenants[i]
+  charges.refund(call, t, round.moves[i])
+  seats.count_lease(call, t, -1)
+  if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end
+  t.ready, call.queue.ready = t.ready + returned, call.queue.ready + returned
+  limits.spend(call, t, -1)
+  seats.recount(call, t)
+end
+
+-- The pick of a tenant is for its next task: the one that it was for is ready no more.
+function picks.skip(call, t)
+  t.ready, call.queue.ready = t.ready - 1, call.queue.ready - 1
+  if t.ready == 0 then seats.recount(call, t) end
+end
+
+-- A tenant that was picked had no task to give: it had its turn, and is passed over (verbs/claim.lua).
+function picks.pass_over(call, t)
+  local turn = call.queue.level + accounts.expected_of(call, t) / t.weight
+  t.base = t.base + math.max(0, turn - accounts.vtime_of(call, t))
+  call.passed_over[t] = true
+end
+
+-- Gives the picks their tasks' ids; a pick that finds none, which a call that failed half way has left, is taken back.
+function picks.take(call, round)
+  local tenants, moves, wanted, taken, ids = round.tenants, round.moves, {}, {}, {}
+  for i = 1, round.count do
+    local t = tenants[i]
+    wanted[t] = (wanted[t] or 0) + 1
+  end
+  for t, count in pairs(wanted) do
+    taken[t] = takes.ids(call, t, count)
+    wanted[t] = 0
+  end
+  for i = 1, round.count do
+    local t = tenants[i]
+    local nth = wanted[t] + 1
+    local id = taken[t][nth]
+    wanted[t] = nth
+    if id then
+      local n = #ids + 1
+      ids[n], tenants[n], moves[n] = id, t, moves[i]
+    else
+      picks.unpick(call, round, i, 0)
+    end
+  end
+  round.ids, round.count = ids, #ids
+end

@@ -1,0 +1,116 @@
+-- needs: accounts, arrivals, batch_ends, calls, close, enqueue, leases, settlements, task_options
+--
+-- The verbs `settle` (tasks/settlements.lua): many settlements in one call; and `settle_linked`: one, with what follows
+-- it.
+
+local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, postpone = 5, reject = 5, release = 3, reap = 3, extend = 3,
+  take = 3}  -- of each action
+-- These, and all of tasks that ask for more, are work:
+local HEAVY = {ack_with_result = true, nack = true, postpone = true, reject = true}
+local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- a call leaves the rest to the next
+
+-- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
+local function read_number(text)
+  local number, taken = tonumber(text), nil
+  if not number then
+    number, taken = text:match('^(%d+)/(%d+)$')
+    number, taken = tonumber(number), tonumber(taken)
+  end
+  return number and number % 1 == 0 and number or -1, taken
+end
+
+-- Whether another connection has taken the lease over since the one that has seen it taken so often.
+local function is_taken(call, id, number, taken)
+  local lease = taken and leases.lease_of(call, id)
+  return lease and lease.lease == number and leases.is_leased(lease.state) and lease.taken ~= taken
+end
+
+-- Reads the arguments of `settle`: the ids, where each settlement begins, the numbers, how often they were taken.
+local function read_settlements(args)
+  local ids, starts, numbers, taken, at = {}, {}, {}, {}, 3
+  while at <= #args do
+    local action, n = args[at], #ids + 1
+    if not ARGUMENTS[action] then refuse('bad_request', 'action') end
+    numbers[n], taken[n] = read_number(args[at + 2] or '')
+    ids[n], starts[n], at = args[at + 1], at, at + ARGUMENTS[action]
+    if at > #args + 1 then refuse('bad_request', 'settlements') end
+    local delay = args[starts[n] + 3]
+    if action == 'nack' and delay ~= '' or action == 'postpone' then
+      delay = tonumber(delay)
+      if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
+    end
+  end
+  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'settlements') end
+  return ids, starts, numbers, taken
+end
+
+-- Reads what the leases belong to: bundles, and what the tasks asked for. Returns their features, if any asks for more.
+local function read_more(call, ids, numbers)
+  local features = {}
+  leases.read_bundles(call, numbers)
+  if call.queue.tasks_with_options == 0 then return features end
+  for i, id in ipairs(ids) do
+    local lease = leases.lease_of(call, id)
+    features[i] = lease and lease.features or HAS_OPTIONS
+  end
+  task_options.read_of(call, ids, features)
+  return features
+end
+
+-- settle(keys, argv): end or extend leases, each fenced by (id, lease).
+--   argv  per lease (at most 500): action, id, lease (its number; with a slash and how often it was taken over
+--         behind it that is part of the fence), and for ack_with_result: result; for nack: delay_ms (may be empty),
+--         error, traceback (may be empty, and is kept if the task is dead); for postpone: delay_ms, error; for reject:
+--         error, traceback
+--   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
+--         | "stale" (the lease was lost: another one owns or owned the task)
+--         | "cancelled" (extended, but the task was cancelled: its owner shall stop);
+--         for take, behind "ok " and "cancelled ", how often the lease was taken over (1 to 255, then 1), and for
+--         how long it lasts (ms). Fewer than leases where those are too much for one call: nothing has become of the
+--         rest.
+function drains.settle(keys, args)
+  local call, outcomes, changed = calls.open(keys, args), {}, false
+  local ids, starts, numbers, taken = read_settlements(args)
+  leases.read_runs(call, ids)
+  local features, work = read_more(call, ids, numbers), 0
+  for n = 1, #ids do
+    local first = starts[n]
+    local is_heavy = HEAVY[args[first]] or features[n] and features[n] % 2 == HAS_OPTIONS
+    work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
+    if work > WORK_PER_CALL then break end
+    outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'
+      or settlements.settle(call, args[first], ids[n], numbers[n], call.at, args[first + 3], args[first + 4],
+        args[first + 5])
+    changed = changed or outcomes[n] ~= 'gone' and outcomes[n] ~= 'stale'
+  end
+  if changed then batch_ends.finish(call) end
+  leases.write(call)
+  if changed then close.call(call) end
+  return outcomes
+end
+
+-- Decides on the tasks that follow one which is acknowledged, as `enqueue` does: before the first write. The tenant's
+-- bytes, and dedupe key, are as they will be without the one that ends.
+local function decide_links(call, new, args, lease)
+  call.ending, new.freed_bytes = args[3], lease.bytes
+  for _, outcome in ipairs(enqueue.decide(call, new, args, 6, #args)) do
+    if outcome == 'expired' then refuse('bad_request', 'expires_at') end
+  end
+end
+
+-- settle_linked(keys, argv): acknowledge a task, and store tasks of its tenant that follow it; all of it or nothing.
+--   argv  3 id  4 lease  5 result  then per task: as of `enqueue`
+--         Refused where one of them would be, or is too late to start.
+--   out   as of one settlement of `settle`; where it is not "ok", nothing is stored
+function writes.settle_linked(keys, args)
+  local call, id, number = calls.open(keys, args), args[3], tonumber(args[4]) or -1
+  leases.read_runs(call, {id})
+  local lease = settlements.open_lease(call, id, number)
+  if not lease then return settlements.settle(call, 'ack', id, number, call.at) end
+  read_more(call, {id}, {number})
+  local new = arrivals.new(accounts.at(call, lease.tag).name)
+  decide_links(call, new, args, lease)
+  settlements.settle(call, 'ack_with_result', id, number, call.at, args[5])
+  enqueue.store_decided(call, new)
+  return 'ok'
+end

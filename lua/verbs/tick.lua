@@ -1,0 +1,219 @@
+-- needs: accounts, batch_ends, batches, calls, close, leases, limits, places, records, settlements, task_options,
+-- waiting
+--
+-- The verb `tick`: what time does to tasks. Any server may call it at any time. Those of its jobs that have something
+-- to do share its limit, so that a call is as short when everything is due at once.
+
+local TENANTS_PER_TICK = 50
+local ENDS_PER_TICK = 80    -- tasks that are taken out of where they are and buried, or deleted
+local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for
+local MOVES_PER_TICK = 125
+local MARKS, SEATS = 4, 1   -- that are as much work as a task: marks that go, accounts that are swept over
+local LEAST_SEATS = 16    -- a page of fewer accounts is not worth its scan
+
+-- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, and one that has
+-- more due tasks goes behind the other due tenants: a million tasks due at midnight delay no other tenant's.
+local function promote(call, limit)
+  local tenants = redis.call('ZRANGE', key(call, 'due'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TENANTS_PER_TICK)
+  if #tenants == 0 then return 0 end
+  local budget, moved = math.max(1, math.floor(limit / #tenants)), 0
+  for _, name in ipairs(tenants) do
+    if moved >= limit then break end
+    local delayed, t = key(call, 'delayed:' .. name), accounts.touch_named(call, name)
+    local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)
+    if #ids > 0 then
+      redis.call('ZREM', delayed, unpack(ids))
+      places.count_delayed(call, t, -#ids)
+      places.put_ready(call, t, ids)
+      moved = moved + #ids
+    end
+    local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
+    if next_due[2] then
+      redis.call('ZADD', key(call, 'due'), math.max(tonumber(next_due[2]), call.now), name)
+    else
+      redis.call('ZREM', key(call, 'due'), name)
+    end
+  end
+  return moved
+end
+
+-- Buries waiting tasks whose window has closed.
+local function expire(call, limit)
+  local ids = redis.call('ZRANGE', key(call, 'expiring'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
+  if #ids == 0 then return 0 end
+  redis.call('ZREM', key(call, 'expiring'), unpack(ids))
+  local found = records.of(call, ids)
+  leases.read_runs(call, ids)
+  task_options.read(call, ids)
+  for i, id in ipairs(ids) do
+    if records.is_task(found[i]) then
+      local t, run = accounts.touch_named(call, records.read(found[i]).tenant), leases.run_of(call, id)
+      places.take_out(call, t, id)
+      settlements.bury(call, t, id, run or places.NO_RUN, EXPIRED)
+    end
+  end
+  return #ids
+end
+
+-- The tasks of a bundle that are still leased in it, and how many it had; a bundle without any is dropped.
+local function live_in(call, number)
+  local bundle = leases.bundle(call, number)
+  local ids, live = bundle and leases.ids_of(bundle) or {}, {}
+  if #ids > 0 then leases.read_runs(call, ids) end
+  for _, id in ipairs(ids) do
+    local lease = leases.lease_of(call, id)
+    if lease and lease.lease == number and lease.is_extended == 0 and leases.is_leased(lease.state) then
+      live[#live + 1] = id
+    end
+  end
+  if #live == 0 then leases.empty(call, number) end
+  return live, #ids
+end
+
+local function past_deadline(call, name, limit)
+  return redis.call('ZRANGE', key(call, name), '-inf', call.at, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+end
+
+-- The leases whose deadline has passed: {id, deadline} each, the oldest first; `limit` at most.
+local function lost_leases(call, limit)
+  local found, bundles, looked = {}, past_deadline(call, 'leases', limit), 0
+  local extended, ids = past_deadline(call, 'extended', limit), {}
+  for i = 1, #bundles, 2 do
+    if #found < limit and looked < IDS_PER_TICK then
+      local live, count = live_in(call, tonumber(bundles[i]))
+      looked = looked + count
+      for _, id in ipairs(live) do found[#found + 1] = {id, tonumber(bundles[i + 1]), #found} end
+    end
+  end
+  for i = 1, #extended, 2 do
+    ids[#ids + 1] = extended[i]
+    found[#found + 1] = {extended[i], tonumber(extended[i + 1]), limit * TASKS_PER_CALL + i}
+  end
+  leases.read_runs(call, ids)
+  table.sort(found, function(one, other)
+    if one[2] ~= other[2] then return one[2] < other[2] end
+    return one[3] < other[3]
+  end)
+  return {unpack(found, 1, math.min(limit, #found))}
+end
+
+-- Takes back leases whose deadline has passed. They are charged up to their last renewal, since when no worker has
+-- worked on them.
+local function reap(call, limit)
+  local lost = lost_leases(call, limit)
+  for i = #lost, 1, -1 do  -- the oldest ends up at the head
+    local id, deadline = lost[i][1], lost[i][2]
+    local lease = leases.lease_of(call, id)
+    settlements.settle(call, 'reap', id, nil, deadline - (lease and lease.lasts or 0))
+  end
+  return #lost
+end
+
+local function drop_dead(call, ids)
+  if #ids == 0 then return 0 end
+  for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
+    places.drop_letter(call, ids[i], death)
+  end
+  return #ids
+end
+
+-- Forgets batches that have been complete for long enough.
+local function trim_batches(call, limit)
+  local last = call.sure - BATCH_KEEP_MS
+  local ids = redis.call('ZRANGE', key(call, 'completed'), '-inf', last, 'BYSCORE', 'LIMIT', 0, limit)
+  if #ids == 0 then return end
+  for _, id in ipairs(ids) do
+    local b = batches.find(call, id)
+    local t = accounts.touch_named(call, b.tenant)
+    accounts.add_bytes(call, t, -batches.bytes_of(id, b))
+    call.batches[id] = nil
+  end
+  redis.call('HDEL', key(call, 'batches'), unpack(ids))
+  redis.call('ZREM', key(call, 'completed'), unpack(ids))
+end
+
+-- The oldest dead letters of the tenant that has most of them: up to `limit`, and no more than its lead over the next.
+local function oldest_of_most(call, limit)
+  local most = redis.call('ZRANGE', key(call, 'dead_counts'), 0, 1, 'REV', 'WITHSCORES')
+  if not most[1] then return most end
+  local count = math.max(1, math.min(limit, most[2] - (most[4] or 0)))
+  return redis.call('ZRANGE', key(call, 'deaths:' .. most[1]), 0, count - 1)
+end
+
+-- Deletes dead letters that are too old; then, while there are too many, the oldest of the tenant that has most: no
+-- tenant's flood of dead letters pushes out another's.
+local function trim_dead(call, limit)
+  local q, deaths = call.queue, key(call, 'deaths')
+  local ids = redis.call('ZRANGE', deaths, '-inf', call.sure - q.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
+  local trimmed = drop_dead(call, ids)
+  while trimmed < limit and q.dead > q.dead_keep do
+    local count = drop_dead(call, oldest_of_most(call, math.min(limit - trimmed, q.dead - q.dead_keep)))
+    if count == 0 then break end  -- never for ever, whatever the keys hold
+    trimmed = trimmed + count
+  end
+  return trimmed
+end
+
+-- When each job next has something to do (nil: nothing waits for it). What only a confirmed clock does waits for as
+-- long as the store's is ahead.
+local function due_times(call)
+  local q, ahead, times = call.queue, call.now - call.sure, {}
+  for name, wait in pairs({due = 0, leases = q.origin, extended = q.origin, fires = 0, parked = 0,
+      opening_changes = 0, cancelling = 0,
+    expiring = ahead, ends = ahead, deaths = q.dead_keep_ms + ahead, completed = BATCH_KEEP_MS + ahead}) do
+    local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
+    times[name] = first and tonumber(first) + wait
+  end
+  if q.remembered > 0 then times.marks = records.next_trim_at(q) + ahead end
+  if q.dead > q.dead_keep then times.deaths = call.now end
+  if q.sweeping > 0 then times.sweep = call.now end
+  return times
+end
+
+-- How many jobs have something to do.
+local function count_due(call)
+  local count, times = 0, due_times(call)
+  times.fires, times.opening_changes = nil, nil  -- which are the servers'
+  for _, at in pairs(times) do
+    if at <= call.now then count = count + 1 end
+  end
+  return math.max(count, 1)
+end
+
+local function next_due(call)
+  local earliest = math.huge
+  for _, at in pairs(due_times(call)) do earliest = math.min(earliest, at) end
+  return earliest == math.huge and -1 or math.max(earliest, call.now)
+end
+
+-- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, what is
+-- remembered of ended tasks and kept for long enough; cancel what is left of cancelled batches; let in tenants
+-- that have tokens again.
+--   argv  3 limit: tasks (1..500), which those jobs share that have something to do  4 the server's own time in ms (may
+--         be empty or left out): nothing expires, and nothing is trimmed, by a clock that is more than a minute ahead
+--         of it
+--   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
+--         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
+--         (of opening hours: see `set_opening_hours`)
+--         A tick that finds nothing writes nothing.
+function drains.tick(keys, args)
+  local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
+  calls.confirm(call, args[4])
+  local due = count_due(call)
+  local part, ends = math.ceil(math.min(limit, MOVES_PER_TICK) / due), math.ceil(math.min(limit, ENDS_PER_TICK) / due)
+  task_options.trim(call, part)
+  local promoted, expired = promote(call, part), expire(call, ends)
+  local reaped, trimmed = reap(call, ends), trim_dead(call, ends)
+  limits.unpark(call, part)
+  limits.sweep(call, math.max(LEAST_SEATS, SEATS * part))
+  leases.write(call)  -- what follows reads runs again
+  waiting.cancel_members(call, math.min(ends, CHANGES_PER_CALL))
+  batch_ends.finish(call)
+  trim_batches(call, part)
+  leases.write(call)
+  records.trim_marks(call, MARKS * part)
+  if #call.touched > 0 or call.messages or call.is_changed then close.call(call) end
+  local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
+  local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
+  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes}
+end

@@ -1,0 +1,108 @@
+-- needs: accounts, calls, leases, limits, places, records, settlements, task_options
+--
+-- What becomes of tasks before their time: cancelled, or moved to another start.
+
+-- Calls visit(id, record, run) for the tasks that are neither done nor dead; out: what it returns per id, "gone" for
+-- others.
+local function visit_alive(call, ids, visit)
+  local outcomes, found = {}, records.of(call, ids)
+  local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
+  leases.read_runs(call, ids)
+  task_options.read(call, ids)
+  for i, id in ipairs(ids) do
+    local is_alive = records.is_task(found[i]) and not deaths[i]
+    outcomes[i] = is_alive and visit(id, found[i], leases.run_of(call, id)) or 'gone'
+  end
+  return outcomes
+end
+
+function waiting.each_alive(call, ids, visit)
+  local outcomes = visit_alive(call, ids, visit)
+  settlements.close(call)
+  return outcomes
+end
+
+-- The worker that holds the lease is told, through its server, and stays its owner until it settles.
+local function stop(call, id, run)
+  run.state = leases.STOPPING
+  leases.set_run(call, id, run)
+  calls.announce(call, 'stop ' .. id)
+end
+
+function waiting.cancel_one(call, id, record, run)
+  if run and leases.is_leased(run.state) then
+    stop(call, id, run)
+    return 'running'
+  end
+  local header, bytes = records.read(record, id)
+  local t = accounts.touch_named(call, header.tenant)
+  places.take_out(call, t, id)
+  if header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end
+  local is_settled = run and run.state == leases.SETTLED
+  settlements.forget(call, t, id, 'cancelled', is_settled and run.lease or 0, is_settled and run.attempt or 0,
+    header.features, bytes + (run and #run.error or 0))
+  return 'ok'
+end
+
+-- Goes on cancelling the tasks of batches that were cancelled as a whole.
+function waiting.cancel_members(call, limit)
+  local left = limit
+  for _, id in ipairs(redis.call('ZRANGE', key(call, 'cancelling'), 0, limit - 1)) do
+    local popped, ids = redis.call('ZPOPMIN', key(call, 'members:' .. id), left), {}
+    for i = 1, #popped, 2 do ids[#ids + 1] = popped[i] end
+    if #ids < left then redis.call('ZREM', key(call, 'cancelling'), id) end
+    if #ids > 0 then
+      visit_alive(call, ids, function(task, record, run) return waiting.cancel_one(call, task, record, run) end)
+    end
+    left = left - #ids
+    if left == 0 then break end
+  end
+end
+
+-- cancel(keys, argv): tasks that wait are forgotten; those that run shall be stopped.
+--   argv  3 "waiting" to leave those alone that run (else empty)  ids (at most 64, each once)
+--   out   per id "ok" (it will not run) | "running" (unless it is left alone, its worker is told to stop; what it acks
+--         all the same is done) | "gone" (done, dead, cancelled or unknown)
+function drains.cancel(keys, args)
+  local call, may_stop = calls.open(keys, args), args[3] ~= 'waiting'
+  return waiting.each_alive(call, ids_in(args, 4, CHANGES_PER_CALL), function(id, record, run)
+    if not may_stop and run and leases.is_leased(run.state) then return 'running' end
+    return waiting.cancel_one(call, id, record, run)
+  end)
+end
+
+-- Gives a waiting task another start, and another end if that counts from the start.
+local function move(call, id, record, start_at)
+  local header = records.read(record)
+  local t, expires_at = accounts.touch_named(call, header.tenant), header.expires_at
+  local moves, starts_at = records.end_moves(header), math.max(start_at, call.now)
+  if expires_at > 0 and expires_at <= (moves and call.now or starts_at) then return 'expired' end
+  if not redis.call('ZSCORE', key(call, 'delayed:' .. t.name), id) then
+    local most, d = limits.of(call, t).delayed, accounts.details_of(call, t)
+    if start_at <= call.now then return 'ok' end
+    if most > 0 and d.delayed >= most then return 'quota_exceeded' end
+  end
+  if moves then
+    expires_at = starts_at + expires_at - (header.start_at > 0 and header.start_at or header.enqueued_at)
+    start_at = starts_at  -- its end counts from it
+    redis.call('ZADD', key(call, 'expiring'), expires_at, id)
+  end
+  places.take_out(call, t, id)
+  records.change_window(call, id, record, start_at, expires_at)
+  places.put(call, t, id, start_at)
+  return 'ok'
+end
+
+-- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
+--   argv  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
+--   out   per id "ok" | "running" | "expired" (it would start after its end) | "quota_exceeded" (its tenant has as many
+--         delayed tasks as it may have) | "gone"; only those that are "ok" have changed
+function drains.reschedule(keys, args)
+  local call, delay = calls.open(keys, args), check_whole(args[3], 'start_at', 0, HORIZON_MS)
+  local start_at = check_whole(args[4], 'start_at', 0, HORIZON_MS)
+  if delay > 0 then start_at = call.now + delay end
+  return waiting.each_alive(call, ids_in(args, 5, CHANGES_PER_CALL), function(id, record, run)
+    if run and leases.is_leased(run.state) then return 'running' end
+    return move(call, id, record, start_at)
+  end)
+end

@@ -1,0 +1,431 @@
+"""The history of a queue: what is added to its rings, once, and what is read from them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairq.model.history import OTHERS, STEPS, Slot
+from fairq.store import library
+from fairq.store.records import pack_waits, unpack_slot
+
+from .calls import START, Queue, load_variant, snapshot
+from .history_model import Counted, HistoryModel, Interval
+from .test_delete import crowd
+
+RINGS = tuple(STEPS.values())
+NAMES = [f"t{n}" for n in range(26)]
+_prefixes = itertools.count()
+
+
+def add(queue: Queue, rows: Mapping[str, Counted], lost: int = 0) -> int:
+    """Add what a server has counted; return how many tasks are leased."""
+    args: list[Any] = []
+    for tenant, row in rows.items():
+        counts = (row.sums[name] for name in ("enqueued", "started", "failed"))
+        args += (tenant, *counts, pack_waits(+row.waits))
+    return int(queue.call("add_history", lost, *args))
+
+
+def row(enqueued: int = 0, started: int = 0, failed: int = 0, waits: Mapping[int, int] | None = None) -> Counted:
+    """Make the row of a tenant."""
+    counted = Counted(waits=Counter(waits or {}))
+    counted.sums.update(enqueued=enqueued, started=started, failed=failed)
+    return counted
+
+
+def read(queue: Queue, step: int = 10, last: int = -1, count: int = 240) -> list[Slot]:
+    """Read the intervals of a ring."""
+    return [unpack_slot(packed) for packed in queue.call("history", step, last, count)[2:]]
+
+
+def test_what_a_server_counts_is_added_to_all_rings(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    queue.enqueue("bob", "c")
+    leases = queue.claim(3)
+    queue.advance(500)
+    queue.end("ack", leases[0])
+    assert add(queue, {"ada": row(2, 2, 1, {3: 1, 5: 1}), "bob": row(1, 1, 0, {0: 1})}, lost=4) == 2
+    for step, _ in RINGS:
+        (slot,) = read(queue, step)
+        assert slot.number == queue.now // 1000 // step
+        assert (slot.enqueued, slot.done, slot.dead, slot.lost) == (3, 1, 0, 4)
+        rows = {row.tenant: row for row in slot.rows}
+        assert (rows["ada"].enqueued, rows["ada"].started, rows["ada"].failed) == (2, 2, 1)
+        assert (rows["ada"].waits, rows["bob"].waits) == ({3: 1, 5: 1}, {0: 1})
+        assert sum(row.done for row in slot.rows) == 1
+        assert sum(row.delivered for row in slot.rows) == 1500  # three tasks for half a second
+
+
+def test_a_call_that_is_repeated_counts_twice_what_the_server_saw_and_nothing_else(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    for _ in range(2):
+        add(queue, {"ada": row(1)})
+    (slot,) = read(queue)
+    assert (slot.enqueued, slot.rows[0].enqueued) == (1, 2)
+
+
+STEP = st.one_of(
+    st.tuples(st.just("enqueue"), st.sampled_from(NAMES), st.integers(1, 4)),
+    st.tuples(st.just("work"), st.integers(1, 12), st.sampled_from(["ack", "nack", "reject", "extend"])),
+    st.tuples(st.just("advance"), st.sampled_from([1, 700, 9_999, 25_000, 61_000, 900_000, 3_600_000]), st.none()),
+    st.tuples(
+        st.just("add"),
+        st.dictionaries(
+            st.sampled_from([*NAMES, OTHERS]),
+            st.tuples(*[st.integers(0, 9)] * 3, st.dictionaries(st.integers(0, 60), st.integers(1, 5), max_size=3)),
+            max_size=26,
+        ),
+        st.none(),
+    ),
+)
+
+
+def run(queue: Queue, steps: Sequence[tuple[Any, ...]]) -> None:
+    """Do all this in a new queue, and in the model; compare."""
+    model, ids = HistoryModel(queue), itertools.count()
+    for what, one, other in [("add", {}, None), *steps, ("add", {}, None)]:
+        if what == "enqueue":
+            queue.enqueue(one, *(f"id-{next(ids)}" for _ in range(other)))
+        elif what == "work":
+            for lease in queue.claim(one):
+                queue.end(other, lease)
+        elif what == "advance":
+            queue.advance(one)
+        else:
+            rows = {name: row(*counts) for name, counts in one.items()}
+            model.add(rows, lost=len(one))
+            add(queue, rows, lost=len(one))
+    for step, length in RINGS:
+        newest = queue.now // 1000 // step
+        expected = {number: each for number, each in model.intervals[step].items() if number > newest - length}
+        pages = [read(queue, step, newest - begin, min(240, length - begin)) for begin in range(0, length, 240)]
+        found = {slot.number: slot for page in pages for slot in page}
+        assert found.keys() == expected.keys()
+        for number_of, slot in found.items():
+            check(slot, expected[number_of])
+    check_sums(queue, model)
+
+
+def check_sums(queue: Queue, model: HistoryModel) -> None:
+    """Check that all rows together tell what the queue has given."""
+    for name in ("delivered", "entitled"):
+        told = sum(row.service[name] for slot in model.intervals[900].values() for row in slot.rows.values())
+        truth = sum(getattr(share, name) for share in queue.tenants().values())
+        assert told == pytest.approx(truth, abs=0.05), name  # less than a thousandth in each call
+
+
+def check(slot: Slot, interval: Interval) -> None:
+    """Compare an interval with the model's."""
+    totals = {name: getattr(slot, name) for name in ("enqueued", "done", "dead", "expired", "cancelled", "lost")}
+    assert totals == {name: interval.totals[name] for name in totals}
+    assert {each.tenant for each in slot.rows} == interval.rows.keys()
+    for each in slot.rows:
+        counted = interval.rows[each.tenant]
+        sums = {name: getattr(each, name) for name in ("enqueued", "started", "done", "failed")}
+        assert sums == {name: counted.sums[name] for name in sums}
+        assert each.waits == +counted.waits
+        assert each.delivered == pytest.approx(max(0.0, counted.service["delivered"]), abs=1e-6)
+        assert each.entitled == pytest.approx(max(0.0, counted.service["entitled"]), abs=1e-6)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEP, min_size=4, max_size=30), share=st.sampled_from([0, 1]))
+def test_the_rings_hold_the_sums_of_all_that_was_added(
+    redis_client: redis.Redis, steps: list[tuple[Any, ...]], share: int
+) -> None:
+    queue = Queue(redis_client, f"fq:{{h{next(_prefixes)}/0}}")
+    queue.configure(share=share)
+    run(queue, steps)
+    redis_client.delete(*redis_client.scan_iter(queue.key("*")))
+
+
+def test_what_only_the_others_row_tells_is_not_told_again(queue: Queue) -> None:
+    queue.configure(share=1)
+    named: dict[str, tuple[Any, ...]] = {"t18": (1, 1, 0, {})}
+    steps: list[tuple[Any, ...]] = [("enqueue", "t0", 1), ("enqueue", "t18", 1), ("add", named, None)]
+    steps += [("work", 1, "ack"), ("advance", 900_000, None), ("add", {}, None)]  # no tenant is looked at
+    steps += [("add", {"t0": (0, 1, 0, {}), "t18": (0, 1, 0, {})}, None)]
+    run(queue, steps)
+
+
+def test_the_sums_are_right_with_more_tenants_than_rows(queue: Queue) -> None:
+    random = Random(7)
+    steps: list[tuple[Any, ...]] = []
+    for _ in range(40):
+        some = random.sample([*NAMES, OTHERS], random.randint(15, 27))
+        counts = {name: (*random.choices(range(9), k=3), {random.randint(0, 60): 2}) for name in some}
+        steps += [
+            ("enqueue", random.choice(NAMES), 3),
+            ("work", 2, "ack"),
+            ("add", counts, None),
+        ]
+        steps.append(("advance", random.choice([3_000, 11_000, 70_000, 1_000_000, 3_600_000]), None))
+    run(queue, steps)
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_tenants_that_are_named_by_turns_are_counted_once_and_at_once(queue: Queue, share: int) -> None:
+    queue.configure(share=share)
+    names = [f"t{n:02}" for n in range(40)]
+    ids = itertools.count()
+    for number in range(1, 5):
+        for name in names:
+            queue.enqueue(name, f"id-{next(ids)}", f"id-{next(ids)}")
+        leases = queue.claim(80)
+        queue.advance(10)
+        for lease in leases:
+            queue.end("ack", lease)
+        named = names[20:] if number % 2 else names[:20]
+        add(queue, {**{name: row(2, 2) for name in named}, OTHERS: row(40, 40)})
+        rows = [row for slot in read(queue) for row in slot.rows]
+        assert sum(row.started for row in rows) == 80 * number
+        for what in ("done", "delivered", "entitled"):
+            truth = sum(getattr(share, what) for share in queue.tenants().values())
+            assert sum(getattr(row, what) for row in rows) == pytest.approx(truth)
+        queue.advance(9_990)
+    last = read(queue)[-1]
+    unit = 1 if share else 10
+    assert sum(row.delivered for row in last.rows) == pytest.approx(80 * unit), "late or not, what the queue gave"
+    assert len([row for row in last.rows if row.tenant]) == 20
+
+
+def test_a_tenant_that_was_not_named_for_long_is_told_at_most_what_the_queue_gave_since(queue: Queue) -> None:
+    queue.configure(share=1)
+    for n in range(100):
+        queue.enqueue("ada", f"a-{n}")
+    add(queue, {"ada": row(100)})
+    for _ in range(10):
+        queue.claim(5)
+        queue.advance(60_000)
+        add(queue, {OTHERS: row(0, 5)})
+    queue.enqueue("bob", "b-1", "b-2", "b-3", "b-4")
+    queue.claim(8)
+    bob = queue.tenants()["bob"].delivered
+    assert 0 < bob < 8
+    add(queue, {"ada": row(0, 5), "bob": row(4, 3)})
+    (slot,) = read(queue, count=1)
+    assert {row.tenant: row.delivered for row in slot.rows} == {OTHERS: 5, "ada": 8 - bob, "bob": bob}
+
+
+def test_a_tenant_that_comes_back_is_named_at_once_while_all_are(queue: Queue) -> None:
+    queue.configure(share=1)
+    queue.enqueue("ada", "a1")
+    queue.claim()
+    add(queue, {"ada": row(1, 1)})
+    for _ in range(2, 5):
+        queue.advance(600_000)
+        add(queue, {})
+    queue.enqueue("ada", "a2")
+    queue.claim()
+    add(queue, {"ada": row(1, 1)})
+    rows = [{row.tenant: row.delivered for row in slot.rows} for slot in read(queue)]
+    assert rows == [{"ada": 1}, {}, {}, {"ada": 1}]
+
+
+def test_thousands_of_tenants_in_an_interval_take_as_many_bytes_as_twenty_one(queue: Queue) -> None:
+    for number in range(100):
+        some = {f"tenant-{number}-{n}": row(1, 1 + n % 3, 0, {n % 8: 1}) for n in range(25)}
+        add(queue, {**some, OTHERS: row(0, 7)})
+    for step, _ in RINGS:
+        (slot,) = read(queue, step)
+        assert len(slot.rows) == 21
+        assert sum(row.enqueued for row in slot.rows) == 2_500
+        assert sum(row.started for row in slot.rows) == 100 * (7 + sum(1 + n % 3 for n in range(25)))
+        assert sum(sum(row.waits.values()) for row in slot.rows) == 2_500
+        assert all(row.started == 3 for row in slot.rows if row.tenant), "those with the most traffic are kept"
+    assert queue.client.hkeys(queue.key("history_last")) == [b"queue"], "none of them has an account"
+
+
+def test_tenants_that_are_remembered_are_bounded_and_begin_anew(queue: Queue) -> None:
+    queue.configure(share=1, max_tenants=2_000)
+    names = [f"t{n}" for n in range(1_110)]
+    for name in names:
+        queue.enqueue(name, name)
+    queue.claim(500)
+    sizes = []
+    for number in range(40):
+        add(queue, {name: row(1) for name in names[number * 30 % 1_110 :][:30]})
+        queue.advance(60_000)
+        sizes.append(queue.client.hlen(queue.key("history_last")))
+    assert 900 < max(sizes) <= 1_060
+    assert sizes[-1] < 300
+    told = sum(row.delivered for slot in read(queue, 60) for row in slot.rows)
+    assert told == sum(share.delivered for share in queue.tenants().values()) == 500
+
+
+def test_all_of_it_expires_by_itself(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    add(queue, {"ada": row(1)})
+    names = ("history:10", "history:60", "history:900", "history_last")
+    ttl_s = [queue.client.ttl(queue.key(name)) for name in names]
+    assert ttl_s == [pytest.approx(expected, abs=5) for expected in (3_600, 86_400, *[14 * 86_400] * 2)]
+
+
+def test_a_ring_keeps_no_more_than_its_period(queue: Queue) -> None:
+    for _ in range(400):
+        add(queue, {"ada": row(1)})
+        queue.advance(10_000)
+    assert queue.client.hlen(queue.key("history:10")) == 360
+    newest = queue.now // 10_000
+    kept = [slot.number for last in (newest, newest - 240) for slot in read(queue, 10, last)]
+    assert sorted(kept) == list(range(newest - 360, newest))
+
+
+def test_tasks_that_run_on_are_counted_though_nothing_starts(queue: Queue) -> None:
+    queue.configure(lease_ms=3_600_000)
+    queue.enqueue("ada", "long")
+    queue.claim()
+    add(queue, {"ada": row(1, 1)})
+    for _ in range(2, 8):
+        queue.advance(10_000)
+        add(queue, {})
+    assert [[row.delivered for row in slot.rows] for slot in read(queue)] == [[0], *[[10_000]] * 6]
+
+
+def test_after_a_change_of_what_is_shared_an_interval_may_be_left_out(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", "c")
+    lease = queue.claim()[0]
+    queue.advance(5_000)
+    queue.end("ack", lease)
+    add(queue, {"ada": row(2, 1)})
+    queue.configure(share=1)
+    for _ in range(2):
+        queue.advance(10_000)
+        queue.claim()
+        add(queue, {"ada": row(0, 1)})
+    rows = [{row.tenant: row.delivered for row in slot.rows} for slot in read(queue)]
+    assert rows == [{"ada": 5_000}, {"ada": 0}, {"ada": 1}]
+
+
+def test_totals_of_a_queue_that_was_never_counted_are_not_taken_for_new(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    queue.advance(600_000)
+    add(queue, {})
+    queue.enqueue("ada", "c")
+    add(queue, {"ada": row(1)})
+    (slot,) = read(queue)
+    assert (slot.enqueued, slot.rows[0].enqueued) == (1, 1)
+
+
+def test_a_clock_that_goes_back_spoils_no_interval(queue: Queue) -> None:
+    queue.advance(86_400_000)
+    add(queue, {"ada": row(1)})
+    queue.advance(-86_400_000)
+    add(queue, {"ada": row(2)})
+    for step, _ in RINGS:
+        (slot,) = read(queue, step)
+        assert (slot.number, slot.rows[0].enqueued) == (START // 1000 // step, 2)
+
+
+def test_history_is_no_reason_to_keep_a_queue_and_goes_with_it(queue: Queue) -> None:
+    add(queue, {"ada": row(1)})
+    assert queue.call("forget_queue", 0, 0, "", 1) == b"ok"
+    assert list(queue.client.scan_iter(queue.key("*"))) == [queue.key("test").encode()]
+
+
+@pytest.mark.parametrize("name", ["unmade", "deleting", "repairing"])
+def test_a_queue_that_is_not_there_or_busy_with_itself_takes_none(queue: Queue, name: str) -> None:
+    if name == "unmade":
+        queue.client.delete(queue.key("queue"))
+    elif name == "deleting":
+        crowd(queue)
+        queue.call("delete_queue", "any")
+    else:
+        for n in range(700):
+            queue.enqueue("ada", f"id-{n}")
+        assert queue.call("repair", "")[0] == b"more"
+    before = snapshot(queue)
+    with pytest.raises(redis.ResponseError, match=f"^FAIRQ {name} queue"):
+        add(queue, {"ada": row(1)})
+    assert snapshot(queue) == before
+
+
+MUTANTS = {
+    "totals are added from the beginning": ("if packed then return (TOTALS.unpack(packed)) end", ""),
+    "an old interval is not overwritten": (" or slot.number ~= number then return", " then return"),
+    "tenants beyond the first are dropped": ("    add_row(rows, '', named[i])\n", ""),
+    "the tenants with the least service are kept": (
+        "return a.delivered > b.delivered",
+        "return a.delivered < b.delivered",
+    ),
+    "waiting times are not added up": ("math.min((waits[bucket] or 0) + count, MOST)", "count"),
+    "what tenants had is not kept": ("TOTALS.pack(new), unpack(kept))", "TOTALS.pack(new))"),
+    "what tenants had is kept for ever": ("redis.call('HLEN', at) > LAST_KEPT", "false"),
+    "a new tenant is taken for a forgotten one": ("struct.unpack('<I', t.tag) > last.numbers", "false"),
+    "a forgotten tenant is taken for a new one": ("struct.unpack('<I', t.tag) > last.numbers", "true"),
+    "the others' service is not told": ("  tell(rows, '', left, left)\n", ""),
+    "tenants are told more than the queue gave": ("math.min(growth[field], left[field])", "growth[field]"),
+    "who grew most is told first": ("return a.delivered < b.delivered", "return a.delivered > b.delivered"),
+    "leases that ran out are not counted": ("counts.lost = tonumber(args[3])", "counts.lost = 0"),
+    "an old interval is told": ("SLOT.unpack(found[i]).number == last - count + i then", "true then"),
+    "tasks that run on are forgotten": ("local EARLIER_SLOTS = 3", "local EARLIER_SLOTS = -1"),
+    "rings are kept for ever": ("  redis.call('PEXPIRE', at, step[1] * step[2] * 1000)\n", ""),
+    "what runs is no service of the queue": ("q.delivered = q.delivered + passed * q.leased", ""),
+    "what a lease did not take is service of the queue": (
+        "books.delivered + took, q.delivered + unseen",
+        "books.delivered + took, q.delivered",
+    ),
+    "a dispatch is no service of the queue": (
+        "books.delivered + 1, q.delivered + 1",
+        "books.delivered + 1, q.delivered",
+    ),
+    "the queue's clock entitles nobody": ("q.level + by, q.entitled + by * q.weight_sum", "q.level + by, q.entitled"),
+    "a change of the unit leaves the queue's books": (
+        "    q.delivered, q.entitled, call.mean = 0, 0, 0\n",
+        "    call.mean = 0\n",
+    ),
+    "every ring has the interval of the first": (
+        "math.floor(call.now / 1000 / step[1])",
+        "math.floor(call.now / 10000)",
+    ),
+}
+
+
+CHECKS: tuple[Callable[[Queue], None], ...] = (
+    test_what_a_server_counts_is_added_to_all_rings,
+    test_a_call_that_is_repeated_counts_twice_what_the_server_saw_and_nothing_else,
+    test_the_sums_are_right_with_more_tenants_than_rows, test_all_of_it_expires_by_itself,
+    test_a_ring_keeps_no_more_than_its_period, test_tasks_that_run_on_are_counted_though_nothing_starts,
+    test_after_a_change_of_what_is_shared_an_interval_may_be_left_out,
+    test_totals_of_a_queue_that_was_never_counted_are_not_taken_for_new,
+    test_a_clock_that_goes_back_spoils_no_interval, test_tenants_that_are_remembered_are_bounded_and_begin_anew,
+    test_a_tenant_that_was_not_named_for_long_is_told_at_most_what_the_queue_gave_since,
+    test_a_tenant_that_comes_back_is_named_at_once_while_all_are,
+    *(partial(test_tenants_that_are_named_by_turns_are_counted_once_and_at_once, share=share) for share in (0, 1)),
+)  # fmt: skip
+
+
+def test_a_text_to_plant_a_bug_in_occurs_once() -> None:
+    for name, (text, _) in MUTANTS.items():
+        assert library.source().count(text) == 1, name
+
+
+@pytest.mark.deep("mutants")
+@pytest.mark.one_store
+def test_without_a_planted_bug_the_same_tests_find_nothing(redis_client: redis.Redis) -> None:
+    load_variant(redis_client, "planted")
+    for n, test in enumerate(CHECKS):
+        test(Queue(redis_client, f"fq:{{planted-{n}/0}}", "planted"))
+
+
+@pytest.mark.deep("mutants")
+@pytest.mark.one_store
+@pytest.mark.parametrize("name", MUTANTS)
+def test_planted_bugs_are_found(redis_client: redis.Redis, name: str) -> None:
+    load_variant(redis_client, "planted", MUTANTS[name])
+    for n, test in enumerate(CHECKS):
+        try:
+            test(Queue(redis_client, f"fq:{{planted-{n}/0}}", "planted"))
+        except (AssertionError, redis.ResponseError, ValueError):
+            return
+    pytest.fail("no test has found it")

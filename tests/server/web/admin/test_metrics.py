@@ -1,0 +1,145 @@
+"""/metrics: what it tells of queues, workers, refusals and the store, under which names, and to whom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+from fairq.server.run import Served
+from fairq.server.settings import Settings
+from fairq.server.web.admin import metrics
+from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant
+from tests.stores import PASSWORD, LocalServer
+
+from .test_health import TOKEN, asked, values
+
+UNITS = {"seconds", "bytes", "total", "info"}
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page is written anew."""
+    monkeypatch.setattr(metrics, "KEPT_S", -1.0)
+
+
+@asynccontextmanager
+async def scraped(store: str, **settings: Any) -> AsyncIterator[tuple[Served, httpx.AsyncClient]]:
+    """A server, and a client of its listener for /metrics alone."""
+    async with running(store, **{"metrics_port": 0, **settings}) as served:
+        assert served.metrics is not None
+        base = f"http://{served.metrics.host}:{served.metrics.port}"
+        async with httpx.AsyncClient(base_url=base, timeout=60, verify=False) as client:
+            yield served, client
+
+
+async def test_metrics_are_named_by_prometheus_rules(server_store: str) -> None:
+    async with asked(server_store) as (served, client), raw(served, tenant("ada")) as ada:
+        await ada.enqueue("emails", ["a"])
+        families = list(text_string_to_metric_families((await client.get("/metrics")).text))
+    ours = [family for family in families if family.name.startswith("fairq")]
+    assert len(ours) > 25
+    assert len({family.name for family in families}) == len(families)
+    for family in ours:
+        assert re.fullmatch(r"fairq(_[a-z]+)+", family.name), family.name
+        assert family.documentation
+        assert not re.search("_(ms|milliseconds|minutes|kb|count)$", family.name), "base units"
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter"), sample
+            assert set(sample.labels) <= {"queue", "state", "role", "code", "node", "version", "tenant"}
+
+
+async def test_a_queue_tells_its_oldest_wait_its_dead_and_its_retries(server_store: str) -> None:
+    with trio.fail_after(60):
+        async with (
+            asked(server_store) as (served, client),
+            raw(served, tenant("ada")) as ada,
+            raw(served, WORKER) as worker,
+        ):
+            await ada.enqueue("emails", ["a", "b"], max_attempts=2)
+            await worker.attach("emails", credit=2)
+            tasks = {task["id"]: task for task in await worker.pushed(2)}
+            await worker.settle("emails", "nack", tasks["a"], delay_ms=0)
+            await worker.settle("emails", "reject", tasks["b"], error="no")
+            await worker.pushed(1)
+            await ada.enqueue("other", ["c"])
+            page = values((await client.get("/metrics")).text)
+            assert page[("fairq_tasks_dead_total", "emails")] == 1
+            assert page[("fairq_tasks_dispatched_total", "emails")] == 3
+            assert page[("fairq_tasks_retried_total", "emails")] == 1
+            assert (page[("fairq_worker_credit",)], page[("fairq_worker_leases",)]) == (2, 1)
+            assert page[("fairq_oldest_ready_age_seconds", "emails")] == 0
+            first = page[("fairq_oldest_ready_age_seconds", "other")]
+            while values((await client.get("/metrics")).text)[("fairq_oldest_ready_age_seconds", "other")] <= first:
+                await trio.lowlevel.checkpoint()
+
+
+async def test_refusals_are_counted_by_code(server_store: str) -> None:
+    with trio.fail_after(60):
+        async with asked(server_store) as (served, client), raw(served, tenant("ada")) as ada:
+            for _ in range(2):
+                with pytest.raises(Refused):
+                    await ada.ask("enqueue", queue="No", tasks=[{"id": "a", "payload": 1}])
+            await client.get("/nowhere")
+            page = values((await client.get("/metrics")).text)
+            assert page[("fairq_refusals_total", "bad_request")] == 2
+            assert page[("fairq_refusals_total", "not_found")] == 1
+
+
+async def test_a_store_at_a_socket_is_named_by_its_path(
+    start_store: Callable[..., LocalServer], tmp_path: Path
+) -> None:
+    socket = tmp_path / "s"
+    start_store({"unixsocket": str(socket), "unixsocketperm": "700"})
+    async with asked(f"unix://fairq:{PASSWORD}@{socket}") as (_, client):
+        page = values((await client.get("/metrics")).text)
+    assert [labels[1:] for labels in page if labels[0] == "fairq_store_durable"] == [(str(socket),)]
+
+
+async def test_the_store_tells_its_memory_and_whether_it_is_safe(server_store: str) -> None:
+    async with asked(server_store) as (_, client):
+        page = values((await client.get("/metrics")).text)
+    node = server_store.partition("@")[2].partition("/")[0]
+    assert page[("fairq_store_memory_bytes", node)] > 100_000
+    assert page[("fairq_store_memory_limit_bytes", node)] == 0
+    assert (page[("fairq_store_evicts", node)], page[("fairq_store_durable", node)]) == (0, 1)
+    assert page[("fairq_store_clock_ahead",)] == 0
+
+
+async def test_a_listener_of_its_own_has_metrics_and_nothing_else(server_store: str) -> None:
+    async with scraped(server_store) as (served, client):
+        assert (served.admin, served.http) == (None, None)
+        assert "fairq_ready 1.0" in (await client.get("/metrics")).text
+        for path in ("/", "/livez", "/readyz", "/api/queues"):
+            assert (await client.get(path)).status_code == 404
+        assert (await client.post("/metrics")).status_code == 405
+
+
+async def test_metrics_beyond_loopback_are_for_operators(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "is_metrics_loopback", property(lambda self: False))
+    async with scraped(server_store, plaintext=True) as (_, client):
+        assert (await client.get("/metrics")).status_code == 401
+        answer = await client.get("/metrics", headers={"Authorization": f"Bearer {tenant('a')}"})
+        assert answer.status_code == 403
+        for headers in (TOKEN, {"Authorization": "Bearer dev-viewer"}):
+            assert (await client.get("/metrics", headers=headers)).status_code == 200
+    assert TOKEN["Authorization"].endswith(OPERATOR)
+
+
+async def test_ten_thousand_queues_make_no_page_longer_than_two_hundred(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "MAX_QUEUES", 3)
+    async with asked(server_store) as (served, client), raw(served, tenant("ada")) as ada:
+        for n in range(7):
+            await ada.enqueue(f"q{n}", ["a"])
+        page = values((await client.get("/metrics")).text)
+        assert page[("fairq_queues",)] == 7
+        assert len([key for key in page if key[0] == "fairq_slots"]) == 3

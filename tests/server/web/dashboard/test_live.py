@@ -1,0 +1,144 @@
+"""Streams of pages: what they bring, when, and what bounds them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from fairq.server.web.dashboard import live as module
+from fairq.server.web.dashboard import site as site_module
+from fairq.server.web.dashboard.live import Renderings
+from fairq.server.web.dashboard.sessions import COOKIE
+from tests.server.harness import raw, tenant
+from tests.store.proxy import open_proxy
+
+from .harness import Site, busy, visited
+
+
+class Follower:
+    """A connection on which a page's stream comes."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+
+    async def until(self, *ends: str) -> str:
+        """Read until one of some texts has come."""
+        data = ""
+        while not any(end in data for end in ends):
+            more = await self.stream.receive_some()
+            assert more, data
+            data += more.decode()
+        return data
+
+    async def rest(self) -> str:
+        """Read what comes until the stream ends."""
+        return (await self.until("0\r\n\r\n")).partition("0\r\n\r\n")[0]
+
+
+@asynccontextmanager
+async def following(site: Site, path: str) -> AsyncIterator[Follower]:
+    """Somebody who looks at a page."""
+    await site.read("/system")  # to be signed in
+    url, cookie = site.browser.base_url, site.browser.cookies[COOKIE]
+    async with await trio.open_tcp_stream(url.host, url.port or 0) as stream:
+        head = f"GET /live{path} HTTP/1.1\r\nHost: {url.host}\r\nCookie: {COOKIE}={cookie}\r\n\r\n"
+        await stream.send_all(head.encode())
+        follower = Follower(stream)
+        assert "text/event-stream" in await follower.until("\r\n\r\n")
+        yield follower
+
+
+async def test_a_stream_brings_the_changing_part_and_then_each_change(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with (
+            busy(server_store) as (site, _), following(site, "/queues") as follower,
+            raw(site.served, tenant("ada")) as ada,
+        ):  # fmt: skip
+            assert "<html" not in await follower.until("/queues/q")
+            await ada.enqueue("q", ["new"])
+            await follower.until('<td class="n">3</td>')
+
+
+async def test_a_stream_says_that_the_store_is_frozen_and_goes_on(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.2)
+    port = int(server_store.rpartition(":")[2].partition("/")[0])
+    with trio.fail_after(90):
+        async with (
+            open_proxy(port) as proxy, busy(f"redis://127.0.0.1:{proxy.port}") as (site, _),
+            following(site, "/queues") as follower,
+        ):  # fmt: skip
+            await follower.until("/queues/q")
+            proxy.hold()
+            await follower.until("event: trouble\ndata: the store has not answered for 0.2 s")
+            monkeypatch.setattr(module, "ANSWER_S", 20.0)
+            proxy.release()
+            await follower.until("/queues/q")
+
+
+async def test_a_stream_ends_with_its_session(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECK_S", 0.0)
+    with trio.fail_after(90):
+        async with visited(server_store) as site, following(site, "/queues") as follower:
+            await follower.until("There is no queue yet")
+            site.forget()
+            await follower.until("event: left\ndata: signed out")
+
+
+async def test_streams_are_bounded_and_end_when_the_server_stops(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_module, "MAX_STREAMS", 1)
+    with trio.fail_after(90):
+        async with visited(server_store) as site, following(site, "/queues") as follower:
+            await follower.until("There is no queue yet")
+            assert (await site.browser.get("/live/workers")).status_code == 429
+            site.served.app.is_draining = True
+            assert "event" not in await follower.rest()
+
+
+async def test_a_hundred_tabs_render_once(autojump_clock: trio.testing.MockClock) -> None:
+    renderings, asked = Renderings(), 0
+
+    async def render() -> str:
+        nonlocal asked
+        asked += 1
+        await trio.sleep(0.3)
+        return f"page {asked}"
+
+    found: list[str] = []
+
+    async def tab() -> None:
+        for _ in range(5):
+            found.append(await renderings.get("queues", render))
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(tab)
+    assert len(found) == 500
+    assert asked <= 6
+
+
+async def test_renderings_of_many_pages_are_few_at_a_time_and_kept_within_bounds(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    renderings, now, most = Renderings(), 0, 0
+
+    async def render() -> str:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await trio.sleep(0.1)
+        now -= 1
+        return "page"
+
+    async with trio.open_nursery() as nursery:
+        for n in range(500):
+            nursery.start_soon(renderings.get, f"page {n}", render)
+    assert most == module.MAX_GATHERING
+    assert len(renderings._kept) <= module.MAX_KEPT

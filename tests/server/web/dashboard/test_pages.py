@@ -1,0 +1,239 @@
+"""Every page: of an empty service, of a busy one, of one whose store is gone; what it says, and what it must not."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from html import unescape
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+import trio
+
+from fairq.cli.app import commands
+from fairq.model.checks import MAX_TIME_MS
+from fairq.server.web.dashboard import site as module
+from fairq.server.web.dashboard.pages import PAGES
+from tests import stores
+from tests.server.harness import raw, tenant
+from tests.store.proxy import open_proxy
+
+from .harness import Site, busy, text_of, visited
+
+PLAIN = [page.path for page in PAGES if "{" not in page.path]
+
+
+async def test_an_empty_service_says_what_to_do_next(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with visited(server_store) as site:
+            for path in PLAIN:
+                html = await site.read(path)
+                assert "fairq" in html
+                if path != "/system":
+                    assert 'class="empty"' in html
+
+
+SHOWN: list[tuple[str, list[str]]] = [
+    ("/", ["q", "ada", "1 / 1 running / slots", "2 ready"]),
+    ("/?queue=q&period=live", ["ada"]),
+    ("/queues", ["q", "1 / 1"]),
+    ("/queues/q", ["lease_ms 30.0 s", "stored bytes 1.0 GiB", "Always open."]),
+    ("/tenants", ["ada", "bob"]), ("/tenants?text=ad&sort=weight", ["ada"]), ("/tenants?text=*", ["No tenant"]),
+    ("/queues/q/tenants/ada", ["Tenant ada", "ada/t1", "ada/t2", "smtp <said> no"]),
+    ("/queues/q/tasks/ada/t1", ["ready", "Why it waits", "its tenant's own tasks use all 1 slots"]),
+    ("/queues/q/tasks/ada/t0", ["leased", "attempt 1", "on worker w1"]),
+    ("/queues/q/tasks/ada/dies", ["dead", "exhausted, after 1 attempt", "smtp <said> no", '"to": "<b>"']),
+    ("/queues/q/tasks/bob/later", ["delayed", "its start time has not come"]),
+    ("/delayed", ["1 delayed in all", "1 in the next 24 hours", "bob"]),
+    ("/schedules", ["There are no schedules"]), ("/batches", ["There are no batches"]),
+    ("/workers", ["w1", "1 / 1"]), ("/workers/w1", ["ada/t0"]),
+    ("/dead", ["Replay all 1 that match", "smtp <said> no"]), ("/dead?tenant=bob", ["No dead letters match"]),
+    ("/tokens", ["There are no tokens"]),
+    ("/system", ["ready", "noeviction", "store round trip", "Syncs it to disk", "this server's"]),
+    ("/search?text=ada/t1", ["ada/t1", "ready"]), ("/search?text=smtp", ["ada/dies"]),
+    ("/search?text=bo", ["bob"]), ("/search?text=[nothing", ["Nothing found"]),
+]  # fmt: skip
+
+
+async def test_a_page_shows_what_there_is(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with busy(server_store) as (site, _):
+            for path, said in SHOWN:
+                html = await site.read(path)
+                for each in said:
+                    assert each in text_of(html), text_of(html)
+                assert "<said>" not in html
+                assert "<b>" not in re.sub(r"<b>[^<]*</b>", "", html)
+
+
+NOT_THERE: list[tuple[str, int, str]] = [
+    ("/queues/none", 404, "there is no queue 'none'"), ("/?queue=none", 404, "there is no queue 'none'"),
+    ("/queues/q/tenants/none", 404, "has no tenant 'none'"), ("/queues/q/tasks/ada/none", 404, "has no task"),
+    ("/workers/none", 404, "no worker none is attached"), ("/queues/BAD NAME", 400, "queue"),
+    ("/dead?queue=q&cursor=" + "x" * 300, 400, "invalid cursor"), ("/?queue=" + "q" * 7000, 413, "6144"),
+    ("/batches?queue=q&state=odd", 400, "state must be one of"),
+]  # fmt: skip
+
+
+async def test_what_is_not_there_is_said_on_a_page(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with busy(server_store) as (site, _):
+            for path, status, said in NOT_THERE:
+                assert said in text_of(await site.read(path, status))
+
+
+async def test_pages_may_load_nothing_from_elsewhere_and_run_no_script_of_theirs(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with busy(server_store) as (site, _):
+            linked = set[str]()
+            for path in [*PLAIN, "/sign-in", "/queues/q", "/queues/none", "/do/limits?queue=q"]:
+                answer = await site.browser.get(path)
+                policy = answer.headers["content-security-policy"]
+                assert "default-src 'none'" in policy
+                assert "unsafe" not in policy
+                assert not re.search(
+                    r"""(?:src|href)="(?:https?:)?//|<script>|<style|\sstyle=|\son[a-z]+=""", answer.text
+                )
+                linked |= set(re.findall(r'(?:src|href)="(/static/[^"]*)"', answer.text))
+            for path in linked:
+                assert (await site.browser.get(path)).status_code == 200, path
+
+
+async def test_a_queue_without_workers_says_so(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
+            await ada.enqueue("q", ["t"])
+            for path in ("/", "/queues/q", "/workers", "/queues/q/tenants/ada"):
+                told = text_of(await site.read(path))
+                assert "No worker takes tasks of" in told
+                assert "Start one: FAIRQ_TOKEN=dev-worker fairq worker jobs:app" in told
+
+
+async def test_commands_on_pages_are_ones_that_work(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with visited(server_store) as site:
+            for path, said in (
+                ("/", 'fairq enqueue emails \'{"to": "ada"}\' --token dev-tenant:acme'),
+                ("/workers", "FAIRQ_TOKEN=dev-worker fairq worker jobs:app"),
+                ("/tokens", "fairq tokens create tenant --tenant acme"),
+                ("/sign-in", "fairq tokens create operator"),
+            ):
+                assert said in text_of(await site.read(path))
+                words = shlex.split(said.rpartition("fairq ")[2])
+                commands().parse_args(words, exit_on_error=False, print_error=False)
+
+
+async def test_the_command_that_makes_a_schedule_is_one_that_works(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with busy(server_store) as (site, _):
+            html = unescape(await site.read("/schedules"))
+            words = shlex.split(html.partition("<pre>fairq ")[2].partition("</pre>")[0])
+            assert words[:3] == ["schedules", "create", "q"]
+            commands().parse_args(words, exit_on_error=False, print_error=False)
+
+
+async def test_a_start_after_the_last_year_breaks_no_page(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
+            await ada.ask("enqueue", queue="q", tasks=[{"id": "far", "payload": 1, "start_at_ms": MAX_TIME_MS}])
+            for path in ("/delayed", "/queues/q/tasks/ada/far", "/queues/q/tenants/ada", "/tenants"):
+                assert "ada" in text_of(await site.read(path))
+            assert "9999-12-31" in text_of(await site.read("/delayed"))
+
+
+async def test_tenants_called_as_a_folder_have_pages(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with visited(server_store) as site:
+            for name in (".", ".."):
+                async with raw(site.served, tenant(name)) as dots:
+                    await dots.enqueue("q", ["t"])
+            tenants = await site.read("/tenants")
+            for name in (".", ".."):
+                html = await _follow(site, tenants, name)
+                assert f"Tenant {name} in queue q" in text_of(html)
+                assert f"Task {name}/t in queue q" in text_of(await _follow(site, html, f"{name}/t"))
+
+
+async def _follow(site: Site, html: str, text: str) -> str:
+    """Read the page that a link of this text leads to, in a browser too."""
+    found = re.search(rf'href="([^"]*)">{re.escape(text)}<', html)
+    assert found
+    path, _, query = unescape(found[1]).partition("?")
+    assert not {".", ".."}.intersection(path.split("/"))
+    page = await site.read(f"{path}?{query}")
+    assert f'hx-sse:connect="/live{path}?' in page
+    return page
+
+
+@pytest.mark.parametrize("error", ["\u2603" * 2000, "smtp said no\r\nand more", " \n  no", "x" * 101])
+async def test_a_group_of_dead_letters_is_one_click_away_whatever_its_error_says(server_store: str, error: str) -> None:
+    with trio.fail_after(90):
+        async with busy(server_store) as (site, worker), raw(site.served, tenant("bob")) as bob:
+            await worker.settle("q", "ack", *await worker.pushed())
+            for _ in range(2):
+                await worker.settle("q", "ack", *await worker.pushed())
+            await bob.ask("enqueue", queue="q", tasks=[{"id": "odd", "payload": 1, "max_attempts": 1}])
+            await worker.settle("q", "nack", *await worker.pushed(), error=error)
+            for path in ("/dead", "/queues/q/tenants/bob"):  # 500 letters of 2,048 characters would bury all else
+                assert max(map(len, re.findall(r'class="error">([^<]*)<', await site.read(path)))) <= 300, path
+            links = re.findall(r'class="error"><a href="([^"]*)"', await site.read("/dead"))
+            pages = [await site.read(unescape(each)) for each in links]
+            assert [text_of(each).count("bob/odd") for each in pages].count(1) == 1
+            assert "bob/odd" in await site.read(f"/search?{urlencode({'text': error.strip()[:150]})}")
+            query = urlsplit(unescape(next(link for link, page in zip(links, pages, strict=True) if "bob/odd" in page)))
+            told = await site.do("purge-dead", **dict(parse_qsl(query.query)))
+            assert told == "1 dead letters deleted"
+
+
+async def test_the_system_page_does_without_what_a_store_does_not_tell(tmp_path: Path) -> None:
+    server = stores.LocalServer("redis" if stores.binary("redis") else "valkey", tmp_path / "store")
+    server.start()
+    try:
+        with trio.fail_after(90):
+            async with visited(server.url) as site:
+                with stores.connect(stores.of_owner(server.url)) as owner:
+                    owner.execute_command("ACL", "SETUSER", "fairq", "-config|get")
+                told = text_of(await site.read("/system"))
+                assert re.search(r"Version (Redis|Valkey) \d+\.", told)
+                assert "Syncs it to disk the store does not tell" in told
+    finally:
+        server.stop()
+
+
+async def test_what_is_paused_says_so_at_its_tenant(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with busy(server_store) as (site, _):
+            await site.do("pause", queue="q", tenant="ada")
+            assert "Tenant ada is paused" in text_of(await site.read("/queues/q/tenants/ada"))
+            await site.do("pause", queue="q")
+            for path in ("/", "/queues/q", "/queues/q/tenants/ada", "/queues/q/tenants/bob"):
+                assert "paused: nothing" in text_of(await site.read(path)), path
+
+
+async def test_a_path_that_is_none_is_told_to_people_on_a_page(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with visited(server_store) as site:
+            for path, accept, kind in (
+                ("/nope", "text/html,*/*", "text/html"), ("/nope", "*/*", "application/problem+json"),
+                ("/queues/", "text/html", "text/html"),
+            ):  # fmt: skip
+                answer = await site.browser.get(path, headers={"Accept": accept})
+                assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (404, kind)
+            assert "set-cookie" not in answer.headers
+
+
+async def test_a_store_that_is_away_is_told_and_pages_come_back(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ANSWER_S", 60.0)
+    with trio.fail_after(90):
+        port = int(server_store.rpartition(":")[2].partition("/")[0])
+        async with open_proxy(port) as proxy, visited(f"redis://127.0.0.1:{proxy.port}") as site:
+            await site.read("/queues")
+            proxy.hold()
+            monkeypatch.setattr(module, "_ANSWER_S", 0.2)
+            assert "the store has not answered for 0.2 s" in text_of(await site.read("/queues", 503))
+            monkeypatch.setattr(module, "_ANSWER_S", 60.0)
+            proxy.release()
+            await site.read("/queues")

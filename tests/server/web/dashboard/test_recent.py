@@ -1,0 +1,80 @@
+"""Shares of the last seconds: of samples, and of a queue with more tenants than are sampled."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from fairq.server.web.dashboard import recent as module
+from fairq.server.web.dashboard.recent import Sample, Watched
+from fairq.store.overview import find_tenants, some_tenants
+from tests.server.harness import raw, tenant
+
+from .harness import visited
+
+GAINS = some.dictionaries(some.sampled_from("abcd"), some.tuples(some.integers(0, 9), some.integers(0, 9)), min_size=1)
+
+
+@settings(max_examples=40)
+@given(some.lists(GAINS, min_size=2, max_size=30))
+def test_shares_are_parts_of_what_was_gained_in_the_last_seconds(gains: list[dict[str, tuple[int, int]]]) -> None:
+    watched = Watched(looked_at=0.0)
+    total = {name: (0, 0) for name in "abcd"}
+    for at, gained in enumerate(gains):
+        total = {
+            name: (a + gained.get(name, (0, 0))[0], b + gained.get(name, (0, 0))[1]) for name, (a, b) in total.items()
+        }
+        watched.samples.append(Sample(at, total))
+    counted = gains[max(1, len(gains) - module._WINDOW) :]
+    for name, parts in watched.shares().items():
+        for side in (0, 1):
+            whole = sum(each[side] for gained in counted for each in gained.values())
+            mine = sum(gained.get(name, (0, 0))[side] for gained in counted)
+            assert parts[side] == (mine / whole if whole else 0)
+
+
+def test_rows_stay_where_they_are_until_a_share_is_clearly_larger() -> None:
+    watched = Watched(looked_at=0.0)
+
+    def order(**given: int) -> str:
+        watched.samples.clear()
+        watched.samples.append(Sample(0, dict.fromkeys(given, (0, 0))))
+        watched.samples.append(Sample(1, {name: (many, many) for name, many in given.items()}))
+        return "".join(watched.in_calm_order(given))
+
+    assert order(a=34, b=33, c=33) == "abc"
+    assert order(a=33, b=34, c=33) == "abc"
+    assert order(a=31, b=35, c=34) == "abc"
+    assert order(a=20, b=20, c=60) == "cab"
+    assert order(b=20, d=80) == "db"
+    assert order(a=50, b=4, d=46) == "dab"
+
+
+async def test_of_many_tenants_some_are_sampled_and_any_is_found(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_TENANTS", 30)
+    with trio.fail_after(90):
+        async with visited(server_store) as site, raw(site.served, "dev-producer") as producer:
+            tasks = [{"id": "t", "payload": 1, "tenant": f"t{n:03}"} for n in range(120)]
+            await producer.ask("enqueue", queue="q", tasks=tasks)
+            total, names = await some_tenants(site.store, "q", 30)
+            assert total == 120
+            assert len(names) == 30
+            recent = module.Recent(site.served.app, site.served.app.nursery)
+            watched = await recent.look("q")
+            assert (watched.total, len(watched.tenants)) == (120, 30)
+            assert await find_tenants(site.store, "q", "t11", 50) == ([f"t11{n}" for n in range(10)], True)
+            many, is_whole = await find_tenants(site.store, "q", "t", 50)
+            assert (len(many), is_whole) == (50, False)
+            for odd in ("*", "?", "[a-z]", "\\", "t11*"):
+                assert await find_tenants(site.store, "q", odd, 50) == ([], True)
+
+
+async def test_one_tenant_is_known_by_its_page(server_store: str) -> None:
+    with trio.fail_after(90):
+        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
+            await ada.enqueue("q", ["t"])
+            assert "entitled" in await site.read("/queues/q/tenants/ada")

@@ -1,0 +1,65 @@
+"""HTTP.md and the code say the same, both ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairq.model.option_tables import TaskOptions
+from fairq.server.net.admission import MAX_HANDSHAKES
+from fairq.server.web.http import bounds
+from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
+from fairq.server.web.http.problems import STATUS
+from fairq.server.web.http.routes import ROWS
+from fairq.transport import PIECE_BYTES, SEND_S
+from fairq.wire import messages as wire
+from tests.test_documents import table_after
+
+TEXT = (Path(wire.__file__).parent / "HTTP.md").read_text(encoding="utf-8")
+_VERBS = {ClaimTasks: "", EndLeases: "settle", EnqueueFromLease: "enqueue_from"}  # of paths whose frames are HTTP's own
+
+
+def test_the_table_of_paths_is_that_of_the_code() -> None:
+    described = [
+        (
+            row["method"],
+            row["path"].strip("`"),
+            row["verb"].strip("`"),
+            {role for role in ("tenant", "producer", "worker") if row[role] == "yes"},
+            row[""],
+        )
+        for row in table_after(TEXT, "## Paths")
+    ]
+    assert described == [
+        (
+            row.method,
+            row.path,
+            _VERBS.get(row.frame, getattr(row.frame, "type", "")),
+            {"worker"}
+            if row.frame in _VERBS
+            else {role.value for role in wire.CLIENT_FRAMES[row.frame][0]} - {"operator", "viewer"},
+            row.summary,
+        )
+        for row in ROWS
+    ]
+
+
+def test_the_table_of_statuses_is_that_of_the_code() -> None:
+    described = {
+        code.strip(" `"): int(row["status"])
+        for row in table_after(TEXT, "## Errors")
+        for code in row["code"].split(",")
+    }
+    assert described == STATUS
+
+
+def test_every_option_of_a_task_is_named() -> None:
+    assert [name for name in TaskOptions.__annotations__ if f"`{name}`" not in TEXT] == []
+
+
+def test_every_bound_is_told() -> None:
+    told = " ".join(f"{row['what']} {row['bound']}" for row in table_after(TEXT, "## Bounds"))
+    numbers = {
+        value for name, value in vars(bounds).items() if name.isupper() and name not in ("RETRY_MS", "KEEP_ALIVE_S")
+    }
+    for value in numbers | {MAX_HANDSHAKES, PIECE_BYTES, SEND_S}:
+        assert f"{value:g}" in told.split() or f"{value:.0f}" in told.split(), value

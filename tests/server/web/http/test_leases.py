@@ -1,0 +1,479 @@
+"""Workers over HTTP: what they claim is theirs until they settle it or its lease is over, and is never lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from fairq.server.run import Served
+from fairq.server.web.http import workers
+from fairq.server.web.http.stream import BoundedStream
+from fairq.tokens import hash_token, make_token
+from fairq.wire.terms import Role
+from tests.server.clock import StoreClock
+from tests.server.harness import OPERATOR, WORKER, raw, tenant
+from tests.store.waiting import wait_until
+
+from .harness import api, check, check_problem, head, plain, read_all, serving
+
+CLAIMS, TASKS, DERIVED = "/v1/queues/q/claims", "/v1/queues/q/tasks", "/v1/leases/tasks"
+
+
+async def claim(worker: httpx.AsyncClient, /, count: int = 1, wait: float = 20, **more: Any) -> list[dict[str, Any]]:
+    """Claim tasks of queue q."""
+    answer = check(await worker.post(CLAIMS, json={"count": count, "wait": wait, **more}))
+    tasks: list[dict[str, Any]] = answer["tasks"]
+    return tasks
+
+
+async def settle(worker: httpx.AsyncClient, task: dict[str, Any], action: str, **more: Any) -> str:
+    """End or extend a lease."""
+    ended = [{"action": action, "id": task["id"], "lease": task["lease"], **more}]
+    outcome: str = check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ended}))["outcomes"][0]
+    return outcome
+
+
+async def test_a_claim_waits_for_tasks_and_is_empty_without(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        with trio.fail_after(60):
+            assert await claim(worker, wait=0) == []
+            assert await claim(worker, wait=0.05) == []
+            check(await ada.post(TASKS, json={"tasks": [{"payload": n, "id": f"t{n}"} for n in range(5)]}), 201)
+            assert [task["payload"] for task in await claim(worker, 3, wait=0)] == [0, 1, 2]
+            assert [task["payload"] for task in await claim(worker, 3)] == [3, 4]
+            got: list[dict[str, Any]] = []
+
+            async def wait() -> None:
+                got.extend(await claim(worker, 10))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await wait_until(lambda: served.app.queues.count_slots("q") == 5 + 10)
+                check(await ada.post(TASKS, json={"payload": "late"}), 201)
+            assert [task["payload"] for task in got] == ["late"]
+
+
+async def test_all_that_a_worker_may_say_of_a_lease(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t", "max_attempts": 4}), 201)
+        (task,) = await claim(worker)
+        assert (task["attempt"], task["max_attempts"], task["tenant"], task["id"]) == (1, 4, "ada", "ada/t")
+        assert await settle(worker, task, "extend") == "ok"
+        assert await settle(worker, task, "nack", delay=0, error="busy") == "ok"
+        assert await settle(worker, task, "nack", delay=0) == "gone"  # repeated
+        (again,) = await claim(worker)
+        assert again["attempt"] == 2
+        assert await settle(worker, task, "ack") == "stale"
+        assert await settle(worker, task, "extend") == "stale"
+        assert await settle(worker, again, "postpone", delay=0) == "ok"
+        (third,) = await claim(worker)
+        assert await settle(worker, third, "release") == "ok"
+        (fourth,) = await claim(worker)
+        assert await settle(worker, fourth, "ack", result={"a": 1}) == "ok"
+        assert await settle(worker, fourth, "ack", result={"a": 1}) == "gone"
+        assert check(await ada.get(f"{TASKS}/t"))["state"] == "done"
+
+
+WRONG_SETTLEMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"settlements": []}, "settlements"), ({"settlements": None}, "settlements"), ({"queue": "Q"}, "queue"),
+    ({"settlements": [7]}, "each of settlements"), ({"worker": "a b"}, "worker"), ({"worker": 7}, "worker"),
+    ({"colour": 1}, "colour"),
+    ({"settlements": [{"action": "eat", "id": "ada/t", "lease": 1}]}, "action"),
+    ({"settlements": [{"action": "ack", "id": "t", "lease": 1}]}, "id"),
+    ({"settlements": [{"action": "ack", "id": "ada/t", "lease": "1"}]}, "lease"),
+    ({"settlements": [{"action": "ack", "id": "ada/t", "lease": 1, "delay_ms": 1}]}, "delay_ms"),
+    ({"settlements": [{"action": "postpone", "id": "ada/t", "lease": 1}]}, "delay"),
+    ({"settlements": [{"action": "nack", "id": "ada/t", "lease": 1, "delay": -1}]}, "delay"),
+]  # fmt: skip
+
+
+async def test_a_wrong_settlement_is_refused_whole(served: Served) -> None:
+    async with api(served, WORKER) as worker:
+        for change, field in WRONG_SETTLEMENTS:
+            body = {"queue": "q", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}], **change}
+            check_problem(await worker.post("/v1/leases", json=body), 400, "bad_request", field)
+
+
+async def test_a_traceback_is_kept_with_the_dead_letter(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        task = await claimed(ada, worker)
+        for wrong, status in ((7, 400), ("é" * 4097, 413)):
+            settlement = {"action": "reject", "id": task["id"], "lease": task["lease"], "traceback": wrong}
+            answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": [settlement]})
+            assert (answer.status_code, answer.json()["field"]) == (status, "traceback")
+        assert await settle(worker, task, "reject", error="no", traceback="at line 7\né") == "ok"
+        assert check(await ada.get("/v1/queues/q/dead/t"))["traceback"] == "", "for operators"
+    async with raw(served, OPERATOR) as operator:
+        letter = (await operator.ask("dead_letter", queue="q", id="ada/t"))["dead_letter"]
+        assert (letter["error"], letter["traceback"]) == ("no", "at line 7\né")
+
+
+LINK = {"queue": "next", "id": "link", "payload": [1]}
+
+
+async def claimed(ada: httpx.AsyncClient, worker: httpx.AsyncClient, id: str = "t", **more: Any) -> dict[str, Any]:
+    """Enqueue a task and claim it."""
+    check(await ada.post(TASKS, json={"payload": 1, "id": id}), 201)
+    (task,) = await claim(worker, **more)
+    return task
+
+
+async def test_links_leave_with_an_acknowledgement_and_only_once(served: Served) -> None:
+    links = [LINK, {**LINK, "id": "large", "payload": "x" * 60_000, "delay": 0.01}, {"queue": "q", "payload": 3}]
+    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as after:
+        await after.attach("next", "q", credit=5, name="after")
+        task = await claimed_by_http(ada, worker, after)
+        assert await settle(worker, task, "ack", links=links) == "ok"
+        with trio.fail_after(60):
+            pushed = await after.pushed(3)
+        assert sorted((len(str(task["payload"])), task["full_id"][:4]) for task in pushed) == [
+            (1, "ada/"), (3, "ada/"), (60_000, "ada/"),
+        ]  # fmt: skip
+        assert await settle(worker, task, "ack", links=links) == "gone"
+        assert (await served.app.store.queue("next")).enqueued == 2
+
+
+async def test_a_request_that_comes_again_gives_links_the_same_ids(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        await served.app.store.set_limits("q", "ada", {"queued": 1})
+        task = await claimed(ada, worker)
+        links = [{"queue": "next", "payload": 1}, {"queue": "q", "payload": 2}]
+        check(await ada.post(TASKS, json={"payload": 1}), 201)
+        ended = {
+            "queue": "q",
+            "settlements": [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": links}],
+        }
+        for _ in range(2):
+            check_problem(await worker.post("/v1/leases", json=ended), 429, "quota_exceeded", "queued")
+        await served.app.store.set_limits("q", "ada", {"queued": None})
+        assert await settle(worker, task, "ack", links=links) == "ok"
+        assert [(await served.app.store.queue(queue)).enqueued for queue in ("q", "next")] == [3, 1]
+
+
+async def claimed_by_http(ada: httpx.AsyncClient, worker: httpx.AsyncClient, other: Any) -> dict[str, Any]:
+    """Have a task claimed over HTTP while a websocket's worker offers no slot."""
+    await other.ask("credit", credit=0)
+    task = await claimed(ada, worker)
+    await other.ask("credit", credit=5)
+    return task
+
+
+WRONG_LINKS: list[tuple[dict[str, Any], str, str]] = [
+    ({"links": 7}, "bad_request", "links"), ({"links": [7]}, "bad_request", "each of links"),
+    ({"links": [{**LINK, "queue": "Q"}]}, "bad_request", "queue"),
+    ({"links": [{"payload": 1}]}, "bad_request", "queue"),
+    ({"links": [{"queue": "next"}]}, "bad_request", "payload"),
+    ({"links": [{**LINK, "id": "a/b"}]}, "bad_request", "id"),
+    ({"links": [{**LINK, "tenant": "bob"}]}, "bad_request", "tenant"),
+    ({"links": [{**LINK, "batch": "b"}]}, "bad_request", "batch"),
+    ({"links": [{**LINK, "delay_ms": 1}]}, "bad_request", "delay_ms"),
+    ({"links": [LINK, LINK]}, "bad_request", "id"),
+    ({"links": [{**LINK, "queue": "q", "id": "t"}]}, "bad_request", "links"),
+    ({"links": [{**LINK, "id": f"l-{n}"} for n in range(17)]}, "too_large", "links"),
+    ({"links": [{**LINK, "payload": "x" * (1 << 20)}]}, "too_large", "payload"),
+    ({"links": [LINK], "action": "release"}, "bad_request", "links"),
+]  # fmt: skip
+
+
+async def test_a_wrong_link_is_refused_and_settles_nothing(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        task = await claimed(ada, worker)
+        for change, code, field in WRONG_LINKS:
+            ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], **change}]
+            answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
+            check_problem(answer, 413 if code == "too_large" else 400, code, field)
+        assert await settle(worker, task, "ack", links=[]) == "ok"
+
+
+def derive(task: dict[str, Any], *ids: str, **more: Any) -> dict[str, Any]:
+    """Spell a request that enqueues tasks from a leased one."""
+    lease = {"queue": "q", "id": task["id"], "lease": task["lease"]}
+    return {"lease": lease, "queue": "next", "tasks": [{"id": id, "payload": 1} for id in ids], **more}
+
+
+async def test_a_leased_task_enqueues_for_its_tenant_and_each_id_once(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        task = await claimed(ada, worker)
+        told = check(await worker.post(DERIVED, json=derive(task, "a", "b")), 201)["tasks"]
+        assert told == [{"id": "a", "outcome": "ok"}, {"id": "b", "outcome": "ok"}]
+        told = check(await worker.post(DERIVED, json=derive(task, "a", "c")), 201)["tasks"]
+        assert [row["outcome"] for row in told] == ["duplicate", "ok"]
+        rows = await served.app.store.tasks("next", ["ada/a", "ada/b", "ada/c"])
+        assert [row.tenant for row in rows] == ["ada"] * 3
+        assert await settle(worker, task, "nack", delay=0) == "ok"
+        (again,) = await claim(worker)
+        told = check(await worker.post(DERIVED, json=derive(again, "a")), 201)["tasks"]
+        assert told == [{"id": "a", "outcome": "duplicate"}], "by another attempt"
+        keyed = [{"id": id, "payload": 1, "dedupe_key": "k"} for id in ("d", "e")]
+        told = check(await worker.post(DERIVED, json=derive(again, tasks=keyed)), 201)["tasks"]
+        assert told == [{"id": "d", "outcome": "ok"}, {"id": "d", "outcome": "duplicate"}]
+        (row,) = check(await worker.post(DERIVED, json=derive(again, tasks=[{"payload": 1}])), 201)["tasks"]
+        assert row["outcome"] == "ok"
+        told = check(await worker.post(DERIVED, json=derive(again, "f", "f")), 201)["tasks"]
+        assert [row["outcome"] for row in told] == ["ok", "duplicate"]
+
+
+async def test_nothing_is_enqueued_from_a_lease_that_is_not_ones_own(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as other:
+        task = await claimed(ada, worker)
+
+        async def wall(**change: Any) -> None:
+            body = derive(task, "a")
+            body["lease"] = {**body["lease"], **change}
+            check_problem(await worker.post(DERIVED, json=body), 403, "forbidden", "lease")
+
+        await wall(lease=task["lease"] + 1)
+        await wall(id="bob/t")
+        await wall(id="ada/none")
+        await wall(queue="next")
+        assert await settle(worker, task, "nack", delay=0) == "ok"
+        await wall()
+        await other.attach("q", credit=1, name="other")
+        with trio.fail_after(60):
+            (task,) = await other.pushed()
+        task["id"] = task["full_id"]
+        await wall()
+        assert await other.settle("q", "ack", task) == ["ok"]
+        assert "next" not in await served.app.store.queues()
+        check_problem(await ada.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "type")
+
+
+WRONGLY_DERIVED: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"tasks": []}, 400, "bad_request", "tasks"), ({"tasks": [1]}, 400, "bad_request", "each of tasks"),
+    ({"tasks": [{"id": "a"}]}, 400, "bad_request", "payload"), ({"queue": "Q"}, 400, "bad_request", "queue"),
+    ({"tasks": [{"payload": 1, "tenant": "bob"}]}, 403, "forbidden", "tenant"),
+    ({"tasks": [{"payload": n} for n in range(501)]}, 413, "too_large", "tasks"),
+    ({"lease": None}, 400, "bad_request", "lease"), ({"lease": 7}, 400, "bad_request", "lease"),
+    ({"lease": {"queue": "Q", "id": "ada/t", "lease": 1}}, 400, "bad_request", "lease"),
+    ({"lease": {"queue": "q", "id": "t", "lease": 1}}, 400, "bad_request", "id"),
+    ({"worker": 7}, 400, "bad_request", "worker"), ({"tenant": "ada"}, 400, "bad_request", "tenant"),
+    ({"ref": 1}, 400, "bad_request", "ref"),
+]  # fmt: skip
+
+
+async def test_what_cannot_be_enqueued_from_a_lease_is_refused(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        whole = derive(await claimed(ada, worker), "a")
+        for change, status, code, field in WRONGLY_DERIVED:
+            body = {**whole, **change}
+            check_problem(await worker.post(DERIVED, json=body), status, code, field)
+
+
+async def test_a_worker_of_some_queues_links_and_enqueues_to_those_only(served: Served) -> None:
+    async with raw(served, OPERATOR) as operator, api(served) as ada:
+        id, text = make_token(Role.WORKER)
+        await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
+        async with api(served, text) as worker:
+            task = await claimed(ada, worker)
+            check_problem(await worker.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "queue")
+            ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": [LINK]}]
+            answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
+            check_problem(answer, 400, "bad_request", "links")
+            assert await settle(worker, task, "ack", links=[{**LINK, "queue": "q"}]) == "ok"
+
+
+WRONG_CLAIMS: list[tuple[dict[str, Any], str]] = [
+    ({"count": 0}, "count"), ({"count": 101}, "count"), ({"wait": 61}, "wait"), ({"worker": ""}, "worker"),
+    ({"count": "1"}, "count"), ({"ref": 1}, "ref"), ({"queue": "other"}, "queue"),
+]  # fmt: skip
+
+
+async def test_a_wrong_claim_is_refused(served: Served) -> None:
+    async with api(served, WORKER) as worker:
+        for body, field in WRONG_CLAIMS:
+            check_problem(await worker.post(CLAIMS, json=body), 400, "bad_request", field)
+
+
+async def test_a_claim_tells_how_long_handlers_may_run(served: Served) -> None:
+    async with api(served) as ada, raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
+        check(await ada.post(TASKS, json={"payload": 1}), 201)
+        await operator.ask("configure", queue="q", settings={"run_timeout_ms": 60_000})
+        answer = check(await worker.post(CLAIMS, json={"count": 1, "wait": 20}))
+        assert (answer["run_timeout_ms"], len(answer["tasks"])) == (60_000, 1)
+
+
+async def test_leases_of_a_client_that_vanished_end_by_themselves(
+    served: Served, store_clock: StoreClock, quick_floor: None
+) -> None:
+    async with api(served) as ada:
+        async with raw(served, OPERATOR) as operator:
+            await operator.ask("configure", queue="q", settings={"lease_ms": 5000})
+        async with api(served, WORKER) as worker:
+            check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+            (first,) = await claim(worker)
+        async with api(served, WORKER) as worker:
+            assert await claim(worker, wait=0) == []
+            store_clock.move(store_clock.now_ms + 6000, served)
+            with trio.fail_after(60):
+                (second,) = await claim(worker)
+            assert (second["id"], second["attempt"]) == (first["id"], 2)
+            assert await settle(worker, first, "ack") == "stale"
+            assert await settle(worker, second, "ack") == "ok"
+
+
+async def test_a_claim_whose_client_has_gone_takes_nothing(served: Served) -> None:
+    body = b'{"count": 5, "wait": 60}'
+    async with api(served) as ada, api(served, WORKER) as worker:
+        async with plain(served) as stream:
+            kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
+            await stream.send_all(head("POST", CLAIMS, WORKER, **kind) + body)
+            await wait_until(lambda: served.app.queues.count_slots("q") == 5)
+        await wait_until(lambda: served.app.queues.count_slots("q") == 0)
+        check(await ada.post(TASKS, json={"payload": 1}), 201)
+        with trio.fail_after(60):
+            (task,) = await claim(worker)
+        assert task["attempt"] == 1
+
+
+async def test_tasks_whose_answer_cannot_be_sent_are_given_back_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_off(self: BoundedStream, data: bytes) -> None:
+        self.is_broken = True
+        self.ended()
+        raise trio.BrokenResourceError
+
+    body = b'{"count": 5}'
+    kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        assert await ada.enqueue("q", ["t"], max_attempts=3) == ["ok"]
+        with monkeypatch.context() as patch:
+            patch.setattr(BoundedStream, "send_all", break_off)
+            async with plain(served) as stream:
+                await stream.send_all(head("POST", CLAIMS, WORKER, **kind) + body)
+                assert await read_all(stream) == b""
+        await worker.attach("q")
+        (task,) = await worker.pushed()
+        assert (task["attempt"], task["max_attempts"]) == (2, 4)  # the first does not count
+
+
+async def test_leases_are_ended_at_any_server(served: Served, server_store: str) -> None:
+    async with (
+        serving(server_store) as other, api(served) as ada, api(served, WORKER) as here, api(other, WORKER) as there,
+    ):  # fmt: skip
+        check(await ada.post(TASKS, json={"tasks": [{"payload": n} for n in range(2)]}), 201)
+        first, second = await claim(here, 2)
+        assert await settle(there, first, "extend") == "ok"
+        assert await settle(there, first, "ack") == "ok"
+        assert await settle(there, second, "nack") == "ok"
+        assert await settle(here, first, "ack") == "gone"
+
+
+async def test_http_and_websocket_workers_share_a_queue_and_keep_their_leases_apart(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as other:
+        await other.attach("q")
+        check(await ada.post(TASKS, json={"payload": 1, "id": "a"}), 201)
+        (pushed,) = await other.pushed()
+        assert await settle(worker, {**pushed, "id": "ada/a"}, "ack") == "stale"
+        check(await ada.post(TASKS, json={"payload": 2, "id": "b"}), 201)
+        (claimed,) = await claim(worker)
+        assert claimed["id"] == "ada/b"
+        assert await other.settle("q", "ack", pushed) == ["ok"]
+
+
+async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served) -> None:
+    async with raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
+        answers = []
+
+        async def wait() -> None:
+            answers.append(await worker.post(CLAIMS, json={"wait": 60, "worker": "mill"}))
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await wait_until(lambda: served.app.queues.count_slots("q") == 1)
+                (row,) = (await operator.ask("workers"))["workers"]
+                assert (row["worker"], row["queues"], row["credit"]) == ("mill", ["q"], 1)
+                assert await operator.ask("drain_worker", worker="mill")
+        check_problem(answers[0], 503, "draining")
+        assert answers[0].headers["retry-after"] == "1"
+
+
+async def test_a_drained_worker_claims_no_more_and_may_settle(served: Served, server_store: str) -> None:
+    async def end(client: httpx.AsyncClient, task: dict[str, Any], action: str) -> None:
+        ended = [{"action": action, "id": task["id"], "lease": task["lease"]}]
+        body = {"queue": "q", "settlements": ended, "worker": "mill"}
+        assert check(await client.post("/v1/leases", json=body))["outcomes"] == ["ok"]
+
+    async with (
+        serving(server_store) as other, raw(served, OPERATOR) as operator,
+        api(served) as ada, api(served, WORKER) as here, api(other, WORKER) as there,
+    ):  # fmt: skip
+        check(await ada.post(TASKS, json={"tasks": [{"payload": n} for n in range(2)]}), 201)
+        (task,) = await claim(here, worker="mill")
+        (second,) = await claim(there, worker="mill")
+        await end(there, second, "release")
+        await operator.ask("drain_worker", worker="mill")
+        with trio.fail_after(60):
+            await wait_until(lambda: not any(each.name for each in other.app.connections))
+        await end(here, task, "extend")
+        for worker in (here, there):
+            for _ in range(2):
+                refused = await worker.post(CLAIMS, json={"worker": "mill"})
+                assert "drained" in check_problem(refused, 503, "draining")["detail"]
+        await end(here, task, "ack")
+        check_problem(await here.post(CLAIMS, json={"worker": "mill"}), 503, "draining")
+        assert [each["id"] for each in await claim(here, worker="other")] == [second["id"]]
+
+
+async def test_a_drained_name_is_forgotten_after_a_while(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
+        await operator.ask("drain_worker", worker="mill")
+        check_problem(await worker.post(CLAIMS, json={"worker": "mill"}), 503, "draining")
+        with monkeypatch.context() as patch:
+            patch.setattr(workers, "CALLER_S", 0)
+            await operator.ask("drain_worker", worker="saw")
+            assert await claim(worker, wait=0, worker="saw") == []
+        monkeypatch.setattr(workers, "MAX_DRAINED", 2)  # the one that asked longest ago makes room
+        for name in "ab":
+            await operator.ask("drain_worker", worker=name)
+        for name in "ab":
+            check_problem(await worker.post(CLAIMS, json={"worker": name}), 503, "draining")
+        assert await claim(worker, wait=0, worker="mill") == []
+
+
+async def test_a_token_of_many_workers_leaves_room_for_those_of_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "MAX_WORKERS", 3)
+    monkeypatch.setattr(workers, "MAX_TOKEN_WORKERS", 2, raising=False)
+    id, token = make_token(Role.WORKER)
+    async with raw(served, OPERATOR) as operator, api(served) as ada, api(served, WORKER) as crowd:
+        await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))
+        for name in "ab":
+            assert await claim(crowd, wait=0, worker=name) == []
+        assert await claim(crowd, wait=0, worker="a") == []  # one that is known needs no more room
+        full = check_problem(await crowd.post(CLAIMS, json={"worker": "c"}), 429, "too_many")
+        assert "at most 2 workers of one token" in full["detail"]
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+        async with api(served, token) as other:
+            (task,) = await claim(other, wait=0)
+            assert await settle(other, task, "ack") == "ok"
+            full = check_problem(await other.post(CLAIMS, json={"worker": "d"}), 429, "too_many")
+            assert "at most 3 workers may" in full["detail"]
+
+
+async def test_a_token_of_one_queue_claims_of_no_other(server_store: str) -> None:
+    async with serving(server_store) as served, raw(served, OPERATOR) as operator:
+        from fairq.tokens import hash_token, make_token
+        from fairq.wire.terms import Role
+
+        id, token = make_token(Role.WORKER)
+        await operator.ask("create_token", id=id, role="worker", hash=hash_token(token), queues=["q"])
+        async with api(served, token) as worker:
+            assert await claim(worker, wait=0) == []
+            refused = await worker.post("/v1/queues/other/claims", json={})
+            check_problem(refused, 403, "forbidden", "queue")
+            leases = {"queue": "other", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}]}
+            check_problem(await worker.post("/v1/leases", json=leases), 403, "forbidden", "queue")
+
+
+async def test_cancelling_a_running_task_shows_at_its_next_extension(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+        (task,) = await claim(worker)
+        assert check(await ada.delete(f"{TASKS}/t"))["outcome"] == "running"
+        assert await settle(worker, task, "extend") == "cancelled"

@@ -1,0 +1,86 @@
+"""Every call that changes something, repeated: the second one changes nothing and says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairq.errors import TooMany
+from fairq.server.run import Served
+from fairq.server.web.http.bodies import Bodies
+from fairq.server.web.http.bounds import MAX_BODIES_BYTES, MAX_TENANT_BODIES_BYTES, MAX_TOKEN_BODIES_BYTES
+from fairq.server.web.http.traffic import Places
+from tests.server.harness import WORKER
+
+from .harness import api, check
+
+Q = "/v1/queues/q"
+DAILY = {"payload": 1, "every": 3600}
+
+# method, path, body -> status and answer, then those of the repeated request
+CALLS: list[tuple[str, str, Any, tuple[int, Any], tuple[int, Any]]] = [
+    ("POST", "/tasks", {"payload": 1, "id": "t"}, (201, {"id": "t", "outcome": "ok"}),
+     (200, {"id": "t", "outcome": "duplicate"})),
+    ("POST", "/tasks/reschedule", {"ids": ["t"], "delay": 600}, (200, {"outcomes": ["ok"]}),
+     (200, {"outcomes": ["ok"]})),
+    ("DELETE", "/tasks/t", None, (200, {"id": "t", "outcome": "ok"}), (200, {"id": "t", "outcome": "gone"})),
+    ("POST", "/tasks/cancel", {"ids": ["t"]}, (200, {"outcomes": ["gone"]}), (200, {"outcomes": ["gone"]})),
+    ("POST", "/batches", {"id": "b"}, (201, {"id": "b", "outcome": "ok"}), (200, {"id": "b", "outcome": "duplicate"})),
+    ("POST", "/batches/b/close", None, (200, {"previous": "open"}), (200, {"previous": "complete"})),
+    ("DELETE", "/batches/b", None, (200, {"previous": "complete"}), (200, {"previous": "complete"})),
+    ("PUT", "/schedules/s", DAILY, (201, "created"), (200, "same")),
+    ("POST", "/schedules/s/pause", None, (200, {"previous": False}), (200, {"previous": True})),
+    ("POST", "/schedules/s/resume", None, (200, {"previous": True}), (200, {"previous": False})),
+    ("DELETE", "/schedules/s", None, (200, {"previous": True}), (200, {"previous": False})),
+]  # fmt: skip
+
+
+async def test_repeated_calls_change_nothing_more(served: Served) -> None:
+    async with api(served) as ada:
+        for method, path, body, *expected in CALLS:
+            for status, told in expected:
+                answer = check(
+                    await ada.request(method, Q + path, json=body) if body else await ada.request(method, Q + path),
+                    status,
+                )
+                assert (answer["outcome"] if isinstance(told, str) else answer) == told, (method, path)
+
+
+async def test_dead_letters_are_replayed_and_purged_once(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        for id in ("a", "b"):
+            check(await ada.post(f"{Q}/tasks", json={"payload": 1, "id": id}), 201)
+        tasks = check(await worker.post(f"{Q}/claims", json={"count": 2, "wait": 20}))["tasks"]
+        ended = [{"action": "reject", "id": task["id"], "lease": task["lease"]} for task in tasks]
+        for outcome in ("ok", "gone"):
+            answer = check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ended}))
+            assert answer == {"outcomes": [outcome] * 2}
+        for path, id in (("replay", "a"), ("purge", "b")):
+            for outcome in ("ok", "gone"):
+                assert check(await ada.post(f"{Q}/dead/{path}", json={"ids": [id]})) == {"outcomes": [outcome]}
+
+
+def test_no_owner_takes_more_than_its_part_of_the_places() -> None:
+    places = Places("requests", 4, 2, 3)
+    with places.one("ada"), places.one("ada"):
+        with pytest.raises(TooMany), places.one("ada"):
+            pass
+        with places.one("token", is_token=True), places.one("token", is_token=True), pytest.raises(TooMany):
+            places.one("bob").__enter__()
+    assert places.taken == 0
+    with places.one("ada"):
+        pass
+
+
+def test_bodies_held_at_once_have_a_bound() -> None:
+    bodies = Bodies()
+    with pytest.raises(TooMany, match="of one tenant"):
+        bodies.hold(MAX_TENANT_BODIES_BYTES + 1, "ada")
+    for token in "ab":
+        bodies.hold(MAX_TOKEN_BODIES_BYTES - MAX_TENANT_BODIES_BYTES, token, is_token=True)
+    bodies.hold(MAX_TENANT_BODIES_BYTES - 1, "bob")
+    with pytest.raises(TooMany, match=f"at most {MAX_BODIES_BYTES} bytes of bodies$"):
+        bodies.hold(1, "eve")
+    bodies.hold(-MAX_TENANT_BODIES_BYTES - 1, "ada")
+    bodies.hold(MAX_TENANT_BODIES_BYTES, "ada")
