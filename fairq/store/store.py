@@ -642,7 +642,7 @@ class Store:
         return bool(await self._call("unschedule", queue, tenant, name) == b"ok")
 
     async def pause_schedule(self, queue: str, schedule: Schedule, next_at_ms: int | None) -> bool:
-        """Stop a schedule from firing (None), or let it fire again; returns False if it has changed since it was read."""
+        """Stop a schedule from firing (None), or let it fire again; returns False if it has changed meanwhile."""
         args = (schedule.state.tenant, schedule.state.name, schedule.revision, "" if next_at_ms is None else next_at_ms)
         return bool(await self._call("pause_schedule", queue, *args) == b"ok")
 

@@ -62,7 +62,7 @@ def fill(queue: Queue) -> None:
     queue.client.set(queue.key("progress:urgent"), '[1,0.5,""]', px=3_600_000)
     queue.client.set(queue.key("sweep"), 0)  # a limit for all was removed, and there are many tenants
     queue.client.zadd(queue.key("idle"), {b"\1\0\0\0": 0})  # there is a reserve
-    queue.client.hset(queue.key("repair"), "number", 1)  # a repair was broken off
+    queue.client.set(queue.key("repair"), 1)  # a repair was broken off
     queue.client.zadd(queue.key("repair:tenants"), {"ada": 0})
     queue.client.zadd(queue.key("repair:tasks:ada"), {"lost": 1})
     queue.client.zadd(queue.key("repair:delayed:ada"), {"lost": 1})
