@@ -483,7 +483,7 @@ class QueueMachine(RuleBasedStateMachine):
         revision, model = known[after % len(known)] if known else (b"", None)
         next_at = self.now + after if verb == "resume" else None
         outcome = self.call("pause_schedule", *field.split("/"), revision, "" if next_at is None else next_at)
-        self.same(outcome.decode(), self.model.pause_schedule(self.now, field, revision and model, next_at))
+        self.same(outcome.decode(), self.model.pause_schedule(self.now, field, model, next_at))
 
     @invariant()
     def all_say_the_same(self) -> None:

@@ -149,11 +149,11 @@ def test_a_repair_that_is_left_is_gone_on_with(redis_client: redis.Redis, how: s
     slices.now = queue.now
     assert not repair(slices, most=calls)
     assert int(queue.queue_state()["blocked"]) & 16
-    state = redis_client.get(queue.key("repair")).split()
+    state = str(queue.client.get(queue.key("repair")), "ascii").split()  # type: ignore[arg-type]
     if how == "failed half way":
         redis_client.set(queue.key("repair"), state[0])
     elif how == "another store":
-        redis_client.set(queue.key("repair"), b" ".join([state[0], b"another", *state[2:]]))
+        redis_client.set(queue.key("repair"), " ".join([state[0], "another", *state[2:]]))
     assert repair(slices) > (calls if how != "left" else 0)
     check_rebuilt(queue, before)
 
