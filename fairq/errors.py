@@ -1,12 +1,22 @@
-"""All errors of fairq, each with one stable code that the wire, the CLI and the SDK share."""
+"""All errors of fairq, each with one stable code that the wire, the CLI and the SDK share.
+
+FairqError
+├── Retryable: nothing was wrong with the request; send the same again
+│   ├── Unavailable, OutcomeUnknown, Draining
+│   └── TooMany, Repairing
+├── of the request: BadFrame, BadRequest, UnknownVerb, TooLarge, NotFound
+├── of the token: Forbidden, Unauthorized
+│                            └── TokenExpired
+├── of the queue's state: QuotaExceeded, BatchClosed, NotEmpty, StaleVersion, Deleting, TooOld, StoreFull
+├── of what a call waits for: NotYet, TaskFailed, NoResult
+└── of the process or its connection: Closed, Superseded, SettingsError, StoreRefused
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
-
-RETRYABLE = frozenset({"unavailable", "outcome_unknown", "too_many", "draining", "repairing"})  # codes
 
 
 class FairqError(Exception):
@@ -28,6 +38,40 @@ class FairqError(Exception):
         self.retry_in_ms = retry_in_ms
 
 
+class Retryable(FairqError):
+    """Nothing was wrong with the request: send the same again, after `retry_in_ms` if that is known."""
+
+
+class Unavailable(Retryable):
+    """The store or server cannot be reached, and nothing was done; safe to try again."""
+
+    code = "unavailable"
+
+
+class OutcomeUnknown(Retryable):
+    """The connection was lost after sending: the request may have been done. Try again with the same ids."""
+
+    code = "outcome_unknown"
+
+
+class Draining(Retryable):
+    """The server or connection is stopping and accepts no new work."""
+
+    code = "draining"
+
+
+class TooMany(Retryable):
+    """More requests or connections at once than the server accepts; try again later."""
+
+    code = "too_many"
+
+
+class Repairing(Retryable):
+    """The queue is being repaired: nothing was done; safe to try again."""
+
+    code = "repairing"
+
+
 class BadFrame(FairqError):
     """A frame that is not one JSON object of the protocol."""
 
@@ -46,6 +90,24 @@ class UnknownVerb(FairqError):
     code = "unknown_verb"
 
 
+class TooLarge(FairqError):
+    """A payload, batch or frame over its limit."""
+
+    code = "too_large"
+
+
+class NotFound(FairqError):
+    """The thing named does not exist."""
+
+    code = "not_found"
+
+
+class Forbidden(FairqError):
+    """The token does not allow this request."""
+
+    code = "forbidden"
+
+
 class Unauthorized(FairqError):
     """The token is missing, unknown or revoked, or it has expired."""
 
@@ -58,40 +120,16 @@ class TokenExpired(Unauthorized):
     code = "token_expired"
 
 
-class Forbidden(FairqError):
-    """The token does not allow this request."""
+class QuotaExceeded(FairqError):
+    """The tenant has reached a limit; `field` names it, `retry_in_ms` is when there may be room, if known."""
 
-    code = "forbidden"
-
-
-class NotFound(FairqError):
-    """The thing named does not exist."""
-
-    code = "not_found"
-
-
-class TooLarge(FairqError):
-    """A payload, batch or frame over its limit."""
-
-    code = "too_large"
-
-
-class TooMany(FairqError):
-    """More requests or connections at once than the server accepts; try again later."""
-
-    code = "too_many"
+    code = "quota_exceeded"
 
 
 class BatchClosed(FairqError):
     """The batch accepts no more tasks: it is closed or cancelled."""
 
     code = "batch_closed"
-
-
-class QuotaExceeded(FairqError):
-    """The tenant has reached a limit; `field` names it, `retry_in_ms` is when there may be room, if known."""
-
-    code = "quota_exceeded"
 
 
 class NotEmpty(FairqError):
@@ -112,12 +150,6 @@ class Deleting(FairqError):
     code = "deleting"
 
 
-class Repairing(FairqError):
-    """The queue is being repaired: nothing was done; safe to try again."""
-
-    code = "repairing"
-
-
 class TooOld(FairqError):
     """The feed no longer keeps the events after this id; the message names the oldest one kept."""
 
@@ -128,48 +160,6 @@ class StoreFull(FairqError):
     """The store has no room for new tasks; claims and settlements still work."""
 
     code = "store_full"
-
-
-class Unavailable(FairqError):
-    """The store or server cannot be reached, and nothing was done; safe to try again."""
-
-    code = "unavailable"
-
-
-class OutcomeUnknown(FairqError):
-    """The connection was lost after sending: the request may have been done. Try again with the same ids."""
-
-    code = "outcome_unknown"
-
-
-class Draining(FairqError):
-    """The server or connection is stopping and accepts no new work."""
-
-    code = "draining"
-
-
-class Superseded(FairqError):
-    """A newer worker has attached under this name."""
-
-    code = "superseded"
-
-
-class Closed(FairqError):
-    """The client was closed while the call was waiting."""
-
-    code = "closed"
-
-
-class SettingsError(FairqError):
-    """A setting that is missing, unreadable or out of range; `field` is its name."""
-
-    code = "bad_setting"
-
-
-class StoreRefused(FairqError):
-    """The store answered with an error that is not fairq's."""
-
-    code = "store_refused"
 
 
 class NotYet(FairqError):
@@ -190,38 +180,38 @@ class NoResult(FairqError):
     code = "no_result"
 
 
-BY_CODE: dict[str, type[FairqError]] = {
-    cls.code: cls
-    for cls in (
-        BadFrame,
-        BadRequest,
-        UnknownVerb,
-        Unauthorized,
-        TokenExpired,
-        Forbidden,
-        NotFound,
-        TooLarge,
-        TooMany,
-        BatchClosed,
-        QuotaExceeded,
-        NotEmpty,
-        StaleVersion,
-        Deleting,
-        Repairing,
-        TooOld,
-        StoreFull,
-        Unavailable,
-        OutcomeUnknown,
-        Draining,
-        Superseded,
-        Closed,
-        SettingsError,
-        StoreRefused,
-        NotYet,
-        TaskFailed,
-        NoResult,
-    )
-}
+class Closed(FairqError):
+    """The client was closed while the call was waiting."""
+
+    code = "closed"
+
+
+class Superseded(FairqError):
+    """A newer worker has attached under this name."""
+
+    code = "superseded"
+
+
+class SettingsError(FairqError):
+    """A setting that is missing, unreadable or out of range; `field` is its name."""
+
+    code = "bad_setting"
+
+
+class StoreRefused(FairqError):
+    """The store answered with an error that is not fairq's."""
+
+    code = "store_refused"
+
+
+def _by_code(kind: type[FairqError]) -> dict[str, type[FairqError]]:
+    found = {kind.code: kind} if "code" in vars(kind) else {}
+    for narrower in kind.__subclasses__():
+        found |= _by_code(narrower)
+    return found
+
+
+BY_CODE = {code: kind for code, kind in _by_code(FairqError).items() if kind is not FairqError}
 
 
 def from_code(code: str, message: str, field: str | None = None, retry_in_ms: int | None = None) -> FairqError:

@@ -64,20 +64,6 @@ class TokenRecord:
             raise BadRequest(f"tenant is not allowed for role {self.role}", field="tenant")
 
 
-@frozen
-class TokenRow:
-    """A token as operators are told of it. `used_at_ms`: when it was last used, to a minute; 0: never, as is known."""
-
-    id: str
-    role: str
-    tenant: str | None = None
-    queues: list[str] | None = None
-    created_at_ms: int = 0
-    label: str = ""
-    expires_at_ms: int = 0
-    used_at_ms: int = 0
-
-
 def check_tenant_pattern(pattern: str) -> str:
     """Return a pattern of tenants' names: one with `*` for any part. Raises: BadRequest."""
     named = pattern.replace("*", "")

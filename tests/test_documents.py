@@ -14,8 +14,6 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 import attrs
 
 from fairq import errors, tokens
-from fairq.model.audit import Change
-from fairq.model.batches import BatchState
 from fairq.model.checks import (
     DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
@@ -27,27 +25,23 @@ from fairq.model.checks import (
     WORKER_PATTERN,
 )
 from fairq.model.cron import check_timing, next_fire
-from fairq.model.dead_letters import DeadLetter
-from fairq.model.events import Event
-from fairq.model.queues import SETTING_RANGES, SHARES, QueueSettings, QueueState
-from fairq.model.schedules import MAX_SCHEDULES, SCHEDULE_PATTERN, ScheduleState
+from fairq.model.history import TenantSeries
+from fairq.model.operating import TokenRow
+from fairq.model.queues import SETTING_RANGES, SHARES, QueueSettings
+from fairq.model.schedules import MAX_SCHEDULES, SCHEDULE_PATTERN
 from fairq.model.tasks import (
     MAX_LINKS,
     MAX_LINKS_BYTES,
     MAX_RESULT_BYTES,
     Link,
-    NewTask,
-    Settlement,
-    TaskState,
-    WaitingTask,
 )
-from fairq.model.tenants import TenantState
-from fairq.model.waiting import Part, Report, Why
-from fairq.model.workers import HeldTask, WorkerState
+from fairq.model.webhooks import Webhook
 from fairq.wire import frames, terms
 from fairq.wire import messages as wire
 from fairq.wire.codec import decode_client
 from fairq.wire.decode import decode_server
+from fairq.wire.verbs import VERBS
+from tests.wire.schemas import GIVEN, TOLD
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = (Path(wire.__file__).parent / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -56,31 +50,12 @@ REQUIRED = object()
 WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool: "boolean", dict: "object", Any: "any"}
 
 # the parts of frames and replies that have tables of their own: the words before the table -> class
-INPUTS = {
-    "task": NewTask,
-    "held lease": frames.HeldLease,
-    "settlement": Settlement,
-    "fence": frames.Fence,
-    "report": frames.Report,
-}
+INPUTS = {name.replace("_", " "): kind for name, kind in GIVEN.items() if kind is not Link}
 OUTPUTS = {
-    "pushed task": frames.PushedTask,
-    "task state": TaskState,
-    "queue state": QueueState,
-    "tenant state": TenantState,
-    "worker state": WorkerState,
-    "held task": HeldTask,
-    "dead letter": DeadLetter,
-    "waiting task": WaitingTask,
-    "batch state": BatchState,
-    "event": Event,
-    "explanation": Why,
-    "tenant report": Report,
-    "part": Part,
-    "schedule state": ScheduleState,
-    "token record": tokens.TokenRow,
-    "change": Change,
-}
+    name.replace("_", " "): kind
+    for name, kind in TOLD.items()
+    if kind not in (frames.Fence, TenantSeries, TokenRow, Webhook)
+} | {"token record": TokenRow}
 NAMES = {cls: words for words, cls in INPUTS.items()} | {frames.PushedTask: "pushed task", Link: "link"}
 
 
@@ -163,7 +138,7 @@ def described(frame: type[Any], side: str) -> dict[str, Row]:
 
 
 def test_every_client_frame_is_described_field_by_field() -> None:
-    for frame in wire.CLIENT_FRAMES:
+    for frame in VERBS:
         assert described(frame, "client") == fields_in_code(frame), frame.type
 
 
@@ -175,7 +150,7 @@ def test_every_server_frame_is_described_field_by_field() -> None:
 
 def test_there_are_no_sections_of_frames_that_do_not_exist() -> None:
     sections = set(re.findall(r"^### `(\w+)` \((client|server)\)$", PROTOCOL, re.M))
-    assert sections == {(frame.type, "client") for frame in wire.CLIENT_FRAMES} | {
+    assert sections == {(frame.type, "client") for frame in VERBS} | {
         (frame.type, "server") for frame in frames.SERVER_FRAMES
     }
 
@@ -194,9 +169,6 @@ def test_every_part_of_an_answer_is_described_field_by_field() -> None:
     for words, cls in OUTPUTS.items():
         in_document = fields_in_document(table_after(PROTOCOL, f"*{words}*"))
         in_code = {name: row.type for name, row in fields_in_code(cls).items()}
-        if words == "queue state":  # verbs.queues adds it
-            in_code |= dict.fromkeys(("workers", "slots", "kept", "idle"), "whole number")
-            in_code |= {"takers": "text", "version": "text"}
         assert {name: row.type for name, row in in_document.items()} == in_code, words
 
 
@@ -217,10 +189,10 @@ def test_error_codes_are_those_of_the_code() -> None:
 
 
 def test_codes_that_are_not_final_are_those_that_clients_send_again() -> None:
-    from fairq.errors import RETRYABLE
-
     rows = table_after(PROTOCOL, "## 5. Errors")
-    assert {row["code"].strip("`") for row in rows if row["final"].startswith("no")} == RETRYABLE
+    assert {row["code"].strip("`") for row in rows if row["final"].startswith("no")} == {
+        code for code, kind in errors.BY_CODE.items() if issubclass(kind, errors.Retryable)
+    }
 
 
 def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
@@ -229,7 +201,7 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
         yes = {name for name, cell in row.items() if cell == "yes"}
         roles = {role for role in terms.Role if role.value in yes}
         described[row["frame"].strip("`")] = (roles, {state for state in terms.State if state.value in yes})
-    in_code = {frame.type: (set(roles), set(states)) for frame, (roles, states) in wire.CLIENT_FRAMES.items()}
+    in_code = {frame.type: (set(verb.roles), set(verb.states)) for frame, verb in VERBS.items()}
     assert described == in_code
 
 

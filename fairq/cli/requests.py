@@ -20,7 +20,7 @@ from fairq.cli.lines import add, open_lines, repeating, saying_how_to_wait, stor
 from fairq.cli.meter import Counts, Pace, Show, meter, say_counts
 from fairq.cli.payloads import read_json
 from fairq.client.verbs import encode_payload
-from fairq.errors import RETRYABLE, BadRequest, FairqError, NotFound, NotYet, TooLarge
+from fairq.errors import BadRequest, FairqError, NotFound, NotYet, Retryable, TooLarge
 from fairq.model.batches import MAX_RUNNING
 from fairq.model.checks import MAX_BATCH, check_batch_id, check_int
 from fairq.model.options import pack_options
@@ -239,7 +239,7 @@ class _Run:
                 try:
                     await batch.wait(timeout=min(_EVERY_S, left_s))
                 except FairqError as error:
-                    if not isinstance(error, NotYet) and error.code not in RETRYABLE:
+                    if not isinstance(error, NotYet) and not isinstance(error, Retryable):
                         raise
 
     async def _look(self, deadline: float, on_sums: Callable[[Sums], None]) -> None:
@@ -271,7 +271,7 @@ async def _patiently(call: Callable[[], Awaitable[T]], deadline: float) -> T:
         try:
             return await call()
         except FairqError as error:
-            if error.code not in RETRYABLE or trio.current_time() >= deadline:
+            if not isinstance(error, Retryable) or trio.current_time() >= deadline:
                 raise
 
 

@@ -24,8 +24,9 @@ from fairq.cli.output import configure_logging, print_json, print_table
 from fairq.errors import FairqError, NotFound, SettingsError
 from fairq.model.audit import Draft, cut
 from fairq.model.checks import MAX_SPAN_MS, check_int
+from fairq.model.operating import TokenRow
 from fairq.model.texts import say_moment
-from fairq.tokens import TokenRecord, TokenRow, hash_token, make_token
+from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from fairq.client.later import options as later_options
 from fairq.client.later import purges, verbs
 from fairq.client.listed import lists_options
 from fairq.client.tasks import EnqueuedTask
-from fairq.errors import RETRYABLE, BadRequest, FairqError
+from fairq.errors import BadRequest, FairqError, Retryable
 from fairq.model.checks import (
     MAX_BATCH,
     check_any_id,
@@ -310,7 +310,7 @@ class Client:
             try:
                 reply = await self.ask(asked, timeout=this_s + ANSWER_S)
             except FairqError as error:
-                if error.code not in RETRYABLE or self._caller.now() >= deadline:
+                if not isinstance(error, Retryable) or self._caller.now() >= deadline:
                     raise
                 continue
             if is_enough(reply):

@@ -75,7 +75,7 @@ class Driver(Generic[S]):
     @property
     def max_payload_bytes(self) -> int:
         """How long a payload may be, as far as the server has said."""
-        return self.session.max_payload_bytes
+        return self.session.limits.payload_bytes
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Call:
         """Make a request; the call's result is the reply's body."""

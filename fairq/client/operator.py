@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from fairq.model.audit import AuditPage
     from fairq.model.history import History, Period
     from fairq.model.limits import Limits
-    from fairq.model.operating import Deletion, HeldLimits, QueueRow
+    from fairq.model.operating import Deletion, HeldLimits, QueueRow, TokenRow
     from fairq.model.purges import Purge
     from fairq.model.queues import Repair
     from fairq.model.tenants import TenantState
     from fairq.model.waiting import Report
     from fairq.model.webhooks import Webhook
     from fairq.model.workers import WorkerState, WorkerTasks
-    from fairq.tokens import TokenRecord, TokenRow
+    from fairq.tokens import TokenRecord
 
 
 @define(eq=False)

@@ -10,14 +10,14 @@ from fairq.model.audit import AuditFilter, AuditPage
 from fairq.model.checks import check_flag, check_name, check_weight
 from fairq.model.history import History, check_period, check_tenants
 from fairq.model.limits import Limits
-from fairq.model.operating import Deletion, HeldLimits, QueueRow
+from fairq.model.operating import Deletion, HeldLimits, QueueRow, TokenRow
 from fairq.model.queues import Repair
 from fairq.model.tenants import TenantPage, TenantState
 from fairq.model.versions import check_version
 from fairq.model.waiting import Report
 from fairq.model.webhooks import Webhook, check_secrets, check_url, check_webhook_name
 from fairq.model.workers import WorkerState, WorkerTasks
-from fairq.tokens import TokenRecord, TokenRow
+from fairq.tokens import TokenRecord
 from fairq.wire.decode import structure
 
 # --- webhooks

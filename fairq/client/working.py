@@ -21,7 +21,7 @@ from fairq.client.handlers import outcome_of, perform
 from fairq.client.runtime import Event, Lot, Runtime
 from fairq.client.threads import Threads
 from fairq.client.watchdog import watching
-from fairq.errors import RETRYABLE, BadRequest, Closed, FairqError
+from fairq.errors import BadRequest, Closed, FairqError, Retryable
 from fairq.groups import ungrouped
 from fairq.log import Log
 from fairq.model.checks import bare_id, check_int, check_weight
@@ -197,7 +197,7 @@ class Working:
                 call = session.request("idle", {}, self.runtime.current_time() + _ASK_S)
                 is_empty = (await self.driver.wait(call))["is_idle"]
             except FairqError as error:
-                if error.code in RETRYABLE:
+                if isinstance(error, Retryable):
                     continue
                 if session.fatal:  # `run` raises it
                     return
@@ -283,7 +283,7 @@ class Working:
     async def _enqueue(self, queue: str, task: PushedTask, target: str, new: NewTask) -> str:
         """Store a task that a handler enqueues; returns the outcome."""
         session = self.driver.session
-        check_payload_size(len(new.payload), session.max_payload_bytes)
+        check_payload_size(len(new.payload), session.limits.payload_bytes)
         lease = HeldLease(queue, task.id, task.lease)
         call = session.enqueue_from(lease, target, new, self.runtime.current_time() + _ASK_S)
         (outcome,) = await self.driver.wait(call)

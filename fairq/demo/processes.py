@@ -21,7 +21,8 @@ from attrs import define, field, frozen
 from fairq.demo.executions import DIRECTORY_VARIABLE
 from fairq.errors import FairqError
 from fairq.scopes import background
-from fairq.store.connection import Address, ask, connect
+from fairq.store.address import Address
+from fairq.store.dial import ask, connect
 from fairq.store.embedded import store_url
 
 WORKERS = 2

@@ -56,3 +56,17 @@ class Deletion:
 
     outcome: str
     contents: dict[str, int] = field(factory=dict)
+
+
+@frozen
+class TokenRow:
+    """A token as operators are told of it. `used_at_ms`: when it was last used, to a minute; 0: never, as is known."""
+
+    id: str
+    role: str
+    tenant: str | None = None
+    queues: list[str] | None = None
+    created_at_ms: int = 0
+    label: str = ""
+    expires_at_ms: int = 0
+    used_at_ms: int = 0

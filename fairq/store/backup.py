@@ -25,8 +25,10 @@ from attrs import define, frozen
 from fairq.errors import BadRequest, FairqError, NotEmpty, SettingsError, Unavailable
 from fairq.scopes import background
 from fairq.store import copying, keys, library
+from fairq.store.address import Address
 from fairq.store.backup_file import Header, Writer, read_blocks, read_header
-from fairq.store.connection import BROKEN, Address, Connection, Redirected, ask_once
+from fairq.store.connection import Connection
+from fairq.store.dial import BROKEN, Redirected, ask_once
 from fairq.store.embedded import log_tail, program
 from fairq.store.opening import open_store
 from fairq.store.snapshot import SILENT_S, read_snapshot

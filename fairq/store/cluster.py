@@ -26,7 +26,9 @@ from attrs import define, field
 from redis.crc import key_slot
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
-from fairq.store.connection import BROKEN, Address, Connection, Redirected, Word, ask_once
+from fairq.store.address import Address
+from fairq.store.connection import Connection
+from fairq.store.dial import BROKEN, Redirected, Word, ask_once
 from fairq.store.topology import SLOTS, Range, node_address, read_slots
 
 log = structlog.get_logger("fairq.store")

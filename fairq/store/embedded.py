@@ -22,7 +22,8 @@ import trio
 
 from fairq.errors import FairqError, SettingsError, Unavailable
 from fairq.scopes import background
-from fairq.store.connection import Address, ask, ask_once, connect
+from fairq.store.address import Address
+from fairq.store.dial import ask, ask_once, connect
 
 try:
     import fcntl

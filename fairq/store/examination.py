@@ -15,7 +15,8 @@ from attrs import evolve, frozen
 
 from fairq.errors import FairqError, StoreRefused
 from fairq.store import keys, library
-from fairq.store.connection import BROKEN, Address, Redirected, ask, connect
+from fairq.store.address import Address
+from fairq.store.dial import BROKEN, Redirected, ask, connect
 from fairq.store.topology import read_topology
 
 ANSWER_S = 5.0  # how long connecting to a node, and each of its answers, may take

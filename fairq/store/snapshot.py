@@ -13,7 +13,8 @@ import trio
 from attrs import define, evolve
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
-from fairq.store.connection import BROKEN, Address, ask, connect
+from fairq.store.address import Address
+from fairq.store.dial import BROKEN, ask, connect
 
 SILENT_S = 90.0  # a node that forks says nothing for a while; a node that has died says nothing for longer
 _CHUNK = 1 << 18

@@ -16,7 +16,8 @@ from redis.backoff import FullJitterBackoff
 from redis.cluster import parse_cluster_slots
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
-from fairq.store.connection import BROKEN, Address, ask, connect
+from fairq.store.address import Address
+from fairq.store.dial import BROKEN, ask, connect
 
 log = structlog.get_logger("fairq.store")
 

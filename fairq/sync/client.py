@@ -15,7 +15,7 @@ from attrs import define, field
 from fairq.client import batch, client, dead_letters, events, tasks
 from fairq.client.client import DEFAULT_TIMEOUT
 from fairq.errors import FairqError
-from fairq.sync.blocking import P, R, Same, W, call, call_for, make, steps
+from fairq.sync.blocking import P, R, Same, W, call, call_for, driver_to, make, steps
 
 if TYPE_CHECKING:
     import ssl
@@ -178,7 +178,5 @@ def open_client(
     For threads, scripts, Django, Flask: its calls block. URL and token are those of FAIRQ_URL and FAIRQ_TOKEN unless
     they are given. Raises: SettingsError for an invalid URL or no token; RuntimeError inside an event loop.
     """
-    from fairq.sync.driver import Driver
-
-    driver = Driver.to(url, token, tls)
+    driver = driver_to(url, token, tls)
     return Client(client.Client(driver, timeout), driver)

@@ -108,7 +108,7 @@ class Driver:
     @property
     def max_payload_bytes(self) -> int:
         """How long a payload may be, as far as the server has said."""
-        return self.session.max_payload_bytes
+        return self.session.limits.payload_bytes
 
     def now(self) -> float:
         """Return the time in seconds. Raises: RuntimeError inside an event loop, or a call of the same thread."""

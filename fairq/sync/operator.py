@@ -9,7 +9,7 @@ from attrs import define
 
 from fairq.client import operator
 from fairq.client.client import DEFAULT_TIMEOUT
-from fairq.sync.blocking import call, steps
+from fairq.sync.blocking import call, driver_to, steps
 from fairq.sync.client import Client
 
 if TYPE_CHECKING:
@@ -61,7 +61,5 @@ def open_operator(
     timeout: float = DEFAULT_TIMEOUT,
 ) -> OperatorClient:
     """Open an operator's client, as `open_client` opens a tenant's."""
-    from fairq.sync.driver import Driver
-
-    driver = Driver.to(url, token, tls)
+    driver = driver_to(url, token, tls)
     return OperatorClient(operator.OperatorClient(driver, timeout), driver)

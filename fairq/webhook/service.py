@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 from fairq.client import operator_verbs
 from fairq.client.client import Client, open_client
 from fairq.client.worker import Worker, default_name
-from fairq.errors import RETRYABLE, BadRequest, FairqError, SettingsError
+from fairq.errors import BadRequest, FairqError, Retryable, SettingsError
 from fairq.model.checks import MAX_WORKER_CHARS, check_name
 from fairq.model.webhooks import Webhook
 from fairq.scopes import open_plain_nursery
@@ -94,7 +94,7 @@ class WebhookService:
         try:
             found = await self.client.ask(operator_verbs.webhooks(queue), timeout=ANSWER_S)
         except FairqError as error:
-            if error.code not in RETRYABLE:
+            if not isinstance(error, Retryable):
                 raise
             log.warning("cannot read the webhooks", queue=queue, error=error.message)
             return False

@@ -1,46 +1,38 @@
 """The client's end of a connection, across reconnects: calls, their deadlines, and resending.
 
 Every call is idempotent on ids that its caller chose, so a call without an answer is sent again on the next
-connection. Concurrent enqueues are coalesced: while SEND_WINDOW frames are under way, tasks gather for one frame. One
-frame of each queue that was refused goes apart, MAX_APART in all: a store that is away takes seconds to say so. Tasks
-of a producer's tenants, and those of the tenants whose tasks a worker runs, wait in a line for each tenant, and the
-lines take turns.
+connection. One frame of each queue that was refused goes apart, MAX_APART in all: a store that is away takes seconds to
+say so.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from attrs import define, field
 
-from fairq.errors import RETRYABLE, BadFrame, BadRequest, Closed, Draining, FairqError, TooLarge, TooMany, from_code
-from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
-from fairq.model.tasks import OPTIONS, NewTask
-from fairq.wire.beside import Message, check_payload_size, encode, payload_field, size_of, split
-from fairq.wire.calls import Call, Exchange, outcomes_of, refusals_of
+from fairq.errors import BadFrame, BadRequest, Closed, Draining, FairqError, Retryable, TooLarge, TooMany, from_code
+from fairq.model.tasks import NewTask
+from fairq.wire.beside import Message, encode, size_of, split
+from fairq.wire.calls import Call, Exchange
 from fairq.wire.decode import decode_server
+from fairq.wire.enqueues import SEND_WINDOW, Chunk, EnqueueExchange, Enqueues, Limits
 from fairq.wire.frames import Dismiss, Drain, Ended, Error, HeldLease, Push, Reply, Stop, Welcome
 from fairq.wire.pauses import Key, Pauses
 from fairq.wire.session import Session
 from fairq.wire.strict_json import check_cost
-from fairq.wire.terms import MESSAGE_BYTES, Role
+from fairq.wire.terms import Role
 from fairq.wire.waits import Wait, Waits
 
-SEND_WINDOW = 2
 MAX_APART = 32
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
-FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
-_ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
 SWEEP_CALLS = 100  # and as many as wait: after so many new calls what done ones have left is dropped
-TASK_BYTES = 256  # of a task in a frame, around its payload
-_HELD_BYTES = 256  # of the lease from which a task is enqueued
 _Place = type[Exchange] | Key | None  # what a frame under way counts as; None: as one apart
-_PLAIN = tuple(OPTIONS.values())
 _OF_SERVER = frozenset({Draining.code, TooMany.code})  # refusals that concern every queue
 
 
@@ -67,7 +59,7 @@ class _RequestExchange(Exchange):
             self.call.refused(error)
             self.refusals += 1
             self.session.put_off(self, now + self.session.pause_s(self.refusals, error.retry_in_ms))
-        elif error.code in RETRYABLE:
+        elif isinstance(error, Retryable):
             self.call.refused(error)
             self.session.back_off(error, now, self.key)
             self.session.requests.appendleft(self)
@@ -77,140 +69,6 @@ class _RequestExchange(Exchange):
     def lost(self) -> None:
         self.call.lost()
         self.session.requests.appendleft(self)
-
-
-@define(eq=False)
-class _Chunk:
-    """Tasks of one enqueue call that wait to be sent, or are under way: tasks[start:stop], all of one tenant."""
-
-    call: Call
-    tasks: Sequence[NewTask]
-    start: int
-    stop: int
-    is_alone: bool = False  # must not share a frame with other chunks
-    limit: int = MAX_PAYLOAD_BYTES  # no payload is longer
-    is_apart: bool = False  # must not share a frame with other chunks of its tenant
-    lease: HeldLease | None = None  # from which they are enqueued
-
-    @property
-    def tenant(self) -> str:
-        """The tenant of the lease, or that a producer names; empty: the token's."""
-        return owner_of(self.lease.id if self.lease else self.tasks[0].id)
-
-    def fit(self, places: int, room: int) -> tuple[int, int, int]:
-        """Return where the tasks that fit into `places` and `room` bytes stop, and the places and bytes left."""
-        stop, left = self.start, (places, room)
-        for task in self.tasks[stop : min(self.stop, stop + places)]:
-            places, room = places - task.places, room - len(task.payload) - TASK_BYTES
-            room -= _HELD_BYTES if self.lease else 0
-            if places < 0 or room < 0:
-                break
-            left, stop = (places, room), stop + 1
-        return stop, *left
-
-    def split(self, stop: int) -> _Chunk:
-        """Cut off and return the tasks before `stop`."""
-        head, self.start = (
-            _Chunk(self.call, self.tasks, self.start, stop, self.is_alone, self.limit, self.is_apart, self.lease),
-            stop,
-        )
-        return head
-
-
-@define(eq=False)
-class _EnqueueExchange(Exchange):
-    session: ClientSession
-    kind: str
-    queue: str
-    chunks: list[_Chunk]
-    has_window = True
-
-    @property
-    def key(self) -> Key:
-        """Each kind and queue has lines of its own."""
-        return self.kind, self.queue
-
-    def answered(self, body: dict[str, Any], now: float) -> None:
-        outcomes = outcomes_of(body, "outcomes", sum(chunk.stop - chunk.start for chunk in self.chunks))
-        at, refusals, refused = 0, refusals_of(body), list[_Chunk]()
-        for chunk in self.chunks:
-            call, size = chunk.call, chunk.stop - chunk.start
-            if refusals and chunk.tenant in refusals:
-                refused.append(chunk)
-            elif not call.is_done:
-                call.result[chunk.start : chunk.stop] = outcomes[at : at + size]
-                call.missing -= size
-                call.under_way -= 1
-                call.in_doubt = True
-                if not call.missing:
-                    call.finish(call.result)
-            at += size
-        self._refuse(refused, refusals)
-
-    def _refuse(self, chunks: Sequence[_Chunk], refusals: Mapping[str, FairqError]) -> None:
-        """Fail calls whose tenant was refused; where several share that, each is sent again apart from the others."""
-        count = Counter(chunk.tenant for chunk in chunks)
-        for chunk in chunks:
-            error = refusals[chunk.tenant]
-            chunk.call.refused(error)
-            chunk.is_apart = count[chunk.tenant] > 1
-            if not chunk.is_apart:
-                chunk.call.finish(error=error)
-        self._put_back([chunk for chunk in chunks if chunk.is_apart])
-
-    def _put_back(self, chunks: Sequence[_Chunk]) -> None:
-        self.session.put_back(self.kind, self.queue, chunks)
-
-    def refused(self, error: FairqError, now: float) -> None:
-        if error.code in RETRYABLE:
-            self.session.back_off(error, now, self.key)
-        elif len(self.chunks) == 1:
-            self.chunks[0].call.finish(error=error)
-            return
-        for chunk in self.chunks:
-            chunk.call.refused(error)
-            # one of the calls is invalid: each is sent again alone to find out which
-            chunk.is_alone = chunk.is_alone or error.code not in RETRYABLE
-        self._put_back(self.chunks)
-
-    def lost(self) -> None:
-        for chunk in self.chunks:
-            chunk.call.lost()
-        self._put_back(self.chunks)
-
-    def unsent(self, error: TooLarge, now: float) -> None:
-        """Send the tasks again in two halves."""
-        chunks = list(self.chunks)
-        if len(chunks) == 1:
-            (chunk,) = chunks
-            if chunk.stop - chunk.start == 1:
-                chunk.call.finish(error=error)
-                return
-            chunk.call.under_way += 1
-            chunks.insert(0, chunk.split((chunk.start + chunk.stop) // 2))
-        for chunk in chunks:
-            chunk.call.under_way -= 1
-            chunk.is_alone = True
-        self._put_back(chunks)
-
-    def body(self) -> dict[str, Any]:
-        """Return the frame's fields."""
-        tasks = [encode_task(task) for chunk in self.chunks for task in chunk.tasks[chunk.start : chunk.stop]]
-        held = [each for chunk in self.chunks if chunk.lease for each in [chunk.lease] * (chunk.stop - chunk.start)]
-        leases = [{"queue": each.queue, "id": each.id, "lease": each.lease} for each in held]
-        return {"queue": self.queue, "tasks": tasks} | ({"leases": leases} if leases else {})
-
-
-def encode_task(task: NewTask) -> dict[str, Any]:
-    """Write a task as it stands in a frame."""
-    name, payload = payload_field(task.payload)
-    body: dict[str, Any] = {"id": task.id, name: payload}
-    if tenant := owner_of(task.id):
-        body = {"id": bare_id(task.id), "tenant": tenant, name: payload}
-    if task[2:] != _PLAIN:
-        given = zip(OPTIONS.items(), task[2:], strict=True)
-        body.update((name, value) for (name, default), value in given if value != default)
-    return body
 
 
 @define(eq=False)
@@ -226,17 +84,12 @@ class ClientSession(Session):
     is_open: bool = False  # the server's `welcome` was received
     is_draining: bool = False
     reconnect_at: float = 0.0
-    max_batch: int = MAX_BATCH
-    max_message_bytes: int = MESSAGE_BYTES
-    max_payload_bytes: int = MAX_PAYLOAD_BYTES  # until a server tells its limit
     is_producer: bool = False  # as far as a server has said
     server_warning: str | None = None
     trouble: str = ""  # why the last attempt to connect failed; set by the driver
     fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
-    chunks: defaultdict[tuple[str, str], OrderedDict[str, deque[_Chunk]]] = field(
-        factory=lambda: defaultdict(OrderedDict), init=False
-    )  # by kind of frame and queue, and then by tenant
+    enqueues: Enqueues = field(init=False)
     waits: Waits = field(init=False)
     under_way: Counter[_Place] = field(factory=Counter, init=False)  # how many frames are under way
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
@@ -252,6 +105,7 @@ class ClientSession(Session):
 
     def __attrs_post_init__(self) -> None:
         self.pauses = Pauses(self.pause_s)
+        self.enqueues = Enqueues(self.back_off)
         self.waits = Waits(self.back_off, self.is_paused)
 
     def connected(self, now: float) -> None:
@@ -276,6 +130,11 @@ class ClientSession(Session):
         self.under_way.clear()
         for exchange, _ in reversed(exchanges.values()):
             exchange.lost()
+
+    @property
+    def limits(self) -> Limits:
+        """What the server takes in a frame."""
+        return self.enqueues.limits
 
     @property
     def max_reconnect_s(self) -> float:
@@ -333,8 +192,7 @@ class ClientSession(Session):
     ) -> Call:
         call = self._remember(Call(deadline, result=[None] * len(tasks), missing=len(tasks)))
         if not call.is_done:
-            chunk = _Chunk(call, tasks, 0, len(tasks), lease=lease)
-            self.chunks[kind, queue].setdefault(chunk.tenant, deque()).append(chunk)
+            self.enqueues.put(kind, queue, Chunk(call, tasks, 0, len(tasks), lease=lease))
         return call
 
     def wait_task(self, queue: str, id: str, deadline: float) -> Call:
@@ -343,11 +201,6 @@ class ClientSession(Session):
         self._remember(wait)
         self.waits.put(wait)
         return wait
-
-    def put_back(self, kind: str, queue: str, chunks: Sequence[_Chunk]) -> None:
-        """Put tasks back to be sent before others of their queue and tenant."""
-        for chunk in reversed(chunks):
-            self.chunks[kind, queue].setdefault(chunk.tenant, deque()).appendleft(chunk)
 
     def _remember(self, call: Call) -> Call:
         self._calls_to_sweep -= 1
@@ -366,13 +219,7 @@ class ClientSession(Session):
         self._later = [each for each in self._later if not each[2].call.is_done]
         heapq.heapify(self._later)
         self.requests = deque(each for each in self.requests if not each.call.is_done)
-        for key, lines in list(self.chunks.items()):
-            for tenant, line in list(lines.items()):
-                lines[tenant] = deque(chunk for chunk in line if not chunk.call.is_done)
-                if not lines[tenant]:
-                    del lines[tenant]
-            if not lines:
-                del self.chunks[key]
+        self.enqueues.sweep()
         self.waits.sweep()
 
     def receive(self, message: Message, now: float) -> Any | None:
@@ -395,8 +242,7 @@ class ClientSession(Session):
                 self._forget(ref)
             case Welcome():
                 self.is_open, self._opened_at = True, now
-                self.max_batch, self.max_message_bytes = frame.max_batch, frame.max_message_bytes
-                self.max_payload_bytes = frame.max_payload_bytes
+                self.enqueues.limits = Limits(frame.max_batch, frame.max_message_bytes, frame.max_payload_bytes)
                 self.server_warning = frame.warning
                 self.is_producer = frame.role == Role.PRODUCER.value
                 self.waits.welcomed(is_producer=self.is_producer)
@@ -433,8 +279,8 @@ class ClientSession(Session):
         """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would refuse it."""
         ref = self._number()
         message = encode(kind, {"ref": ref, **body})
-        if size_of(message, self.max_message_bytes) > self.max_message_bytes:
-            raise TooLarge(f"the {kind} request is too large: a message has at most {self.max_message_bytes} bytes")
+        if size_of(message, self.limits.message_bytes) > self.limits.message_bytes:
+            raise TooLarge(f"the {kind} request is too large: a message has at most {self.limits.message_bytes} bytes")
         check_cost(split(message)[0])
         is_apart = exchange.has_window and self.pauses.refusals(exchange.key) > 0
         self._under_way[ref] = exchange, (exchange.key, None) if is_apart else (type(exchange),)
@@ -452,7 +298,7 @@ class ClientSession(Session):
     @property
     def has_outgoing(self) -> bool:
         """True if frames wait to be sent, or something waits for a frame."""
-        return bool(self._outbox or self.requests or self.chunks or self.waits.has_outgoing)
+        return bool(self._outbox or self.requests or self.enqueues.lines or self.waits.has_outgoing)
 
     def outgoing(self, now: float) -> list[Message]:
         """Return the frames to send, in order; puts waiting requests and tasks into frames."""
@@ -478,75 +324,16 @@ class ClientSession(Session):
                 self._try(exchange.kind, exchange.body, exchange, now)
         if self.waits.has_outgoing:
             self.waits.gather(now, lambda body, exchange: self._try("wait_tasks", body, exchange, now))
-        while key := self._next_lines():
-            lines = self.chunks.pop(key)
-            chunks = self._take_batch(lines)
-            if lines:
-                self.chunks[key] = lines
-            if chunks:
-                enqueued = _EnqueueExchange(self, *key, chunks)
-                self._try(enqueued.kind, enqueued.body(), enqueued, now)
+        self.enqueues.gather(self._next_lines, lambda body, exchange: self._try(exchange.kind, body, exchange, now))
 
-    def _next_lines(self) -> tuple[str, str] | None:
-        """Return which lines are next; a server that drains still serves the handlers whose leases it knows."""
+    def _next_lines(self) -> Key | None:
+        """Return which tasks are next; a server that drains still serves the handlers whose leases it knows."""
         kinds = ("enqueue_from",) if self.is_draining else ("enqueue", "enqueue_from")
-        if self.under_way[_EnqueueExchange] >= SEND_WINDOW and not self.pauses.has_any:
+        if self.under_way[EnqueueExchange] >= SEND_WINDOW and not self.pauses.has_any:
             return None
-        room = (key for key in self.chunks if key[0] in kinds and self.has_room(_EnqueueExchange, key, SEND_WINDOW))
+        keys = self.enqueues.lines
+        room = (key for key in keys if key[0] in kinds and self.has_room(EnqueueExchange, key, SEND_WINDOW))
         return next(room, None)
-
-    def _take_batch(self, lines: OrderedDict[str, deque[_Chunk]]) -> list[_Chunk]:
-        """Take chunks off the tenants' lines in turn, up to `max_batch` places and a message's bytes."""
-        batch: list[_Chunk] = []
-        left = self.max_batch, min(self.max_message_bytes - FRAME_BYTES, _ENOUGH_BYTES)
-        for _ in range(len(lines)):
-            tenant, line = next(iter(lines.items()))
-            count = len(batch)
-            left = self._take_line(line, batch, *left)
-            if line and len(batch) == count:
-                break
-            del lines[tenant]
-            if line:
-                lines[tenant] = line
-            if not left[0] or (batch and batch[0].is_alone):
-                break
-        return batch
-
-    def _take_line(self, line: deque[_Chunk], batch: list[_Chunk], places: int, room: int) -> tuple[int, int]:
-        """Take chunks off a tenant's line, into so many places and bytes; splits the last. Returns what is left."""
-        most, count = self.max_message_bytes - FRAME_BYTES, len(batch)
-        while line and places:
-            chunk, mine = line[0], batch[count:]
-            if chunk.call.is_done or not self._check_payloads(chunk):
-                line.popleft()
-                continue
-            if (batch and (chunk.is_alone or batch[0].is_alone)) or (mine and (chunk.is_apart or mine[0].is_apart)):
-                break
-            stop, *left = chunk.fit(places, room)
-            if stop == chunk.start and not batch:
-                stop, left = chunk.fit(chunk.tasks[chunk.start].places, most)[0], [0, 0]
-            if stop > chunk.start:
-                places, room = left
-                chunk.call.under_way += 1
-                batch.append(line.popleft() if stop == chunk.stop else chunk.split(stop))
-            elif batch:
-                break
-            else:
-                message = f"the task is too large: the server takes messages of at most {self.max_message_bytes} bytes"
-                chunk.call.finish(error=TooLarge(message, field="payload"))
-        return places, room
-
-    def _check_payloads(self, chunk: _Chunk) -> bool:
-        """Tell whether the server takes these payloads; if not, the call fails."""
-        if self.max_payload_bytes < chunk.limit:
-            chunk.limit = self.max_payload_bytes
-            try:
-                for task in chunk.tasks[chunk.start : chunk.stop]:
-                    check_payload_size(len(task.payload), self.max_payload_bytes)
-            except TooLarge as error:
-                chunk.call.finish(error=error)
-                return False
-        return True
 
     def deadline(self) -> float:
         """Return when `expire` or `outgoing` has something to do."""

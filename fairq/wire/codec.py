@@ -49,8 +49,8 @@ from fairq.wire.beside import (
     split,
 )
 from fairq.wire.frames import Fence, HeldLease, Report
-from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.strict_json import parse
+from fairq.wire.verbs import VERBS
 
 _MAX_REF = (1 << 53) - 1
 _TASK_FIELDS = frozenset(NewTask._fields)
@@ -194,7 +194,7 @@ _converter.register_structure_hook(Settlement, _structure_settlement)
 for _lease in (Fence, HeldLease, Report):
     _converter.register_structure_hook(_lease, _object(_lease, _converter))
 
-CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in CLIENT_FRAMES}
+CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in VERBS}
 _OPTIONAL = {kind: _optional_of(frame) for kind, frame in CLIENT_TYPES.items()}
 for _frame in CLIENT_TYPES.values():
     _converter.register_structure_hook(

@@ -1,4 +1,4 @@
-"""The frames that a server reads, and which role may send which frame in which state (PROTOCOL.md)."""
+"""The frames that a server reads (PROTOCOL.md); verbs.py has the table of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 from attrs import field, frozen
 
 from fairq.model.tasks import NewTask, ScheduledOptions, Settlement
-from fairq.wire.frames import Drain, Fence, HeldLease, Ping, Report
-from fairq.wire.terms import Role, State
+from fairq.wire.frames import Fence, HeldLease, Report
 
 
 class Request:
@@ -644,80 +643,3 @@ class Audit(Request):
     cursor: str | None = None
     after: str | None = None
     count: int = 100
-
-
-OPEN, ATTACHED, DRAINING = State.OPEN, State.ATTACHED, State.DRAINING
-_ANY = frozenset(State)
-_TENANT, _WORKER, _OPERATOR = frozenset({Role.TENANT}), frozenset({Role.WORKER}), frozenset({Role.OPERATOR})
-_PRODUCER = frozenset({Role.PRODUCER})
-_READERS = frozenset({Role.OPERATOR, Role.VIEWER})
-_WORKING = frozenset({ATTACHED, DRAINING})
-
-# The grid: the roles that may send each frame, and the states in which they may.
-CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
-    Enqueue: (_TENANT | _PRODUCER, frozenset({OPEN})),
-    Tasks: (_TENANT | _PRODUCER | _READERS, _ANY),
-    Cancel: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
-    CancelAll: (_TENANT | _OPERATOR, _ANY),
-    Reschedule: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
-    Peek: (_TENANT | _READERS, _ANY),
-    WaitTasks: (_TENANT | _PRODUCER | _READERS, _ANY),
-    OpenBatch: (_TENANT | _PRODUCER, frozenset({OPEN})),
-    CloseBatch: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
-    CancelBatch: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
-    Batch: (_TENANT | _PRODUCER | _READERS, _ANY),
-    Batches: (_TENANT | _PRODUCER | _READERS, _ANY),
-    Events: (_TENANT | _READERS, _ANY),
-    Why: (_TENANT | _READERS, _ANY),
-    TenantReport: (_TENANT | _READERS, _ANY),
-    History: (_READERS, _ANY),
-    Attach: (_WORKER, frozenset({OPEN})),
-    Credit: (_WORKER, _WORKING),
-    Settle: (_WORKER, _WORKING),
-    EnqueueFrom: (_WORKER, _WORKING),
-    Extend: (_WORKER, _WORKING),
-    Drain: (_WORKER, _WORKING),
-    Progress: (_WORKER, _WORKING),
-    Idle: (_WORKER, frozenset({ATTACHED})),
-    Queues: (_READERS, _ANY),
-    Configure: (_OPERATOR, _ANY),
-    DeleteQueue: (_OPERATOR, _ANY),
-    Tenants: (_READERS, _ANY),
-    DropTenant: (_OPERATOR, _ANY),
-    SetWeight: (_OPERATOR, _ANY),
-    SetLimits: (_OPERATOR, _ANY),
-    Limits: (_TENANT | _READERS, _ANY),
-    SetOpeningHours: (_OPERATOR, _ANY),
-    Workers: (_READERS, _ANY),
-    WorkerTasks: (_READERS, _ANY),
-    DrainWorker: (_OPERATOR, _ANY),
-    Pause: (_OPERATOR, _ANY),
-    Resume: (_OPERATOR, _ANY),
-    Repair: (_OPERATOR, _ANY),
-    Dead: (_TENANT | _READERS, _ANY),
-    DeadLetter: (_TENANT | _READERS, _ANY),
-    Replay: (_TENANT | _OPERATOR, _ANY),
-    Purge: (_TENANT | _OPERATOR, _ANY),
-    Schedule: (_TENANT | _OPERATOR, _ANY),
-    Unschedule: (_TENANT | _OPERATOR, _ANY),
-    PauseSchedule: (_TENANT | _OPERATOR, _ANY),
-    ResumeSchedule: (_TENANT | _OPERATOR, _ANY),
-    Schedules: (_TENANT | _READERS, _ANY),
-    AddWebhook: (_OPERATOR, _ANY),
-    RemoveWebhook: (_OPERATOR, _ANY),
-    PauseWebhook: (_OPERATOR, _ANY),
-    ResumeWebhook: (_OPERATOR, _ANY),
-    Webhooks: (_WORKER | _READERS, _ANY),
-    CreateToken: (_OPERATOR, _ANY),
-    ListTokens: (_READERS, _ANY),
-    RevokeToken: (_OPERATOR, _ANY),
-    Audit: (_READERS, _ANY),
-    Ping: (frozenset(Role), _ANY),
-}
-
-# The frames of operators that change something: the audit has them. Viewers may send all others.
-CHANGES = frozenset(
-    frame for frame, (roles, _) in CLIENT_FRAMES.items() if Role.OPERATOR in roles and Role.VIEWER not in roles
-)
-# Of the frames of tenants and producers, those that change settings: these are in the audit of tenants.
-SETTINGS: frozenset[type[Any]] = frozenset({Schedule, Unschedule, PauseSchedule, ResumeSchedule})

@@ -13,9 +13,9 @@ from fairq.model.tasks import Lease
 from fairq.wire.beside import Message, payload_field
 from fairq.wire.codec import decode_client
 from fairq.wire.frames import Dismiss, Drain, Ended, Error, Ping, Push, Reply, Stop, Welcome
-from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.session import Session
 from fairq.wire.terms import MESSAGE_BYTES, Role, State
+from fairq.wire.verbs import VERBS
 
 _PUSH_BYTES = MESSAGE_BYTES - 1_024
 _TASK_BYTES = 512  # of a task in a push, around its payload
@@ -23,7 +23,7 @@ _TASK_BYTES = 512  # of a task in a push, around its payload
 
 def why_not(frame: Any, role: Role, state: State) -> FairqError | None:
     """Return why this role may not send this frame in this state; None if it may (see the grid)."""
-    roles, states = CLIENT_FRAMES[type(frame)]
+    _, roles, states = VERBS[type(frame)]
     if role not in roles:
         needed = " or ".join(each.value for each in Role if each in roles)
         message = f"{role.value} tokens may not send `{frame.type}`; it takes a token of role {needed}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.errors import RETRYABLE, BadFrame, FairqError, NotYet
+from fairq.errors import BadFrame, FairqError, NotYet, Retryable
 from fairq.model.checks import MAX_BATCH, owner_of
 from fairq.wire.calls import Call, Exchange
 from fairq.wire.pauses import Key
@@ -89,10 +89,10 @@ class _WaitExchange(Exchange):
             self._put_back(wait)
 
     def refused(self, error: FairqError, now: float) -> None:
-        if error.code in RETRYABLE:
+        if isinstance(error, Retryable):
             self.pool.back_off(error, now, self.key)
         for wait in self._take_all():
-            if error.code in RETRYABLE:
+            if isinstance(error, Retryable):
                 wait.refused(error)
                 self._put_back(wait)
             else:

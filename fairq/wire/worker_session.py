@@ -1,8 +1,7 @@
 """A worker's end of a connection: credit, held leases and their renewal, settlements until they are answered.
 
 Leases outlive connections. After a reconnect the worker sends the leases it still holds. A lease that another worker
-has meanwhile is reported as lost, so that its handler can be cancelled. A settlement is repeated until the store has
-answered it.
+has meanwhile is reported as lost, so that its handler can be cancelled.
 """
 
 from __future__ import annotations
@@ -11,40 +10,30 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import orjson
 from attrs import define, field
 
-from fairq.errors import RETRYABLE, FairqError
-from fairq.model.checks import MAX_ERROR_CHARS, MAX_INLINE_BYTES
-from fairq.model.tasks import MAX_PROGRESS_CHARS, Link, Settlement
+from fairq.errors import FairqError, Retryable
+from fairq.model.tasks import MAX_PROGRESS_CHARS, Settlement
 from fairq.wire.beside import Message
-from fairq.wire.calls import FATAL, Exchange, outcomes_of
-from fairq.wire.client_session import (
-    FRAME_BYTES,
-    RECONNECT_BASE_S,
-    SEND_WINDOW,
-    TASK_BYTES,
-    ClientSession,
-    encode_task,
-)
+from fairq.wire.calls import Exchange, outcomes_of
+from fairq.wire.client_session import RECONNECT_BASE_S, ClientSession
+from fairq.wire.enqueues import FRAME_BYTES, SEND_WINDOW
 from fairq.wire.frames import HeldLease, Push, Report, Stop
-from fairq.wire.pauses import Key
-from fairq.wire.strict_json import MAX_COST, cost_of
+from fairq.wire.settlements import (
+    BYTES_PER_CHAR,
+    LEASE_BYTES,
+    SettleExchange,
+    encode_settlement,
+    sendable,
+    settle_key,
+    take_settlements,
+)
 
 _RENEWALS_PER_LEASE = 3
 _PREFETCH_WINDOW = 16  # SEND_WINDOW of settlements for a worker that holds more than it has begun
 _RETRY_RENEWAL_S = 1.0
-_AWAY_LEASES = 0.5  # how long links are tried again; when a task ends, two thirds of its lease or more are left
 _RECONNECTS_PER_LEASE = 10  # at least
 _REPORT_S = 1.0  # between reports of progress
-_LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
-_BYTES_PER_CHAR = 6  # at most, in JSON
-_LINK_COST = 64  # of a link, around its payload
-_FRAME_COST = 20_000  # of a frame of settlements, without their results
-
-
-def _key(queue: str) -> Key:
-    return "settle", queue
 
 
 def _ignore(*_: Any) -> None:
@@ -82,69 +71,6 @@ class _CreditExchange(Exchange):
     def refused(self, error: FairqError, now: float) -> None:
         if self.session.refused(error, now):
             self.session.told_credit = None
-
-
-@define(eq=False)
-class _SettleExchange(Exchange):
-    session: WorkerSession
-    queue: str
-    settlements: list[Settlement]
-    has_window = True
-
-    @property
-    def key(self) -> Key:
-        """Each queue has a line of its own."""
-        return _key(self.queue)
-
-    def answered(self, body: dict[str, Any], now: float) -> None:
-        outcomes = outcomes_of(body, "outcomes", len(self.settlements))
-        self.session.unsettled -= len(self.settlements)
-        for settlement, outcome in zip(self.settlements, outcomes, strict=True):
-            self.session.alone.pop((self.queue, settlement.id, settlement.lease), None)
-            self.session.settled(self.queue, settlement, outcome, "")
-            if outcome == "stale" and settlement.action != "release":
-                self.session.refused_settlements.append(HeldLease(self.queue, settlement.id, settlement.lease))
-
-    def refused(self, error: FairqError, now: float) -> None:
-        session = self.session
-        if error.code in RETRYABLE:
-            session.back_off(error, now, self.key)
-            self.put_leaving_last(error, now)
-        elif error.code in FATAL:
-            session.fatal = error
-            self.lost()
-        elif len(self.settlements) > 1:  # one of them is invalid: each is sent alone to find out which
-            session.alone |= {(self.queue, each.id, each.lease): now for each in self.settlements}
-            self.lost()
-        elif self.settlements[0].links:  # what follows the task cannot be stored: the attempt has failed
-            self.settlements = [_failed(self.settlements[0], error)]
-            self.lost()
-        else:
-            (settlement,) = self.settlements
-            session.unsettled -= 1
-            session.alone.pop((self.queue, settlement.id, settlement.lease), None)
-            session.dropped_settlements.append((HeldLease(self.queue, settlement.id, settlement.lease), error))
-            session.settled(self.queue, settlement, "error", error.message)
-
-    def put_leaving_last(self, error: FairqError, now: float) -> None:
-        """Try again; it may be the queue of a link that has to wait, and then it keeps no other settlement waiting.
-
-        Where that queue stays away, the attempt fails before its lease is over.
-        """
-        session, staying, leaving = self.session, list[Settlement](), list[Settlement]()
-        for each in self.settlements:
-            if all(link.queue == self.queue for link in each.links):
-                staying.append(each)
-                continue
-            since = session.alone.setdefault((self.queue, each.id, each.lease), now)
-            is_away = now >= since + session.shortest_s * _AWAY_LEASES
-            leaving.append(_failed(each, error) if is_away else each)
-        self.settlements = staying
-        self.lost()
-        session.settlements[self.queue].extend(leaving)
-
-    def lost(self) -> None:
-        self.session.settlements[self.queue].extendleft(reversed(self.settlements))
 
 
 @define(eq=False)
@@ -204,7 +130,7 @@ class WorkerSession(ClientSession):
 
     def refused(self, error: FairqError, now: float) -> bool:
         """Return whether to ask again after a delay; if not, `fatal` is set and this worker ends."""
-        if error.code in RETRYABLE:
+        if isinstance(error, Retryable):
             self.back_off(error, now)
             return True
         self.fatal = error
@@ -283,7 +209,7 @@ class WorkerSession(ClientSession):
         return sum(len(line) for queue, line in self.settlements.items() if line and self._may_settle(queue))
 
     def _may_settle(self, queue: str) -> bool:
-        return self.has_room(_SettleExchange, _key(queue), self._window)
+        return self.has_room(SettleExchange, settle_key(queue), self._window)
 
     @property
     def has_outgoing(self) -> bool:
@@ -321,9 +247,9 @@ class WorkerSession(ClientSession):
             self.start("credit", {"credit": self.credit}, _CreditExchange(self))
         for queue, waiting in self.settlements.items():
             while waiting and self._may_settle(queue):
-                batch = self._take_settlements(queue, waiting)
-                body = {"queue": queue, "settlements": [_encode(each) for each in batch]}
-                self.start("settle", body, _SettleExchange(self, queue, batch))
+                batch = take_settlements(queue, waiting, self.alone, self.limits)
+                body = {"queue": queue, "settlements": [encode_settlement(each) for each in batch]}
+                self.start("settle", body, SettleExchange(self, queue, batch))
         if self.reports and now >= self.report_at:
             self._tell_progress(now)
         super().gather(now)
@@ -332,10 +258,10 @@ class WorkerSession(ClientSession):
         self.report_at = now + _REPORT_S
         for queue, reports in self.reports.items():
             held = [each for each in reports.values() if self.holds(queue, each.id, each.lease)]
-            most = self._most(_LEASE_BYTES + _BYTES_PER_CHAR * MAX_PROGRESS_CHARS)
+            most = self._most(LEASE_BYTES + BYTES_PER_CHAR * MAX_PROGRESS_CHARS)
             for start in range(0, len(held), most):
                 body = [
-                    {"id": each.id, "lease": each.lease, "fraction": each.fraction, "text": _sendable(each.text)}
+                    {"id": each.id, "lease": each.lease, "fraction": each.fraction, "text": sendable(each.text)}
                     for each in held[start : start + most]
                 ]
                 self.start("progress", {"queue": queue, "reports": body}, Exchange())
@@ -348,7 +274,7 @@ class WorkerSession(ClientSession):
         end of the old connection, which may come first, takes an attempt.
         """
         self.must_attach, self.told_credit = False, self.credit
-        most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
+        most = min(self.limits.batch, (self.limits.message_bytes - FRAME_BYTES) // LEASE_BYTES - len(self.queues))
         leases = [HeldLease(queue, id, held.number) for queue, line in self.held.items() for id, held in line.items()]
         leases += [HeldLease(queue, each.id, each.lease) for queue, line in self.settlements.items() for each in line]
         body: dict[str, Any] = {
@@ -367,32 +293,7 @@ class WorkerSession(ClientSession):
 
     def _most(self, size: int) -> int:
         """Return how many items of this size (bytes) fit in a frame."""
-        return min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // size)
-
-    def _take_settlements(self, queue: str, waiting: deque[Settlement]) -> list[Settlement]:
-        """Take the settlements that fit into a frame, at least one."""
-        batch: list[Settlement] = []
-        room, cost = self.max_message_bytes - FRAME_BYTES, MAX_COST - _FRAME_COST
-        while waiting and len(batch) < self.max_batch:
-            if (queue, waiting[0].id, waiting[0].lease) in self.alone:
-                return batch or [waiting.popleft()]
-            cost -= cost_of(waiting[0].result.decode()) if waiting[0].result else 0
-            size = _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
-            if waiting[0].links:
-                size, cost = size + _size_of(waiting[0].links), cost - _cost_of(waiting[0].links)
-            if not batch and size + _BYTES_PER_CHAR * len(waiting[0].traceback) > room:
-                waiting[0] = waiting[0]._replace(traceback="")
-            size += _BYTES_PER_CHAR * len(waiting[0].traceback)
-            if (size > room or cost < 0) and not batch:  # it fits in no message that the server accepts
-                what = "links are" if waiting[0].links else "result is"
-                why = f"the {what} too large for a message to the server"
-                waiting[0] = Settlement("reject", *waiting[0][1:3], error=why)
-                size = 2 * _LEASE_BYTES
-            room -= size
-            if batch and (room < 0 or cost < 0):
-                break
-            batch.append(waiting.popleft())
-        return batch
+        return min(self.limits.batch, (self.limits.message_bytes - FRAME_BYTES) // size)
 
     def deadline(self) -> float:
         """Return when `expire` or `outgoing` has something to do."""
@@ -430,46 +331,10 @@ class WorkerSession(ClientSession):
     def _renew(self, queue: str, held: dict[str, _Held], now: float) -> None:
         """Renew leases after a third of their time."""
         due = [HeldLease(queue, id, lease.number) for id, lease in held.items() if lease.renew_at <= now]
-        most = self._most(_LEASE_BYTES)
+        most = self._most(LEASE_BYTES)
         for start in range(0, len(due), most):
             batch = due[start : start + most]
             for each in batch:
                 held[each.id].renew_at = now + min(_RETRY_RENEWAL_S, held[each.id].lease_s / 10)
             body = {"queue": queue, "leases": [{"id": each.id, "lease": each.lease} for each in batch]}
             self.start("extend", body, _ExtendExchange(self, batch, now))
-
-
-def _failed(settlement: Settlement, error: FairqError) -> Settlement:
-    """Return the end of an attempt whose links cannot be stored."""
-    why = f"the server refused its links: {error.message}"[:MAX_ERROR_CHARS]
-    return Settlement("nack", settlement.id, settlement.lease, error=why)
-
-
-def _sendable(text: str) -> str:
-    """Replace lone surrogates, of file names that are not UTF-8 for one: no frame can hold them."""
-    return text.encode(errors="replace").decode()
-
-
-def _size_of(links: Sequence[Link]) -> int:
-    return sum(2 * TASK_BYTES + len(link.task.payload) for link in links)
-
-
-def _cost_of(links: Sequence[Link]) -> int:
-    payloads = (link.task.payload for link in links)
-    return sum(_LINK_COST + cost_of(text.decode()) for text in payloads if len(text) <= MAX_INLINE_BYTES)
-
-
-def _encode(settlement: Settlement) -> dict[str, Any]:
-    action, id, lease, delay_ms, error, result, links, traceback = settlement
-    body: dict[str, Any] = {"action": action, "id": id, "lease": lease}
-    if delay_ms is not None:
-        body["delay_ms"] = delay_ms
-    if error:
-        body["error"] = _sendable(error)
-    if result:
-        body["result"] = orjson.Fragment(result)
-    if links:
-        body["links"] = [{"queue": link.queue, **encode_task(link.task)} for link in links]
-    if traceback:
-        body["traceback"] = _sendable(traceback)
-    return body

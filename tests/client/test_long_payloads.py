@@ -14,6 +14,7 @@ from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES
 from fairq.server.run import Served
 from fairq.store.keys import queue_prefix
+from fairq.wire.enqueues import Limits
 from tests.server.harness import OPERATOR, raw, tenant, url_of
 
 from .harness import wait_state, worker_of, working
@@ -114,7 +115,7 @@ async def test_a_server_that_takes_short_messages_refuses_what_is_longer(served:
         async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
             await client.enqueue("emails", "first")  # the welcome is here
             assert isinstance(client._caller, Driver)
-            client._caller.session.max_message_bytes = 100_000
+            client._caller.session.enqueues.limits = Limits(message_bytes=100_000)
             with pytest.raises((TooLarge, BadRequest)) as caught:
                 await client.enqueue("emails", ROWS)
             assert caught.value.field == "payload"

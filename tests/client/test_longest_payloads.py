@@ -115,7 +115,7 @@ async def test_a_client_obeys_the_server_to_which_it_has_moved(server_store: str
             assert isinstance(driver, Driver)
             session = driver.session
             await ada.enqueue("emails", "x" * 100_000)
-            assert session.max_payload_bytes == LIMIT
+            assert session.limits.payload_bytes == LIMIT
             driver.targets = Driver.to(url_of(small), tenant("ada"), session).targets
             driver._connection.cancel()
             waiting = session.enqueue("emails", [NewTask("old", b"x" * 100_000)], trio.current_time() + 30)

@@ -14,8 +14,8 @@ from fairq.model.history import History
 from fairq.model.purges import Purge
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
-from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.terms import Role
+from fairq.wire.verbs import VERBS
 from tests.server.harness import OPERATOR, WORKER, raw, tenant, url_of
 
 
@@ -144,7 +144,7 @@ async def test_a_tenants_token_is_no_operators(served: Served) -> None:
 
 def test_every_request_of_tenants_and_operators_has_its_call() -> None:
     """Enqueues and waits for results have ways of their own, for they share frames."""
-    ours = {kind.type for kind, (roles, _) in CLIENT_FRAMES.items() if roles & {Role.TENANT, Role.OPERATOR}}
+    ours = {kind.type for kind, verb in VERBS.items() if verb.roles & {Role.TENANT, Role.OPERATOR}}
     text = inspect.getsource(verbs) + inspect.getsource(operator_verbs)
     asked = {name for name in ours if f'Ask("{name}"' in text or f'Ask(\n        "{name}"' in text}
     elsewhere = {"enqueue", "wait_tasks", "ping", "drain"}

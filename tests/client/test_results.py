@@ -26,7 +26,7 @@ from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.run import Served
-from fairq.server.verbs.table import VERBS
+from fairq.server.verbs.table import HANDLERS
 from fairq.server.verbs.waits import wait_tasks
 from fairq.wire import messages as wire
 from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
@@ -368,7 +368,7 @@ async def test_a_wait_goes_on_when_a_server_refuses_the_request(
             raise error
         return await wait_tasks(app, connection, request)
 
-    monkeypatch.setitem(VERBS, wire.WaitTasks, refusing)
+    monkeypatch.setitem(HANDLERS, wire.WaitTasks, refusing)
     app = worker_of(served)
     app.task("emails")(lambda task: 42)
     with trio.fail_after(30):

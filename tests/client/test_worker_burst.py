@@ -91,8 +91,8 @@ async def test_a_burst_does_what_its_handlers_enqueue_at_another_server(served: 
 async def test_a_burst_does_what_is_due(served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The start has come, but the ticker has not; the question whether there is more must make it ready."""
 
-    async def never(self: Ticker, queue: str) -> float:
-        return 60.0
+    async def never(self: Ticker, queue: str) -> tuple[float, float]:
+        return 60.0, 60.0
 
     monkeypatch.setattr(Ticker, "_tick", never)
     app, done = worker_of(served), []

@@ -57,7 +57,8 @@ def _errors(names: list[str]) -> str:
     for name in names:
         kind = getattr(fairq, name)
         told = " ".join((inspect.getdoc(kind) or "").split())
-        rows.append(f"| `{name}` | `{kind.code}` | {told} |".replace("\\", ""))
+        code = f"`{kind.code}`" if "code" in vars(kind) else "their own"
+        rows.append(f"| `{name}` | {code} | {told} |".replace("\\", ""))
     return "\n".join(rows)
 
 

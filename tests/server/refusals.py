@@ -25,14 +25,14 @@ from fairq.model.limits import LIMIT_RANGES
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS
 from fairq.model.queues import SETTING_RANGES
 from fairq.model.tasks import MAX_RESULT_BYTES, SPECIAL_PLACES
-from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.terms import Role
+from fairq.wire.verbs import VERBS
 
 TENANT, WORKER, OPERATOR, PRODUCER = Role.TENANT, Role.WORKER, Role.OPERATOR, Role.PRODUCER
 VIEWER = Role.VIEWER
-REQUESTS = {frame.type: frame for frame in CLIENT_FRAMES if "ref" in frame.__annotations__}
-OF_TENANTS = {verb for verb, frame in REQUESTS.items() if TENANT in CLIENT_FRAMES[frame][0]}
-OF_OPERATORS = {verb for verb, frame in REQUESTS.items() if OPERATOR in CLIENT_FRAMES[frame][0]}
+REQUESTS = {frame.type: frame for frame, verb in VERBS.items() if verb.reply is not None}
+OF_TENANTS = {verb for verb, frame in REQUESTS.items() if TENANT in VERBS[frame].roles}
+OF_OPERATORS = {verb for verb, frame in REQUESTS.items() if OPERATOR in VERBS[frame].roles}
 
 SECRET = "whsec_" + "c2Vj" * 8
 LEASED = 123_456_789  # stands for the number of the one lease that there is
@@ -410,7 +410,7 @@ def rows_of(rule: Rule) -> list[Row]:
     saying = [
         (verb, role)
         for verb in sorted(rule.verbs)
-        for role in sorted(CLIENT_FRAMES[REQUESTS[verb]][0], key=lambda role: role.value)
+        for role in sorted(VERBS[REQUESTS[verb]].roles, key=lambda role: role.value)
         if role in rule.roles
     ]
     return [

@@ -23,8 +23,8 @@ from fairq.model.waiting import Report
 from fairq.server.run import Served
 from fairq.tokens import hash_token, make_token
 from fairq.wire.codec import decode_client
-from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.terms import Role
+from fairq.wire.verbs import VERBS
 from tests import stores
 from tests.test_documents import INPUTS, PROTOCOL, fields_in_code, section, table_after
 
@@ -171,7 +171,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 def of(verb: str) -> list[Role]:
     """Return the roles that may say a verb."""
-    return sorted(CLIENT_FRAMES[REQUESTS[verb]][0], key=str)
+    return sorted(VERBS[REQUESTS[verb]].roles, key=str)
 
 
 def parts_of(verb: str) -> dict[str, type[Any]]:

@@ -25,6 +25,7 @@ from fairq.wire.beside import Message
 from fairq.wire.codec import CLIENT_TYPES, decode_client
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import Role
+from fairq.wire.verbs import VERBS
 from tests.cli.harness import environment
 from tests.server.harness import WORKER, raw, running, tenant, url_of
 from tests.server.refusals import GOOD as GOOD_OF_VERBS
@@ -36,7 +37,7 @@ from tests.wire.test_codec import GOOD as GOOD_OF_CODEC
 
 PATH = Path(wire.__file__).with_name("frames.schema.json")
 TOUR = Path(__file__).parents[1] / "tour"
-KINDS = [kind.type for kind in wire.CLIENT_FRAMES]
+KINDS = [kind.type for kind in VERBS]
 Conversation = list[tuple[str, dict[str, Any]]]  # of one connection: the side that sent, and the frame
 
 
@@ -80,9 +81,8 @@ def test_every_frame_part_and_body_has_a_definition() -> None:
 
 def test_good_frames_are_valid() -> None:
     for kind in KINDS:
-        bodies = [GOOD_OF_CODEC[kind]]
-        if kind in GOOD_OF_VERBS:
-            bodies += [good(kind, role) for role in sorted(wire.CLIENT_FRAMES[REQUESTS[kind]][0], key=str)]
+        frame = CLIENT_TYPES[kind]
+        bodies = [good(kind, role) for role in sorted(VERBS[frame].roles, key=str)] if kind in REQUESTS else [{}]
         for body in bodies:
             sent = {"type": kind, **({"ref": 1} if kind in REQUESTS else {}), **body}
             assert faults(f"client.{kind}", sent) == [], sent
@@ -212,7 +212,7 @@ async def test_a_server_takes_what_is_good_and_within_bounds_refuses_nonsense_an
     served: Served, server_store: str, conversations: dict[ServerSession, Conversation], role: Role
 ) -> None:
     """A field that the schema does not know, of a frame or a body, is a fault too."""
-    theirs = [verb for verb in GOOD_OF_VERBS if role in wire.CLIENT_FRAMES[REQUESTS[verb]][0]]
+    theirs = [verb for verb in GOOD_OF_VERBS if role in VERBS[REQUESTS[verb]].roles]
     with trio.fail_after(60):
         async with open_world(served, server_store) as world:
             for verb in theirs:

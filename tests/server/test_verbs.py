@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from fairq.server.run import Served
+from fairq.server.verbs import table
+from fairq.wire.verbs import VERBS
 
 from .harness import OPERATOR, WORKER, raw, tenant
+
+
+def test_one_function_carries_out_each_request() -> None:
+    found = [frame.type for frame, _ in table.find() if frame in VERBS]
+    assert sorted(found) == sorted(frame.type for frame, verb in VERBS.items() if verb.reply is not None)
 
 
 async def test_operators_see_and_change_what_there_is(served: Served) -> None:

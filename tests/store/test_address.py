@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from fairq.errors import SettingsError
-from fairq.store.connection import Address
+from fairq.store.address import Address
 from fairq.store.opening import open_store
 from fairq.store.topology import node_address, parse_seeds, read_slots
 from tests import stores

@@ -15,7 +15,9 @@ import trio
 from fairq.errors import FairqError, OutcomeUnknown, StoreFull, StoreRefused, Unavailable
 from fairq.scopes import background
 from fairq.store import connection as module
-from fairq.store.connection import Address, Connection, Redirected, Subscription, as_error, ask_once
+from fairq.store.address import Address
+from fairq.store.connection import Connection, Subscription
+from fairq.store.dial import Redirected, as_error, ask_once
 from tests import stores
 
 from .cases import case

@@ -11,8 +11,9 @@ import trio
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.store import backup, copying, snapshot
+from fairq.store.address import Address
 from fairq.store.backup import back_up
-from fairq.store.connection import Address, Connection
+from fairq.store.connection import Connection
 from fairq.store.snapshot import read_snapshot
 from tests import stores
 

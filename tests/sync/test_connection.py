@@ -201,6 +201,40 @@ def test_forked_processes_share_no_connection_and_lose_nothing(service: Service,
     assert sorted(found) == sorted(wanted)
 
 
+FORK_AMID_IMPORT = """
+import logging, os, signal, sys, threading
+import fairq.sync
+
+importing, forking = threading.Event(), threading.Event()
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "fairq.sync.driver":
+            importing.set()
+            forking.wait(20)
+
+sys.meta_path.insert(0, Slow())
+os.register_at_fork(before=forking.set)
+opening = threading.Thread(target=fairq.sync.open_client, daemon=True)
+opening.start()
+importing.wait(20)
+pid = os.fork()
+if not pid:
+    signal.alarm(20)
+    fairq.sync.open_client()
+    os._exit(0)
+print(os.waitpid(pid, 0)[1], flush=True)
+os._exit(0)
+"""
+
+
+def test_a_fork_waits_until_another_thread_has_imported_the_driver() -> None:
+    variables = environment({"FAIRQ_URL": "ws://127.0.0.1:1", "FAIRQ_TOKEN": tenant("ada")})
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", FORK_AMID_IMPORT]
+    ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "0\n", "")
+
+
 CTRL_C = """
 import os, signal, sys, threading
 import fairq, fairq.sync

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, get_args, get_origin
+from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 from attrs import NOTHING
 
@@ -13,7 +13,7 @@ from fairq.model.checks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
 from fairq.model.history import TenantSeries
-from fairq.model.operating import QueueRow
+from fairq.model.operating import QueueRow, TokenRow
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import Link, NewTask, Settlement, TaskState, WaitingTask
 from fairq.model.tenants import TenantState
@@ -21,12 +21,10 @@ from fairq.model.waiting import Part, Report, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.workers import HeldTask, WorkerState
 from fairq.server.web.http.schema import Schema, default_of, hints_of, schema_of
-from fairq.tokens import TokenRow
 from fairq.wire import frames
-from fairq.wire import messages as wire
+from fairq.wire.verbs import VERBS, Sent, TaskEnd
 
 from .field_rules import RULES, many, or_null, rule_of, whole
-from .reply_bodies import BODIES, ENDED, ref
 
 GIVEN: dict[str, Any] = {  # the parts of clients' frames
     "task": NewTask,
@@ -60,6 +58,11 @@ TOLD: dict[str, Any] = {  # the parts of servers' frames and of their bodies
 _PART_OF_CLIENTS = {kind: name for name, kind in GIVEN.items()}
 _PART_OF_SERVERS = {kind: name for name, kind in TOLD.items()}
 _ONE_PAYLOAD = [{"required": ["payload"]}, {"required": ["payload_bytes"]}]
+
+
+def ref(name: str) -> Schema:
+    """Return a reference to a definition of the document."""
+    return {"$ref": f"#/$defs/{name}"}
 
 
 def given(kind: Any) -> Schema:
@@ -108,11 +111,32 @@ def told(kind: Any) -> Schema:
 
 
 def _told_field(hint: Any) -> Schema:
+    if get_origin(hint) is NotRequired:
+        return _told_field(get_args(hint)[0])
+    if hint == Sent:
+        return {"type": "string", "pattern": "^(?:ok|expired|refused|duplicate(?: .+)?|replaced)$"}
     if hint in _PART_OF_SERVERS:
         return ref(_PART_OF_SERVERS[hint])
+    if is_typeddict(hint):
+        return body_of(hint)
     if get_origin(hint) in (list, tuple):
         return {"type": "array", "items": _told_field(get_args(hint)[0])}
+    if get_origin(hint) is dict and get_args(hint)[1] is not Any:
+        return {"type": "object", "additionalProperties": _told_field(get_args(hint)[1])}
     return schema_of(hint)
+
+
+def body_of(reply: Any) -> Schema:
+    """Return the schema of a reply's body: all fields are there, if it does not say otherwise."""
+    if not isinstance(reply, dict) and reply in _PART_OF_SERVERS:
+        return ref(_PART_OF_SERVERS[reply])
+    if is_typeddict(reply):
+        hints = get_type_hints(reply, include_extras=True)
+    else:
+        hints = reply if isinstance(reply, dict) else hints_of(reply)
+    required = [name for name, hint in hints.items() if get_origin(hint) is not NotRequired]
+    properties = {name: _told_field(hint) for name, hint in hints.items()}
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def with_payload(schema: Schema) -> Schema:
@@ -139,10 +163,10 @@ def definitions() -> dict[str, Schema]:
     defs |= {name: told(kind) for name, kind in TOLD.items()}
     for name in ("pushed_task", "waiting_task", "dead_letter"):
         defs[name] = with_payload(defs[name])
-    defs |= {f"client.{kind.type}": framed(kind, given(kind)) for kind in wire.CLIENT_FRAMES}
+    defs |= {f"client.{kind.type}": framed(kind, given(kind)) for kind in VERBS}
     defs |= {f"server.{kind.type}": framed(kind, told(kind)) for kind in frames.SERVER_FRAMES}
-    defs["server.ended"]["properties"]["tasks"]["items"] = ENDED
-    defs |= {f"reply.{verb}": schema for verb, schema in BODIES.items()}
+    defs["server.ended"]["properties"]["tasks"]["items"] = body_of(TaskEnd)
+    defs |= {f"reply.{kind.type}": body_of(verb.reply) for kind, verb in VERBS.items() if verb.reply is not None}
     for side in ("client", "server"):
         defs[side] = {"anyOf": [ref(name) for name in defs if name.startswith(f"{side}.")]}
     return defs

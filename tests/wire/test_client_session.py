@@ -9,7 +9,8 @@ import pytest
 
 from fairq.errors import BadFrame, BadRequest, Closed, Draining, OutcomeUnknown, TooLarge, Unavailable
 from fairq.model.tasks import NewTask
-from fairq.wire.client_session import MAX_APART, RECONNECT_BASE_S, RECONNECT_CAP_S, SEND_WINDOW
+from fairq.wire.client_session import MAX_APART, RECONNECT_BASE_S, RECONNECT_CAP_S
+from fairq.wire.enqueues import SEND_WINDOW
 from fairq.wire.pauses import REMEMBERED_S
 from fairq.wire.strict_json import MAX_COST, check_cost
 from tests.frames import read_frame
@@ -386,7 +387,10 @@ def call_much(end: End) -> int:
             session.wait_task("emails", f"t-{number}", end.now + 1)
         end.pass_time(60)
     lines = [
-        line for each in (session.chunks, session.waits._lines) for lines in each.values() for line in lines.values()
+        line
+        for each in (session.enqueues.lines, session.waits._lines)
+        for lines in each.values()
+        for line in lines.values()
     ]
     return len(session._calls) + len(session.requests) + sum(map(len, lines))
 

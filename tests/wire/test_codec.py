@@ -18,13 +18,14 @@ from fairq.model.checks import check_name, check_task_id, check_tenant, check_we
 from fairq.model.queues import check_settings
 from fairq.model.tasks import Lease, NewTask, Settlement
 from fairq.wire import frames, terms
-from fairq.wire import messages as wire
 from fairq.wire.beside import encode
 from fairq.wire.client_session import ClientSession
 from fairq.wire.codec import CLIENT_TYPES, decode_client
 from fairq.wire.decode import decode_server
 from fairq.wire.server_session import ServerSession
 from fairq.wire.strict_json import MAX_COST, MAX_DEPTH, cost_of, parse
+from fairq.wire.verbs import VERBS
+from tests.server.refusals import GOOD as GOOD_OF_VERBS
 from tests.store.cases import case
 
 TASK = {"id": "t-1", "payload": None}
@@ -32,76 +33,8 @@ ACK = {"action": "ack", "id": "t/t-1", "lease": 1}
 LEASE = {"queue": "q", "id": "t/t-1", "lease": 1}
 MiB = 1 << 20
 
-GOOD: dict[str, dict[str, Any]] = {
-    "enqueue": {"ref": 1, "queue": "q", "tasks": [TASK]},
-    "tasks": {"ref": 1, "queue": "q", "ids": ["t-1"]},
-    "cancel": {"ref": 1, "queue": "q", "ids": ["t-1"]},
-    "cancel_all": {"ref": 1, "queue": "q", "tenant": "ada", "older_than_ms": 5, "error": "e", "dry_run": True},
-    "reschedule": {"ref": 1, "queue": "q", "ids": ["t-1"], "delay_ms": 5},
-    "peek": {"ref": 1, "queue": "q"},
-    "wait_tasks": {"ref": 1, "queue": "q", "ids": ["t-1"]},
-    "open_batch": {"ref": 1, "queue": "q", "id": "b-1", "max_running": 5, "on_complete": {"all": "done"}},
-    "close_batch": {"ref": 1, "queue": "q", "id": "b-1"},
-    "cancel_batch": {"ref": 1, "queue": "q", "id": "b-1"},
-    "batch": {"ref": 1, "queue": "q", "id": "b-1", "timeout_ms": 1000},
-    "batches": {"ref": 1, "queue": "q", "tenant": "ada", "state": "open", "cursor": "17", "count": 5},
-    "report": {"ref": 1, "queue": "q"},
-    "history": {"ref": 1, "queue": "q", "period": "24h", "tenants": ["ada"], "since_ms": 5},
-    "why": {"ref": 1, "queue": "q", "id": "t-1"},
-    "events": {"ref": 1, "queue": "q", "after": 17, "timeout_ms": 1000},
-    "attach": {"ref": 1, "worker": "w", "queues": ["q"], "credit": 3, "leases": [LEASE], "prefetch": 2},
-    "credit": {"ref": 1, "credit": 1},
-    "settle": {"ref": 1, "queue": "q", "settlements": [ACK]},
-    "enqueue_from": {"ref": 1, "leases": [LEASE], "queue": "next", "tasks": [TASK]},
-    "extend": {"ref": 1, "queue": "q", "leases": [{"id": "t/t-1", "lease": 1}]},
-    "queues": {"ref": 1},
-    "configure": {"ref": 1, "queue": "q", "settings": {"lease_ms": 1000}},
-    "delete_queue": {"ref": 1, "queue": "q"},
-    "drop_tenant": {"ref": 1, "queue": "q", "tenant": "ada"},
-    "tenants": {"ref": 1, "queue": "q", "tenant": "ada", "cursor": "17", "count": 5},
-    "set_weight": {"ref": 1, "queue": "q", "tenant": "t", "weight": 1},
-    "set_limits": {"ref": 1, "queue": "q", "tenant": "t", "limits": {"max_running": 5}},
-    "limits": {"ref": 1, "queue": "q"},
-    "pause": {"ref": 1, "queue": "q"},
-    "repair": {"ref": 1, "queue": "q", "number": 5},
-    "resume": {"ref": 1, "queue": "q", "tenant": "t"},
-    "set_opening_hours": {"ref": 1, "queue": "q", "opening_hours": "12:00-15:00 Europe/Copenhagen"},
-    "dead": {"ref": 1, "queue": "q"},
-    "dead_letter": {"ref": 1, "queue": "q", "id": "t-1"},
-    "replay": {"ref": 1, "queue": "q", "ids": ["t-1"]},
-    "purge": {"ref": 1, "queue": "q", "ids": ["t-1"]},
-    "schedule": {"ref": 1, "queue": "q", "name": "n", "payload": 1, "cron": "0 3 * * *"},
-    "unschedule": {"ref": 1, "queue": "q", "name": "n"},
-    "pause_schedule": {"ref": 1, "queue": "q", "name": "n"},
-    "resume_schedule": {"ref": 1, "queue": "q", "name": "n"},
-    "schedules": {"ref": 1, "queue": "q"},
-    "add_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/", "secrets": ["whsec_" + "c2Vj" * 8]},
-    "remove_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/"},
-    "pause_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/", "name": "n"},
-    "resume_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/"},
-    "webhooks": {"ref": 1, "queue": "q"},
-    "create_token": {"ref": 1, "id": "abcd", "role": "worker", "hash": "0" * 64},
-    "list_tokens": {"ref": 1},
-    "revoke_token": {"ref": 1, "id": "abcd"},
-    "audit": {
-        "ref": 1,
-        "token": "abcd",
-        "verb": "pause",
-        "queue": "q",
-        "tenant": "ada",
-        "since_ms": 1,
-        "by_tenants": True,
-        "cursor": "1-1",
-        "count": 1,
-    },
-    "ping": {},
-    "drain": {},
-    "progress": {"ref": 1, "queue": "q", "reports": [{"id": "t/t-1", "lease": 1, "fraction": 0.5}]},
-    "idle": {"ref": 1},
-    "workers": {"ref": 1},
-    "worker_tasks": {"ref": 1, "worker": "w"},
-    "drain_worker": {"ref": 1, "worker": "w"},
-}
+GOOD: dict[str, dict[str, Any]] = {kind: {"ref": 1, **body} for kind, body in GOOD_OF_VERBS.items()}
+GOOD |= {"ping": {}, "drain": {}}
 
 
 def frame(kind: str, **changes: Any) -> str:
@@ -130,7 +63,7 @@ def refusal(text: str) -> FairqError:
 
 
 def test_every_verb_has_a_good_frame_that_is_taken() -> None:
-    assert set(GOOD) == {kind.type for kind in wire.CLIENT_FRAMES}
+    assert set(GOOD) == {kind.type for kind in VERBS}
     for kind in GOOD:
         assert decode_client(frame(kind)).type == kind
 
@@ -407,7 +340,7 @@ def test_any_payload_arrives_as_the_value_that_was_sent(payload: Any) -> None:
 def decodes_or_refuses(text: str) -> None:
     """Decode a text; only a FairqError may come of it."""
     try:
-        assert type(decode_client(text)) in wire.CLIENT_FRAMES
+        assert type(decode_client(text)) in VERBS
     except FairqError as refused:
         assert refused.ref is None or type(refused.ref) is int  # noqa: PT017
 

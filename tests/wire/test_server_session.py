@@ -10,9 +10,9 @@ from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
 from fairq.model.tasks import Lease
 from fairq.wire.codec import decode_client
 from fairq.wire.frames import Welcome
-from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import MESSAGE_BYTES, Role, State
+from fairq.wire.verbs import VERBS
 from tests.frames import read_frame
 from tests.store.cases import case
 
@@ -48,11 +48,11 @@ def test_the_welcome_says_what_there_is_to_say() -> None:
 def test_the_grid_decides_who_may_send_what_when() -> None:
     for role in Role:
         for state in State:
-            for kind in CLIENT_FRAMES:
+            for kind in VERBS:
                 with case(role, state, kind):
                     session = ServerSession(role=role, state=state)
                     request = session.receive(frame(kind.type), 1.0)
-                    roles, states = CLIENT_FRAMES[kind]
+                    _, roles, states = VERBS[kind]
                     refusals = sent(session)
                     if role in roles and state in states:
                         assert refusals == []

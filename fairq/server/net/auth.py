@@ -14,8 +14,9 @@ from attrs import asdict, define, evolve, frozen
 
 from fairq.errors import BadRequest, FairqError, Forbidden, TokenExpired, Unauthorized
 from fairq.model.checks import MAX_SPAN_MS, check_int, check_name, check_tenant
+from fairq.model.operating import TokenRow
 from fairq.store.store import Store
-from fairq.tokens import TokenRecord, TokenRow, hash_token, token_id
+from fairq.tokens import TokenRecord, hash_token, token_id
 from fairq.wire.terms import Role
 
 _DEV_TENANT = "dev-tenant:"

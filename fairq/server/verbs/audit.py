@@ -29,6 +29,7 @@ from fairq.server.verbs.request_scope import Body, tenant_or_all
 from fairq.store import keys
 from fairq.wire import messages as wire
 from fairq.wire.terms import Role
+from fairq.wire.verbs import CHANGES, SETTINGS
 
 log = structlog.get_logger("fairq.server")
 
@@ -46,7 +47,7 @@ _NAME_BYTES = 128  # of a queue and a tenant: they may not have been checked yet
 def is_noted(connection: Connection, request: Any) -> bool:
     """True if a request goes into the audit."""
     kind, role = type(request), connection.identity.role
-    changes = wire.CHANGES if role is Role.OPERATOR else wire.SETTINGS
+    changes = CHANGES if role is Role.OPERATOR else SETTINGS
     return kind in changes and not getattr(request, "dry_run", False)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import structlog
 
-from fairq.errors import RETRYABLE, FairqError
+from fairq.errors import FairqError, Retryable
 from fairq.model.tasks import Taken
 from fairq.scopes import run_all
 from fairq.server.app import App
@@ -36,7 +36,7 @@ async def take_over(app: App, leases: Sequence[HeldLease]) -> tuple[list[str], l
         try:
             told = await app.store.take(queue, [(each.id, each.lease) for each in some])
         except FairqError as error:
-            if error.code not in RETRYABLE:
+            if not isinstance(error, Retryable):
                 raise
             log.warning("leases are not taken over", queue=queue, count=len(at), error=error.message)
             told = _kept(app, some)

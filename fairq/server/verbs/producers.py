@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
 
-from fairq.errors import RETRYABLE, FairqError, OutcomeUnknown, TooMany
+from fairq.errors import FairqError, OutcomeUnknown, Retryable, TooMany
 from fairq.model.checks import owner_of
 from fairq.model.tasks import NewTask
 from fairq.server.app import App
@@ -87,7 +87,7 @@ async def store_for_tenants(
 
 def _check_decided(refusals: Mapping[str, FairqError], tenants: int) -> None:
     """Refuse the whole request if some of it is to be sent again. Raises: FairqError."""
-    undecided = [error for error in refusals.values() if error.code in RETRYABLE]
+    undecided = [error for error in refusals.values() if isinstance(error, Retryable)]
     if not undecided:
         return
     if len(undecided) == tenants and len({error.code for error in undecided}) == 1:

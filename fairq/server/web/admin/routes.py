@@ -1,4 +1,4 @@
-"""The table of operators' paths: each row is a method, a path and the frame that a request becomes.
+"""The table of operators' paths: rows of their own, and those that they share with tenants.
 
 A weight, limits and settings have an ETag, their version; a change with `If-Match` is made only if that is still the
 version, else it is answered 412.
@@ -14,9 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairq.errors import BadRequest, NotFound
+from fairq.errors import BadRequest
 from fairq.server.web.http.call import Call, answer
 from fairq.server.web.http.fields import names_of
+from fairq.server.web.http.routes import QUEUE as OF_TENANTS
+from fairq.server.web.http.routes import ROWS as TENANTS
 from fairq.server.web.http.routes import Endpoint, Row, routes_of
 from fairq.server.web.http.tasks import cancel, show
 from fairq.wire import messages as wire
@@ -25,9 +27,15 @@ QUEUE = "/api/queues/{queue}"
 TENANT = f"{QUEUE}/tenants/{{tenant}}"
 _ETAG = re.compile(r'(?:W/)?"([^"]*)"\Z')
 
+
+def _under(prefix: str, *frames: Any) -> list[Row]:
+    """Return the rows that tenants have for these frames, under another prefix."""
+    return [row._replace(path=prefix + row.path.removeprefix(OF_TENANTS)) for row in TENANTS if row.frame in frames]
+
+
 ROWS = (
     Row("GET", "/api/queues", wire.Queues, "List queues"),
-    Row("GET", QUEUE, wire.Queues, "Read a queue: its counts and settings"),
+    Row("GET", QUEUE, wire.Queues, "Read a queue: its counts and settings", part="queues"),
     Row("DELETE", QUEUE, wire.DeleteQueue, "Delete a queue, for two seconds; repeat it while the outcome is more"),
     Row("PATCH", f"{QUEUE}/settings", wire.Configure, "Change settings of a queue"),
     Row("POST", f"{QUEUE}/pause", wire.Pause, "Stop starting tasks of a queue"),
@@ -38,7 +46,7 @@ ROWS = (
     Row("PUT", f"{QUEUE}/opening-hours", wire.SetOpeningHours, "Set the opening hours of a queue"),
     Row("GET", f"{QUEUE}/history", wire.History, "Read what happened in a queue over time"),
     Row("GET", f"{QUEUE}/tenants", wire.Tenants, "List the tenants of a queue"),
-    Row("GET", TENANT, wire.Tenants, "Read a tenant: its weight, counts and share"),
+    Row("GET", TENANT, wire.Tenants, "Read a tenant: its weight, counts and share", part="tenants"),
     Row("DELETE", TENANT, wire.DropTenant, "Delete a tenant that has nothing"),
     Row("PUT", f"{TENANT}/weight", wire.SetWeight, "Give a tenant a weight"),
     Row("GET", f"{TENANT}/limits", wire.Limits, "Read the limits and opening hours of a tenant"),
@@ -48,28 +56,15 @@ ROWS = (
     Row("POST", f"{TENANT}/resume", wire.Resume, "Start tasks of a tenant again"),
     Row("POST", f"{TENANT}/cancel-all", wire.CancelAll, "Cancel waiting tasks of a tenant that match"),
     Row("GET", f"{TENANT}/next", wire.Peek, "Show a tenant's next tasks, with their payloads"),
-    Row("GET", f"{TENANT}/report", wire.TenantReport, "Tell what a tenant's tasks waited for, and its share"),
+    Row("GET", f"{TENANT}/report", wire.TenantReport, "Tell what a tenant's tasks waited for, and its share",
+        part="report"),
     Row("GET", f"{TENANT}/events", wire.Events, "Read a tenant's events"),
     Row("GET", f"{QUEUE}/schedules", wire.Schedules, "List schedules"),
-    Row("GET", f"{TENANT}/schedules/{{name}}", wire.Schedules, "Read a schedule, with its task"),
-    Row("PUT", f"{TENANT}/schedules/{{name}}", wire.Schedule, "Create or change a schedule"),
-    Row("DELETE", f"{TENANT}/schedules/{{name}}", wire.Unschedule, "Delete a schedule"),
-    Row("POST", f"{TENANT}/schedules/{{name}}/pause", wire.PauseSchedule, "Stop a schedule from firing"),
-    Row("POST", f"{TENANT}/schedules/{{name}}/resume", wire.ResumeSchedule, "Let a schedule fire again"),
-    Row("GET", f"{QUEUE}/tasks", wire.Tasks, "Read the states of tasks"),
-    Row("GET", f"{QUEUE}/tasks/{{id}}", wire.WaitTasks, "Read a task's state, now or at its end, and its result"),
-    Row("DELETE", f"{QUEUE}/tasks/{{id}}", wire.Cancel, "Cancel a task"),
-    Row("POST", f"{QUEUE}/tasks/cancel", wire.Cancel, "Cancel tasks"),
-    Row("POST", f"{QUEUE}/tasks/reschedule", wire.Reschedule, "Change when waiting tasks start"),
-    Row("GET", f"{QUEUE}/why/{{id}}", wire.Why, "Tell why a task waits"),
-    Row("GET", f"{QUEUE}/batches", wire.Batches, "List batches"),
-    Row("GET", f"{QUEUE}/batches/{{id}}", wire.Batch, "Read the state of a batch, now or when it is complete"),
-    Row("POST", f"{QUEUE}/batches/{{id}}/close", wire.CloseBatch, "Add no more tasks to a batch"),
-    Row("DELETE", f"{QUEUE}/batches/{{id}}", wire.CancelBatch, "Close a batch and cancel its tasks"),
-    Row("GET", f"{QUEUE}/dead", wire.Dead, "List dead letters"),
-    Row("GET", f"{QUEUE}/dead/{{id}}", wire.DeadLetter, "Read a dead letter"),
-    Row("POST", f"{QUEUE}/dead/replay", wire.Replay, "Give dead letters a fresh set of attempts"),
-    Row("POST", f"{QUEUE}/dead/purge", wire.Purge, "Delete dead letters"),
+    Row("GET", f"{TENANT}/schedules/{{name}}", wire.Schedules, "Read a schedule, with its task", part="schedules"),
+    *_under(TENANT, wire.Schedule, wire.Unschedule, wire.PauseSchedule, wire.ResumeSchedule),
+    *_under(QUEUE, wire.Tasks, wire.WaitTasks, wire.Cancel, wire.Reschedule, wire.Why),
+    *_under(QUEUE, wire.Batches, wire.Batch, wire.CloseBatch, wire.CancelBatch),
+    *_under(QUEUE, wire.Dead, wire.DeadLetter, wire.Replay, wire.Purge),
     Row("GET", f"{QUEUE}/webhooks", wire.Webhooks, "List webhooks, without their secrets"),
     Row("POST", f"{QUEUE}/webhooks", wire.AddWebhook, "Register or change a webhook"),
     Row("DELETE", f"{QUEUE}/webhooks", wire.RemoveWebhook, "Forget a webhook"),
@@ -83,13 +78,6 @@ ROWS = (
     Row("DELETE", "/api/tokens/{id}", wire.RevokeToken, "Delete a token, and close its connections"),
     Row("GET", "/api/audit", wire.Audit, "Read what operators have changed"),
 )  # fmt: skip
-# Paths whose answer is the one row of a reply's list: the list, and what names the row.
-_ROW_OF = {
-    QUEUE: ("queues", "queue"),
-    TENANT: ("tenants", "tenant"),
-    f"{TENANT}/schedules/{{name}}": ("schedules", "name"),
-}
-_PART_OF = {wire.Batch: "batch", wire.DeadLetter: "dead_letter", wire.TenantReport: "report"}
 
 
 def _if_match(request: Request, given: Mapping[str, Any]) -> dict[str, str]:
@@ -115,16 +103,9 @@ def _plain(row: Row) -> Endpoint:
         given = call.given(row.frame, request, row.has_body)
         if has_version:
             given |= _if_match(request, given)
-        body = await call.ask(row.frame, given)
-        if row.method == "GET" and row.path in _ROW_OF:
-            rows, name = _ROW_OF[row.path]
-            if not body[rows]:
-                raise NotFound(f"there is no {name} {given[name]}", field=name)
-            body = body[rows][0]
-        if row.frame in _PART_OF:
-            body = body[_PART_OF[row.frame]]
+        body = await row.ask(call, given)
         headers = {"ETag": f'"{body["version"]}"'} if "version" in body else {}
-        return answer(body, 201 if body.get("outcome") == "created" else row.status, headers)
+        return answer(body, row.status_of(body), headers)
 
     return endpoint
 

@@ -6,17 +6,17 @@ tasks goes on for WORK_S, then says how much is left: pressing again goes on.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qs
 
 import trio
-from attrs import asdict, frozen
+from attrs import asdict
 
 from fairq.errors import BadRequest, NotFound
 from fairq.model.checks import MAX_SPAN_MS
 from fairq.model.limits import Limits
 from fairq.model.queues import SETTING_RANGES, SHARES
+from fairq.server.web.dashboard.dialogs import Action, Field, Form, as_number, one, told
 from fairq.server.web.dashboard.view import Context, View
 from fairq.server.web.dashboard.writing import count, number, typed
 from fairq.tokens import hash_token, make_token
@@ -24,66 +24,12 @@ from fairq.wire import messages as wire
 from fairq.wire.terms import Role
 
 WORK_S = 4.0
-_MAX_FIELDS = 1_000
 _DAY_MS = 86_400_000
 _PAGE, _MAX_COUNTED = 500, 10_000  # dead letters at a time, and of a filter for its dialog
 LOOK_S = 2.0  # for which dead letters are looked for
 
 ROLES = [each.value for each in Role]
 FILTERS = ("tenant", "reason", "error")  # of dead letters
-
-Form = dict[str, list[str]]
-
-
-@frozen
-class Field:
-    """A field of a dialog: what it is called, and what is told of it (its unit, what 0 means)."""
-
-    name: str
-    label: str
-    note: str = ""
-    kind: str = "number"
-    value: Any = ""
-    choices: Sequence[str] = ()
-
-
-@frozen
-class Action:
-    """One change: its dialog's title and button, what the dialog tells, and how it is carried out."""
-
-    name: str
-    title: str
-    button: str
-    describe: Callable[[View], Awaitable[Context]]
-    handle: Callable[[View, Form], Awaitable[str]]
-    is_dangerous: bool = False
-
-
-def read_form(body: bytes) -> Form:
-    """Read a form that was sent. Raises: BadRequest."""
-    try:
-        return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
-    except ValueError:
-        raise BadRequest("the form cannot be read", field="body") from None
-
-
-def told(text: str, *fields: Field, **hidden: Any) -> Context:
-    """Make what a dialog shows."""
-    return {"text": text, "fields": fields, "hidden": {name: value for name, value in hidden.items() if value}}
-
-
-def one(form: Form, name: str) -> str:
-    """Return a field of a form; empty if it was left empty."""
-    return form.get(name, [""])[0].strip()
-
-
-def as_number(form: Form, name: str, kind: type[int] | type[float] = int) -> Any:
-    """Return a field as a number, None if it was left empty. Raises: BadRequest, naming it."""
-    text = one(form, name)
-    try:
-        return kind(text) if text else None
-    except ValueError:
-        raise BadRequest(f"{name} must be a number, not {text!r:.40}", field=name) from None
 
 
 def _target(view: View) -> tuple[str, str]:

@@ -23,7 +23,8 @@ from fairq.server.net.auth import Identity
 from fairq.server.net.origin import Origin
 from fairq.server.web.admin.health import Health
 from fairq.server.web.admin.operators import Operators
-from fairq.server.web.dashboard.actions import ACTIONS, Action, read_form
+from fairq.server.web.dashboard.actions import ACTIONS
+from fairq.server.web.dashboard.dialogs import Action, read_form
 from fairq.server.web.dashboard.finding import Finder
 from fairq.server.web.dashboard.live import MAX_OWN_STREAMS, MAX_STREAMS, PageStream, Renderings
 from fairq.server.web.dashboard.pages import PAGES

@@ -9,8 +9,8 @@ from typing import Any
 
 from fairq.errors import StoreRefused
 from fairq.model.audit import Change
+from fairq.model.operating import TokenRow
 from fairq.server.web.dashboard.view import Context, View, rows_of
-from fairq.tokens import TokenRow
 from fairq.wire import messages as wire
 
 _INFO = ("server", "memory", "persistence", "clients", "stats")

@@ -6,20 +6,16 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
-from typing import Any, get_args
+from typing import Any
 
 from attrs import NOTHING
 
-from fairq.model.batches import STAGES, BatchState
 from fairq.model.checks import MAX_BATCH, TASK_ID_PATTERN
-from fairq.model.dead_letters import DeadLetter
-from fairq.model.events import Event
-from fairq.model.operating import HeldLimits
+from fairq.model.operating import Deletion
 from fairq.model.option_tables import TaskOptions
 from fairq.model.purges import Purge
-from fairq.model.schedules import ScheduleState
-from fairq.model.tasks import NewTask, Outcome, Settlement, TaskState, WaitingTask
-from fairq.model.waiting import Report, Why
+from fairq.model.queues import Repair
+from fairq.model.tasks import NewTask, Outcome, Settlement, TaskState
 from fairq.server.web.http.bodies import JSON, NDJSON
 from fairq.server.web.http.events import EVENT_STREAM
 from fairq.server.web.http.field_schemas import RULES, TEXT, field_schema, pattern
@@ -27,11 +23,12 @@ from fairq.server.web.http.fields import name_of, names_of
 from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
 from fairq.server.web.http.problems import MEDIA_TYPE, STATUS
 from fairq.server.web.http.routes import QUEUE, ROWS, Row
-from fairq.server.web.http.schema import Schema, default_of, hints_of, row_of, schema_of
+from fairq.server.web.http.schema import Schema, body_of, default_of, hints_of, object_of, row_of, schema_of
 from fairq.wire import frames
 from fairq.wire import messages as wire
+from fairq.wire.verbs import VERBS, Cursor
 
-Answers = dict[tuple[str, Any], Schema]  # method and frame -> the answer
+_IF_MATCH = {"name": "If-Match", "in": "header", "schema": TEXT, "description": "A version, in quotes."}
 
 
 def _fields(frame: Any) -> dict[str, Any]:
@@ -49,7 +46,7 @@ def _parameters(row: Row) -> list[Schema]:
             found.append(_query("tenant", RULES["tenant"]))
             key = {"name": "Idempotency-Key", "in": "header", "schema": pattern(TASK_ID_PATTERN)}
             found.append(key | {"description": "The id of the one task, so that a repeated request makes no other."})
-        return found
+        return found + ([_IF_MATCH] if "if_version" in _fields(row.frame) else [])
     for field, hint in _fields(row.frame).items():
         name = name_of(field)
         if name not in in_path and (name, in_path[-1:]) != ("ids", ["id"]):
@@ -93,63 +90,36 @@ def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]} if schema else schema
 
 
-def object_of(**properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def list_of(kind: Any) -> Schema:
-    return {"type": "array", "items": row_of(kind)}
-
-
-CURSOR: Schema = {"type": ["string", "null"]}
-_OUTCOMES = object_of(outcomes={"type": "array", "items": {"enum": list(get_args(Outcome))}})
-PREVIOUS = object_of(previous={"type": "boolean"})
 _ENQUEUED = object_of(id=TEXT, outcome={"enum": ["ok", "duplicate", "replaced", "expired", "refused"]})
-ANSWERS: Answers = {
+_PURGE = row_of(Purge)
+_OWN: dict[tuple[str, Any], Schema] = {  # of method and frame: answers that are not the frame's reply
     ("POST", wire.Enqueue): {"anyOf": [_ENQUEUED, object_of(tasks={"type": "array", "items": _ENQUEUED})]},
-    ("GET", wire.Tasks): object_of(tasks=list_of(TaskState)),
     ("GET", wire.WaitTasks): row_of(TaskState),
-    ("DELETE", wire.Cancel): object_of(id=TEXT, outcome={"enum": list(get_args(Outcome))}),
-    ("POST", wire.Cancel): _OUTCOMES,
-    ("POST", wire.CancelAll): row_of(Purge) | {"properties": row_of(Purge)["properties"] | {"cursor": CURSOR}},
-    ("POST", wire.Reschedule): _OUTCOMES,
-    ("GET", wire.Peek): object_of(tasks=list_of(WaitingTask)),
-    ("GET", wire.Why): row_of(Why),
-    ("GET", wire.TenantReport): row_of(Report),
-    ("GET", wire.Limits): row_of(HeldLimits),
-    ("POST", wire.OpenBatch): object_of(id=TEXT, outcome={"enum": ["ok", "duplicate"]}),
-    ("GET", wire.Batches): object_of(batches=list_of(BatchState), cursor=CURSOR),
-    ("GET", wire.Batch): row_of(BatchState),
-    ("POST", wire.CloseBatch): object_of(previous={"enum": list(STAGES)}),
-    ("DELETE", wire.CancelBatch): object_of(previous={"enum": list(STAGES)}),
-    ("GET", wire.Events): object_of(oldest={"type": "integer"}, newest={"type": "integer"}, events=list_of(Event)),
-    ("PUT", wire.Schedule): object_of(
-        outcome={"enum": ["created", "changed", "same"]}, fires_at_ms={"type": "array", "items": {"type": "integer"}}
-    ),
-    ("DELETE", wire.Unschedule): PREVIOUS,
-    ("POST", wire.PauseSchedule): PREVIOUS,
-    ("POST", wire.ResumeSchedule): PREVIOUS,
-    ("GET", wire.Dead): object_of(dead=list_of(DeadLetter), cursor=CURSOR, left={"type": "integer"}),
-    ("GET", wire.DeadLetter): row_of(DeadLetter),
-    ("POST", wire.Replay): _OUTCOMES,
-    ("POST", wire.Purge): _OUTCOMES,
-    ("POST", ClaimTasks): object_of(
-        lease_ms={"type": "integer"}, run_timeout_ms={"type": "integer"}, tasks=list_of(frames.PushedTask)
-    ),
-    ("POST", EndLeases): _OUTCOMES,
+    ("DELETE", wire.Cancel): object_of(id=TEXT, outcome=schema_of(Outcome)),
+    ("POST", wire.OpenBatch): object_of(id=TEXT, **body_of(VERBS[wire.OpenBatch].reply)["properties"]),
+    ("POST", ClaimTasks): body_of({"lease_ms": int, "run_timeout_ms": int, "tasks": list[frames.PushedTask]}),
+    ("POST", EndLeases): body_of(VERBS[wire.Settle].reply),
     ("POST", EnqueueFromLease): object_of(tasks={"type": "array", "items": _ENQUEUED}),
+    # These say less than the reply does.
+    ("POST", wire.CancelAll): _PURGE | {"properties": _PURGE["properties"] | {"cursor": schema_of(Cursor)}},
+    ("DELETE", wire.DeleteQueue): row_of(Deletion),
+    ("POST", wire.Repair): row_of(Repair),
 }
 
 
-def _answer(row: Row, answers: Answers) -> Schema:
-    if row.frame is wire.Schedules:
-        return row_of(ScheduleState) if "{name}" in row.path else object_of(schedules=list_of(ScheduleState))
-    return answers[row.method, row.frame]
+def _answer(row: Row) -> Schema:
+    if own := _OWN.get((row.method, row.frame)):
+        return own
+    reply = VERBS[row.frame].reply
+    if not row.part:
+        return body_of(reply)
+    part = schema_of(reply[row.part])
+    return part.get("items", part)  # type: ignore[no-any-return]
 
 
-def _responses(row: Row, answers: Answers) -> Schema:
+def _responses(row: Row) -> Schema:
     """Return the answers of a path: its own, and problems."""
-    content: Schema = {JSON: {"schema": _answer(row, answers)}}
+    content: Schema = {JSON: {"schema": _answer(row)}}
     found: Schema = {str(row.status): {"description": "Done.", "content": content}}
     if row.status == 201:
         found["200"] = {"description": "It was there already.", "content": content}
@@ -204,7 +174,7 @@ def _problem() -> Schema:
     return {"type": "object", "properties": texts | numbers | {"code": {"enum": list(STATUS)}}, "required": required}
 
 
-def paths_of(rows: Iterable[Row], answers: Answers) -> dict[str, Schema]:
+def paths_of(rows: Iterable[Row]) -> dict[str, Schema]:
     """Describe the paths of rows."""
     paths: dict[str, Schema] = {}
     for row in rows:
@@ -213,7 +183,7 @@ def paths_of(rows: Iterable[Row], answers: Answers) -> dict[str, Schema]:
             "operationId": f"{row.method.lower()}_{words}",
             "summary": row.summary,
             "parameters": _parameters(row),
-            "responses": _responses(row, answers),
+            "responses": _responses(row),
         }
         if body := _body(row):
             operation["requestBody"] = body
@@ -247,7 +217,7 @@ def make_document() -> Schema:
     """Make the document of the tenants' API."""
     tasks = {"type": "array", "items": {"$ref": "#/components/schemas/Task"}, "minItems": 1, "maxItems": MAX_BATCH}
     many = {"type": "object", "properties": {"tasks": tasks, "tenant": RULES["tenant"]}, "required": ["tasks"]}
-    paths = paths_of(ROWS, ANSWERS)
+    paths = paths_of(ROWS)
     _describe_stream(paths[f"{QUEUE}/events"]["get"])
     return document_of(
         "fairq",

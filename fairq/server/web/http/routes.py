@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairq.errors import BadRequest
+from fairq.errors import NotFound
 from fairq.server.web.http.call import Call, answer
 from fairq.server.web.http.events import events
 from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, endpoints
@@ -22,18 +22,37 @@ QUEUE = "/v1/queues/{queue}"
 
 
 class Row(NamedTuple):
-    """One method of one path. `id`s may hold a slash: those of producers name their tenant."""
+    """One method of one path. `id`s may hold a slash: those of producers name their tenant.
+
+    `part`: the field of the reply that is the answer, or of a list in it the one row.
+    """
 
     method: str
     path: str
     frame: type[Any]
     summary: str
     status: int = 200
+    part: str = ""
 
     @property
     def has_body(self) -> bool:
         """True if the frame's fields come in a body, not in the query."""
         return self.method in ("POST", "PUT", "PATCH")
+
+    async def ask(self, call: Call, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out a request; returns what its answer is made of. Raises: FairqError, Gone."""
+        body = await call.ask(self.frame, given)
+        found: Any = body[self.part] if self.part else body
+        if type(found) is not list:
+            return found  # type: ignore[no-any-return]
+        if not found:
+            name = self.path.rpartition("{")[2].rstrip("}")
+            raise NotFound(f"there is no {name} {given[name]}", field=name)
+        return found[0]  # type: ignore[no-any-return]
+
+    def status_of(self, body: Mapping[str, Any]) -> int:
+        """Return the status of an answer that is no problem."""
+        return 201 if body.get("outcome") == "created" else self.status
 
 
 ROWS = (
@@ -46,22 +65,24 @@ ROWS = (
     Row("POST", f"{QUEUE}/tasks/reschedule", wire.Reschedule, "Change when waiting tasks start"),
     Row("GET", f"{QUEUE}/next", wire.Peek, "Show the next tasks, with their payloads"),
     Row("GET", f"{QUEUE}/why/{{id}}", wire.Why, "Tell why a task waits"),
-    Row("GET", f"{QUEUE}/report", wire.TenantReport, "Tell what the tenant's tasks waited for, and its share"),
+    Row("GET", f"{QUEUE}/report", wire.TenantReport, "Tell what the tenant's tasks waited for, and its share",
+        part="report"),
     Row("GET", f"{QUEUE}/limits", wire.Limits, "Read the tenant's limits and opening hours"),
     Row("POST", f"{QUEUE}/batches", wire.OpenBatch, "Open a batch", 201),
     Row("GET", f"{QUEUE}/batches", wire.Batches, "List batches"),
-    Row("GET", f"{QUEUE}/batches/{{id}}", wire.Batch, "Read the state of a batch, now or when it is complete"),
+    Row("GET", f"{QUEUE}/batches/{{id}}", wire.Batch, "Read the state of a batch, now or when it is complete",
+        part="batch"),
     Row("POST", f"{QUEUE}/batches/{{id}}/close", wire.CloseBatch, "Add no more tasks to a batch"),
     Row("DELETE", f"{QUEUE}/batches/{{id}}", wire.CancelBatch, "Close a batch and cancel its tasks"),
     Row("GET", f"{QUEUE}/events", wire.Events, "Follow the tenant's events, as server-sent events or page by page"),
     Row("PUT", f"{QUEUE}/schedules/{{name}}", wire.Schedule, "Create or change a schedule"),
     Row("GET", f"{QUEUE}/schedules", wire.Schedules, "List schedules"),
-    Row("GET", f"{QUEUE}/schedules/{{name}}", wire.Schedules, "Read a schedule and its task"),
+    Row("GET", f"{QUEUE}/schedules/{{name}}", wire.Schedules, "Read a schedule and its task", part="schedules"),
     Row("DELETE", f"{QUEUE}/schedules/{{name}}", wire.Unschedule, "Delete a schedule"),
     Row("POST", f"{QUEUE}/schedules/{{name}}/pause", wire.PauseSchedule, "Stop a schedule from firing"),
     Row("POST", f"{QUEUE}/schedules/{{name}}/resume", wire.ResumeSchedule, "Let a schedule fire again"),
     Row("GET", f"{QUEUE}/dead", wire.Dead, "List dead letters"),
-    Row("GET", f"{QUEUE}/dead/{{id}}", wire.DeadLetter, "Read a dead letter"),
+    Row("GET", f"{QUEUE}/dead/{{id}}", wire.DeadLetter, "Read a dead letter", part="dead_letter"),
     Row("POST", f"{QUEUE}/dead/replay", wire.Replay, "Give dead letters a fresh set of attempts"),
     Row("POST", f"{QUEUE}/dead/purge", wire.Purge, "Delete dead letters"),
     Row("POST", f"{QUEUE}/claims", ClaimTasks, "Claim tasks, now or when there are any"),
@@ -86,7 +107,6 @@ class _Id(Convertor[str]):
 
 register_url_convertor("id", _Id())
 Endpoint = Callable[[Request], Any]
-_ONE = {wire.Batch: "batch", wire.DeadLetter: "dead_letter", wire.TenantReport: "report"}  # replies with one row
 
 
 def plain(row: Row) -> Endpoint:
@@ -94,15 +114,8 @@ def plain(row: Row) -> Endpoint:
 
     async def endpoint(request: Request) -> Response:
         call = Call.of(request)
-        given = call.given(row.frame, request, row.has_body)
-        if "ids" in given and request.path_params.get("id"):
-            raise BadRequest("ids is given beside an id", field="ids")
-        body = await call.ask(row.frame, given)
-        if row.frame in _ONE:
-            return answer(body[_ONE[row.frame]])
-        if row.frame is wire.Schedules and "name" in given:
-            return answer(body["schedules"][0])
-        return answer(body, 201 if body.get("outcome") == "created" else row.status)
+        body = await row.ask(call, call.given(row.frame, request, row.has_body))
+        return answer(body, row.status_of(body))
 
     return endpoint
 

@@ -7,6 +7,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from attrs import NOTHING, Factory, fields, has
 
+from fairq.wire.verbs import Cursor, Reply
+
 Schema = dict[str, Any]
 _PLAIN: dict[Any, Schema] = {
     int: {"type": "integer"},
@@ -17,6 +19,7 @@ _PLAIN: dict[Any, Schema] = {
     dict: {"type": "object"},
     NoneType: {"type": "null"},
     Any: {},
+    Cursor: {"type": ["string", "null"]},
 }
 
 
@@ -37,6 +40,18 @@ def schema_of(kind: Any) -> Schema:
 def row_of(kind: Any) -> Schema:
     """Return the schema of a row of an answer: fields that are empty or 0 may be left out of it."""
     return {"type": "object", "properties": {name: schema_of(hint) for name, hint in hints_of(kind).items()}}
+
+
+def body_of(reply: Reply) -> Schema:
+    """Return the schema of a reply's body: all fields of one that is no class are there."""
+    return (
+        object_of(**{name: schema_of(hint) for name, hint in reply.items()}) if type(reply) is dict else row_of(reply)
+    )
+
+
+def object_of(**properties: Schema) -> Schema:
+    """Return the schema of an object with all of these fields."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def hints_of(kind: Any) -> dict[str, Any]:

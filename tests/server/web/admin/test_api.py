@@ -21,6 +21,7 @@ from fairq.server.web.admin.routes import ROWS
 from fairq.wire import frames
 from fairq.wire import messages as wire
 from fairq.wire.terms import Role
+from fairq.wire.verbs import CHANGES, VERBS
 from tests.server.documents import check_routes
 from tests.server.harness import OPERATOR, VIEWER, WORKER, Refused, raw, running, tenant
 from tests.server.refusals import good
@@ -49,11 +50,11 @@ async def admin(server_store: str) -> AsyncIterator[Served]:
 
 
 def test_every_frame_of_an_operator_has_a_path_or_a_reason() -> None:
-    theirs = {frame for frame, (roles, _) in wire.CLIENT_FRAMES.items() if Role.OPERATOR in roles}
+    theirs = {frame for frame, verb in VERBS.items() if Role.OPERATOR in verb.roles}
     assert theirs - {row.frame for row in ROWS} == {frames.Ping}, "TCP sees to that"
     assert len({(row.method, row.path) for row in ROWS}) == len(ROWS)
     for row in ROWS:
-        assert (row.method == "GET") == (row.frame not in wire.CHANGES), f"{row}: GET reads, and nothing else does"
+        assert (row.method == "GET") == (row.frame not in CHANGES), f"{row}: GET reads, and nothing else does"
 
 
 async def test_an_operator_changes_what_two_do_not_overwrite(admin: Served) -> None:
@@ -171,7 +172,7 @@ async def test_a_viewer_reads_all_and_changes_nothing(admin: Served) -> None:
                     path = "/api/tokens/abcd"
                 query = {"ids": "ada/x"} if row.frame is wire.Tasks else {}
                 answer = await viewer.request(row.method, path, params=query, json={} if row.has_body else None)
-                if row.frame in wire.CHANGES:
+                if row.frame in CHANGES:
                     assert answer.status_code in (400, 403), row
                 else:
                     assert answer.status_code in (200, 404), (row, answer.text)
@@ -183,7 +184,7 @@ async def test_a_viewer_reads_all_and_changes_nothing(admin: Served) -> None:
 async def test_a_viewer_is_refused_every_change_with_what_it_takes(served: Served) -> None:
     with trio.fail_after(60):
         async with raw(served, VIEWER) as viewer:
-            for verb in sorted(frame.type for frame in wire.CHANGES):
+            for verb in sorted(frame.type for frame in CHANGES):
                 with pytest.raises(Refused, match=r"takes a token of role .*operator") as refused:
                     await viewer.ask(verb, **good(verb, Role.OPERATOR))
                 assert (refused.value.code, refused.value.field) == ("forbidden", "type")

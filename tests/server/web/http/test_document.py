@@ -12,6 +12,7 @@ from fairq.server.web.http.problems import STATUS
 from fairq.server.web.http.routes import ROWS
 from fairq.transport import PIECE_BYTES, SEND_S
 from fairq.wire import messages as wire
+from fairq.wire.verbs import VERBS
 from tests.test_documents import table_after
 
 TEXT = (Path(wire.__file__).parent / "HTTP.md").read_text(encoding="utf-8")
@@ -36,7 +37,7 @@ def test_the_table_of_paths_is_that_of_the_code() -> None:
             _VERBS.get(row.frame, getattr(row.frame, "type", "")),
             {"worker"}
             if row.frame in _VERBS
-            else {role.value for role in wire.CLIENT_FRAMES[row.frame][0]} - {"operator", "viewer"},
+            else {role.value for role in VERBS[row.frame].roles} - {"operator", "viewer"},
             row.summary,
         )
         for row in ROWS

@@ -11,6 +11,7 @@ from fairq.server.web.http.openapi import make_document
 from fairq.server.web.http.routes import ROWS
 from fairq.wire import frames, terms
 from fairq.wire import messages as wire
+from fairq.wire.verbs import VERBS
 from tests.server.documents import check_routes
 from tests.server.harness import WORKER
 
@@ -33,9 +34,7 @@ def test_every_frame_of_a_tenant_producer_or_worker_has_a_path_or_a_reason() -> 
         wire.Webhooks: "for those who post to them",
         frames.Ping: "TCP",
     }
-    theirs = {
-        frame for frame, (roles, _) in wire.CLIENT_FRAMES.items() if roles - {terms.Role.OPERATOR, terms.Role.VIEWER}
-    }
+    theirs = {frame for frame, verb in VERBS.items() if verb.roles - {terms.Role.OPERATOR, terms.Role.VIEWER}}
     assert theirs - {row.frame for row in ROWS} == reasons.keys()
 
 

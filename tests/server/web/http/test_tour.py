@@ -53,6 +53,8 @@ async def test_the_tour(served: Served) -> None:
             daily = {"payload": {"kind": "report"}, "cron": "0 9 * * *", "zone": "UTC"}
             assert check(await ada.put("/v1/queues/reports/schedules/daily", json=daily), 201)["outcome"] == "created"
             assert check(await ada.get("/v1/queues/reports/schedules/daily"))["payload"] == {"kind": "report"}
+            listed = check(await ada.get("/v1/queues/reports/schedules", params={"name": "daily"}))["schedules"]
+            assert [each["name"] for each in listed] == ["daily"]
             # 7. dead letter
             poison = check(await ada.post("/v1/queues/bad/tasks", json={"payload": "x", "max_attempts": 1}), 201)
             (leased,) = check(await worker.post("/v1/queues/bad/claims", json={"wait": 20}))["tasks"]

@@ -1,0 +1,111 @@
+"""Dialling a node of the store: connecting, logging in, single commands, and what its error replies mean."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import hiredis
+import trio
+
+from fairq.errors import FairqError, QuotaExceeded, StoreFull, StoreRefused, Unavailable, from_code
+from fairq.store.address import Address
+
+Word = str | bytes | int | float
+
+_RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
+_REFUSALS = {
+    "not_found": "there is no such {}",
+    "batch_closed": "the {} takes no more tasks",
+    "repairing": "the {} is being repaired; try again when that is done",
+    "quota_exceeded": "the tenant has reached its limit {}",
+    "quota_exceeded max_tenants": "the queue has as many tenants as its setting {} allows, and this would be a new one",
+    "unmade": "the {} was not made",
+    "stale_version": "another operator has changed it since it was read: read it again; its version is now {more}",
+    "deleting": "the {} is being deleted",
+}  # by code, or code and field
+BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
+
+
+class Redirected(Unavailable):
+    """Another node of the cluster has, or will have, the key's slot; nothing was done here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"the store is a cluster node and redirects: {text}")
+        word, _, where = text.split(" ")[:3]
+        host, _, port = where.rpartition(":")
+        self.is_ask = word == "ASK"  # for this command only: the slot is moving
+        self.host, self.port = host, int(port)  # no host: that of the node that answered
+
+
+def as_error(reply: Exception) -> FairqError:
+    """Translate the store's error reply into ours."""
+    text = str(reply)
+    word, _, rest = text.partition(" ")
+    if word == "FAIRQ":
+        code, where, *more = rest.split(" ")
+        message = _REFUSALS.get(f"{code} {where}", _REFUSALS.get(code, "invalid {}")).format(
+            where, more=more[0] if more else ""
+        )
+        if code != QuotaExceeded.code or not (more and more[0].isdecimal()):
+            return from_code(code, message, where)
+        wait_ms = int(more[0])
+        return from_code(code, f"{message}; try again in {wait_ms / 1000:g} s", where, wait_ms)
+    if word in ("MOVED", "ASK"):
+        return Redirected(text)
+    if word == "OOM":
+        return StoreFull("the store is full and takes no new tasks")
+    if word in _RETRYABLE:
+        return Unavailable(f"the store cannot serve requests now: {text}")
+    return StoreRefused(f"the store refused: {text}")
+
+
+def pack(command: tuple[Word, ...]) -> bytes:
+    """Write one command in the store's protocol."""
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+    return packed
+
+
+async def connect(address: Address) -> tuple[trio.abc.Stream, hiredis.Reader]:
+    """Open a stream to the store and log in. Raises: OSError, StoreRefused, Unavailable."""
+    stream: trio.abc.Stream
+    if address.path:
+        stream = await trio.open_unix_socket(address.path)
+    else:
+        stream = await trio.open_tcp_stream(address.host, address.port)
+    if address.tls:
+        stream = trio.SSLStream(stream, address.tls, server_hostname=address.host)
+    reader = hiredis.Reader()
+    try:
+        if address.password is not None:
+            login = (address.username, address.password) if address.username else (address.password,)
+            await ask(stream, reader, "AUTH", *login)
+        if address.database:
+            await ask(stream, reader, "SELECT", address.database)
+        await ask(stream, reader, "PING")
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return stream, reader
+
+
+async def ask_once(address: Address, *command: Word) -> Any:
+    """Send one command on a connection of its own, and return its reply."""
+    stream, reader = await connect(address)
+    try:
+        return await ask(stream, reader, *command)
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+async def ask(stream: trio.abc.Stream, reader: hiredis.Reader, *command: Word) -> Any:
+    """Send one command on a stream without other users, and wait for its reply."""
+    await stream.send_all(pack(command))
+    while (reply := reader.gets()) is False:
+        data = await stream.receive_some()
+        if not data:
+            raise trio.BrokenResourceError("the store closed the connection")
+        reader.feed(bytes(data))
+    if isinstance(reply, Exception):
+        raise as_error(reply)
+    return reply

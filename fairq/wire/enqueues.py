@@ -1,0 +1,267 @@
+"""A client's tasks on their way to the server: they gather for frames, and many calls share one.
+
+While SEND_WINDOW frames are under way, tasks gather for the next. Tasks of a producer's tenants, and those of the
+tenants whose tasks a worker runs, wait in a line for each tenant, and the lines take turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import define, field, frozen
+
+from fairq.errors import FairqError, Retryable, TooLarge
+from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
+from fairq.model.tasks import OPTIONS, NewTask
+from fairq.wire.beside import check_payload_size, payload_field
+from fairq.wire.calls import Call, Exchange, outcomes_of, refusals_of
+from fairq.wire.frames import HeldLease
+from fairq.wire.pauses import Key
+from fairq.wire.terms import MESSAGE_BYTES
+
+SEND_WINDOW = 2
+FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
+TASK_BYTES = 256  # of a task in a frame, around its payload
+_ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
+_HELD_BYTES = 256  # of the lease from which a task is enqueued
+_PLAIN = tuple(OPTIONS.values())
+
+
+@frozen
+class Limits:
+    """What the server takes in a frame, as far as it has said."""
+
+    batch: int = MAX_BATCH
+    message_bytes: int = MESSAGE_BYTES
+    payload_bytes: int = MAX_PAYLOAD_BYTES
+
+
+@define(eq=False)
+class Chunk:
+    """Tasks of one enqueue call that wait to be sent, or are under way: tasks[start:stop], all of one tenant."""
+
+    call: Call
+    tasks: Sequence[NewTask]
+    start: int
+    stop: int
+    is_alone: bool = False  # must not share a frame with other chunks
+    limit: int = MAX_PAYLOAD_BYTES  # no payload is longer
+    is_apart: bool = False  # must not share a frame with other chunks of its tenant
+    lease: HeldLease | None = None  # from which they are enqueued
+
+    @property
+    def tenant(self) -> str:
+        """The tenant of the lease, or that a producer names; empty: the token's."""
+        return owner_of(self.lease.id if self.lease else self.tasks[0].id)
+
+    def fit(self, places: int, room: int) -> tuple[int, int, int]:
+        """Return where the tasks that fit into `places` and `room` bytes stop, and the places and bytes left."""
+        stop, left = self.start, (places, room)
+        for task in self.tasks[stop : min(self.stop, stop + places)]:
+            places, room = places - task.places, room - len(task.payload) - TASK_BYTES
+            room -= _HELD_BYTES if self.lease else 0
+            if places < 0 or room < 0:
+                break
+            left, stop = (places, room), stop + 1
+        return stop, *left
+
+    def split(self, stop: int) -> Chunk:
+        """Cut off and return the tasks before `stop`."""
+        head, self.start = (
+            Chunk(self.call, self.tasks, self.start, stop, self.is_alone, self.limit, self.is_apart, self.lease),
+            stop,
+        )
+        return head
+
+
+@define(eq=False)
+class EnqueueExchange(Exchange):
+    pool: Enqueues
+    kind: str
+    queue: str
+    chunks: list[Chunk]
+    has_window = True
+
+    @property
+    def key(self) -> Key:
+        """Each kind and queue has lines of its own."""
+        return self.kind, self.queue
+
+    def answered(self, body: dict[str, Any], now: float) -> None:
+        outcomes = outcomes_of(body, "outcomes", sum(chunk.stop - chunk.start for chunk in self.chunks))
+        at, refusals, refused = 0, refusals_of(body), list[Chunk]()
+        for chunk in self.chunks:
+            call, size = chunk.call, chunk.stop - chunk.start
+            if refusals and chunk.tenant in refusals:
+                refused.append(chunk)
+            elif not call.is_done:
+                call.result[chunk.start : chunk.stop] = outcomes[at : at + size]
+                call.missing -= size
+                call.under_way -= 1
+                call.in_doubt = True
+                if not call.missing:
+                    call.finish(call.result)
+            at += size
+        self._refuse(refused, refusals)
+
+    def _refuse(self, chunks: Sequence[Chunk], refusals: Mapping[str, FairqError]) -> None:
+        """Fail calls whose tenant was refused; where several share that, each is sent again apart from the others."""
+        count = Counter(chunk.tenant for chunk in chunks)
+        for chunk in chunks:
+            error = refusals[chunk.tenant]
+            chunk.call.refused(error)
+            chunk.is_apart = count[chunk.tenant] > 1
+            if not chunk.is_apart:
+                chunk.call.finish(error=error)
+        self.pool.put_back(self.kind, self.queue, [chunk for chunk in chunks if chunk.is_apart])
+
+    def refused(self, error: FairqError, now: float) -> None:
+        if isinstance(error, Retryable):
+            self.pool.back_off(error, now, self.key)
+        elif len(self.chunks) == 1:
+            self.chunks[0].call.finish(error=error)
+            return
+        for chunk in self.chunks:
+            chunk.call.refused(error)
+            # one of the calls is invalid: each is sent again alone to find out which
+            chunk.is_alone = chunk.is_alone or not isinstance(error, Retryable)
+        self.pool.put_back(self.kind, self.queue, self.chunks)
+
+    def lost(self) -> None:
+        for chunk in self.chunks:
+            chunk.call.lost()
+        self.pool.put_back(self.kind, self.queue, self.chunks)
+
+    def unsent(self, error: TooLarge, now: float) -> None:
+        """Send the tasks again in two halves."""
+        chunks = list(self.chunks)
+        if len(chunks) == 1:
+            (chunk,) = chunks
+            if chunk.stop - chunk.start == 1:
+                chunk.call.finish(error=error)
+                return
+            chunk.call.under_way += 1
+            chunks.insert(0, chunk.split((chunk.start + chunk.stop) // 2))
+        for chunk in chunks:
+            chunk.call.under_way -= 1
+            chunk.is_alone = True
+        self.pool.put_back(self.kind, self.queue, chunks)
+
+    def body(self) -> dict[str, Any]:
+        """Return the frame's fields."""
+        tasks = [encode_task(task) for chunk in self.chunks for task in chunk.tasks[chunk.start : chunk.stop]]
+        held = [each for chunk in self.chunks if chunk.lease for each in [chunk.lease] * (chunk.stop - chunk.start)]
+        leases = [{"queue": each.queue, "id": each.id, "lease": each.lease} for each in held]
+        return {"queue": self.queue, "tasks": tasks} | ({"leases": leases} if leases else {})
+
+
+@define(eq=False)
+class Enqueues:
+    """A client's tasks that no frame carries yet; `back_off(error, now, key)` delays new frames."""
+
+    back_off: Callable[[FairqError, float, Key], None]
+    limits: Limits = field(factory=Limits, init=False)
+    lines: defaultdict[Key, OrderedDict[str, deque[Chunk]]] = field(
+        factory=lambda: defaultdict(OrderedDict), init=False
+    )  # by kind of frame and queue, and then by tenant
+
+    def put(self, kind: str, queue: str, chunk: Chunk) -> None:
+        """Have a frame carry the tasks of a call."""
+        self.lines[kind, queue].setdefault(chunk.tenant, deque()).append(chunk)
+
+    def put_back(self, kind: str, queue: str, chunks: Sequence[Chunk]) -> None:
+        """Put tasks back to be sent before others of their queue and tenant."""
+        for chunk in reversed(chunks):
+            self.lines[kind, queue].setdefault(chunk.tenant, deque()).appendleft(chunk)
+
+    def sweep(self) -> None:
+        """Drop the tasks of calls that are done."""
+        for key, lines in list(self.lines.items()):
+            for tenant, line in list(lines.items()):
+                lines[tenant] = deque(chunk for chunk in line if not chunk.call.is_done)
+                if not lines[tenant]:
+                    del lines[tenant]
+            if not lines:
+                del self.lines[key]
+
+    def gather(
+        self, next_key: Callable[[], Key | None], send: Callable[[dict[str, Any], EnqueueExchange], None]
+    ) -> None:
+        """Put tasks into frames, while a kind and queue is next; one that was served goes behind the others."""
+        while key := next_key():
+            lines = self.lines.pop(key)
+            chunks = self._take_batch(lines)
+            if lines:
+                self.lines[key] = lines
+            if chunks:
+                exchange = EnqueueExchange(self, *key, chunks)
+                send(exchange.body(), exchange)
+
+    def _take_batch(self, lines: OrderedDict[str, deque[Chunk]]) -> list[Chunk]:
+        """Take chunks off the tenants' lines in turn, up to a frame's places and a message's bytes."""
+        batch: list[Chunk] = []
+        left = self.limits.batch, min(self.limits.message_bytes - FRAME_BYTES, _ENOUGH_BYTES)
+        for _ in range(len(lines)):
+            tenant, line = next(iter(lines.items()))
+            count = len(batch)
+            left = self._take_line(line, batch, *left)
+            if line and len(batch) == count:
+                break
+            del lines[tenant]
+            if line:
+                lines[tenant] = line
+            if not left[0] or (batch and batch[0].is_alone):
+                break
+        return batch
+
+    def _take_line(self, line: deque[Chunk], batch: list[Chunk], places: int, room: int) -> tuple[int, int]:
+        """Take chunks off a tenant's line, into so many places and bytes; splits the last. Returns what is left."""
+        most, count = self.limits.message_bytes - FRAME_BYTES, len(batch)
+        while line and places:
+            chunk, mine = line[0], batch[count:]
+            if chunk.call.is_done or not self._check_payloads(chunk):
+                line.popleft()
+                continue
+            if (batch and (chunk.is_alone or batch[0].is_alone)) or (mine and (chunk.is_apart or mine[0].is_apart)):
+                break
+            stop, *left = chunk.fit(places, room)
+            if stop == chunk.start and not batch:
+                stop, left = chunk.fit(chunk.tasks[chunk.start].places, most)[0], [0, 0]
+            if stop > chunk.start:
+                places, room = left
+                chunk.call.under_way += 1
+                batch.append(line.popleft() if stop == chunk.stop else chunk.split(stop))
+            elif batch:
+                break
+            else:
+                message = (
+                    f"the task is too large: the server takes messages of at most {self.limits.message_bytes} bytes"
+                )
+                chunk.call.finish(error=TooLarge(message, field="payload"))
+        return places, room
+
+    def _check_payloads(self, chunk: Chunk) -> bool:
+        """Tell whether the server takes these payloads; if not, the call fails."""
+        if self.limits.payload_bytes < chunk.limit:
+            chunk.limit = self.limits.payload_bytes
+            try:
+                for task in chunk.tasks[chunk.start : chunk.stop]:
+                    check_payload_size(len(task.payload), self.limits.payload_bytes)
+            except TooLarge as error:
+                chunk.call.finish(error=error)
+                return False
+        return True
+
+
+def encode_task(task: NewTask) -> dict[str, Any]:
+    """Write a task as it stands in a frame."""
+    name, payload = payload_field(task.payload)
+    body: dict[str, Any] = {"id": task.id, name: payload}
+    if tenant := owner_of(task.id):
+        body = {"id": bare_id(task.id), "tenant": tenant, name: payload}
+    if task[2:] != _PLAIN:
+        given = zip(OPTIONS.items(), task[2:], strict=True)
+        body.update((name, value) for (name, default), value in given if value != default)
+    return body

@@ -1,0 +1,175 @@
+"""A worker's settlements on their way to the server, and what becomes of those that it refuses.
+
+A settlement is repeated until the store has answered it. Those of a queue keep their order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from attrs import define
+
+from fairq.errors import FairqError, Retryable
+from fairq.model.checks import MAX_ERROR_CHARS, MAX_INLINE_BYTES
+from fairq.model.tasks import Link, Settlement
+from fairq.wire.calls import FATAL, Exchange, outcomes_of
+from fairq.wire.enqueues import FRAME_BYTES, TASK_BYTES, Limits, encode_task
+from fairq.wire.frames import HeldLease
+from fairq.wire.pauses import Key
+from fairq.wire.strict_json import MAX_COST, cost_of
+
+if TYPE_CHECKING:
+    from fairq.wire.worker_session import WorkerSession
+
+LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
+BYTES_PER_CHAR = 6  # at most, in JSON
+_AWAY_LEASES = 0.5  # how long links are tried again; when a task ends, two thirds of its lease or more are left
+_LINK_COST = 64  # of a link, around its payload
+_FRAME_COST = 20_000  # of a frame of settlements, without their results
+
+
+def settle_key(queue: str) -> Key:
+    """Name the line of a queue's settlements."""
+    return "settle", queue
+
+
+@define(eq=False)
+class SettleExchange(Exchange):
+    session: WorkerSession
+    queue: str
+    settlements: list[Settlement]
+    has_window = True
+
+    @property
+    def key(self) -> Key:
+        """Each queue has a line of its own."""
+        return settle_key(self.queue)
+
+    def answered(self, body: dict[str, Any], now: float) -> None:
+        outcomes = outcomes_of(body, "outcomes", len(self.settlements))
+        self.session.unsettled -= len(self.settlements)
+        for settlement, outcome in zip(self.settlements, outcomes, strict=True):
+            self.session.alone.pop((self.queue, settlement.id, settlement.lease), None)
+            self.session.settled(self.queue, settlement, outcome, "")
+            if outcome == "stale" and settlement.action != "release":
+                self.session.refused_settlements.append(HeldLease(self.queue, settlement.id, settlement.lease))
+
+    def refused(self, error: FairqError, now: float) -> None:
+        if isinstance(error, Retryable):
+            self.session.back_off(error, now, self.key)
+            self._try_later(error, now)
+        elif error.code in FATAL:
+            self.session.fatal = error
+            self.lost()
+        elif len(self.settlements) > 1:
+            self._send_each_alone(now)
+        elif self.settlements[0].links:
+            self._fail_attempt(error)
+        else:
+            self._drop(error)
+
+    def _send_each_alone(self, now: float) -> None:
+        """Find out which of them is invalid."""
+        self.session.alone |= {(self.queue, each.id, each.lease): now for each in self.settlements}
+        self.lost()
+
+    def _fail_attempt(self, error: FairqError) -> None:
+        """Have the attempt failed, since what follows the task cannot be stored."""
+        self.settlements = [_failed(self.settlements[0], error)]
+        self.lost()
+
+    def _drop(self, error: FairqError) -> None:
+        """Give up a settlement that is invalid."""
+        (settlement,) = self.settlements
+        self.session.unsettled -= 1
+        self.session.alone.pop((self.queue, settlement.id, settlement.lease), None)
+        self.session.dropped_settlements.append((HeldLease(self.queue, settlement.id, settlement.lease), error))
+        self.session.settled(self.queue, settlement, "error", error.message)
+
+    def _try_later(self, error: FairqError, now: float) -> None:
+        """Try again; it may be the queue of a link that has to wait, and then it keeps no other settlement waiting.
+
+        Where that queue stays away, the attempt fails before its lease is over.
+        """
+        session, staying, leaving = self.session, list[Settlement](), list[Settlement]()
+        for each in self.settlements:
+            if all(link.queue == self.queue for link in each.links):
+                staying.append(each)
+                continue
+            since = session.alone.setdefault((self.queue, each.id, each.lease), now)
+            is_away = now >= since + session.shortest_s * _AWAY_LEASES
+            leaving.append(_failed(each, error) if is_away else each)
+        self.settlements = staying
+        self.lost()
+        session.settlements[self.queue].extend(leaving)
+
+    def lost(self) -> None:
+        self.session.settlements[self.queue].extendleft(reversed(self.settlements))
+
+
+def take_settlements(
+    queue: str, waiting: deque[Settlement], alone: Container[tuple[str, str, int]], limits: Limits
+) -> list[Settlement]:
+    """Take the settlements that fit into a frame, at least one; those `alone` share none."""
+    batch: list[Settlement] = []
+    room, cost = limits.message_bytes - FRAME_BYTES, MAX_COST - _FRAME_COST
+    while waiting and len(batch) < limits.batch:
+        if (queue, waiting[0].id, waiting[0].lease) in alone:
+            return batch or [waiting.popleft()]
+        cost -= cost_of(waiting[0].result.decode()) if waiting[0].result else 0
+        size = LEASE_BYTES + BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
+        if waiting[0].links:
+            size, cost = size + _size_of(waiting[0].links), cost - _cost_of(waiting[0].links)
+        if not batch and size + BYTES_PER_CHAR * len(waiting[0].traceback) > room:
+            waiting[0] = waiting[0]._replace(traceback="")
+        size += BYTES_PER_CHAR * len(waiting[0].traceback)
+        if (size > room or cost < 0) and not batch:  # it fits in no message that the server accepts
+            what = "links are" if waiting[0].links else "result is"
+            why = f"the {what} too large for a message to the server"
+            waiting[0] = Settlement("reject", *waiting[0][1:3], error=why)
+            size = 2 * LEASE_BYTES
+        room -= size
+        if batch and (room < 0 or cost < 0):
+            break
+        batch.append(waiting.popleft())
+    return batch
+
+
+def _failed(settlement: Settlement, error: FairqError) -> Settlement:
+    """Return the end of an attempt whose links cannot be stored."""
+    why = f"the server refused its links: {error.message}"[:MAX_ERROR_CHARS]
+    return Settlement("nack", settlement.id, settlement.lease, error=why)
+
+
+def _size_of(links: Sequence[Link]) -> int:
+    return sum(2 * TASK_BYTES + len(link.task.payload) for link in links)
+
+
+def _cost_of(links: Sequence[Link]) -> int:
+    payloads = (link.task.payload for link in links)
+    return sum(_LINK_COST + cost_of(text.decode()) for text in payloads if len(text) <= MAX_INLINE_BYTES)
+
+
+def encode_settlement(settlement: Settlement) -> dict[str, Any]:
+    """Write a settlement as it stands in a frame."""
+    action, id, lease, delay_ms, error, result, links, traceback = settlement
+    body: dict[str, Any] = {"action": action, "id": id, "lease": lease}
+    if delay_ms is not None:
+        body["delay_ms"] = delay_ms
+    if error:
+        body["error"] = sendable(error)
+    if result:
+        body["result"] = orjson.Fragment(result)
+    if links:
+        body["links"] = [{"queue": link.queue, **encode_task(link.task)} for link in links]
+    if traceback:
+        body["traceback"] = sendable(traceback)
+    return body
+
+
+def sendable(text: str) -> str:
+    """Replace lone surrogates, of file names that are not UTF-8 for one: no frame can hold them."""
+    return text.encode(errors="replace").decode()
