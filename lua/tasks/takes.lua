@@ -23,7 +23,7 @@ function takes.ids(call, t, wanted)
   if not accounts.is_plain(t) and accounts.details_of(call, t).grouped > 0 then
     for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. t.name), 0, -1)) do
       take_loose(call, t, wanted, ids, priority)
-      turns.take(call, t, priority, wanted, ids)
+      if #ids < wanted then turns.take(call, t, priority, wanted, ids) end
       if #ids == wanted then return ids end
     end
   end

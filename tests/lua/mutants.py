@@ -1157,4 +1157,9 @@ MUTANTS = [
         "",
     ),
     Mutant("more urgent loose tasks wait for groups", "text(priorities.score(past - 0.5, 0))", "'-inf'"),
+    Mutant(
+        "loose tasks have a turn before their priority is served",
+        "      if #ids < wanted then turns.take(",
+        "      if #ids <= wanted then turns.take(",
+    ),
 ]
