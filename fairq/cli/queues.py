@@ -19,7 +19,7 @@ from fairq.cli.purges import DryRun, Yes, purge
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
 from fairq.errors import BadRequest
-from fairq.model.queues import check_settings
+from fairq.model.queues import SETTINGS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -100,7 +100,7 @@ def set_(queue: str, *settings: str, if_version: IfVersion = None, server: Serve
             changes[name] = parse_percent(name, value)
         else:
             changes[name.replace("-", "_")] = int(value) if value.isdecimal() else value
-    check_settings(changes)
+    SETTINGS.check(changes, "settings")
     change(server, queue, None, lambda client: client.configure(queue, if_version=if_version, **changes))
     print(f"{queue}: {', '.join(settings)}")
 

@@ -14,7 +14,7 @@ from fairq.cli.output import print_json, print_table
 from fairq.cli.top import say_ms
 from fairq.client import operator_verbs
 from fairq.errors import BadRequest
-from fairq.model.history import Period, check_period
+from fairq.model.history import PERIOD, Period
 from fairq.model.simulation.comparison import Comparison, TenantRow, compare
 from fairq.model.simulation.gathering import gather
 from fairq.model.simulation.observed import Observed
@@ -72,7 +72,7 @@ def simulate(
         How much history to use: 1h, 24h or 14d. Of busy queues only the last 40,000 tasks are simulated.
     """
     proposal = read_proposal(proposed or Proposed())
-    wanted = check_period(period)
+    wanted = PERIOD.check(period, "period")
     observed = run_with(server or Server(), lambda client: read(client, queue, wanted, proposal, run_time))
     found = compare(observed, proposal)
     if json:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve
 
 from fairq.client.client import DEFAULT_TIMEOUT, Client
-from fairq.client.later import operator_verbs, purges
+from fairq.client.later import operator_verbs, purges, verbs
 from fairq.errors import NotFound
+from fairq.model.checks import check_flag, check_weight
 
 if TYPE_CHECKING:
     import ssl
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
     from fairq.model.webhooks import Webhook
     from fairq.model.workers import WorkerState, WorkerTasks
     from fairq.tokens import TokenRecord
+
+
+def _webhook(queue: str, url: str, name: str) -> dict[str, Any]:
+    """Name a webhook."""
+    from fairq.model.tasks import SHORT_NAME
+    from fairq.model.webhooks import URL
+
+    body = verbs.target(queue, None) | {"url": URL.check(url, "url")}
+    return body | {"name": name} if SHORT_NAME.check(name, "name") else body
 
 
 @define(eq=False)
@@ -44,7 +54,7 @@ class OperatorClient(Client):
 
         `if_version`: only if this is still the version of its settings. Raises: BadRequest, StaleVersion.
         """
-        await self.ask(operator_verbs.configure(queue, settings, if_version))
+        await self.request("configure", {"queue": queue, "settings": settings} | verbs.based_on(if_version))
 
     async def delete_queue(self, queue: str, *, purge: bool = False) -> dict[str, int]:
         """Delete a queue that is empty, or (`purge`) with what it holds; returns what that was.
@@ -58,9 +68,11 @@ class OperatorClient(Client):
 
     async def deleting_queue(self, queue: str, *, purge: bool = False) -> AsyncGenerator[Deletion, None]:
         """Delete a queue step by step; each step takes up to two seconds. Raises: NotFound, NotEmpty."""
+        from fairq.model.operating import Deletion
+
         is_first = True
         while True:
-            step = await self.ask(operator_verbs.delete_queue(queue, purge))
+            step = verbs.structure(await self.request("delete_queue", {"queue": queue, "purge": purge}), Deletion)
             if step.outcome == "gone" and is_first:
                 raise NotFound(f"there is no queue {queue}", field="queue")
             yield step
@@ -96,7 +108,7 @@ class OperatorClient(Client):
         A task enqueued later makes it anew. Raises: NotFound, also if the answer was lost and the call was made again;
         NotEmpty.
         """
-        if not await self.ask(operator_verbs.drop_tenant(queue, tenant)):
+        if (await self.request("drop_tenant", verbs.target(queue, tenant)))["outcome"] != "ok":
             raise NotFound(f"there is no tenant {tenant} in queue {queue}", field="tenant")
 
     async def empty_tenant(self, queue: str, tenant: str) -> None:
@@ -116,9 +128,11 @@ class OperatorClient(Client):
 
     async def repairing_queue(self, queue: str) -> AsyncGenerator[Repair, None]:
         """Repair a queue step by step; each step takes about a second. Raises: NotFound."""
+        from fairq.model.queues import Repair
+
         number = None
         while True:
-            step = await self.ask(operator_verbs.repair(queue, number))
+            step = Repair(**await self.request("repair", {"queue": queue, "number": number}))
             yield step
             if step.outcome != "more":
                 return
@@ -140,11 +154,14 @@ class OperatorClient(Client):
 
         `if_version`: only if this is still the version that `tenants` tells. Raises: StaleVersion.
         """
-        return await self.ask(operator_verbs.set_weight(queue, tenant, weight, if_version))
+        body = {"queue": queue, "tenant": tenant, "weight": check_weight(weight)} | verbs.based_on(if_version)
+        return float((await self.request("set_weight", body))["previous"])
 
     async def limits(self, queue: str, tenant: str | None = None) -> HeldLimits:
         """Read the limits and opening hours of a tenant, or (None) those for all."""
-        return await self.ask(operator_verbs.limits(queue, tenant))
+        from fairq.model.operating import HeldLimits
+
+        return verbs.structure(await self.request("limits", {"queue": queue, "tenant": tenant}), HeldLimits)
 
     async def set_limits(
         self, /, queue: str, tenant: str | None = None, *, if_version: str | None = None, **limits: float | None
@@ -154,7 +171,10 @@ class OperatorClient(Client):
         0 is no limit; None is the one for all. See `fairq.model.limits.Limits`. `if_version`: only if this is still the
         version that `limits` tells. Raises: StaleVersion.
         """
-        return await self.ask(operator_verbs.set_limits(queue, tenant, limits, if_version))
+        from fairq.model.limits import Limits
+
+        body = {"queue": queue, "tenant": tenant, "limits": limits} | verbs.based_on(if_version)
+        return Limits(**(await self.request("set_limits", body))["previous"])
 
     async def set_opening_hours(
         self, queue: str, text: str, tenant: str | None = None, *, if_version: str | None = None
@@ -164,19 +184,22 @@ class OperatorClient(Client):
         An empty text: always. Returns the text before. `if_version`: only if this is still the `hours_version` that
         `limits` tells. Raises: BadRequest, StaleVersion.
         """
-        return await self.ask(operator_verbs.set_opening_hours(queue, tenant, text, if_version))
+        body = {"queue": queue, "tenant": tenant, "opening_hours": text} | verbs.based_on(if_version)
+        return str((await self.request("set_opening_hours", body))["previous"])
 
     async def pause(self, queue: str, tenant: str | None = None) -> bool:
         """Start no more tasks of a tenant, or (None) of the queue; returns whether it was paused before."""
-        return await self.ask(operator_verbs.pause(queue, tenant))
+        return verbs.was(await self.request("pause", verbs.target(queue, tenant)))
 
     async def resume(self, queue: str, tenant: str | None = None) -> bool:
         """Undo `pause`; returns whether it was paused before."""
-        return await self.ask(operator_verbs.resume(queue, tenant))
+        return verbs.was(await self.request("resume", verbs.target(queue, tenant)))
 
     async def report(self, queue: str, tenant: str) -> Report:
         """Read what a tenant's tasks waited for in the last minutes, at all servers with workers, and its share."""
-        return await self.ask(operator_verbs.report(queue, tenant))
+        from fairq.model.waiting import Report
+
+        return verbs.structure((await self.request("report", verbs.target(queue, tenant)))["report"], Report)
 
     async def history(
         self, queue: str, period: Period = "1h", *, tenants: Sequence[str] | None = None, since_ms: int = 0
@@ -186,7 +209,12 @@ class OperatorClient(Client):
         `tenants`: up to 20 names; None: the ten with the most service. One row more sums up the others; its name is
         empty. `since_ms`: only intervals that begin then or later. A queue without history has no intervals.
         """
-        return await self.ask(operator_verbs.history(queue, period, tenants, since_ms))
+        from fairq.model.history import PERIOD, TENANTS, History
+
+        body = verbs.target(queue, None) | {"period": PERIOD.check(period, "period"), "since_ms": since_ms}
+        if tenants is not None:
+            body["tenants"] = TENANTS.check(list(tenants), "tenants")
+        return verbs.structure(await self.request("history", body), History)
 
     async def add_webhook(
         self, queue: str, url: str, *, name: str = "", fan_out: bool = False, secrets: Sequence[str] = ()
@@ -196,19 +224,23 @@ class OperatorClient(Client):
         `fan_out`: each of these tasks is copied for it when it is taken. `secrets` sign the requests, the newest first;
         none: the worker's. Raises: BadRequest, TooLarge, StoreFull.
         """
-        return await self.ask(operator_verbs.add_webhook(queue, url, name, fan_out, secrets))
+        from fairq.model.webhooks import SECRETS
+
+        body = _webhook(queue, url, name)
+        body |= {"has_fan_out": check_flag(fan_out, "fan_out"), "secrets": SECRETS.check(list(secrets), "secrets")}
+        return str((await self.request("add_webhook", body))["outcome"])
 
     async def remove_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Post no more tasks to a URL; those that are for it fail. Returns whether it was registered."""
-        return await self.ask(operator_verbs.remove_webhook(queue, url, name))
+        return verbs.was(await self.request("remove_webhook", _webhook(queue, url, name)))
 
     async def pause_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Let the tasks of a webhook wait; returns whether they did. Raises: NotFound."""
-        return await self.ask(operator_verbs.pause_webhook(queue, url, name))
+        return verbs.was(await self.request("pause_webhook", _webhook(queue, url, name)))
 
     async def resume_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Undo `pause_webhook`; returns whether it was paused. Raises: NotFound."""
-        return await self.ask(operator_verbs.resume_webhook(queue, url, name))
+        return verbs.was(await self.request("resume_webhook", _webhook(queue, url, name)))
 
     async def webhooks(self, queue: str) -> list[Webhook]:
         """List the webhooks of a queue, the oldest first; without their secrets."""
@@ -216,27 +248,35 @@ class OperatorClient(Client):
 
     async def workers(self) -> list[WorkerState]:
         """List the workers that are attached to any server, up to some seconds ago."""
-        return await self.ask(operator_verbs.workers())
+        from fairq.model.workers import WorkerState
+
+        return [WorkerState(**row) for row in (await self.request("workers"))["workers"]]
 
     async def worker_tasks(self, worker: str, count: int = 100) -> WorkerTasks:
         """Read up to `count` (500) workers of a name, and as many of their tasks, held longest. Raises: NotFound."""
-        return await self.ask(operator_verbs.worker_tasks(worker, count))
+        from fairq.model.workers import WorkerTasks
+
+        return verbs.structure(await self.request("worker_tasks", {"worker": worker, "count": count}), WorkerTasks)
 
     async def drain_worker(self, worker: str) -> int:
         """Have the workers of a name finish what they hold, and end; returns how many there are."""
-        return await self.ask(operator_verbs.drain_worker(worker))
+        return int((await self.request("drain_worker", {"worker": worker}))["workers"])
 
     async def create_token(self, record: TokenRecord, *, expires_in_ms: int = 0) -> None:
         """Register a token by its hash (`fairq.tokens.make_token` makes one), which may expire. Raises: BadRequest."""
-        await self.ask(operator_verbs.create_token(record, expires_in_ms))
+        given = ("id", "role", "hash", "tenant", "queues", "label")
+        body = {name: value for name in given if (value := getattr(record, name))}
+        await self.request("create_token", body | ({"expires_in_ms": expires_in_ms} if expires_in_ms else {}))
 
     async def list_tokens(self) -> list[TokenRow]:
         """List tokens, without their hashes, and when each was last used (to a minute)."""
-        return await self.ask(operator_verbs.list_tokens())
+        from fairq.model.operating import TokenRow
+
+        return verbs.read_list(TokenRow, "tokens")(await self.request("list_tokens"))
 
     async def revoke_token(self, id: str) -> None:
         """Delete a token; its connections end within a second. Raises: NotFound."""
-        await self.ask(operator_verbs.revoke_token(id))
+        await self.request("revoke_token", {"id": id})
 
     async def audit(
         self,
@@ -256,10 +296,14 @@ class OperatorClient(Client):
         `by_tenants`: what tenants and producers have set instead. `after`: the `newest` of an earlier page; reads those
         that have ended since, the oldest first. `since_ms`: a time. The newest 10,000 or so are kept.
         """
-        from fairq.model.audit import AuditFilter
+        from fairq.model.audit import AuditFilter, AuditPage
+        from fairq.model.rules import check_fields
 
-        which = AuditFilter(token, verb, queue, tenant, since_ms)
-        return await self.ask(operator_verbs.audit(which, by_tenants, cursor, after, count))
+        check_fields(AuditFilter(token, verb, queue, tenant, since_ms))
+        body: dict[str, Any] = {"since_ms": since_ms, "by_tenants": by_tenants, "count": count}
+        texts = {"token": token, "verb": verb, "queue": queue, "tenant": tenant, "cursor": cursor, "after": after}
+        body |= {name: text for name, text in texts.items() if text}
+        return verbs.structure(await self.request("audit", body), AuditPage)
 
 
 @asynccontextmanager

@@ -45,7 +45,7 @@ class Registration:
         from fairq.client.typed import payload_type_of
 
         check_name(queue, "queue")
-        tasks.check_short_name(name, "name")
+        tasks.SHORT_NAME.check(name, "name")
         timeout_s = check_timeout(timeout)
 
         def register(function: F) -> F:

@@ -79,7 +79,7 @@ class Task(Generic[P]):
 
         As often as you like: at most once a second the newest is sent. From a thread: `anyio.from_thread.run`.
         """
-        self._report(tasks.check_fraction(fraction), tasks.check_progress_text(text))
+        self._report(tasks.FRACTION.check(fraction, "fraction"), tasks.PROGRESS_TEXT.check(text, "text"))
         import anyio.lowlevel
 
         await anyio.lowlevel.checkpoint()

@@ -29,7 +29,7 @@ from fairq.model.checks import (
     check_tenant,
 )
 from fairq.model.dead_letters import DeadLetter, DeadPage
-from fairq.model.events import MAX_EVENT_ID, Event, EventPage
+from fairq.model.events import EVENT_ID, Event, EventPage
 from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions, UnnamedTaskOptions
 from fairq.model.options import (
     full_ids,
@@ -44,8 +44,9 @@ from fairq.model.options import (
 from fairq.model.purges import Purge
 from fairq.model.schedules import ScheduleState, check_schedule_name
 from fairq.model.tasks import NewTask, Outcome, TaskState, WaitingTask
+from fairq.model.versions import VERSION
 from fairq.model.waiting import Why
-from fairq.wire.decode import structure
+from fairq.wire.decode import structure as structure
 
 T = TypeVar("T")
 Body = dict[str, Any]
@@ -110,6 +111,11 @@ def target(queue: str, tenant: str | None) -> Body:
     """Name a queue, and a tenant if there is one."""
     body: Body = {"queue": check_name(queue, "queue")}
     return body if tenant is None else body | {"tenant": check_tenant(tenant)}
+
+
+def based_on(if_version: str | None) -> Body:
+    """Make a change only if this is still the version."""
+    return {} if if_version is None else {"if_version": VERSION.check(if_version, "if_version")}
 
 
 # --- tasks
@@ -247,7 +253,7 @@ def batches(queue: str, tenant: str | None, state: BatchStage | None, cursor: st
 
 def events(queue: str, after: int, tenant: str | None, count: int | None = None) -> Ask[EventPage]:
     """Read a tenant's events after one of them."""
-    body = target(queue, tenant) | {"after": check_int(after, "after", 0, MAX_EVENT_ID)}
+    body = target(queue, tenant) | {"after": EVENT_ID.check(after, "after")}
     if count is not None:
         body["count"] = check_int(count, "count", 1, MAX_BATCH)
     return Ask(

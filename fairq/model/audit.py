@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from attrs import field, frozen
 
-from fairq.errors import BadRequest
-from fairq.model.checks import MAX_TIME_MS, check_int
+from fairq.model.rules import MOMENT, matching, or_empty
+from fairq.model.tokens import TOKEN_ID
 
 UNKNOWN, BEGUN = "unknown", "begun"  # outcomes of changes that their servers have not ended
 TEXT_BYTES = 1_000  # of a target, of what is new, of the previous: what is longer is cut
-TOKEN_PATTERN, VERB_PATTERN = re.compile(r"[a-z0-9]{4,32}\Z"), re.compile(r"[a-z_]{1,40}\Z")
-PLACE_PATTERN = re.compile(r"(0|[1-9][0-9]{0,15})-(0|[1-9][0-9]{0,9})\Z")
+TOKEN = or_empty(TOKEN_ID)
+VERB = or_empty(
+    matching(re.compile(r"[a-z_]{1,40}\Z"), "the type of a frame, such as set_weight", "Pause", "a" * 41, "set weight")
+)
+PLACE = matching(
+    re.compile(r"(0|[1-9][0-9]{0,15})-(0|[1-9][0-9]{0,9})\Z"),
+    "the one of the previous page",
+    *("", "1", "1-", "-1", "x-1", "1-1 ", "1-" + "1" * 11),
+)
 NO_CHANGE = "0-0"  # the place of the newest change where there is none
 
 
@@ -75,35 +82,18 @@ class AuditPage:
 class AuditFilter:
     """Which changes are asked for; empty fields match all. `queues`: those of the token that asks."""
 
-    token: str = ""
-    verb: str = ""
+    token: Annotated[str, TOKEN] = ""
+    verb: Annotated[str, VERB] = ""
     queue: str = ""
     tenant: str = ""
-    since_ms: int = 0
+    since_ms: Annotated[int, MOMENT] = 0
     queues: frozenset[str] | None = None
-
-    def check(self) -> None:
-        """Check the fields that name no queue and no tenant. Raises: BadRequest."""
-        check_int(self.since_ms, "since_ms", 0, MAX_TIME_MS)
-        if self.token and not TOKEN_PATTERN.match(self.token):
-            raise BadRequest("token must be the id of a token, 4 to 32 characters of a-z, 0-9", field="token")
-        if self.verb and not VERB_PATTERN.match(self.verb):
-            raise BadRequest("verb must be the type of a frame, such as set_weight", field="verb")
 
     def takes(self, row: dict[str, str]) -> bool:
         """True if a change, as it is stored, is asked for."""
         if self.queues is not None and row["queue"] not in self.queues:
             return False
         return all(getattr(self, name) in ("", row[name]) for name in ("token", "verb", "queue", "tenant"))
-
-
-def check_place(value: str | None, name: str) -> str:
-    """Return the id of a change from which on to read; empty for None. Raises: BadRequest."""
-    if value is None:
-        return ""
-    if not PLACE_PATTERN.match(value):
-        raise BadRequest(f"invalid {name}: use the one of the previous page", field=name)
-    return value
 
 
 def cut(text: str, most: int = TEXT_BYTES) -> str:

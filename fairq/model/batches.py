@@ -6,10 +6,14 @@ from typing import Literal, get_args
 
 from attrs import frozen
 
+from fairq.model.rules import one_of, whole
+
 BatchStage = Literal["open", "closed", "complete"]
 STAGES: tuple[str, ...] = get_args(BatchStage)
+STAGE = one_of(*STAGES)
 MAX_CALLBACK_BYTES = 65_535
 MAX_RUNNING = 1_000_000  # on tasks running at once, of a batch or a tenant
+RUNNING = whole(0, MAX_RUNNING)
 
 
 @frozen

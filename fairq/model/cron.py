@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from fairq.errors import BadRequest
-from fairq.model.checks import MAX_SPAN_MS, check_int
-from fairq.model.schedules import MAX_CRON_CHARS, MIN_EVERY_MS, Timing
+from fairq.model.rules import Rule, or_empty, text
+from fairq.model.schedules import EVERY, MAX_CRON_CHARS, Timing
 from fairq.model.zones import DAY, SECOND, change, offset, zones
 
 _FIELDS = 5
@@ -33,25 +33,37 @@ def check_timing(cron: str, zone: str, every_ms: int) -> Timing:
     if bool(cron) == bool(every_ms):
         raise BadRequest("give cron or every_ms, one of them", field="cron" if cron else "every_ms")
     if every_ms:
-        check_int(every_ms, "every_ms", MIN_EVERY_MS, MAX_SPAN_MS)
+        EVERY.check(every_ms, "every_ms")
         if zone:
             raise BadRequest("an interval has no time zone", field="zone")
         return Timing(every_ms=every_ms)
+    return Timing(_check_cron(cron, "cron"), _check_zone(zone or "UTC", "zone"))
+
+
+def _check_cron(cron: str, field: str) -> str:
+    """Return an expression with one space between its fields. Raises: BadRequest."""
     words = _NAMED.get(cron.strip(), cron).split()
     if len(cron) > MAX_CRON_CHARS or len(words) != _FIELDS:
         raise BadRequest(
-            f"cron must have {_FIELDS} fields and at most {MAX_CRON_CHARS} characters, or be {', '.join(_NAMED)}",
-            field="cron",
+            f"{field} must have {_FIELDS} fields and at most {MAX_CRON_CHARS} characters, or be {', '.join(_NAMED)}",
+            field=field,
         )
-    zone = zone or "UTC"
-    if zone not in zones():
-        raise BadRequest(f"there is no time zone {zone!r:.80}", field="zone")
-    timing = Timing(" ".join(words), zone)
+    found = " ".join(words)
     try:
-        CronSim(timing.cron, _ANY_TIME)
+        CronSim(found, _ANY_TIME)
     except (CronSimError, AssertionError, ValueError, TypeError) as error:
-        raise BadRequest(f"cron {timing.cron!r} is no expression: {str(error).lower()}", field="cron") from None
-    return timing
+        raise BadRequest(f"{field} {found!r} is no expression: {str(error).lower()}", field=field) from None
+    return found
+
+
+def _check_zone(zone: str, field: str) -> str:
+    if zone not in zones():
+        raise BadRequest(f"there is no time zone {zone!r:.80}", field=field)
+    return zone
+
+
+CRON = Rule(or_empty(Rule(_check_cron, {})).check, text(0, MAX_CRON_CHARS).schema)
+ZONE = Rule(or_empty(Rule(_check_zone, {})).check, {"type": "string"})
 
 
 def next_fire(timing: Timing, after_ms: int, grid_ms: int) -> int:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from attrs import frozen
 
 from fairq.errors import BadRequest
-from fairq.model.checks import MAX_SPAN_MS, check_int, check_tenant
+from fairq.model.rules import SPAN, TENANT, check_fields, one_of, text
 
-MAX_SEARCH_CHARS = 100  # of the error text to search dead letters for
 REASONS = ("exhausted", "rejected", "expired", "lease_lost")
+REASON = one_of(*REASONS)
+MAX_SEARCH_CHARS = 100  # of the text to search errors for
+SEARCH = text(1, MAX_SEARCH_CHARS)
 
 
 @frozen
@@ -36,22 +38,15 @@ class DeadLetter:
 class DeadFilter:
     """Which dead letters: None and 0 mean any. Ages are by the store's clock, when a walk over the letters begins."""
 
-    tenant: str | None = None
-    reason: str | None = None
-    error: str | None = None
-    older_than_ms: int = 0
-    younger_than_ms: int = 0
+    tenant: Annotated[str | None, TENANT] = None
+    reason: Annotated[str | None, REASON] = None
+    error: Annotated[str | None, SEARCH] = None
+    older_than_ms: Annotated[int, SPAN] = 0
+    younger_than_ms: Annotated[int, SPAN] = 0
 
     def check(self) -> None:
         """Refuse what can match nothing, and what is empty by mistake. Raises: BadRequest, naming the field."""
-        if self.tenant is not None:
-            check_tenant(self.tenant)
-        if self.reason not in (None, *REASONS):
-            raise BadRequest(f"reason must be one of {', '.join(REASONS)}, not {self.reason!r:.80}", field="reason")
-        if self.error is not None and not (isinstance(self.error, str) and 1 <= len(self.error) <= MAX_SEARCH_CHARS):
-            raise BadRequest(f"error must be text of 1 to {MAX_SEARCH_CHARS} characters", field="error")
-        check_int(self.older_than_ms, "older_than_ms", 0, MAX_SPAN_MS)
-        check_int(self.younger_than_ms, "younger_than_ms", 0, MAX_SPAN_MS)
+        check_fields(self)
         if 0 < self.younger_than_ms <= self.older_than_ms:
             raise BadRequest("no dead letter is older and younger than that", field="younger_than_ms")
 

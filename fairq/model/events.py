@@ -7,9 +7,10 @@ from typing import Literal
 from attrs import frozen
 
 from fairq.errors import BadRequest, TooOld
+from fairq.model.rules import whole
 
 EventName = Literal["failed", "done", "dead", "expired", "cancelled", "batch_completed"]
-MAX_EVENT_ID = 1 << 50
+EVENT_ID = whole(0, 1 << 50)
 MAX_DETAIL_BYTES = 256  # of an event
 
 

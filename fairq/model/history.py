@@ -7,14 +7,15 @@ from typing import Literal, NamedTuple, get_args
 
 from attrs import frozen
 
-from fairq.errors import BadRequest
-from fairq.model.checks import check_tenant
+from fairq.model.rules import TENANT, many, one_of
 
 Period = Literal["1h", "24h", "14d"]
 PERIODS: tuple[Period, ...] = get_args(Period)
-STEPS: Mapping[Period, tuple[int, int]] = {"1h": (10, 360), "24h": (60, 1_440), "14d": (900, 1_344)}  # s, intervals
+PERIOD = one_of(*PERIODS)
+STEPS: Mapping[str, tuple[int, int]] = {"1h": (10, 360), "24h": (60, 1_440), "14d": (900, 1_344)}  # s, intervals
 OTHERS = ""  # in place of a name: all tenants that have no row of their own
 MAX_NAMED, NAMED = 20, 10  # tenants in one reply: how many may be asked for, and how many there are unless asked for
+TENANTS = many(TENANT, 1, MAX_NAMED, once=True)
 LAST_BUCKET = 60
 
 
@@ -145,17 +146,3 @@ class History:
     queue: QueueSeries
     totals: QueueTotals
     tenants: list[TenantSeries]
-
-
-def check_period(period: object) -> Period:
-    """Return a period. Raises: BadRequest."""
-    if period not in PERIODS:
-        raise BadRequest(f"period must be one of {', '.join(PERIODS)}", field="period")
-    return period
-
-
-def check_tenants(names: object) -> list[str]:
-    """Return tenants' names, at most MAX_NAMED and each once. Raises: BadRequest."""
-    if not isinstance(names, list) or not 0 < len(names) <= MAX_NAMED or len(set(map(str, names))) < len(names):
-        raise BadRequest(f"tenants must be a list of 1 to {MAX_NAMED} names, each once", field="tenants")
-    return [check_tenant(name, "tenants") for name in names]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from attrs import define, frozen
 
-from fairq.errors import BadRequest
 from fairq.model.batches import MAX_RUNNING
-from fairq.model.checks import check_int
+from fairq.model.rules import number, or_null, some_of, whole
 
 LIMIT_RANGES: dict[str, int] = {  # limit -> maximum; 0 is none
     "max_running": MAX_RUNNING,
@@ -54,20 +51,6 @@ class OpeningHours:
     revision: bytes = b""
 
 
-def check_limits(changes: object, tenant: str) -> dict[str, Any]:
-    """Return changes of a tenant's limits (empty: of those for all), each within its range. Raises: BadRequest."""
-    if not isinstance(changes, dict) or not changes:
-        raise BadRequest("limits must be an object with at least one limit", field="limits")
-    for name, value in changes.items():
-        maximum = LIMIT_RANGES.get(name)
-        if maximum is None:
-            raise BadRequest(f"there is no limit {name!r:.80}", field=str(name)[:80])
-        if name == "guaranteed" and not tenant:
-            raise BadRequest("running tasks are guaranteed to one tenant, not to all", field=name)
-        if value is None:
-            continue
-        if name != "rate":
-            check_int(value, name, 0, maximum)
-        elif type(value) not in (int, float) or not 0 <= value <= maximum:
-            raise BadRequest(f"rate must be a number from 0 to {maximum}: starts a second", field=name)
-    return changes
+LIMITS = some_of(
+    {name: or_null((number if name == "rate" else whole)(0, most)) for name, most in LIMIT_RANGES.items()}, "limit"
+)

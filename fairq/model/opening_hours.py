@@ -17,6 +17,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from fairq.errors import BadRequest
+from fairq.model.rules import Rule, text
 from fairq.model.zones import DAY, change, offset, zones
 
 MAX_SPANS = 32  # of one text
@@ -159,3 +160,8 @@ def _clock(minutes: int) -> str:
 
 def _bad(message: str) -> BadRequest:
     return BadRequest(f"opening_hours: {message}", field="opening_hours")
+
+
+OPENING_HOURS = Rule(  # empty: always open
+    lambda value, _: value and check_opening_hours(value), text(0, MAX_OPENING_HOURS_CHARS).schema
+)

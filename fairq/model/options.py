@@ -16,6 +16,7 @@ from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, check_tenant, full_id
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions, UnnamedTaskOptions
 from fairq.model.purges import WaitingFilter
+from fairq.model.rules import check_fields
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import OPTIONS, NewTask
 
@@ -139,5 +140,5 @@ def pack_waiting_filter(older_than: Seconds | None, error: str | None) -> dict[s
     """Check a filter of waiting tasks and spell it as the wire does. Raises: BadRequest."""
     chosen = WaitingFilter(to_ms(older_than, "older_than"), error)
     with _our_names():
-        chosen.check()
+        check_fields(chosen)
     return {name: value for name, value in asdict(chosen).items() if value}

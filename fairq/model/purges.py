@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from attrs import frozen
 
-from fairq.errors import BadRequest
-from fairq.model.checks import MAX_SPAN_MS, check_int
-from fairq.model.dead_letters import MAX_SEARCH_CHARS
+from fairq.model.dead_letters import SEARCH
+from fairq.model.rules import SPAN
 
 
 @frozen
@@ -19,14 +18,8 @@ class WaitingFilter:
     the error of the last attempt contains.
     """
 
-    older_than_ms: int = 0
-    error: str | None = None
-
-    def check(self) -> None:
-        """Refuse what can match nothing. Raises: BadRequest, naming the field."""
-        check_int(self.older_than_ms, "older_than_ms", 0, MAX_SPAN_MS)
-        if self.error is not None and not (isinstance(self.error, str) and 1 <= len(self.error) <= MAX_SEARCH_CHARS):
-            raise BadRequest(f"error must be text of 1 to {MAX_SEARCH_CHARS} characters", field="error")
+    older_than_ms: Annotated[int, SPAN] = 0
+    error: Annotated[str | None, SEARCH] = None
 
 
 class WaitingPage(NamedTuple):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from fairq.errors import BadRequest
-from fairq.model.checks import check_int
+from fairq.model.rules import one_of, some_of, whole
 from fairq.model.tasks import MAX_ATTEMPTS
 
 AHEAD_MS = 60_000  # a store's clock that is ahead of the servers' by more lets nothing expire
@@ -67,19 +66,9 @@ def kept_slots(slots: int, reserve: int) -> int:
     return max(0, min(-(-slots * reserve // 100), slots - 1))
 
 
-def check_settings(changes: object) -> dict[str, str | int]:
-    """Return changes of a queue's settings, each within its range. Raises: BadRequest, naming the setting."""
-    if not isinstance(changes, dict) or not changes:
-        raise BadRequest("settings must be an object with at least one setting", field="settings")
-    for name, value in changes.items():
-        if name == "share":
-            if value not in SHARES:
-                raise BadRequest(f"share must be one of {', '.join(SHARES)}", field="share")
-        elif name in SETTING_RANGES:
-            check_int(value, name, *SETTING_RANGES[name])
-        else:
-            raise BadRequest(f"there is no queue setting {name!r:.80}", field=str(name)[:80])
-    return changes
+SETTINGS = some_of(
+    {"share": one_of(*SHARES)} | {name: whole(low, high) for name, (low, high) in SETTING_RANGES.items()}, "setting"
+)
 
 
 @frozen

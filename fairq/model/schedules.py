@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from attrs import fields, frozen
 
 from fairq.errors import BadRequest
-from fairq.model.checks import check_chosen
+from fairq.model.checks import MAX_SPAN_MS, check_chosen
+from fairq.model.rules import Rule, one_of, pattern, whole
 from fairq.model.tasks import ScheduledOptions
 
 SCHEDULE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}\Z")  # shorter than a task's id by the time of a fire
 MISFIRES = ("skip", "once")
+MISFIRE = one_of(*MISFIRES)
 MIN_EVERY_MS = 1_000
 MAX_SCHEDULES = 1_000  # of a tenant in a queue
 MAX_CRON_CHARS = 200
@@ -28,6 +30,13 @@ def check_schedule_name(value: object, field: str = "name") -> str:
     )
 
 
+SCHEDULE_NAME = Rule(
+    check_schedule_name, pattern(SCHEDULE_PATTERN), ("", "N", "-n", "n" * 41, "a/b", "n\n", "from", "from-n")
+)
+_EVERY = whole(MIN_EVERY_MS, MAX_SPAN_MS)
+EVERY = Rule(  # 0: it has a cron expression
+    lambda value, field: value and _EVERY.check(value, field), {"anyOf": [{"const": 0}, _EVERY.schema]}
+)
 SCHEDULED = tuple(field.name for field in fields(ScheduledOptions))
 
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from attrs import frozen
 
 from fairq.errors import BadRequest, TooLarge
-from fairq.model.checks import (
-    MAX_SPAN_MS,
-    MAX_TIME_MS,
-    check_batch_id,
-    check_flag,
-    check_int,
-    check_known_id,
-    check_weight,
+from fairq.model.checks import BATCH_ID_PATTERN, MAX_ERROR_CHARS, MAX_TRACEBACK_BYTES, check_batch_id
+from fairq.model.rules import (
+    BAD_BATCHES,
+    FLAG,
+    FULL_ID,
+    LEASE,
+    MOMENT,
+    SPAN,
+    TASK_ID,
+    WEIGHT,
+    Rule,
+    check_fields,
+    matching,
+    number,
+    one_of,
+    or_empty,
+    pattern,
+    text,
+    whole,
 )
 
 MAX_ATTEMPTS = 1_000
@@ -24,7 +35,6 @@ DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99  # 0 is the most urgent
 MAX_KEY_BYTES = 255  # of a dedupe key
 MAX_NAME_BYTES = 128  # of a task, or a group
 TRACE_PATTERN = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
-MAX_LEASE = (1 << 53) - 1  # the number of a lease
 _FIRST_LEASE_MS, _LEASES_PER_MS = 1_735_689_600_000, 32
 SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
 MAX_RESULT_BYTES = 1 << 18
@@ -47,69 +57,48 @@ def leased_at_ms(lease: int) -> int:
     return _FIRST_LEASE_MS + lease // _LEASES_PER_MS
 
 
-def check_fraction(value: object) -> float:
-    """Return how far a task has come, if it can be that. Raises: BadRequest."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
-        return float(value)
-    raise BadRequest(f"fraction must be a number from 0 to 1, not {value!r:.80}", field="fraction")
+def _check_traceback(value: object, field: str) -> str:
+    if not isinstance(value, str):
+        raise BadRequest(f"{field} must be text", field=field)
+    if len(value) > MAX_TRACEBACK_BYTES or len(value.encode()) > MAX_TRACEBACK_BYTES:
+        raise TooLarge(f"{field} has more than {MAX_TRACEBACK_BYTES} bytes", field=field)
+    return value
 
 
-def check_progress_text(value: object) -> str:
-    """Return what a task says of its progress. Raises: BadRequest."""
-    if isinstance(value, str) and len(value) <= MAX_PROGRESS_CHARS:
-        return value
-    raise BadRequest(f"text must be at most {MAX_PROGRESS_CHARS} characters", field="text")
+def printable(most: int) -> Rule:
+    """Return the rule of printable text of so many bytes; it may be empty."""
+
+    def check(value: Any, field: str) -> str:
+        if isinstance(value, str) and value.isprintable() and len(value.encode()) <= most:
+            return value
+        raise BadRequest(f"{field} must be printable text of at most {most} bytes", field=field)
+
+    schema = {"type": "string", "maxLength": most}
+    return Rule(check, schema, ("x" * (most + 1), "é" * (most // 2 + 1), "a\nb", "\x00"))
 
 
-def check_start_or_end(value: object, field: str) -> int:
-    """Return a time in ms since the epoch, 0 for none. Raises: BadRequest."""
-    return check_int(value, field, 0, MAX_TIME_MS)
-
-
-def check_span(value: object, field: str) -> int:
-    """Return a duration in ms, 0 for none. Raises: BadRequest."""
-    return check_int(value, field, 0, MAX_SPAN_MS)
-
-
-def check_max_attempts(value: object, field: str) -> int | None:
-    """Return a limit of attempts: 0 for none, None for the queue's. Raises: BadRequest."""
-    return None if value is None else check_int(value, field, 0, MAX_ATTEMPTS)
+FRACTION = number(0, 1)
+PROGRESS_TEXT = text(0, MAX_PROGRESS_CHARS)
+ATTEMPTS = whole(0, MAX_ATTEMPTS)  # 0: no limit
+PRIORITY = whole(0, MAX_PRIORITY)
+DEDUPE_KEY = printable(MAX_KEY_BYTES)
+SHORT_NAME = printable(MAX_NAME_BYTES)  # of a task, or a group
+ACTION = one_of(*ACTIONS)
+ERROR = text(0, MAX_ERROR_CHARS)
+TRACEBACK = Rule(_check_traceback, text(0, MAX_TRACEBACK_BYTES).schema)
+TASKS_BATCH = or_empty(Rule(check_batch_id, pattern(BATCH_ID_PATTERN), BAD_BATCHES))
+TRACE = or_empty(
+    matching(
+        TRACE_PATTERN,
+        "a traceparent, 00-<32 hex>-<16 hex>-<2 hex>",
+        *("x", "00-1-2-01", f"00-{'0' * 32}-{'2' * 16}-01", f"ff-{'1' * 32}-{'2' * 16}-01"),
+    )
+)
 
 
 def is_last_attempt(attempt: int, max_attempts: int) -> bool:
     """Tell whether a failure of this attempt is final; a limit of 0 is none."""
     return 0 < max_attempts <= attempt
-
-
-def check_priority(value: object, field: str) -> int:
-    """Return a priority. Raises: BadRequest."""
-    return check_int(value, field, 0, MAX_PRIORITY)
-
-
-def check_dedupe_key(value: object, field: str) -> str:
-    """Return a dedupe key, empty for none. Raises: BadRequest."""
-    if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_KEY_BYTES:
-        return value
-    raise BadRequest(f"{field} must be printable text of at most {MAX_KEY_BYTES} bytes", field=field)
-
-
-def check_batch(value: object, field: str) -> str:
-    """Return the id of a task's batch, empty for none. Raises: BadRequest."""
-    return "" if value == "" else check_batch_id(value, field)
-
-
-def check_short_name(value: object, field: str) -> str:
-    """Return the name of a task or its group, empty for none. Raises: BadRequest."""
-    if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_NAME_BYTES:
-        return value
-    raise BadRequest(f"{field} must be printable text of at most {MAX_NAME_BYTES} bytes", field=field)
-
-
-def check_trace(value: object, field: str) -> str:
-    """Return the `traceparent` of W3C's Trace Context, empty for none. Raises: BadRequest."""
-    if value == "" or (isinstance(value, str) and TRACE_PATTERN.match(value)):
-        return str(value)
-    raise BadRequest(f"{field} must be a traceparent, 00-<32 hex>-<16 hex>-<2 hex>, not {value!r:.80}", field=field)
 
 
 _ENDS = ("expires_in_ms", "expires_at_ms", "expires_after_start_ms")  # of a window
@@ -132,25 +121,25 @@ class NewTask(NamedTuple):
     it is; and its `trace`: the span that enqueued it, which the SDK says if tracing is on.
     """
 
-    id: str
+    id: Annotated[str, TASK_ID]
     payload: bytes
-    delay_ms: Annotated[int, check_span] = 0
-    start_at_ms: Annotated[int, check_start_or_end] = 0
-    expires_in_ms: Annotated[int, check_span] = 0
-    expires_at_ms: Annotated[int, check_start_or_end] = 0
-    expires_after_start_ms: Annotated[int, check_span] = 0
-    max_attempts: Annotated[int | None, check_max_attempts] = None  # the queue's; 0: no limit
-    priority: Annotated[int, check_priority, _SPECIAL] = DEFAULT_PRIORITY
-    dedupe_key: Annotated[str, check_dedupe_key, _SPECIAL] = ""
-    dedupe_period_ms: Annotated[int, check_span] = 0
-    replace: Annotated[bool, check_flag] = False
-    result_ttl_ms: Annotated[int, check_span, _SPECIAL] = 0
-    events: Annotated[bool, check_flag, _SPECIAL] = False
-    batch: Annotated[str, check_batch, _SPECIAL] = ""
-    group: Annotated[str, check_short_name, _SPECIAL] = ""
-    group_weight: Annotated[float, check_weight] = 1.0
-    name: Annotated[str, check_short_name] = ""
-    trace: Annotated[str, check_trace] = ""
+    delay_ms: Annotated[int, SPAN] = 0
+    start_at_ms: Annotated[int, MOMENT] = 0
+    expires_in_ms: Annotated[int, SPAN] = 0
+    expires_at_ms: Annotated[int, MOMENT] = 0
+    expires_after_start_ms: Annotated[int, SPAN] = 0
+    max_attempts: Annotated[int | None, ATTEMPTS] = None  # the queue's; 0: no limit
+    priority: Annotated[int, PRIORITY, _SPECIAL] = DEFAULT_PRIORITY
+    dedupe_key: Annotated[str, DEDUPE_KEY, _SPECIAL] = ""
+    dedupe_period_ms: Annotated[int, SPAN] = 0
+    replace: Annotated[bool, FLAG] = False
+    result_ttl_ms: Annotated[int, SPAN, _SPECIAL] = 0
+    events: Annotated[bool, FLAG, _SPECIAL] = False
+    batch: Annotated[str, TASKS_BATCH, _SPECIAL] = ""
+    group: Annotated[str, SHORT_NAME, _SPECIAL] = ""
+    group_weight: Annotated[float, WEIGHT] = 1.0
+    name: Annotated[str, SHORT_NAME] = ""
+    trace: Annotated[str, TRACE] = ""
 
     @property
     def places(self) -> int:
@@ -161,9 +150,7 @@ class NewTask(NamedTuple):
 
     def check(self) -> None:
         """Refuse what no store would take. Raises: BadRequest, naming the field."""
-        check_known_id(self.id)
-        for name, check in _CHECKS.items():
-            check(getattr(self, name), name)
+        check_fields(self)
         if self.dedupe_period_ms and not self.dedupe_key:
             raise BadRequest("dedupe_period_ms is nothing without dedupe_key", field="dedupe_period_ms")
         if self.replace and not self.dedupe_key:
@@ -184,25 +171,27 @@ class NewTask(NamedTuple):
 
 OPTIONS: dict[str, Any] = NewTask._field_defaults  # what can be asked of a task, and the defaults
 _PLAIN = tuple(OPTIONS.values())
-_ANNOTATIONS = {name: hint for name, hint in get_type_hints(NewTask, include_extras=True).items() if name in OPTIONS}
-_CHECKS: dict[str, Callable[[Any, str], Any]] = {name: hint.__metadata__[0] for name, hint in _ANNOTATIONS.items()}
-SPECIAL_OPTIONS = tuple(name for name, hint in _ANNOTATIONS.items() if _SPECIAL in hint.__metadata__)
+SPECIAL_OPTIONS = tuple(
+    name
+    for name, hint in get_type_hints(NewTask, include_extras=True).items()
+    if _SPECIAL in getattr(hint, "__metadata__", ())
+)
 
 
 @frozen(kw_only=True)
 class ScheduledOptions:
     """What can be asked of the tasks of a schedule, as in NewTask; each fire decides the rest."""
 
-    expires_in_ms: int = 0
-    expires_after_start_ms: int = 0
-    max_attempts: int | None = None
-    priority: int = DEFAULT_PRIORITY
-    dedupe_key: str = ""
-    dedupe_period_ms: int = 0
-    result_ttl_ms: int = 0
-    events: bool = False
-    group: str = ""
-    group_weight: float = 1.0
+    expires_in_ms: Annotated[int, SPAN] = 0
+    expires_after_start_ms: Annotated[int, SPAN] = 0
+    max_attempts: Annotated[int | None, ATTEMPTS] = None
+    priority: Annotated[int, PRIORITY] = DEFAULT_PRIORITY
+    dedupe_key: Annotated[str, DEDUPE_KEY] = ""
+    dedupe_period_ms: Annotated[int, SPAN] = 0
+    result_ttl_ms: Annotated[int, SPAN] = 0
+    events: Annotated[bool, FLAG] = False
+    group: Annotated[str, SHORT_NAME] = ""
+    group_weight: Annotated[float, WEIGHT] = 1.0
 
 
 class Lease(NamedTuple):
@@ -266,14 +255,14 @@ class Settlement(NamedTuple):
     `traceback` belongs to nack and reject, and is kept with the dead letter if the task is dead by it.
     """
 
-    action: Action
-    id: str
-    lease: int
-    delay_ms: int | None = None
-    error: str = ""
+    action: Annotated[Action, ACTION]
+    id: Annotated[str, FULL_ID]
+    lease: Annotated[int, LEASE]
+    delay_ms: Annotated[int | None, SPAN] = None
+    error: Annotated[str, ERROR] = ""
     result: bytes = b""
     links: tuple[Link, ...] = ()
-    traceback: str = ""
+    traceback: Annotated[str, TRACEBACK] = ""
 
 
 @frozen

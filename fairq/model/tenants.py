@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
+
+from fairq.errors import BadRequest
+from fairq.model.rules import CURSOR
+
+
+def _check_scan(value: str, field: str) -> str:
+    if value.isascii() and value.isdigit() and int(CURSOR.check(value, field)) < 1 << 64:
+        return value
+    raise BadRequest(f"invalid {field}: use the one of the previous page", field=field)
+
+
+SCAN = evolve(CURSOR, check=_check_scan, bad=("", "x", "-1", "1.5", "9" * 21, "1" * 301))  # a place of the store's
 
 
 @frozen

@@ -10,23 +10,16 @@ from hashlib import sha1
 
 from attrs import asdict
 
-from fairq.errors import BadRequest
 from fairq.model.limits import Limits
 from fairq.model.queues import SHARES, QueueSettings
+from fairq.model.rules import matching
 
 DIGITS = 12
-VERSION_PATTERN = re.compile(rf"[0-9a-f]{{{DIGITS}}}\Z")
-
-
-def check_version(value: str | None) -> str:
-    """Return the version that a change is based on; empty for none. Raises: BadRequest."""
-    if value is None:
-        return ""
-    if not VERSION_PATTERN.match(value):
-        raise BadRequest(
-            f"if_version must be {DIGITS} hexadecimal digits, as read, not {value!r:.80}", field="if_version"
-        )
-    return value
+VERSION = matching(
+    re.compile(rf"[0-9a-f]{{{DIGITS}}}\Z"),
+    f"{DIGITS} hexadecimal digits, as read",
+    *("", "0" * 11, "0" * 13, "A" * 12, "g" * 12),
+)
 
 
 def _digest(*words: str | float) -> str:

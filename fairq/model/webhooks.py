@@ -5,20 +5,26 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from fairq.errors import BadRequest
 from fairq.model.checks import COPY_MARK
-from fairq.model.tasks import check_short_name
+from fairq.model.rules import many, matching
 
 MAX_WEBHOOKS, MAX_FAN_OUTS = 64, 15  # of a queue; the latter: with fan-out (lua/features/webhooks.lua)
 MAX_URL_CHARS = 1_000
 MAX_SECRETS = 4  # of a webhook: two while one takes the other's place
 WEBHOOK_ID_PATTERN = re.compile(r"[0-9a-f]{8}\Z")
-_URL = re.compile(rf"https?://[!-~]{{1,{MAX_URL_CHARS - 8}}}\Z")  # its parts are the worker's business
+URL = matching(
+    re.compile(rf"https?://[!-~]{{1,{MAX_URL_CHARS - 8}}}\Z"),  # its parts are the worker's business
+    f"an https:// URL of at most {MAX_URL_CHARS} characters",
+    *("", "https://", "ftp://a.example/", "https://a b/", "https://é.example/", "https://a.example/\n"),
+    *("https://a.example/".ljust(MAX_URL_CHARS + 1, "u"), "HTTPS://a.example/"),
+    is_secret=True,
+)
 _PREFIX, _SECRET_BYTES = "whsec_", range(24, 65)
 
 
@@ -82,24 +88,11 @@ def choose(webhooks: Iterable[Webhook], name: str, id: str) -> Webhook | None:
     return min(taking, key=lambda it: (it.has_fan_out, not it.name, it.created_at_ms, it.id), default=None)
 
 
-def check_url(value: object) -> str:
-    """Return the URL of a webhook. Raises: BadRequest."""
-    if isinstance(value, str) and _URL.match(value):
-        return value
-    raise BadRequest(f"url must be an https:// URL of at most {MAX_URL_CHARS} characters", field="url")
-
-
-def check_webhook_name(value: object) -> str:
-    """Return the name of the tasks of a webhook, empty for any. Raises: BadRequest."""
-    return check_short_name(value, "name")
-
-
-def check_secrets(values: list[str]) -> list[str]:
-    """Return the secrets of a webhook. Raises: BadRequest, without the secrets in the message."""
+def _check_secrets(values: Sequence[object], field: str) -> Sequence[object]:
     if len(values) > MAX_SECRETS:
-        raise BadRequest(f"a webhook has at most {MAX_SECRETS} secrets", field="secrets")
+        raise BadRequest(f"a webhook has at most {MAX_SECRETS} secrets", field=field)
     if not all(isinstance(value, str) and _is_secret(value) for value in values):
-        raise BadRequest("a secret is whsec_ and 24 to 64 bytes in base64", field="secrets")
+        raise BadRequest("a secret is whsec_ and 24 to 64 bytes in base64", field=field)
     return values
 
 
@@ -109,3 +102,7 @@ def _is_secret(text: str) -> bool:
     except (Base64Error, ValueError):
         return False
     return text.startswith(_PREFIX) and len(secret) in _SECRET_BYTES
+
+
+_SECRET = matching(re.compile(r"whsec_[A-Za-z0-9+/]{32,88}={0,2}\Z"), "a secret", is_secret=True)
+SECRETS = evolve(many(_SECRET, 0, MAX_SECRETS), check=_check_secrets)  # what matches may be no base64

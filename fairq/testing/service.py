@@ -18,7 +18,7 @@ from fairq.client.worker import Worker
 from fairq.errors import BadRequest, FairqError
 from fairq.model.checks import check_int, check_name, check_tenant, full_id
 from fairq.model.option_tables import TaskOptions
-from fairq.model.queues import QueueSettings, check_settings
+from fairq.model.queues import SETTINGS, QueueSettings
 from fairq.model.tasks import NewTask
 from fairq.testing.caller import MemoryCaller
 from fairq.testing.memory import Record
@@ -179,7 +179,7 @@ async def run(
         raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
     check_int(worker.concurrency, "concurrency", 1, MAX_CREDIT)
     chosen = {
-        check_name(queue, "queue"): QueueSettings(**check_settings(dict(changes)))  # type: ignore[arg-type]
+        check_name(queue, "queue"): QueueSettings(**SETTINGS.check(dict(changes), "settings"))
         for queue, changes in (settings or {}).items()
     }
     await worker.hooks.start()

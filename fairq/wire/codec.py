@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, get_args, get_origin
 
 import orjson
-from attrs import NOTHING, fields
+from attrs import NOTHING, fields, resolve_types
 from cattrs import ClassValidationError, Converter, IterableValidationError
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
@@ -18,23 +18,22 @@ from fairq.errors import BadFrame, BadRequest, FairqError, TooLarge, UnknownVerb
 from fairq.model.checks import (
     DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
-    MAX_ERROR_CHARS,
     MAX_INLINE_BYTES,
-    MAX_SPAN_MS,
-    MAX_TRACEBACK_BYTES,
-    check_full_id,
     check_int,
     check_known_id,
     check_name,
     check_tenant,
     full_id,
 )
+from fairq.model.rules import FULL_ID, LEASE, SPAN
 from fairq.model.tasks import (
-    ACTIONS,
-    MAX_LEASE,
+    ACTION,
+    ERROR,
     MAX_LINKS,
     MAX_RESULT_BYTES,
     OPTIONS,
+    TRACEBACK,
+    Action,
     Link,
     NewTask,
     Settlement,
@@ -52,7 +51,7 @@ from fairq.wire.frames import Fence, HeldLease, Report
 from fairq.wire.strict_json import parse
 from fairq.wire.verbs import VERBS
 
-_MAX_REF = (1 << 53) - 1
+MAX_REF = (1 << 53) - 1
 _TASK_FIELDS = frozenset(NewTask._fields)
 _SETTLEMENT_FIELDS = frozenset(Settlement._fields)
 _REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # the ref of an unreadable frame, in its first 200
@@ -85,35 +84,28 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
     if type(data) is not dict:
         raise BadRequest("each of settlements must be an object", field="settlements")
     get = data.get
-    action, delay_ms, error = get("action"), get("delay_ms"), get("error")
-    if action not in ACTIONS:
-        raise BadRequest(f"action must be one of {', '.join(ACTIONS)}", field="action")
+    action: Action = ACTION.check(get("action"), "action")
+    delay_ms, error = get("delay_ms"), get("error")
     if len(data) > 3 and (extra := data.keys() - _SETTLEMENT_FIELDS):
         raise BadRequest(f"unknown field {min(extra)!r:.80} in a settlement", field=min(extra)[:80])
     if delay_ms is not None:
-        check_int(delay_ms, "delay_ms", 0, MAX_SPAN_MS)
+        SPAN.check(delay_ms, "delay_ms")
     elif action == "postpone":
         raise BadRequest("delay_ms is required for postpone", field="delay_ms")
-    error = "" if error is None else error
-    if type(error) is not str or len(error) > MAX_ERROR_CHARS:
-        raise BadRequest(f"error must be text of at most {MAX_ERROR_CHARS} characters", field="error")
-    lease = check_int(get("lease"), "lease", 1, MAX_LEASE)
+    error = "" if error is None else ERROR.check(error, "error")
+    lease = LEASE.check(get("lease"), "lease")
     result = _dumps(data["result"]) if "result" in data else b""
     if len(result) > MAX_RESULT_BYTES:
         raise TooLarge(f"result has {len(result)} bytes; the limit is {MAX_RESULT_BYTES}", field="result")
     links = _structure_links(data["links"], action) if data.get("links") is not None else ()
     traceback = _structure_traceback(data["traceback"], action) if data.get("traceback") is not None else ""
-    return Settlement(action, check_full_id(get("id")), lease, delay_ms, error, result, links, traceback)
+    return Settlement(action, FULL_ID.check(get("id"), "id"), lease, delay_ms, error, result, links, traceback)
 
 
 def _structure_traceback(data: Any, action: str) -> str:
     if action not in ("nack", "reject"):
         raise BadRequest("only nack and reject have a traceback", field="traceback")
-    if type(data) is not str:
-        raise BadRequest("traceback must be text", field="traceback")
-    if len(data) > MAX_TRACEBACK_BYTES or len(data.encode()) > MAX_TRACEBACK_BYTES:
-        raise TooLarge(f"traceback has more than {MAX_TRACEBACK_BYTES} bytes", field="traceback")
-    return data
+    return str(TRACEBACK.check(data, "traceback"))
 
 
 def _structure_links(data: Any, action: str) -> tuple[Link, ...]:
@@ -154,15 +146,20 @@ def _less_nulls(data: dict[str, Any], optional: frozenset[str]) -> dict[str, Any
     return {name: value for name, value in data.items() if value is not None or name not in optional}
 
 
+def _fill(kind: type[Any], converter: Converter) -> Callable[[Any, Any], Any]:
+    """Return what makes a record of an object; its fields are checked by their types here, by their rules later."""
+    return make_dict_structure_fn(resolve_types(kind, include_extras=False), converter, _cattrs_forbid_extra_keys=True)
+
+
 def _object(kind: type[Any], converter: Converter) -> Callable[[Any, Any], Any]:
-    fill, optional = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True), _optional_of(kind)
+    fill, optional = _fill(kind, converter), _optional_of(kind)
 
     def structure(value: Any, _: object) -> Any:
         if type(value) is not dict:
             raise ValueError("must be an object")
         held = fill(_less_nulls(value, optional), kind)
-        check_full_id(held.id)
-        check_int(held.lease, "lease", 1, MAX_LEASE)
+        FULL_ID.check(held.id, "id")
+        LEASE.check(held.lease, "lease")
         return held
 
     return structure
@@ -197,9 +194,7 @@ for _lease in (Fence, HeldLease, Report):
 CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in VERBS}
 _OPTIONAL = {kind: _optional_of(frame) for kind, frame in CLIENT_TYPES.items()}
 for _frame in CLIENT_TYPES.values():
-    _converter.register_structure_hook(
-        _frame, make_dict_structure_fn(_frame, _converter, _cattrs_forbid_extra_keys=True)
-    )
+    _converter.register_structure_hook(_frame, _fill(_frame, _converter))
 
 
 def _explain(error: BaseException, path: str = "") -> FairqError:
@@ -252,7 +247,7 @@ def _take_beside(data: dict[str, Any], payloads: Payloads, max_bytes: int) -> No
     """Put the payloads beside a frame into its tasks, or links. Raises: BadFrame, BadRequest, TooLarge."""
     for task in _tasks_in(data):
         if "payload_bytes" in task:
-            size = check_int(task.pop("payload_bytes"), "payload_bytes", MAX_INLINE_BYTES + 1, _MAX_REF)
+            size = check_int(task.pop("payload_bytes"), "payload_bytes", MAX_INLINE_BYTES + 1, MAX_REF)
             check_payload_size(size, max_bytes)
             if "payload" in task:
                 raise BadRequest("give payload or payload_bytes, not both", field="payload_bytes")
@@ -278,7 +273,7 @@ def decode_client(message: Message, max_payload_bytes: int = DEFAULT_PAYLOAD_BYT
         if not isinstance(kind, str) or kind not in CLIENT_TYPES:
             raise UnknownVerb(f"unknown frame type {kind!r:.80}", field="type")
         if ref is not None:
-            check_int(ref, "ref", 0, _MAX_REF)
+            check_int(ref, "ref", 0, MAX_REF)
         if type(message) is bytes:
             _take_beside(data, payloads, max_payload_bytes)
         frame = structure(_less_nulls(data, _OPTIONAL[kind]), CLIENT_TYPES[kind])
@@ -287,5 +282,5 @@ def decode_client(message: Message, max_payload_bytes: int = DEFAULT_PAYLOAD_BYT
                 raise BadRequest(f"{name} must have at least 1 item", field=name)
         return frame
     except FairqError as error:
-        error.ref = ref if type(ref) is int and 0 <= ref <= _MAX_REF else None
+        error.ref = ref if type(ref) is int and 0 <= ref <= MAX_REF else None
         raise

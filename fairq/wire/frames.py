@@ -5,38 +5,40 @@ A client writes its requests by their names, so that it need not load their clas
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from attrs import frozen
 
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
+from fairq.model.rules import FULL_ID, LEASE, QUEUE
+from fairq.model.tasks import FRACTION, PROGRESS_TEXT
 
 
 @frozen
 class Fence:
     """A task's id and a lease's number, which together name one lease."""
 
-    id: str
-    lease: int
+    id: Annotated[str, FULL_ID]
+    lease: Annotated[int, LEASE]
 
 
 @frozen
 class HeldLease:
     """A lease that a worker brings to a new connection."""
 
-    queue: str
-    id: str
-    lease: int
+    queue: Annotated[str, QUEUE]
+    id: Annotated[str, FULL_ID]
+    lease: Annotated[int, LEASE]
 
 
 @frozen
 class Report:
     """The progress of a leased task, 0 to 1."""
 
-    id: str
-    lease: int
-    fraction: float
-    text: str = ""
+    id: Annotated[str, FULL_ID]
+    lease: Annotated[int, LEASE]
+    fraction: Annotated[float, FRACTION]
+    text: Annotated[str, PROGRESS_TEXT] = ""
 
 
 @frozen

@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from attrs import field, frozen
+import orjson
+from attrs import evolve, field, frozen
 
-from fairq.model.tasks import NewTask, ScheduledOptions, Settlement
+from fairq.model import queues, tokens
+from fairq.model.audit import PLACE, TOKEN, VERB
+from fairq.model.batches import RUNNING, STAGE
+from fairq.model.cron import CRON, ZONE
+from fairq.model.dead_letters import REASON, SEARCH
+from fairq.model.events import EVENT_ID
+from fairq.model.history import PERIOD, TENANTS
+from fairq.model.limits import LIMITS
+from fairq.model.opening_hours import OPENING_HOURS
+from fairq.model.rules import (
+    BATCH,
+    COUNT,
+    CURSOR,
+    IDS,
+    IDS_ONCE,
+    MOMENT,
+    NEW_BATCH,
+    QUEUE,
+    QUEUES,
+    SPAN,
+    TASK,
+    TENANT,
+    WEIGHT,
+    WORKER,
+    Rule,
+    many,
+    whole,
+)
+from fairq.model.schedules import EVERY, MISFIRE, SCHEDULE_NAME
+from fairq.model.tasks import SHORT_NAME, NewTask, ScheduledOptions, Settlement
+from fairq.model.tenants import SCAN
+from fairq.model.versions import VERSION
+from fairq.model.webhooks import SECRETS, URL
+from fairq.wire.beside import check_inline
 from fairq.wire.frames import Fence, HeldLease, Report
+from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, MAX_WAIT_MS, ROLE
+
+WAIT, CREDIT = whole(0, MAX_WAIT_MS), whole(0, MAX_CREDIT)
+ATTACHED_QUEUES, WEIGHTS = many(QUEUE, 1, MAX_QUEUES), many(WEIGHT, 0, MAX_QUEUES)
+BATCHES = many(BATCH, once=True)
+LATER = evolve(MOMENT, check=lambda value, _: value)  # the verb checks it, after how many weights there are
+INLINE = Rule(lambda value, _: check_inline(orjson.dumps(value)), {})
 
 
 class Request:
-    """A frame that a client sends; `ref` is the client's own number for it, repeated in the answer."""
+    """A frame that a client sends; `ref` is the client's own number for it, repeated in the answer.
+
+    The rules of its fields (fairq/model/rules.py) are checked in their order, but for those that are `first`.
+    """
 
     type: ClassVar[str]
+    first: ClassVar[tuple[str, ...]] = ()
     ref: int
 
 
@@ -23,9 +68,9 @@ class Enqueue(Request):
 
     type: ClassVar[str] = "enqueue"
     ref: int
-    queue: str
+    queue: Annotated[str, QUEUE]
     tasks: list[NewTask]
-    tenant: str | None = None
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -34,8 +79,8 @@ class Tasks(Request):
 
     type: ClassVar[str] = "tasks"
     ref: int
-    queue: str
-    ids: list[str]
+    queue: Annotated[str, QUEUE]
+    ids: Annotated[list[str], IDS]
 
 
 @frozen
@@ -44,8 +89,8 @@ class Cancel(Request):
 
     type: ClassVar[str] = "cancel"
     ref: int
-    queue: str
-    ids: list[str]
+    queue: Annotated[str, QUEUE]
+    ids: Annotated[list[str], IDS_ONCE]
 
 
 @frozen
@@ -54,11 +99,11 @@ class CancelAll(Request):
 
     type: ClassVar[str] = "cancel_all"
     ref: int
-    queue: str
-    tenant: str | None = None
-    older_than_ms: int = 0
-    error: str | None = None
-    cursor: str | None = None
+    queue: Annotated[str, QUEUE]
+    tenant: Annotated[str | None, TENANT] = None
+    older_than_ms: Annotated[int, SPAN] = 0
+    error: Annotated[str | None, SEARCH] = None
+    cursor: Annotated[str | None, CURSOR] = None
     dry_run: bool = False
 
 
@@ -68,10 +113,10 @@ class Reschedule(Request):
 
     type: ClassVar[str] = "reschedule"
     ref: int
-    queue: str
-    ids: list[str]
-    delay_ms: int = 0
-    start_at_ms: int = 0
+    queue: Annotated[str, QUEUE]
+    ids: Annotated[list[str], IDS_ONCE]
+    delay_ms: Annotated[int, SPAN] = 0
+    start_at_ms: Annotated[int, MOMENT] = 0
 
 
 @frozen
@@ -80,9 +125,9 @@ class Peek(Request):
 
     type: ClassVar[str] = "peek"
     ref: int
-    queue: str
-    count: int = 10
-    tenant: str | None = None
+    queue: Annotated[str, QUEUE]
+    count: Annotated[int, COUNT] = 10
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -91,9 +136,9 @@ class WaitTasks(Request):
 
     type: ClassVar[str] = "wait_tasks"
     ref: int
-    queue: str
-    ids: list[str]
-    timeout_ms: int = 0
+    queue: Annotated[str, QUEUE]
+    ids: Annotated[list[str], IDS_ONCE]
+    timeout_ms: Annotated[int, WAIT] = 0
 
 
 @frozen
@@ -102,9 +147,9 @@ class OpenBatch(Request):
 
     type: ClassVar[str] = "open_batch"
     ref: int
-    queue: str
-    id: str
-    max_running: int = 0
+    queue: Annotated[str, QUEUE]
+    id: Annotated[str, NEW_BATCH]
+    max_running: Annotated[int, RUNNING] = 0
     on_complete: Any = None
     on_success: Any = None
     on_death: Any = None
@@ -117,8 +162,8 @@ class CloseBatch(Request):
 
     type: ClassVar[str] = "close_batch"
     ref: int
-    queue: str
-    id: str
+    queue: Annotated[str, QUEUE]
+    id: Annotated[str, BATCH]
 
 
 @frozen
@@ -127,8 +172,8 @@ class CancelBatch(Request):
 
     type: ClassVar[str] = "cancel_batch"
     ref: int
-    queue: str
-    id: str
+    queue: Annotated[str, QUEUE]
+    id: Annotated[str, BATCH]
 
 
 @frozen
@@ -137,9 +182,9 @@ class Batch(Request):
 
     type: ClassVar[str] = "batch"
     ref: int
-    queue: str
-    id: str
-    timeout_ms: int = 0
+    queue: Annotated[str, QUEUE]
+    id: Annotated[str, BATCH]
+    timeout_ms: Annotated[int, WAIT] = 0
 
 
 @frozen
@@ -148,12 +193,12 @@ class Batches(Request):
 
     type: ClassVar[str] = "batches"
     ref: int
-    queue: str
-    ids: list[str] | None = None
-    tenant: str | None = None
-    state: str | None = None
-    cursor: str | None = None
-    count: int = 100
+    queue: Annotated[str, QUEUE]
+    ids: Annotated[list[str] | None, BATCHES] = None
+    tenant: Annotated[str | None, TENANT] = None
+    state: Annotated[str | None, STAGE] = None
+    cursor: Annotated[str | None, CURSOR] = None
+    count: Annotated[int, COUNT] = 100
 
 
 @frozen
@@ -161,12 +206,13 @@ class Events(Request):
     """Read a tenant's feed after an event; with `timeout_ms`, wait at most so long for an event."""
 
     type: ClassVar[str] = "events"
+    first: ClassVar[tuple[str, ...]] = ("queue", "count", "tenant")
     ref: int
-    queue: str
-    after: int = 0
-    count: int = 100
-    timeout_ms: int = 0
-    tenant: str | None = None
+    queue: Annotated[str, QUEUE]
+    after: Annotated[int, EVENT_ID] = 0
+    count: Annotated[int, COUNT] = 100
+    timeout_ms: Annotated[int, WAIT] = 0
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -175,8 +221,8 @@ class Why(Request):
 
     type: ClassVar[str] = "why"
     ref: int
-    queue: str
-    id: str
+    queue: Annotated[str, QUEUE]
+    id: Annotated[str, TASK]
 
 
 @frozen
@@ -185,8 +231,8 @@ class TenantReport(Request):
 
     type: ClassVar[str] = "report"
     ref: int
-    queue: str
-    tenant: str | None = None
+    queue: Annotated[str, QUEUE]
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -195,10 +241,10 @@ class History(Request):
 
     type: ClassVar[str] = "history"
     ref: int
-    queue: str
-    period: str = "1h"
-    tenants: list[str] | None = None
-    since_ms: int = 0
+    queue: Annotated[str, QUEUE]
+    period: Annotated[str, PERIOD] = "1h"
+    tenants: Annotated[list[str] | None, TENANTS] = None
+    since_ms: Annotated[int, MOMENT] = 0
 
 
 @frozen
@@ -209,14 +255,15 @@ class Attach(Request):
     """
 
     type: ClassVar[str] = "attach"
+    first: ClassVar[tuple[str, ...]] = ("worker", "queues", "credit", "prefetch", "weights")
     ref: int
-    worker: str
-    queues: list[str]
-    credit: int
+    worker: Annotated[str, WORKER]
+    queues: Annotated[list[str], ATTACHED_QUEUES]
+    credit: Annotated[int, CREDIT]
     leases: list[HeldLease] = field(factory=list)
-    started_at_ms: int = 0
-    weights: list[float] = field(factory=list)
-    prefetch: int = 0
+    started_at_ms: Annotated[int, LATER] = 0
+    weights: Annotated[list[float], WEIGHTS] = field(factory=list)
+    prefetch: Annotated[int, CREDIT] = 0
 
 
 @frozen
@@ -225,7 +272,7 @@ class Credit(Request):
 
     type: ClassVar[str] = "credit"
     ref: int
-    credit: int
+    credit: Annotated[int, CREDIT]
 
 
 @frozen
@@ -234,7 +281,7 @@ class Settle(Request):
 
     type: ClassVar[str] = "settle"
     ref: int
-    queue: str
+    queue: Annotated[str, QUEUE]
     settlements: list[Settlement]
 
 
@@ -244,7 +291,7 @@ class EnqueueFrom(Request):
 
     type: ClassVar[str] = "enqueue_from"
     ref: int
-    queue: str
+    queue: Annotated[str, QUEUE]
     leases: list[HeldLease]
     tasks: list[NewTask]
 
@@ -255,7 +302,7 @@ class Extend(Request):
 
     type: ClassVar[str] = "extend"
     ref: int
-    queue: str
+    queue: Annotated[str, QUEUE]
     leases: list[Fence]
 
 
@@ -265,7 +312,7 @@ class Progress(Request):
 
     type: ClassVar[str] = "progress"
     ref: int
-    queue: str
+    queue: Annotated[str, QUEUE]
     reports: list[Report]
 
 
@@ -283,7 +330,7 @@ class Queues(Request):
 
     type: ClassVar[str] = "queues"
     ref: int
-    queue: str | None = None
+    queue: Annotated[str | None, QUEUE] = None
 
 
 @frozen
@@ -291,10 +338,11 @@ class Configure(Request):
     """Change settings of a queue."""
 
     type: ClassVar[str] = "configure"
+    first: ClassVar[tuple[str, ...]] = ("settings",)
     ref: int
-    queue: str
-    settings: dict[str, Any]
-    if_version: str | None = None
+    queue: Annotated[str, QUEUE]
+    settings: Annotated[dict[str, Any], queues.SETTINGS]
+    if_version: Annotated[str | None, VERSION] = None
 
 
 @frozen
@@ -303,7 +351,7 @@ class DeleteQueue(Request):
 
     type: ClassVar[str] = "delete_queue"
     ref: int
-    queue: str
+    queue: Annotated[str, QUEUE]
     purge: bool = False
 
 
@@ -312,11 +360,12 @@ class Tenants(Request):
     """List a queue's tenants page by page, or one of them, with weights, counts and shares."""
 
     type: ClassVar[str] = "tenants"
+    first: ClassVar[tuple[str, ...]] = ("cursor", "count", "tenant")
     ref: int
-    queue: str
-    tenant: str | None = None
-    cursor: str | None = None
-    count: int = 500
+    queue: Annotated[str, QUEUE]
+    tenant: Annotated[str | None, TENANT] = None
+    cursor: Annotated[str | None, SCAN] = None
+    count: Annotated[int, COUNT] = 500
 
 
 @frozen
@@ -325,8 +374,8 @@ class DropTenant(Request):
 
     type: ClassVar[str] = "drop_tenant"
     ref: int
-    queue: str
-    tenant: str
+    queue: Annotated[str, QUEUE]
+    tenant: Annotated[str, TENANT]
 
 
 @frozen
@@ -335,10 +384,10 @@ class SetWeight(Request):
 
     type: ClassVar[str] = "set_weight"
     ref: int
-    queue: str
-    tenant: str
-    weight: float
-    if_version: str | None = None
+    queue: Annotated[str, QUEUE]
+    tenant: Annotated[str, TENANT]
+    weight: Annotated[float, WEIGHT]
+    if_version: Annotated[str | None, VERSION] = None
 
 
 @frozen
@@ -346,11 +395,12 @@ class SetLimits(Request):
     """Set limits of a tenant, or of all tenants without such a limit of their own."""
 
     type: ClassVar[str] = "set_limits"
+    first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     ref: int
-    queue: str
-    limits: dict[str, Any]
-    tenant: str | None = None
-    if_version: str | None = None
+    queue: Annotated[str, QUEUE]
+    limits: Annotated[dict[str, Any], LIMITS]
+    tenant: Annotated[str | None, TENANT] = None
+    if_version: Annotated[str | None, VERSION] = None
 
 
 @frozen
@@ -359,8 +409,8 @@ class Limits(Request):
 
     type: ClassVar[str] = "limits"
     ref: int
-    queue: str
-    tenant: str | None = None
+    queue: Annotated[str, QUEUE]
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -368,11 +418,12 @@ class SetOpeningHours(Request):
     """Set the opening hours of a tenant, or of the whole queue."""
 
     type: ClassVar[str] = "set_opening_hours"
+    first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     ref: int
-    queue: str
-    opening_hours: str
-    tenant: str | None = None
-    if_version: str | None = None
+    queue: Annotated[str, QUEUE]
+    opening_hours: Annotated[str, OPENING_HOURS]
+    tenant: Annotated[str | None, TENANT] = None
+    if_version: Annotated[str | None, VERSION] = None
 
 
 @frozen
@@ -389,8 +440,8 @@ class WorkerTasks(Request):
 
     type: ClassVar[str] = "worker_tasks"
     ref: int
-    worker: str
-    count: int = 100
+    worker: Annotated[str, WORKER]
+    count: Annotated[int, COUNT] = 100
 
 
 @frozen
@@ -399,7 +450,7 @@ class DrainWorker(Request):
 
     type: ClassVar[str] = "drain_worker"
     ref: int
-    worker: str
+    worker: Annotated[str, WORKER]
 
 
 @frozen
@@ -408,8 +459,8 @@ class Pause(Request):
 
     type: ClassVar[str] = "pause"
     ref: int
-    queue: str
-    tenant: str | None = None
+    queue: Annotated[str, QUEUE]
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -418,8 +469,8 @@ class Resume(Request):
 
     type: ClassVar[str] = "resume"
     ref: int
-    queue: str
-    tenant: str | None = None
+    queue: Annotated[str, QUEUE]
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -428,8 +479,8 @@ class Repair(Request):
 
     type: ClassVar[str] = "repair"
     ref: int
-    queue: str
-    number: int | None = None
+    queue: Annotated[str, QUEUE]
+    number: Annotated[int | None, MOMENT] = None
 
 
 @frozen
@@ -438,14 +489,14 @@ class Dead(Request):
 
     type: ClassVar[str] = "dead"
     ref: int
-    queue: str
-    tenant: str | None = None
-    reason: str | None = None
-    error: str | None = None
-    older_than_ms: int = 0
-    younger_than_ms: int = 0
-    cursor: str | None = None
-    count: int = 100
+    queue: Annotated[str, QUEUE]
+    tenant: Annotated[str | None, TENANT] = None
+    reason: Annotated[str | None, REASON] = None
+    error: Annotated[str | None, SEARCH] = None
+    older_than_ms: Annotated[int, SPAN] = 0
+    younger_than_ms: Annotated[int, SPAN] = 0
+    cursor: Annotated[str | None, CURSOR] = None
+    count: Annotated[int, COUNT] = 100
     brief: bool = False
 
 
@@ -455,8 +506,8 @@ class DeadLetter(Request):
 
     type: ClassVar[str] = "dead_letter"
     ref: int
-    queue: str
-    id: str
+    queue: Annotated[str, QUEUE]
+    id: Annotated[str, TASK]
 
 
 @frozen
@@ -465,8 +516,8 @@ class Replay(Request):
 
     type: ClassVar[str] = "replay"
     ref: int
-    queue: str
-    ids: list[str]
+    queue: Annotated[str, QUEUE]
+    ids: Annotated[list[str], IDS]
 
 
 @frozen
@@ -475,8 +526,8 @@ class Purge(Request):
 
     type: ClassVar[str] = "purge"
     ref: int
-    queue: str
-    ids: list[str]
+    queue: Annotated[str, QUEUE]
+    ids: Annotated[list[str], IDS]
 
 
 @frozen
@@ -484,15 +535,16 @@ class Schedule(Request, ScheduledOptions):
     """Create a schedule, or change the one with this name; give `cron` or `every_ms`."""
 
     type: ClassVar[str] = "schedule"
+    first: ClassVar[tuple[str, ...]] = ("queue", "tenant", "name", "cron", "zone", "every_ms", "misfire", "payload")
     ref: int
-    queue: str
-    name: str
-    payload: Any
-    cron: str = ""
-    zone: str = ""
-    every_ms: int = 0
-    misfire: str = "skip"
-    tenant: str | None = None
+    queue: Annotated[str, QUEUE]
+    name: Annotated[str, SCHEDULE_NAME]
+    payload: Annotated[Any, INLINE]
+    cron: Annotated[str, CRON] = ""
+    zone: Annotated[str, ZONE] = ""
+    every_ms: Annotated[int, EVERY] = 0
+    misfire: Annotated[str, MISFIRE] = "skip"
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -500,10 +552,11 @@ class Unschedule(Request):
     """Delete a schedule."""
 
     type: ClassVar[str] = "unschedule"
+    first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     ref: int
-    queue: str
-    name: str
-    tenant: str | None = None
+    queue: Annotated[str, QUEUE]
+    name: Annotated[str, SCHEDULE_NAME]
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -511,10 +564,11 @@ class PauseSchedule(Request):
     """Stop a schedule from firing until it is resumed."""
 
     type: ClassVar[str] = "pause_schedule"
+    first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     ref: int
-    queue: str
-    name: str
-    tenant: str | None = None
+    queue: Annotated[str, QUEUE]
+    name: Annotated[str, SCHEDULE_NAME]
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -522,10 +576,11 @@ class ResumeSchedule(Request):
     """Undo `pause_schedule`."""
 
     type: ClassVar[str] = "resume_schedule"
+    first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     ref: int
-    queue: str
-    name: str
-    tenant: str | None = None
+    queue: Annotated[str, QUEUE]
+    name: Annotated[str, SCHEDULE_NAME]
+    tenant: Annotated[str | None, TENANT] = None
 
 
 @frozen
@@ -533,12 +588,13 @@ class Schedules(Request):
     """List schedules."""
 
     type: ClassVar[str] = "schedules"
+    first: ClassVar[tuple[str, ...]] = ("queue", "offset", "count", "tenant")
     ref: int
-    queue: str
-    name: str | None = None
-    tenant: str | None = None
-    offset: int = 0
-    count: int = 100
+    queue: Annotated[str, QUEUE]
+    name: Annotated[str | None, SCHEDULE_NAME] = None
+    tenant: Annotated[str | None, TENANT] = None
+    offset: Annotated[int, MOMENT] = 0
+    count: Annotated[int, COUNT] = 100
 
 
 @frozen
@@ -547,11 +603,11 @@ class AddWebhook(Request):
 
     type: ClassVar[str] = "add_webhook"
     ref: int
-    queue: str
-    url: str
-    name: str = ""
+    queue: Annotated[str, QUEUE]
+    url: Annotated[str, URL]
+    name: Annotated[str, SHORT_NAME] = ""
     has_fan_out: bool = False
-    secrets: list[str] = field(factory=list, repr=False)
+    secrets: Annotated[list[str], SECRETS] = field(factory=list, repr=False)
 
 
 @frozen
@@ -560,9 +616,9 @@ class RemoveWebhook(Request):
 
     type: ClassVar[str] = "remove_webhook"
     ref: int
-    queue: str
-    url: str
-    name: str = ""
+    queue: Annotated[str, QUEUE]
+    url: Annotated[str, URL]
+    name: Annotated[str, SHORT_NAME] = ""
 
 
 @frozen
@@ -571,9 +627,9 @@ class PauseWebhook(Request):
 
     type: ClassVar[str] = "pause_webhook"
     ref: int
-    queue: str
-    url: str
-    name: str = ""
+    queue: Annotated[str, QUEUE]
+    url: Annotated[str, URL]
+    name: Annotated[str, SHORT_NAME] = ""
 
 
 @frozen
@@ -582,9 +638,9 @@ class ResumeWebhook(Request):
 
     type: ClassVar[str] = "resume_webhook"
     ref: int
-    queue: str
-    url: str
-    name: str = ""
+    queue: Annotated[str, QUEUE]
+    url: Annotated[str, URL]
+    name: Annotated[str, SHORT_NAME] = ""
 
 
 @frozen
@@ -593,7 +649,7 @@ class Webhooks(Request):
 
     type: ClassVar[str] = "webhooks"
     ref: int
-    queue: str
+    queue: Annotated[str, QUEUE]
 
 
 @frozen
@@ -602,13 +658,13 @@ class CreateToken(Request):
 
     type: ClassVar[str] = "create_token"
     ref: int
-    id: str
-    role: str
-    hash: str
-    tenant: str | None = None
-    queues: list[str] | None = None
-    label: str = ""
-    expires_in_ms: int = 0
+    id: Annotated[str, tokens.TOKEN_ID]
+    role: Annotated[str, ROLE]
+    hash: Annotated[str, tokens.HASH]
+    tenant: Annotated[str | None, tokens.TENANTS] = None
+    queues: Annotated[list[str] | None, QUEUES] = None
+    label: Annotated[str, tokens.LABEL] = ""
+    expires_in_ms: Annotated[int, SPAN] = 0
 
 
 @frozen
@@ -633,13 +689,14 @@ class Audit(Request):
     """Read what operators have changed, or (`by_tenants`) what tenants and producers have set, the newest first."""
 
     type: ClassVar[str] = "audit"
+    first: ClassVar[tuple[str, ...]] = ("queue", "tenant", "since_ms")
     ref: int
-    token: str | None = None
-    verb: str | None = None
-    queue: str | None = None
-    tenant: str | None = None
-    since_ms: int = 0
+    token: Annotated[str | None, TOKEN] = None
+    verb: Annotated[str | None, VERB] = None
+    queue: Annotated[str | None, QUEUE] = None
+    tenant: Annotated[str | None, TENANT] = None
+    since_ms: Annotated[int, MOMENT] = 0
     by_tenants: bool = False
-    cursor: str | None = None
-    after: str | None = None
-    count: int = 100
+    cursor: Annotated[str | None, PLACE] = None
+    after: Annotated[str | None, PLACE] = None
+    count: Annotated[int, COUNT] = 100

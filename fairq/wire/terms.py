@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from fairq.model.rules import one_of
+
 SUBPROTOCOL = "fairq.v1"
 CLOSE_REVOKED = 4001  # close code: the token was revoked
 CLOSE_SILENT = 4003  # close code: nothing was received for TIMEOUT_S
@@ -29,6 +31,9 @@ class Role(Enum):
     OPERATOR = "operator"
     PRODUCER = "producer"
     VIEWER = "viewer"  # reads all that an operator may read, and changes nothing
+
+
+ROLE = one_of(*(role.value for role in Role))
 
 
 class State(Enum):

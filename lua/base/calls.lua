@@ -115,7 +115,7 @@ function calls.open_any(keys, args)
     slots_per_weight = 0,                            -- the fair pick's (pick/README.md, verbs/picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
-    task_options = false, batches = false, told = false,  -- what few tasks ask for
+    task_options = false, batches = false, announced = false,  -- what few tasks ask for
     marked = false, unlarged = false,                -- tasks that have ended (tasks/records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
     runs = false, bundles = false,                    -- leases (tasks/leases.lua)

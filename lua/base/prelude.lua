@@ -90,7 +90,7 @@ local function key(call, name)
   return call.prefix .. ':' .. name
 end
 
--- Whether a text comes first by its bytes, as in sorted sets; Lua's own `<` follows the store's locale.
+-- True if a text comes first by its bytes, as in sorted sets; Lua's own `<` follows the store's locale.
 local function precedes(one, other)
   for i = 1, math.min(#one, #other) do
     if one:byte(i) ~= other:byte(i) then return one:byte(i) < other:byte(i) end

@@ -35,7 +35,7 @@ function writes.open_batch(keys, args)
   return 'ok'
 end
 
-local function close(keys, args, is_cancelled)
+local function end_batch(keys, args, is_cancelled)
   local call = calls.open(keys, args)
   local b = batches.find(call, args[3]) or refuse('not_found', 'batch')
   local previous = b.state
@@ -53,10 +53,10 @@ end
 -- close_batch(keys, argv): no more tasks are added; the batch is complete when its tasks have ended.
 --   argv  3 id
 --   out   the state it had: "open" | "closed" | "complete"
-function drains.close_batch(keys, args) return close(keys, args, false) end
+function drains.close_batch(keys, args) return end_batch(keys, args, false) end
 
 -- cancel_batch(keys, argv): close a batch and cancel its tasks: some now, the others by the next ticks; same arguments.
-function drains.cancel_batch(keys, args) return close(keys, args, true) end
+function drains.cancel_batch(keys, args) return end_batch(keys, args, true) end
 
 local function row_of(b)
   return {BATCH_STATES[b.state], b.tenant, b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired,

@@ -50,7 +50,7 @@ end
 -- What looked-at tenants have grown by, and (second) what they have now, to be kept. One that was not looked at before
 -- begins at nothing if it is new, else now.
 local function growths_of(call, rows, last)
-  local found, tags, grown, kept = accounts_of(call, rows), {}, {}, {}
+  local found, tags, grown, current = accounts_of(call, rows), {}, {}, {}
   for i, t in ipairs(found) do tags[i] = t.tag end
   local packed = #tags > 0 and redis.call('HMGET', key(call, 'history_last'), unpack(tags)) or {}
   for i, t in ipairs(found) do
@@ -59,13 +59,13 @@ local function growths_of(call, rows, last)
     local is_new = struct.unpack('<I', t.tag) > last.numbers
     local growth = growth_of(packed[i] and LOOKED_AT.unpack(packed[i]) or is_new and LOOKED_AT.new{} or new, new)
     growth.name, grown[i] = t.name, growth
-    kept[#kept + 1], kept[#kept + 2] = t.tag, LOOKED_AT.pack(new)
+    current[#current + 1], current[#current + 2] = t.tag, LOOKED_AT.pack(new)
   end
-  return grown, kept
+  return grown, current
 end
 
 -- Adds service to a row, at most what is left of what the queue gave.
-local function tell(rows, name, growth, left)
+local function add_service(rows, name, growth, left)
   if growth.done == 0 and growth.delivered < SMALLEST and growth.entitled < SMALLEST then return end
   local row = history.row_of(rows, name)
   for _, field in ipairs({'done', 'delivered', 'entitled'}) do
@@ -93,17 +93,17 @@ function writes.add_history(keys, args)
     delivered = q.delivered, entitled = q.entitled, numbers = q.numbers}
   local last = last_of(call, at, new)
   local counts, left = growth_of(last, new), growth_of(last, new)
-  local grown, kept = growths_of(call, rows, last)
+  local grown, current = growths_of(call, rows, last)
   table.sort(grown, function(a, b)
     if a.delivered ~= b.delivered then return a.delivered < b.delivered end
     return precedes(a.name, b.name)
   end)
-  for _, growth in ipairs(grown) do tell(rows, growth.name, growth, left) end
-  tell(rows, '', left, left)
+  for _, growth in ipairs(grown) do add_service(rows, growth.name, growth, left) end
+  add_service(rows, '', left, left)
   counts.lost = tonumber(args[3])
   for _, step in ipairs(history.STEPS) do history.add(call, step, counts, rows) end
   if redis.call('HLEN', at) > LAST_KEPT then redis.call('DEL', at) end
-  redis.call('HSET', at, 'queue', TOTALS.pack(new), unpack(kept))
+  redis.call('HSET', at, 'queue', TOTALS.pack(new), unpack(current))
   redis.call('PEXPIRE', at, KEEP_MS)
   return q.leased
 end

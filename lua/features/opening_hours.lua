@@ -7,7 +7,7 @@
 -- draw nothing. A tick counts the opening hours that change. A server then reads them, computes when each changes next,
 -- and sets them again. It sends along the value that it has read, so that of several servers only the first changes it.
 
-local CHANGES_PER_CALL = 100
+local HOURS_PER_CALL = 100
 
 -- set_opening_hours(keys, argv): say when a tenant, or the queue, is open.
 --   argv  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6 changes_at (ms)  7 revision, as
@@ -43,7 +43,7 @@ function reads.opening_hours(keys, args)
   local names, out = {unpack(args, 3)}, {call.now}
   if #names == 0 then
     local changes = key(call, 'opening_changes')
-    names = redis.call('ZRANGE', changes, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, CHANGES_PER_CALL)
+    names = redis.call('ZRANGE', changes, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, HOURS_PER_CALL)
   end
   for _, name in ipairs(names) do
     local revision = redis.call('HGET', key(call, 'opening_hours'), name)

@@ -24,8 +24,8 @@ local function check_webhook(id)
   return id
 end
 
-local function save(call, id, w)
-  redis.call('HSET', key(call, 'webhooks'), id, WEBHOOK.pack(w))
+local function save(call, id, webhook)
+  redis.call('HSET', key(call, 'webhooks'), id, WEBHOOK.pack(webhook))
   close.call(call)
 end
 
@@ -39,15 +39,16 @@ function writes.add_webhook(keys, args)
   if #url == 0 or #url > 65535 then refuse('bad_request', 'url') end
   if #name > 255 or name:find('%c') then refuse('bad_request', 'name') end
   if #secrets > 65535 then refuse('bad_request', 'secrets') end
-  local w, known, fan_outs = load_one(call, id), count(call)
-  if not w and known >= WEBHOOKS_PER_QUEUE then refuse('too_large', 'url') end
-  local is_more = fan_out == 1 and not (w and w.fan_out == 1)
-  if is_more and fan_outs >= FAN_OUTS_PER_QUEUE then refuse('too_large', 'fan_out') end
-  local outcome = w and 'changed' or 'created'
-  if w and w.url == url and w.name == name and w.fan_out == fan_out and w.secrets == secrets then return 'same' end
-  save(call, id, {fan_out = fan_out, paused = w and w.paused or 0, created_at = w and w.created_at or call.now,
-    name = name, url = url, secrets = secrets})
-  return outcome
+  local known, webhooks, fan_outs = load_one(call, id), count(call)
+  if not known and webhooks >= WEBHOOKS_PER_QUEUE then refuse('too_large', 'url') end
+  local webhook = known or WEBHOOK.new{created_at = call.now}
+  if fan_out > webhook.fan_out and fan_outs >= FAN_OUTS_PER_QUEUE then refuse('too_large', 'fan_out') end
+  if webhook.url == url and webhook.name == name and webhook.fan_out == fan_out and webhook.secrets == secrets then
+    return 'same'
+  end
+  webhook.url, webhook.name, webhook.fan_out, webhook.secrets = url, name, fan_out, secrets
+  save(call, id, webhook)
+  return known and 'changed' or 'created'
 end
 
 -- remove_webhook(keys, argv): forget a webhook; tasks that are for it stay.
@@ -65,12 +66,12 @@ end
 --   out   whether it was until now: 0 or 1; -1: there is none
 function drains.pause_webhook(keys, args)
   local call, id, paused = calls.open(keys, args), check_webhook(args[3]), check_whole(args[4], 'paused', 0, 1)
-  local w = load_one(call, id)
-  if not w then return -1 end
-  local previous = w.paused
+  local webhook = load_one(call, id)
+  if not webhook then return -1 end
+  local previous = webhook.paused
   if previous ~= paused then
-    w.paused = paused
-    save(call, id, w)
+    webhook.paused = paused
+    save(call, id, webhook)
   end
   return previous
 end

@@ -20,26 +20,26 @@ local function rank_after(deaths, died_at, id)
   return low
 end
 
--- What a call of `dead` asks for. The letters of ranks first .. past - 1 are still to be looked at.
+-- What a call of `dead` asks for. From rank `first` on, `left` letters are still to be looked at.
 local function read_walk(call, args)
-  local w = {deaths = key(call, 'deaths'), reason = args[6], error = args[7], is_brief = args[10] == 'brief'}
-  if args[3] ~= '' then w.deaths = key(call, 'deaths:' .. args[3]) end
-  w.count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
+  local walk = {deaths = key(call, 'deaths'), reason = args[6], error = args[7], is_brief = args[10] == 'brief'}
+  if args[3] ~= '' then walk.deaths = key(call, 'deaths:' .. args[3]) end
+  walk.count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
   local older = check_whole(args[8], 'older_than_ms', 0, HORIZON_MS)
   local younger = check_whole(args[9], 'younger_than_ms', 0, HORIZON_MS)
   local died_at, id
   if args[4] == '' then
-    w.until_ms, w.first = text(math.max(0, call.now - older)), 0
+    walk.until_ms, walk.first = text(math.max(0, call.now - older)), 0
     if younger > 0 then
-      w.first = redis.call('ZCOUNT', w.deaths, '-inf', '(' .. text(math.max(0, call.now - younger)))
+      walk.first = redis.call('ZCOUNT', walk.deaths, '-inf', '(' .. text(math.max(0, call.now - younger)))
     end
   else
-    w.until_ms, died_at, id = args[4]:match('^(%d+):(%d+):(.+)$')
+    walk.until_ms, died_at, id = args[4]:match('^(%d+):(%d+):(.+)$')
     if not id then refuse('bad_request', 'cursor') end
-    w.first = rank_after(w.deaths, died_at, id)
+    walk.first = rank_after(walk.deaths, died_at, id)
   end
-  w.past = redis.call('ZCOUNT', w.deaths, '-inf', w.until_ms)
-  return w
+  walk.left = redis.call('ZCOUNT', walk.deaths, '-inf', walk.until_ms) - walk.first
+  return walk
 end
 
 local function is_wanted(walk, reason, message)
@@ -65,7 +65,7 @@ function reads.dead(keys, args)
   local call = calls.ask(keys, args)
   local walk = read_walk(call, args)
   local is_filtered = walk.reason ~= '' or walk.error ~= ''
-  local length = math.min(walk.past - walk.first, is_filtered and TASKS_PER_CALL or walk.count)
+  local length = math.min(walk.left, is_filtered and TASKS_PER_CALL or walk.count)
   local out, bytes, seen, at_ms = {'', 0}, 0, 0, 0
   if length <= 0 then return out end
   local ids = redis.call('ZRANGE', walk.deaths, walk.first, walk.first + length - 1)
@@ -83,7 +83,7 @@ function reads.dead(keys, args)
     end
     if #out - 2 == walk.count or bytes >= PAGE_BYTES then break end
   end
-  out[2] = walk.past - walk.first - seen
+  out[2] = walk.left - seen
   if out[2] > 0 then out[1] = table.concat({walk.until_ms, text(at_ms), ids[seen]}, ':') end
   return out
 end

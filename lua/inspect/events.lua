@@ -1,10 +1,10 @@
 -- Reading the events of a tenant's tasks and batches (tasks/feeds.lua). A question, as those of inspect/states.lua.
--- The highest id that was ever given in a feed, as a number.
 
+-- The highest id that was ever given in a feed, as a number.
 local function newest_of(feed)
-  local told = redis.call('XINFO', 'STREAM', feed)
-  for i = 1, #told, 2 do
-    if told[i] == 'last-generated-id' then return tonumber(told[i + 1]:match('%d+$')) end
+  local info = redis.call('XINFO', 'STREAM', feed)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return tonumber(info[i + 1]:match('%d+$')) end
   end
 end
 
@@ -22,8 +22,8 @@ function reads.events(keys, args)
   local newest = newest_of(feed)
   local out = {newest - redis.call('XLEN', feed) + 1, newest}
   for _, entry in ipairs(redis.call('XRANGE', feed, string.format('(0-%.0f', after), '+', 'COUNT', count)) do
-    local told = entry[2]
-    out[#out + 1] = {tonumber(entry[1]:match('%d+$')), told[2], told[4], told[6], tonumber(told[8]), told[10]}
+    local fields = entry[2]
+    out[#out + 1] = {tonumber(entry[1]:match('%d+$')), fields[2], fields[4], fields[6], tonumber(fields[8]), fields[10]}
   end
   return out
 end

@@ -27,12 +27,12 @@ end
 -- Deletes those of the queue's keys that are among the next ones of the store; returns whether there may be more. In
 -- another life of the store, the search begins anew.
 local function sweep_some(call)
-  local kept, last, doomed, life = redis.call('GET', key(call, 'deleting')) or '', {}, {}, calls.life_of_store()
-  local cursor = kept:match('^' .. life .. ' (%d+)$') or '0'
-  for _, name in ipairs(LAST) do last[key(call, name)] = true end
+  local saved, is_last, doomed, life = redis.call('GET', key(call, 'deleting')) or '', {}, {}, calls.life_of_store()
+  local cursor = saved:match('^' .. life .. ' (%d+)$') or '0'
+  for _, name in ipairs(LAST) do is_last[key(call, name)] = true end
   local page = redis.call('SCAN', cursor, 'MATCH', key(call, '*'), 'COUNT', KEYS_PER_CALL)
   for _, found in ipairs(page[2]) do
-    if not last[found] then doomed[#doomed + 1] = found end
+    if not is_last[found] then doomed[#doomed + 1] = found end
   end
   if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
   redis.call('SET', key(call, 'deleting'), life .. ' ' .. page[1])
@@ -57,8 +57,8 @@ local function contents(call)
     out[#out + 1], out[#out + 2] = name, q[name]
   end
   out[#out + 1], out[#out + 2] = 'schedules', redis.call('ZCARD', key(call, 'fires'))
-  local batches = redis.call('HLEN', key(call, 'batches')) - redis.call('ZCARD', key(call, 'completed'))
-  out[#out + 1], out[#out + 2] = 'open_batches', batches
+  out[#out + 1] = 'open_batches'
+  out[#out + 1] = redis.call('HLEN', key(call, 'batches')) - redis.call('ZCARD', key(call, 'completed'))
   return out
 end
 

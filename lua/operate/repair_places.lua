@@ -2,7 +2,7 @@
 --
 -- Repair (operate/repair.lua): how the tasks that were put aside get their places, tenant by tenant.
 
-local PAGE = 40  -- tasks, or tenants, of a call
+local PLACES_PER_CALL = 40  -- tasks, or tenants, that get theirs
 
 -- A run says of its task what the record says, and has no deadline of its own.
 local function mend_run(call, t, id, run, header, bytes)
@@ -77,8 +77,8 @@ end
 
 -- Goes on with the first tenants that have tasks without a place.
 function repair_places.put_all(call)
-  local left = PAGE
-  for _, name in ipairs(redis.call('ZRANGE', key(call, 'repair:tenants'), 0, PAGE - 1)) do
+  local left = PLACES_PER_CALL
+  for _, name in ipairs(redis.call('ZRANGE', key(call, 'repair:tenants'), 0, PLACES_PER_CALL - 1)) do
     local aside, t = key(call, 'repair:tasks:' .. name), accounts.touch_named(call, name)
     local ids = redis.call('ZRANGE', aside, 0, left - 1)
     if #ids > 0 then

@@ -2,13 +2,11 @@
 --
 -- What operators change while the queue runs. Every verb is idempotent; changes act on the existing backlog at once.
 
-local MAX_WEIGHT = 10000000  -- thousandths
-
 -- set_weight(keys, argv): give a tenant a weight.
 --   argv  3 tenant  4 weight in thousandths (1..10,000,000)  5 if_version (may be left out)
 --   out   the weight it had
 function drains.set_weight(keys, args)
-  local call, weight = calls.open_made(keys, args), check_whole(args[4], 'weight', 1, MAX_WEIGHT)
+  local call, weight = calls.open_made(keys, args), check_whole(args[4], 'weight', 1, 10000000)
   check_tenant(args[3])
   local t = accounts.touch_named(call, args[3])
   local q, previous = call.queue, t.weight
@@ -46,7 +44,6 @@ local SETTINGS = {
   max_tenants = {1, 100000000}, run_timeout_ms = {0, 604800000},
 }
 
--- Whether all settings of a queue are those of a new one.
 function settings.are_default(q)
   local fresh = calls.new_queue()
   for name in pairs(SETTINGS) do
@@ -83,13 +80,13 @@ function drains.configure(keys, args)
   end
   local previous = words_of(q, {})
   versions.check(given, previous, words_of(q, changes))
-  local share, kept = q.share, q.reserve
+  local old_share, old_reserve = q.share, q.reserve
   for name, value in pairs(changes) do q[name] = value end
-  if q.share ~= share then
+  if q.share ~= old_share then
     q.epoch, q.epoch_at, q.clock, q.level, q.estimate, q.estimate_sq = q.epoch + 1, call.at, 0, 0, 0, 0
     q.delivered, q.entitled, call.mean = 0, 0, 0
   end
-  if q.reserve ~= kept or q.reserve > 0 and q.share ~= share then reserve.renew(call) end
+  if q.reserve ~= old_reserve or q.reserve > 0 and q.share ~= old_share then reserve.renew(call) end
   close.call(call)
   return previous
 end

@@ -6,9 +6,8 @@
 -- (`forget_tenants`), and drop those that have had nothing for long enough, and no settings of their own. A tenant that
 -- comes back is a new one: it begins at the level, as any that has been idle.
 
-local DEFAULT_WEIGHT = 1000  -- thousandths
-local PAGE = 200             -- accounts that one call looks at, at most
-local SHORT = 1000           -- entries of the wake list, among which many tenants of one call may be looked for
+local ACCOUNTS_PER_CALL = 200  -- that one call looks at, at most
+local SHORT = 1000  -- entries of the wake list, among which many tenants of one call may be looked for
 
 -- What a tenant has: {name, how many, ...}; kept_bytes: of all these, and of batches, results, dedupe keys.
 local function holdings(call, t)
@@ -50,11 +49,11 @@ function drains.drop_tenant(keys, args)
   return {'ok'}
 end
 
--- Whether a tenant has had nothing for so long, and is as a new one would be.
+-- True if a tenant has had nothing for so long, and is as a new one would be.
 local function is_like_new(call, t, for_ms)
   local books = accounts.books_of(call, t)
   if call.queue.origin + books.seen_at + for_ms > call.sure then return false end
-  if t.ready + t.leased > 0 or t.weight ~= DEFAULT_WEIGHT then return false end
+  if t.ready + t.leased > 0 or t.weight ~= accounts.DEFAULT_WEIGHT then return false end
   if t.is_on_wake_list == 1 and redis.call('LLEN', key(call, 'wake')) > SHORT then return false end
   if books.bytes > 0 or not has_nothing(holdings(call, t)) then return false end
   local d, name = accounts.details_of(call, t), t.name
@@ -68,7 +67,8 @@ end
 --   out   next cursor ("0" at the end), how many tenants were dropped
 function drains.forget_tenants(keys, args)
   local call, dropped = calls.open(keys, args), 0
-  local count, for_ms = check_whole(args[4], 'count', 1, PAGE), check_whole(args[5], 'for_ms', 0, HORIZON_MS)
+  local count = check_whole(args[4], 'count', 1, ACCOUNTS_PER_CALL)
+  local for_ms = check_whole(args[5], 'for_ms', 0, HORIZON_MS)
   calls.confirm(call, args[6])
   local cursor, page = scan('HSCAN', key(call, 'accounts'), args[3], count)
   for i = 1, #page, 2 do

@@ -21,9 +21,9 @@ accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 
 local SOONER = 2 ^ 36  -- more than virtual times differ; what is left of a double tells hundredths of a ms apart
 local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- at most, of the store: a thing, copies of its name, an event
-local DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
+accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
--- Whether nothing about the tenant but its account matters: its details need not be read.
+-- True if nothing about the tenant matters but its account: its details need not be read.
 function accounts.is_plain(t)
   return t.is_odd == 0 and not t.details
 end
@@ -155,7 +155,7 @@ local function new_account(call, name)
   local q = call.queue
   q.numbers = q.numbers + 1
   local tag = struct.pack('<I', q.numbers)
-  local t = ACCOUNT.new{weight = DEFAULT_WEIGHT, name = name, tag = tag, details = DETAILS.new{tag = tag}}
+  local t = ACCOUNT.new{weight = accounts.DEFAULT_WEIGHT, name = name, tag = tag, details = DETAILS.new{tag = tag}}
   call.accounts[tag], call.books[t] = t, BOOKS.new{epoch = q.epoch}
   return t
 end
@@ -225,23 +225,23 @@ function accounts.pack(call, t)
   return ACCOUNT.pack(t)
 end
 
--- Whether details matter to the fair pick.
+-- True if details matter to the fair pick.
 function accounts.are_odd(d)
   return d.blocked > 0 or d.limited > 0 or d.grouped > 0 or d.cause > 0
 end
 
 -- Writes the tenants that the call touched.
 function accounts.write(call)
-  local fields, details, n = {}, {}, 0
+  local fields, changed, n = {}, {}, 0
   for _, t in ipairs(call.touched) do
     local d = t.details
     if d then
       t.is_odd = accounts.are_odd(d) and 1 or 0
       local packed = DETAILS.pack(d)
-      if packed ~= d.packed then details[#details + 1], details[#details + 2] = t.name, packed end
+      if packed ~= d.packed then changed[#changed + 1], changed[#changed + 2] = t.name, packed end
     end
     fields[n + 1], fields[n + 2], n = t.tag, accounts.pack(call, t), n + 2
   end
   write('HSET', key(call, 'accounts'), fields)
-  write('HSET', key(call, 'tenants'), details)
+  write('HSET', key(call, 'tenants'), changed)
 end

@@ -76,11 +76,11 @@ end
 local function draw_probes(call, line, wanted)
   local tags, tops = {}, {}
   for i = 1, wanted do
-    local point, s = calls.random(call) * line.length, 1
+    local point, nth = calls.random(call) * line.length, 1
     local span = line[1]
-    while point >= span.length and s < #line do
-      point, s = point - span.length, s + 1
-      span = line[s]
+    while point >= span.length and nth < #line do
+      point, nth = point - span.length, nth + 1
+      span = line[nth]
     end
     tags[i], tops[i] = tag_in(span, math.min(math.floor(point / span.top), span.count - 1) + 1), span.top
   end

@@ -36,7 +36,7 @@ function limits.set_for(call, name)
   return values
 end
 
--- Whether a tenant has limits of its own.
+-- True if a tenant has limits of its own.
 local function has_own(call, t)
   return not accounts.is_plain(t) and accounts.details_of(call, t).limited == 1
 end
@@ -59,12 +59,12 @@ function limits.of(call, t)
   return known[t.name]
 end
 
--- Whether neither details nor limits matter to the tenant.
+-- True if neither details nor limits matter to the tenant.
 function limits.is_plain(call, t)
   return call.queue.limited == 0 and accounts.is_plain(t)
 end
 
--- Whether one more task of the tenant may be leased.
+-- True if one more task of the tenant may be leased.
 function limits.is_eligible(call, t)
   if t.ready == 0 then return false end
   if limits.is_plain(call, t) then return true end
@@ -77,7 +77,7 @@ function limits.is_guaranteed(call, t)
   return has_own(call, t) and t.leased < limits.of(call, t).guaranteed
 end
 
--- Whether all that the tenant has is what it is guaranteed: then it does not compete with the others.
+-- True if all that the tenant has is what it is guaranteed: then it does not compete with the others.
 function limits.is_within_guarantee(call, t)
   local guaranteed = has_own(call, t) and limits.of(call, t).guaranteed or 0
   return guaranteed > 0 and t.leased <= guaranteed

@@ -30,7 +30,7 @@ local function ordinary_slots(q)
   return math.max(1, q.slots - math.ceil(q.slots * q.reserve / 100))
 end
 
--- Whether none but kept slots are left.
+-- True if none but kept slots are left.
 function reserve.is_full(call)
   local q = call.queue
   return q.leased - q.loans >= ordinary_slots(q)
@@ -43,7 +43,7 @@ function reserve.kept(call)
   return math.max(0, q.slots - ordinary_slots(q))
 end
 
--- Whether, now that a lease has ended, tenants that have leases may be served.
+-- True if tenants that have leases may be served, now that a lease has ended.
 function reserve.has_room(call)
   local q = call.queue
   return q.reserve > 0 and q.servable > 0 and not reserve.is_full(call)

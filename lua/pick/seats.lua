@@ -34,7 +34,7 @@ local function free_slot(call, t)
   t.slot = OUT
 end
 
--- Whether a rate has left the class for which the tenant was given its slot.
+-- True if a rate has left the class of that top, in which the tenant has its slot.
 function seats.is_outside(rate, top)
   return rate > top or rate < 0.4 * top
 end
@@ -80,7 +80,6 @@ local function wake(call, t)
   table.insert(calls.table_of(call, 'woken'), t.tag)
 end
 
--- Whether the tenant may stand on the wake list.
 function seats.may_wake(call, t)
   return call.queue.reserve == 0 or t.leased == 0 or limits.is_guaranteed(call, t)
 end

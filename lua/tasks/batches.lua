@@ -12,7 +12,7 @@
 -- back, or was held by a worker that died, gets its own slot again.
 
 -- A batch, to be changed: `batch_ends.finish` writes it back. nil where there is none.
-local function batch(call, id)
+local function find(call, id)
   local known = calls.table_of(call, 'batches')
   if known[id] == nil then
     local packed = redis.call('HGET', key(call, 'batches'), id)
@@ -20,7 +20,7 @@ local function batch(call, id)
   end
   return known[id] or nil
 end
-batches.find = batch
+batches.find = find
 
 -- What a batch counts among its tenant's bytes, until it is forgotten.
 function batches.bytes_of(id, b)
@@ -31,7 +31,7 @@ end
 function batches.of_task(call, id)
   if call.queue.tasks_with_options == 0 then return nil end
   local asked = task_options.of(call, id)
-  local b = asked.batch ~= '' and batch(call, asked.batch)
+  local b = asked.batch ~= '' and find(call, asked.batch)
   if not b or b.state == COMPLETE then return nil end
   return b.created_at == asked.opened_at and b or nil  -- else it is a later one of that name
 end

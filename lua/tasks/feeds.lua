@@ -11,13 +11,13 @@ local GOING = 10         -- old events that go with each new one, where fewer ar
 -- Puts an event into a tenant's feed, and says once in a call that there are new ones.
 function feeds.tell(call, t, event, id, attempt, detail)
   local name, books = t.name, accounts.books_of(call, accounts.touch(call, t))
-  local kept = math.max(call.queue.events_keep, books.events + 1 - GOING)
-  redis.call('XADD', key(call, 'events:' .. name), 'MAXLEN', '=', kept, '0-*', 'event', event,
+  local length = math.max(call.queue.events_keep, books.events + 1 - GOING)
+  redis.call('XADD', key(call, 'events:' .. name), 'MAXLEN', '=', length, '0-*', 'event', event,
     'id', id, 'at', text(call.now), 'attempt', attempt, 'detail', detail:sub(1, EVENT_BYTES))
-  books.events = math.min(books.events + 1, kept)
-  local told = calls.table_of(call, 'told')
-  if told[name] then return end
-  told[name] = true
+  books.events = math.min(books.events + 1, length)
+  local announced = calls.table_of(call, 'announced')
+  if announced[name] then return end
+  announced[name] = true
   calls.announce(call, 'event ' .. name)
 end
 

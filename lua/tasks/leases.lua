@@ -168,19 +168,19 @@ function leases.empty(call, lease)
 end
 
 local function write_bundles(call)
-  local kept, gone, names, untimed = {}, {}, {}, {}
+  local fields, gone, names, untimed = {}, {}, {}, {}
   for lease, bundle in pairs(call.bundles or {}) do
     if bundle and bundle.is_changed then
       local field = bundle_field(lease)
       if bundle.together == 0 then untimed[#untimed + 1] = field end
       if bundle.left > 0 then
-        kept[#kept + 1], kept[#kept + 2] = field, BUNDLE.pack(bundle)
+        fields[#fields + 1], fields[#fields + 2] = field, BUNDLE.pack(bundle)
       else
         gone[#gone + 1], names[#names + 1] = field, bundle.claim
       end
     end
   end
-  write('HSET', key(call, 'bundles'), kept)
+  write('HSET', key(call, 'bundles'), fields)
   write('HDEL', key(call, 'bundles'), gone)
   write('ZREM', key(call, 'leases'), untimed)
   write('HDEL', key(call, 'claims'), names)
@@ -188,17 +188,17 @@ local function write_bundles(call)
 end
 
 local function write_runs(call)
-  local known, kept, gone = call.runs, {}, {}
+  local known, fields, gone = call.runs, {}, {}
   if not known then return end
   for _, id in ipairs(known.changed) do
     local packed = known.packed[id]
     if packed then
-      kept[#kept + 1], kept[#kept + 2] = id, packed
+      fields[#fields + 1], fields[#fields + 2] = id, packed
     else
       gone[#gone + 1] = id
     end
   end
-  write('HSET', key(call, 'runs'), kept)
+  write('HSET', key(call, 'runs'), fields)
   write('HDEL', key(call, 'runs'), gone)
   write('ZADD', key(call, 'extended'), known.extended)
   write('ZREM', key(call, 'extended'), known.ended)

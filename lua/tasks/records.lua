@@ -71,7 +71,7 @@ function records.whole(call, id, record)
   return record:sub(1, position - 1) .. (redis.call('HGET', key(call, 'payloads'), id) or '')
 end
 
--- Whether the end of a task's window counts from its start.
+-- True if the end of a task's window counts from its start.
 function records.end_moves(header)
   return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES
 end
@@ -130,7 +130,7 @@ function records.next_trim_at(q)
   return (q.minute + 2) * MINUTE_MS
 end
 
--- Whether the task is stored of which this is the id of a copy.
+-- True if this is the id of a copy whose task is stored.
 local function is_made_anew(call, id)
   local original, enqueued_at = id:match('^(.*)%+%x+%-(%d+)$')
   local record = original and redis.call('HGET', key(call, 'tasks'), original)

@@ -20,7 +20,7 @@ local LEASES_PER_CALL = 150  -- whatever the limit says; servers ask for no more
 local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a claim leaves the rest to the next
 local LATE_PER_TENANT = 16   -- of one tenant, after which the claim passes it over
 
--- Whether an entry of a list is of a task that is leased: a call failed between its writes.
+-- True if the task of an entry is leased: a call failed between its writes.
 local function is_left_over(call, id, run)
   return leases.is_leased(run.state) and (redis.call('HEXISTS', key(call, 'bundles'), leases.field(run.lease)) == 1
     or redis.call('ZSCORE', key(call, 'extended'), id))
@@ -65,7 +65,7 @@ end
 local function bury(call, round, i, claim, id, last_run)
   local t, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
   claim.expiring[#claim.expiring + 1] = id
-  claim.late[#claim.late + 1] = {t = t, id = id, run = last_run}
+  claim.late[#claim.late + 1] = {account = t, id = id, run = last_run}
   late_of[t] = (late_of[t] or 0) + 1
   if t.ready > 0 and late_of[t] < LATE_PER_TENANT then
     picks.skip(call, t)
@@ -107,7 +107,7 @@ local function lease_round(call, round, claim)
       bury(call, round, i, claim, id, last_run)
     elseif fate == 'no_room' then
       picks.unpick(call, round, i, 1)
-      claim.returned[#claim.returned + 1] = {t = t, id = id}
+      claim.returned[#claim.returned + 1] = {account = t, id = id}
     else
       add_lease(call, claim, id, record, last_run)
     end
@@ -121,13 +121,13 @@ local function bury_late(call, claim)
     local run = each.run
     batches.give_slot_back(call, each.id)
     if run then redis.call('HDEL', key(call, 'runs'), each.id) end
-    places.put_dead(call, each.t, each.id, EXPIRED, run or places.NO_RUN)
+    places.put_dead(call, each.account, each.id, EXPIRED, run or places.NO_RUN)
   end
 end
 
 -- Puts tasks that the reply has no room for back at the head.
 local function put_back(call, returned)
-  for i = #returned, 1, -1 do places.line_up(call, returned[i].t, {returned[i].id}, true) end
+  for i = #returned, 1, -1 do places.line_up(call, returned[i].account, {returned[i].id}, true) end
 end
 
 -- The one block of writes of a claim.

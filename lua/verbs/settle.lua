@@ -19,7 +19,7 @@ local function read_number(text)
   return number and number % 1 == 0 and number or -1, taken
 end
 
--- Whether another connection has taken the lease over since the one that has seen it taken so often.
+-- True if another connection has taken the lease over since the one that has seen it taken so often.
 local function is_taken(call, id, number, taken)
   local lease = taken and leases.lease_of(call, id)
   return lease and lease.lease == number and leases.is_leased(lease.state) and lease.taken ~= taken

@@ -17,8 +17,11 @@ LATER = {  # when a client is opened, or a worker runs: nothing that a program i
     "json", "urllib.parse", "typing_extensions", "dataclasses",
 }  # fmt: skip
 MAX_OURS = 25  # modules of fairq: each costs half a millisecond, and a class of attrs one more
-OF_SERVERS = {"fairq.store", "fairq.server", "fairq.cli", "fairq.transport", "fairq.wire.messages", "fairq.wire.codec"}
-OF_OPERATORS = {"fairq.client.operator", "fairq.client.operator_verbs", "fairq.tokens"}
+OF_SERVERS = {
+    "fairq.store", "fairq.server", "fairq.cli", "fairq.transport", "fairq.tokens", "fairq.wire.messages",
+    "fairq.wire.codec", "fairq.wire.verbs",
+}  # fmt: skip
+OF_OPERATORS = {"fairq.client.operator", "fairq.client.operator_verbs"}
 
 APP = "import fairq\napp = fairq.Worker()\n@app.task('emails')\nasync def send(task): pass"
 TOPS = {"everything, and an app of tasks": f"from fairq import *\n{APP}", "sync": "from fairq.sync import *"}

@@ -115,7 +115,7 @@ async def test_one_that_is_refused_is_an_error(
 async def test_one_whose_result_no_message_can_carry_says_that_its_task_is_dead(
     served: Served, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.wire.worker_session.MAX_COST", 0)
+    monkeypatch.setattr("fairq.wire.settlements.MAX_COST", 0)
     app = worker_of(served, 1)
 
     @app.task("q")

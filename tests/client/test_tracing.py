@@ -16,7 +16,7 @@ from opentelemetry.trace import StatusCode
 
 import fairq
 from fairq import otel
-from fairq.model.tasks import check_trace
+from fairq.model.tasks import TRACE
 from fairq.server.run import Served
 from tests.server.harness import WORKER, raw, running, tenant
 from tests.spans import GIVEN, named, parent_of, said, traces_of
@@ -163,5 +163,5 @@ def test_what_is_sent_is_what_servers_take(spans: InMemorySpanExporter) -> None:
     from fairq.model.tasks import NewTask
 
     with tracing.enqueueing("q", [NewTask("a", b"1"), NewTask("b", b"1", trace=GIVEN)]) as (one, two):
-        assert check_trace(one.trace, "trace")
+        assert TRACE.check(one.trace, "trace")
         assert two.trace == GIVEN

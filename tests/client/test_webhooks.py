@@ -44,7 +44,7 @@ async def test_registrations_are_told_to_operators_and_with_their_secrets_to_wor
     async with fairq.open_client(url_of(served), token=WORKER) as client:
         assert [hook.secrets for hook in await client.ask(operator_verbs.webhooks("emails"))] == [(SECRET,), ()]
         with pytest.raises(Forbidden):
-            await client.ask(operator_verbs.add_webhook("emails", B, "", False, []))
+            await client.request("add_webhook", {"queue": "emails", "url": B})
     assert [await boss.resume_webhook("emails", A), await boss.resume_webhook("emails", A)] == [True, False]
     assert [await boss.remove_webhook("emails", A), await boss.remove_webhook("emails", A)] == [True, False]
     with pytest.raises(NotFound, match="has no webhook"):
@@ -55,7 +55,7 @@ async def test_tenants_may_neither_read_nor_register(ada: fairq.Client) -> None:
     with pytest.raises(Forbidden):
         await ada.ask(operator_verbs.webhooks("emails"))
     with pytest.raises(Forbidden):
-        await ada.ask(operator_verbs.remove_webhook("emails", A, ""))
+        await ada.request("remove_webhook", {"queue": "emails", "url": A})
 
 
 async def test_a_copy_is_a_task_of_its_own(served: Served, ada: fairq.Client) -> None:

@@ -570,10 +570,12 @@ MUTANTS = [
     Mutant("a walk shows a letter twice", "  return low\nend", "  return math.max(low - 1, 0)\nend"),
     Mutant(
         "a walk has no end",
-        "w.past = redis.call('ZCOUNT', w.deaths, '-inf', w.until_ms)",
-        "w.past = redis.call('ZCARD', w.deaths)",
+        "walk.left = redis.call('ZCOUNT', walk.deaths, '-inf', walk.until_ms)",
+        "walk.left = redis.call('ZCARD', walk.deaths)",
     ),
-    Mutant("a tenant sees all letters", "  if args[3] ~= '' then w.deaths = key(call, 'deaths:' .. args[3]) end\n", ""),
+    Mutant(
+        "a tenant sees all letters", "  if args[3] ~= '' then walk.deaths = key(call, 'deaths:' .. args[3]) end\n", ""
+    ),
     Mutant("an exhausted task has no traceback", "EXHAUSTED, traceback)", "EXHAUSTED)"),
     Mutant("a rejected task has no traceback", "REJECTED, traceback)", "REJECTED)"),
     Mutant("a traceback is the error", "args[first + 5])\n", "args[first + 4])\n"),
@@ -690,7 +692,7 @@ MUTANTS = [
     ),
     Mutant("batches of all tenants are listed", "(args[3] == '' or args[3] == b.tenant)", "true"),
     Mutant("batches in all states are listed", "(args[4] == '' or args[4] == BATCH_STATES[b.state])", "true"),
-    Mutant("a feed grows for ever", "'MAXLEN', '=', kept, '0-*'", "'0-*'"),
+    Mutant("a feed grows for ever", "'MAXLEN', '=', length, '0-*'", "'0-*'"),
     Mutant("a feed counts by the clock", "'0-*', 'event'", "'*', 'event'"),
     Mutant("the last event is read again", "string.format('(0-%.0f', after)", "string.format('0-%.0f', after)"),
     Mutant("a gap is not told", "newest - redis.call('XLEN', feed) + 1", "1"),
@@ -729,8 +731,8 @@ MUTANTS = [
     ),
     Mutant(
         "details that changed are not written",
-        "      if packed ~= d.packed then details",
-        "      if not d.packed then details",
+        "      if packed ~= d.packed then changed",
+        "      if not d.packed then changed",
     ),
     Mutant(
         "a tenant that was odd stays so",
@@ -942,7 +944,9 @@ MUTANTS = [
     Mutant("a reply is never full", "local is_full = claim.bytes >= PAGE_BYTES", "local is_full = false"),
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
     Mutant(
-        "what a reply has no room for is lost", "      claim.returned[#claim.returned + 1] = {t = t, id = id}\n", ""
+        "what a reply has no room for is lost",
+        "      claim.returned[#claim.returned + 1] = {account = t, id = id}\n",
+        "",
     ),
     Mutant(
         "what a reply has no room for is not counted",
@@ -955,8 +959,8 @@ MUTANTS = [
     ),
     Mutant(
         "the end of what a reply has no room for is not watched",
-        "      claim.returned[#claim.returned + 1] = {t = t, id = id}\n",
-        "      claim.returned[#claim.returned + 1] = {t = t, id = id}\n      table.insert(claim.expiring, id)\n",
+        "      claim.returned[#claim.returned + 1] = {account = t, id = id}\n",
+        "      claim.returned[#claim.returned + 1] = {account = t, id = id}\n      table.insert(claim.expiring, id)\n",
     ),
     Mutant("a done task weighs", "lease.attempt, lease.features, lease.bytes)", "lease.attempt, lease.features, 0)"),
     Mutant(
@@ -1110,8 +1114,8 @@ MUTANTS = [
     Mutant("the idle stay when there is no reserve", "  redis.call('DEL', key(call, 'idle'))\n", ""),
     Mutant(
         "a change of share keeps the old times of the idle",
-        "if q.reserve ~= kept or q.reserve > 0 and q.share ~= share then",
-        "if q.reserve ~= kept then",
+        "if q.reserve ~= old_reserve or q.reserve > 0 and q.share ~= old_share then",
+        "if q.reserve ~= old_reserve then",
     ),
     Mutant(
         "a claim that got nothing calls for the next",

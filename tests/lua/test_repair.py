@@ -17,7 +17,7 @@ DERIVED = {
 }  # fmt: skip
 SLICES = (
     ("PAGE, LONG_PAGE, KEYS = 40, 4, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5"),
-    ("local PAGE = 40  -- tasks", "local PAGE = 2  -- tasks"),
+    ("PLACES_PER_CALL = 40", "PLACES_PER_CALL = 2"),
 )
 
 

@@ -284,10 +284,9 @@ async def test_requests_of_a_tenant_are_counted_over_its_connections(autojump_cl
 async def test_an_address_that_sends_slow_messages_rests_over_all_its_connections(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpu = count(
-        0.0, 0.9 * LONG_TEXT_S
-    )  # each look at the clock is so much later: a text takes nearly as long as it may
+    cpu = count(0.0, 0.9 * LONG_TEXT_S)  # each look at the clock is so much later: a text takes nearly what it may
     monkeypatch.setattr("fairq.server.net.connection.thread_time", lambda: next(cpu))
+    monkeypatch.setattr("fairq.server.net.connection.SHORT_BYTES", 0)
     usage = Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
     began = trio.current_time()
 

@@ -20,8 +20,8 @@ from fairq.server.run import Served
 from fairq.wire.terms import Role
 from tests.test_documents import fields_in_code
 
-from .refusals import REQUESTS, RULES, Row, Together, good, put
-from .test_refusals import WRONG, World, of, open_world, parts_of, quiet_server, refusal_by_codec
+from .refusals import REQUESTS, RULES, Row, Together, good, parts_of, put
+from .test_refusals import WRONG, World, of, open_world, quiet_server, refusal_by_codec
 
 __all__ = ["quiet_server"]
 TABLE = Path(__file__).with_name("refusal_order.json")

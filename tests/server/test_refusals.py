@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import orjson
 import pytest
@@ -30,7 +30,7 @@ from tests.test_documents import INPUTS, PROTOCOL, fields_in_code, section, tabl
 
 from . import harness
 from .harness import Raw, Refused, raw, tenant
-from .refusals import LEASED, OF_TENANTS, REQUESTS, RULES, Row, good, put, rows_of
+from .refusals import LEASED, OF_TENANTS, REQUESTS, RULES, Row, good, parts_of, put, rows_of
 
 TENANT, WORKER, OPERATOR, PRODUCER = Role.TENANT, Role.WORKER, Role.OPERATOR, Role.PRODUCER
 TOKENS = {
@@ -172,13 +172,6 @@ WRONG: dict[str, tuple[Any, ...]] = {
 def of(verb: str) -> list[Role]:
     """Return the roles that may say a verb."""
     return sorted(VERBS[REQUESTS[verb]].roles, key=str)
-
-
-def parts_of(verb: str) -> dict[str, type[Any]]:
-    """Return the classes whose fields a verb takes: the frame's under "", those in its lists under their names."""
-    hints = get_type_hints(REQUESTS[verb])
-    inner = {name: get_args(kind)[0] for name, kind in hints.items() if get_origin(kind) is list}
-    return {"": REQUESTS[verb], **{name: kind for name, kind in inner.items() if kind in INPUTS.values()}}
 
 
 def malformed(verb: str, role: Role) -> list[Row]:

@@ -61,7 +61,7 @@ async def test_long_messages_that_came_at_once_are_read_one_by_one_with_rests(
 
     async def ask(connection: Connection) -> None:
         await connection.wait_turn(10)
-        with connection.reading():
+        with connection.reading(1 << 20):
             read.append(trio.current_time())
 
     async with trio.open_nursery() as nursery:

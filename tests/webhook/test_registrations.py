@@ -10,9 +10,9 @@ from attrs import evolve
 from fairq.errors import BadRequest
 from fairq.model.checks import check_full_id, check_known_id
 from fairq.model.webhooks import (
+    SECRETS,
+    URL,
     Webhook,
-    check_secrets,
-    check_url,
     choose,
     copy_id,
     read_copy_id,
@@ -84,14 +84,14 @@ def test_the_id_of_a_copy_says_of_which_task_it_is_and_for_whom() -> None:
 def test_what_is_no_url_is_refused() -> None:
     for url in ["", "a.example", "ftp://a.example/", "https://", "https://a b", "https://a\n", 5, None]:
         with case(url), pytest.raises(BadRequest, match="url must be"):
-            check_url(url)
+            URL.check(url, "url")
 
 
 def test_what_is_no_secret_is_refused_and_not_repeated() -> None:
-    assert check_secrets([SECRET, OTHER]) == [SECRET, OTHER]
+    assert SECRETS.check([SECRET, OTHER], "secrets") == [SECRET, OTHER]
     for bad in ([SECRET] * 5, [SECRET[6:]], ["whsec_secret"], [SECRET + "="]):
         with pytest.raises(BadRequest) as caught:
-            check_secrets(bad)
+            SECRETS.check(bad, "secrets")
         assert bad[0] not in caught.value.message
 
 

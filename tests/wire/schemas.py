@@ -9,22 +9,22 @@ from attrs import NOTHING
 
 from fairq.model.audit import Change
 from fairq.model.batches import BatchState
-from fairq.model.checks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from fairq.model.checks import MAX_BATCH, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
 from fairq.model.history import TenantSeries
 from fairq.model.operating import QueueRow, TokenRow
+from fairq.model.rules import QUEUE, TENANT, rules_of, whole
 from fairq.model.schedules import ScheduleState
-from fairq.model.tasks import Link, NewTask, Settlement, TaskState, WaitingTask
+from fairq.model.tasks import MAX_LINKS, Link, NewTask, Settlement, TaskState, WaitingTask
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import Part, Report, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.workers import HeldTask, WorkerState
 from fairq.server.web.http.schema import Schema, default_of, hints_of, schema_of
 from fairq.wire import frames
+from fairq.wire.codec import MAX_REF
 from fairq.wire.verbs import VERBS, Sent, TaskEnd
-
-from .field_rules import RULES, many, or_null, rule_of, whole
 
 GIVEN: dict[str, Any] = {  # the parts of clients' frames
     "task": NewTask,
@@ -79,19 +79,28 @@ def given(kind: Any) -> Schema:
 
 
 def _given_field(kind: Any, name: str, hint: Any) -> Schema:
-    if (rule := rule_of(kind, name)) is not None:
-        return dict(rule)
-    if get_origin(hint) is list and (part := _PART_OF_CLIENTS.get(get_args(hint)[0])):
-        return many(ref(part))
+    if name == "ref":
+        return whole(0, MAX_REF).schema
+    if rule := rules_of(kind).get(name):
+        return rule.schema
+    if get_origin(hint) in (list, tuple) and (part := _PART_OF_CLIENTS.get(get_args(hint)[0])):
+        least = {"minItems": 1} if default_of(kind, name) is NOTHING else {}
+        most = MAX_LINKS if name == "links" else MAX_BATCH
+        return {"type": "array", "items": ref(part), "maxItems": most} | least
     kinds = [arg for arg in get_args(hint) if arg is not type(None)]
     return schema_of(kinds[0] if type(None) in get_args(hint) else hint)
+
+
+def or_null(schema: Schema) -> Schema:
+    """Return the schema of a value that may also be null."""
+    return {"anyOf": [schema, {"type": "null"}]} if schema else {}
 
 
 def _task() -> Schema:
     """Return the schema of a new task; a long payload stands beside the frame."""
     plain = given(NewTask)
-    payload = {"payload": {}, "payload_bytes": whole(MAX_INLINE_BYTES + 1, MAX_PAYLOAD_BYTES)}
-    properties = plain["properties"] | payload | {"tenant": or_null(RULES["tenant"])}
+    payload = {"payload": {}, "payload_bytes": whole(MAX_INLINE_BYTES + 1, MAX_PAYLOAD_BYTES).schema}
+    properties = plain["properties"] | payload | {"tenant": or_null(TENANT.schema)}
     return plain | {"properties": properties, "required": ["id"], "oneOf": _ONE_PAYLOAD}
 
 
@@ -99,7 +108,7 @@ def _link() -> Schema:
     """Return the schema of a link: a task, and the queue that it is for."""
     task = _task()
     own = {name: each for name, each in task["properties"].items() if name not in ("tenant", "batch")}
-    return task | {"properties": {"queue": RULES["queue"]} | own, "required": ["queue", "id"]}
+    return task | {"properties": {"queue": QUEUE.schema} | own, "required": ["queue", "id"]}
 
 
 def told(kind: Any) -> Schema:
@@ -141,7 +150,7 @@ def body_of(reply: Any) -> Schema:
 
 def with_payload(schema: Schema) -> Schema:
     """Return the schema of a part whose payload may stand beside the frame, with its length here."""
-    properties = schema["properties"] | {"payload_bytes": whole(0, MAX_PAYLOAD_BYTES)}
+    properties = schema["properties"] | {"payload_bytes": whole(0, MAX_PAYLOAD_BYTES).schema}
     if "payload" not in schema["required"]:
         return schema | {"properties": properties}
     required = [name for name in schema["required"] if name != "payload"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fairq.errors import BadFrame, BadRequest, FairqError
 from fairq.model.checks import check_name, check_task_id, check_tenant, check_weight
-from fairq.model.queues import check_settings
+from fairq.model.queues import SETTINGS
 from fairq.model.tasks import Lease, NewTask, Settlement
 from fairq.wire import frames, terms
 from fairq.wire.beside import encode
@@ -266,11 +266,11 @@ BAD_VALUES: dict[str, tuple[Callable[[], object], str]] = {
     "weight infinite": (lambda: check_weight(float("inf")), "weight"),
     "weight NaN": (lambda: check_weight(float("nan")), "weight"),
     "weight true": (lambda: check_weight(True), "weight"),
-    "no settings": (lambda: check_settings({}), "settings"),
-    "unknown setting": (lambda: check_settings({"color": 1}), "color"),
-    "setting out of range": (lambda: check_settings({"lease_ms": 99}), "lease_ms"),
-    "setting true": (lambda: check_settings({"max_attempts": True}), "max_attempts"),
-    "unknown share": (lambda: check_settings({"share": "luck"}), "share"),
+    "no settings": (lambda: SETTINGS.check({}, "settings"), "settings"),
+    "unknown setting": (lambda: SETTINGS.check({"color": 1}, "settings"), "color"),
+    "setting out of range": (lambda: SETTINGS.check({"lease_ms": 99}, "settings"), "lease_ms"),
+    "setting true": (lambda: SETTINGS.check({"max_attempts": True}, "settings"), "max_attempts"),
+    "unknown share": (lambda: SETTINGS.check({"share": "luck"}, "settings"), "share"),
 }
 
 

@@ -6,7 +6,7 @@ A websocket is one such (net/socket_connection.py), and so are all HTTP requests
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from time import thread_time
 from typing import Any
 
@@ -43,6 +43,7 @@ LONG_ANSWERS = (
     WorkerTasks,
 )  # and requests that wait (request_scope.py)
 MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
+SHORT_BYTES = 4_096  # of a text that takes less time to read than to time it
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
 RETRY_MS = 100  # after which a request over a limit may be tried again
@@ -173,9 +174,12 @@ class Connection:
             self.session.last_received_at = trio.current_time() + wait_s  # unread: the client has not timed out
             await trio.sleep(wait_s)
 
+    def reading(self, size: int) -> AbstractContextManager[None]:
+        """Have the tenant rest if the context, in which its text is read, takes long; a short one cannot."""
+        return self._timed() if size > SHORT_BYTES else nullcontext()
+
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Have the tenant rest if the context, in which its text is read, takes long."""
+    def _timed(self) -> Iterator[None]:
         began = thread_time()
         try:
             yield

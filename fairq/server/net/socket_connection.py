@@ -179,7 +179,7 @@ class SocketConnection(Connection):
 
     def _take_in(self, message: Message) -> Any | None:
         """Process a message; if that takes long, the tenant's next one must wait."""
-        with self.reading():
+        with self.reading(len(message)):
             return self.session.receive(message, trio.current_time())
 
     @contextmanager

@@ -12,7 +12,6 @@ from fairq.model.history import (
     OTHERS,
     STEPS,
     History,
-    Period,
     QueueSeries,
     QueueTotals,
     Row,
@@ -49,7 +48,7 @@ async def recent_share(store: Store, queue: str, tenant: str) -> RecentShare:
 
 
 async def read_history(
-    store: Store, queue: str, period: Period = "1h", tenants: Sequence[str] | None = None, since_ms: int = 0
+    store: Store, queue: str, period: str = "1h", tenants: Sequence[str] | None = None, since_ms: int = 0
 ) -> History:
     """Read a queue's history since a time: of these tenants, or of those with the most service."""
     step_s, left = STEPS[period]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import structlog
 from attrs import asdict, evolve
 
-from fairq.errors import BadRequest, NotFound
-from fairq.model.checks import MAX_BATCH, MAX_TIME_MS, check_int, check_tenant, check_weight
-from fairq.model.queues import check_settings, kept_slots
+from fairq.errors import NotFound
+from fairq.model.queues import kept_slots
 from fairq.model.tasks import TaskState, leased_at_ms
 from fairq.model.tenants import TenantPage
-from fairq.model.versions import check_version, settings_version
+from fairq.model.versions import settings_version
 from fairq.model.workers import HeldLease, HeldTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.net.worker_registry import Held
-from fairq.server.verbs.request_scope import Body, check_cursor, check_unlimited, check_worker_name, tenant_or_all
+from fairq.server.verbs.request_scope import Body, check_unlimited
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
 
@@ -32,7 +31,7 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
     made = await app.store.registry.read()
     named = served.union(made)
     if request.queue is not None:
-        named &= {connection.identity.check_queue(request.queue)}
+        named &= {request.queue}
     for queue in sorted(named):
         if connection.identity.queues is not None and queue not in connection.identity.queues:
             continue
@@ -50,17 +49,16 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
 
 async def configure(app: App, connection: Connection, request: wire.Configure) -> Body:
     """Change settings of a queue."""
-    changes = check_settings(request.settings)
-    queue = connection.identity.check_queue(request.queue)
-    previous = await app.store.configure(queue, changes, check_version(request.if_version))
+    queue = request.queue
+    previous = await app.store.configure(queue, request.settings, request.if_version or "")
     app.ticker.tick_within(queue, 0)  # a tick applies a changed reserve to all tenants
     app.queues.notify(queue)
-    return {"previous": {name: getattr(previous, name) for name in changes}}
+    return {"previous": {name: getattr(previous, name) for name in request.settings}}
 
 
 async def delete_queue(app: App, connection: Connection, request: wire.DeleteQueue) -> Body:
     """Delete a queue, for at most _DELETE_S; the outcome `more` means that the request must be repeated."""
-    queue = connection.identity.check_queue(request.queue)
+    queue = request.queue
     deletion = await app.store.registry.delete(queue, purge=request.purge, seconds=_DELETE_S)
     if deletion.outcome == "ok":
         log.info("queue deleted", queue=queue, **deletion.contents)
@@ -69,36 +67,24 @@ async def delete_queue(app: App, connection: Connection, request: wire.DeleteQue
 
 async def tenants(app: App, connection: Connection, request: wire.Tenants) -> Body:
     """List a queue's tenants, a page of them, or one of them, if there is one of that name."""
-    cursor, count = _check_scan(request.cursor), check_int(request.count, "count", 1, MAX_BATCH)
-    name = None if request.tenant is None else check_tenant(request.tenant)
-    queue = await _known_queue(app, connection, request.queue)
-    if name is None:
-        page = await app.store.list_tenants(queue, cursor, count)
+    queue = await _known_queue(app, request.queue)
+    if request.tenant is None:
+        page = await app.store.list_tenants(queue, request.cursor or "", request.count)
     else:
-        page = TenantPage(await app.store.tenants(queue, [name]), "")
+        page = TenantPage(await app.store.tenants(queue, [request.tenant]), "")
     rows = [asdict(row, recurse=False) for row in page.tenants]
     return {"tenants": rows, "cursor": page.cursor or None}
 
 
-def _check_scan(cursor: str | None) -> str:
-    """Return the place of a scan in the store, empty to begin. Raises: BadRequest."""
-    known = check_cursor(cursor, "page")
-    if known and not (known.isascii() and known.isdigit() and int(known) < 1 << 64):
-        raise BadRequest("invalid cursor: use the cursor of the previous page", field="cursor")
-    return known
-
-
 async def drop_tenant(app: App, connection: Connection, request: wire.DropTenant) -> Body:
     """Delete a tenant that has nothing."""
-    queue, tenant = connection.identity.check_queue(request.queue), check_tenant(request.tenant)
-    is_dropped = await app.store.drop_tenant(queue, tenant)
+    is_dropped = await app.store.drop_tenant(request.queue, request.tenant)
     if is_dropped:
-        log.info("tenant deleted", queue=queue, tenant=tenant)
+        log.info("tenant deleted", queue=request.queue, tenant=request.tenant)
     return {"outcome": "ok" if is_dropped else "gone"}
 
 
-async def _known_queue(app: App, connection: Connection, name: str) -> str:
-    queue = connection.identity.check_queue(name)
+async def _known_queue(app: App, queue: str) -> str:
     if queue not in await app.store.queues():
         raise NotFound(f"there is no queue {queue}", field="queue")
     return queue
@@ -106,10 +92,8 @@ async def _known_queue(app: App, connection: Connection, name: str) -> str:
 
 async def set_weight(app: App, connection: Connection, request: wire.SetWeight) -> Body:
     """Give a tenant a weight."""
-    queue, tenant = connection.identity.check_queue(request.queue), check_tenant(request.tenant)
-    weight, if_version = check_weight(request.weight), check_version(request.if_version)
-    previous = await app.store.set_weight(queue, tenant, weight, if_version)
-    return {"previous": previous}
+    version = request.if_version or ""
+    return {"previous": await app.store.set_weight(request.queue, request.tenant, request.weight, version)}
 
 
 async def workers(app: App, connection: Connection, request: wire.Workers) -> Body:
@@ -121,9 +105,7 @@ async def workers(app: App, connection: Connection, request: wire.Workers) -> Bo
 
 async def worker_tasks(app: App, connection: Connection, request: wire.WorkerTasks) -> Body:
     """Describe the workers of a name, at all servers, and the tasks that they have held longest."""
-    check_worker_name(request.worker)
-    count = check_int(request.count, "count", 1, MAX_BATCH)
-    found = await app.worker_registry.all_named(request.worker, count, connection.identity.queues)
+    found = await app.worker_registry.all_named(request.worker, request.count, connection.identity.queues)
     if not found.workers:
         raise NotFound(f"no worker {request.worker} is attached", field="worker")
     return {
@@ -154,34 +136,24 @@ async def _held_tasks(app: App, held: list[Held]) -> list[HeldTask]:
 async def drain_worker(app: App, connection: Connection, request: wire.DrainWorker) -> Body:
     """Drain the workers of a name, at all servers."""
     check_unlimited(connection)
-    check_worker_name(request.worker)
     return {"workers": await app.worker_registry.drain(request.worker)}
-
-
-def _target(connection: Connection, request: wire.Pause | wire.Resume) -> tuple[str, str]:
-    queue = connection.identity.check_queue(request.queue)
-    return queue, tenant_or_all(request.tenant)
 
 
 async def pause(app: App, connection: Connection, request: wire.Pause) -> Body:
     """Stop starting tasks of a tenant, or of the whole queue."""
-    queue, tenant = _target(connection, request)
-    return {"previous": await app.store.pause(queue, tenant)}
+    return {"previous": await app.store.pause(request.queue, request.tenant or "")}
 
 
 async def resume(app: App, connection: Connection, request: wire.Resume) -> Body:
     """Undo `pause`."""
-    queue, tenant = _target(connection, request)
-    previous = await app.store.resume(queue, tenant)
-    app.queues.notify(queue)
+    previous = await app.store.resume(request.queue, request.tenant or "")
+    app.queues.notify(request.queue)
     return {"previous": previous}
 
 
 async def repair(app: App, connection: Connection, request: wire.Repair) -> Body:
     """Repair a queue, for about _REPAIR_S."""
-    queue = await _known_queue(app, connection, request.queue)
-    if request.number is not None:
-        check_int(request.number, "number", 0, MAX_TIME_MS)
+    queue = await _known_queue(app, request.queue)
     done = await app.store.repair(queue, request.number, seconds=_REPAIR_S)
     if done.outcome == "done":
         app.queues.notify(queue)

@@ -19,13 +19,12 @@ import trio
 from attrs import asdict, fields
 
 from fairq.errors import FairqError, OutcomeUnknown, Unavailable
-from fairq.model.audit import AuditFilter, Draft, check_place, cut
-from fairq.model.checks import MAX_BATCH, check_int
+from fairq.model.audit import AuditFilter, Draft, cut
 from fairq.model.webhooks import webhook_id
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.net.origin import ORIGIN, Origin
-from fairq.server.verbs.request_scope import Body, tenant_or_all
+from fairq.server.verbs.request_scope import Body
 from fairq.store import keys
 from fairq.wire import messages as wire
 from fairq.wire.terms import Role
@@ -142,13 +141,8 @@ async def _end(app: App, id: bytes, draft: Draft, ended: Body) -> None:
 
 async def audit(app: App, connection: Connection, request: wire.Audit) -> Body:
     """Read changes; a token limited to some queues is told of changes to these."""
-    queue = "" if request.queue is None else connection.identity.check_queue(request.queue)
-    tenant = tenant_or_all(request.tenant)
-    mine = connection.identity.queues
-    which = AuditFilter(request.token or "", request.verb or "", queue, tenant, request.since_ms, mine)
-    which.check()
-    cursor, after = check_place(request.cursor, "cursor"), check_place(request.after, "after")
-    count = check_int(request.count, "count", 1, MAX_BATCH)
+    named = (request.token or "", request.verb or "", request.queue or "", request.tenant or "")
+    which = AuditFilter(*named, request.since_ms, connection.identity.queues)
     prefix = keys.TENANTS_AUDIT if request.by_tenants else keys.AUDIT
-    page = await app.store.audit.page(prefix, which, cursor, after, count)
+    page = await app.store.audit.page(prefix, which, request.cursor or "", request.after or "", request.count)
     return asdict(page)

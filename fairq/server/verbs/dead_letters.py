@@ -5,11 +5,11 @@ from __future__ import annotations
 from attrs import NOTHING, asdict, fields
 
 from fairq.errors import NotFound
-from fairq.model.checks import MAX_BATCH, bare_id, check_int
+from fairq.model.checks import bare_id
 from fairq.model.dead_letters import DeadFilter, DeadLetter
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, check_cursor, full_id_of, full_ids, mine_or_named, with_payload
+from fairq.server.verbs.request_scope import Body, full_id_of, full_ids, with_payload
 from fairq.wire import messages as wire
 
 _BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NOTHING)
@@ -17,13 +17,11 @@ _BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NO
 
 async def dead(app: App, connection: Connection, request: wire.Dead) -> Body:
     """List dead letters; a tenant sees only its own."""
-    queue, tenant = connection.identity.check_queue(request.queue), mine_or_named(connection, request.tenant)
+    tenant = connection.identity.tenant or request.tenant
     ages = (request.older_than_ms, request.younger_than_ms)
     which = DeadFilter(tenant, request.reason, request.error, *ages)
     which.check()
-    cursor = check_cursor(request.cursor, "page")
-    count = check_int(request.count, "count", 1, MAX_BATCH)
-    page = await app.store.dead(queue, which, cursor, count, brief=request.brief)
+    page = await app.store.dead(request.queue, which, request.cursor or "", request.count, brief=request.brief)
     rows = [_letter(connection, letter, brief=request.brief) for letter in page.letters]
     return {"dead": rows, "cursor": page.cursor or None, "left": page.left}
 
@@ -37,7 +35,7 @@ def _letter(connection: Connection, letter: DeadLetter, *, brief: bool = False) 
 
 async def dead_letter(app: App, connection: Connection, request: wire.DeadLetter) -> Body:
     """Read one dead letter."""
-    queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
+    queue, id = request.queue, full_id_of(connection, request.id)
     found = await app.store.dead_letter(queue, id)
     if found is None:
         raise NotFound(f"there is no dead letter {request.id} in queue {queue}", field="id")
@@ -46,13 +44,11 @@ async def dead_letter(app: App, connection: Connection, request: wire.DeadLetter
 
 async def replay(app: App, connection: Connection, request: wire.Replay) -> Body:
     """Give dead letters a fresh set of attempts."""
-    queue = connection.identity.check_queue(request.queue)
-    outcomes = await app.store.replay(queue, full_ids(connection, request.ids))
-    app.queues.notify(queue)
+    outcomes = await app.store.replay(request.queue, full_ids(connection, request.ids))
+    app.queues.notify(request.queue)
     return {"outcomes": outcomes}
 
 
 async def purge(app: App, connection: Connection, request: wire.Purge) -> Body:
     """Delete dead letters."""
-    queue = connection.identity.check_queue(request.queue)
-    return {"outcomes": await app.store.purge(queue, full_ids(connection, request.ids))}
+    return {"outcomes": await app.store.purge(request.queue, full_ids(connection, request.ids))}

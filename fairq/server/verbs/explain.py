@@ -16,7 +16,7 @@ from fairq.wire import messages as wire
 
 async def why(app: App, connection: Connection, request: wire.Why) -> Body:
     """Tell why a task waits, and when it may start."""
-    queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
+    queue, id = request.queue, full_id_of(connection, request.id)
     task = await app.store.why(queue, id)
     if task.state == "unknown":
         raise NotFound(f"unknown task {request.id} in queue {queue}", field="id")
@@ -28,7 +28,7 @@ async def why(app: App, connection: Connection, request: wire.Why) -> Body:
 
 async def tenant_report(app: App, connection: Connection, request: wire.TenantReport) -> Body:
     """Report how long a tenant's tasks waited in the last minutes, for what, and its share; at all servers."""
-    queue, tenant = connection.identity.check_queue(request.queue), own_tenant(connection, request.tenant)
+    queue, tenant = request.queue, own_tenant(connection, request.tenant)
     wait_times, unanswered = await app.waits(queue, tenant)
     whole = [sum(parts.values()) for parts in wait_times]
     found = Report(tenant, len(wait_times), percentile(whole, 50), percentile(whole, 99), summarize(wait_times))

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from fairq.errors import BadRequest, FairqError, Forbidden, TooLarge
-from fairq.model.checks import MAX_BATCH, bare_id, check_name, full_id, owner_of
+from fairq.model.checks import MAX_BATCH, bare_id, full_id, owner_of
 from fairq.model.options import check_in_time
+from fairq.model.rules import QUEUE
 from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
@@ -27,7 +28,7 @@ def _not_held(lease: frames.HeldLease) -> Forbidden:
 
 def _may_hold(app: App, connection: Connection, lease: frames.HeldLease) -> bool:
     """Return whether to ask the store about a lease: over HTTP leases are on no account, so its number tells."""
-    place = check_name(lease.queue, "leases"), lease.id
+    place = QUEUE.check(lease.queue, "leases"), lease.id
     if connection.keeps_leases:
         return connection.account.has(place, lease.lease)
     return lease.queue in connection.queues and not app.leases.is_of_another(connection, place, lease.lease)
@@ -44,7 +45,7 @@ async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFr
 
     Where one of a tenant's leases is not held, or one of its tasks is refused, all of that tenant's are.
     """
-    queue, leases = connection.identity.check_queue(request.queue), request.leases
+    queue, leases = request.queue, request.leases
     _check(request)
     tasks = [_named(lease.id, task) for lease, task in zip(leases, request.tasks, strict=True)]
     refusals: dict[str, FairqError] = {

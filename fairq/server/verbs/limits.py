@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from attrs import asdict
 
-from fairq.model.limits import OpeningHours, check_limits
+from fairq.errors import BadRequest
+from fairq.model.limits import OpeningHours
 from fairq.model.opening_hours import check_opening_hours, next_change
-from fairq.model.versions import check_version, hours_version, limits_version
+from fairq.model.versions import hours_version, limits_version
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, mine_or_named, tenant_or_all
+from fairq.server.verbs.request_scope import Body
 from fairq.wire import messages as wire
 
 
 async def set_limits(app: App, connection: Connection, request: wire.SetLimits) -> Body:
     """Set limits of a tenant, or of all tenants without such a limit of their own."""
-    queue, tenant = connection.identity.check_queue(request.queue), tenant_or_all(request.tenant)
-    changes, if_version = check_limits(request.limits, tenant), check_version(request.if_version)
-    previous = await app.store.set_limits(queue, tenant, changes, if_version)
+    queue, tenant = request.queue, request.tenant or ""
+    if "guaranteed" in request.limits and not tenant:
+        raise BadRequest("running tasks are guaranteed to one tenant, not to all", field="guaranteed")
+    previous = await app.store.set_limits(queue, tenant, request.limits, request.if_version or "")
     app.ticker.tick_within(queue, 0)  # a higher rate admits parked tenants
     app.queues.notify(queue)
     return {"previous": asdict(previous)}
@@ -25,8 +27,8 @@ async def set_limits(app: App, connection: Connection, request: wire.SetLimits) 
 
 async def limits(app: App, connection: Connection, request: wire.Limits) -> Body:
     """Return the limits set for a tenant, those in force, and its opening hours."""
-    queue = connection.identity.check_queue(request.queue)
-    tenant = tenant_or_all(mine_or_named(connection, request.tenant))
+    queue = request.queue
+    tenant = connection.identity.tenant or request.tenant or ""
     own, for_all = await app.store.limits(queue, tenant), await app.store.limits(queue, "")
     holds = {name: value for name, value in asdict(own).items() if value is not None}
     now_ms, hours = await app.store.opening_hours(queue, list(dict.fromkeys(("", tenant))))
@@ -47,13 +49,12 @@ def _row(hours: OpeningHours) -> Body:
 
 async def set_opening_hours(app: App, connection: Connection, request: wire.SetOpeningHours) -> Body:
     """Set the opening hours of a tenant, or of the whole queue."""
-    queue, tenant = connection.identity.check_queue(request.queue), tenant_or_all(request.tenant)
+    queue, tenant = request.queue, request.tenant or ""
     hours = OpeningHours(tenant, check_opening_hours(request.opening_hours) if request.opening_hours else "", True, 0)
-    if_version = check_version(request.if_version)
     now_ms, _ = await app.store.opening_hours(queue, [tenant])
     if hours.text:
         hours.is_open, hours.changes_at_ms = next_change(hours.text, now_ms)
-    previous = await app.store.set_opening_hours(queue, hours, if_version)
+    previous = await app.store.set_opening_hours(queue, hours, request.if_version or "")
     if hours.text:
         app.ticker.tick_within(queue, hours.changes_at_ms - now_ms)
     app.queues.notify(queue)

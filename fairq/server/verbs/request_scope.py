@@ -8,34 +8,29 @@ from typing import Any, TypeVar
 import trio
 
 from fairq.errors import BadRequest, Draining, Forbidden
-from fairq.model.checks import (
-    MAX_CURSOR_CHARS,
-    WORKER_PATTERN,
-    check_full_id,
-    check_int,
-    check_known_id,
-    check_tenant,
-    full_id,
-    owner_of,
-)
+from fairq.model.checks import full_id, owner_of
+from fairq.model.rules import check_fields
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.wire import terms
+from fairq.wire import messages as wire
 from fairq.wire.beside import payload_field
 
 Body = dict[str, Any]
 T = TypeVar("T")
+_OF_ATTACHED = (wire.Settle, wire.Extend, wire.Progress)  # in their queues the worker is attached, or it may not
 
 
 def full_id_of(connection: Connection, id: str, field: str = "id") -> str:
-    """Return the full id of an id in a request: tenants send bare ids, the others full ones. Raises: Forbidden."""
-    mine = connection.identity.tenant
-    return full_id(mine, check_known_id(id, field)) if mine else reachable(connection, check_full_id(id, field), field)
+    """Return the full id of an id in a request: tenants send bare ids, the others full ones.
 
-
-def reachable(connection: Connection, id: str, field: str) -> str:
-    """Return a full id if a producer may act for its tenant. Raises: Forbidden."""
-    connection.identity.check_tenant(owner_of(id), field)
+    Raises: BadRequest; Forbidden if a producer may not act for its tenant.
+    """
+    mine, owner = connection.identity.tenant, owner_of(id)
+    if bool(mine) == bool(owner):
+        raise BadRequest(f"{field} must be {'without its tenant' if mine else 'a full id, <tenant>/<id>'}", field=field)
+    if mine:
+        return full_id(mine, id)
+    connection.identity.check_tenant(owner, field)
     return id
 
 
@@ -44,19 +39,15 @@ def full_ids(connection: Connection, ids: Sequence[str]) -> list[str]:
     return [full_id_of(connection, id, "ids") for id in ids]
 
 
-def check_once(ids: list[str]) -> list[str]:
-    """Return the ids if none is repeated. Raises: BadRequest."""
-    if len(set(ids)) < len(ids):
-        raise BadRequest("ids must not repeat a task", field="ids")
-    return ids
-
-
-def mine_or_named(connection: Connection, tenant: str | None) -> str | None:
-    """Return the token's tenant, or else the tenant that the operator names, if any. Raises: Forbidden."""
+def check_request(connection: Connection, request: Any) -> None:
+    """Check what a request names and holds. Raises: Forbidden, BadRequest, TooLarge."""
     mine = connection.identity.tenant
-    if mine and tenant not in (None, mine):
+    if mine and getattr(request, "tenant", None) not in (None, mine):
         raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
-    return mine or tenant
+    check_fields(request)
+    queue = getattr(request, "queue", None)
+    if queue is not None and not isinstance(request, _OF_ATTACHED):
+        connection.identity.check_queue(queue)
 
 
 def tenant_of(connection: Connection, tenant: str | None) -> str:
@@ -65,41 +56,20 @@ def tenant_of(connection: Connection, tenant: str | None) -> str:
         raise Forbidden("only producers name the tenant of a task", field="tenant")
     if tenant is None:
         raise BadRequest("tenant is missing: a producer names it, for all tasks or for each", field="tenant")
-    return connection.identity.check_tenant(check_tenant(tenant))
+    return connection.identity.check_tenant(tenant)
 
 
 def own_tenant(connection: Connection, tenant: str | None) -> str:
-    """Return the token's tenant, or else the tenant that the operator must name. Raises: Forbidden, BadRequest."""
-    return check_tenant(mine_or_named(connection, tenant))
-
-
-def check_cursor(cursor: str | None, of: str) -> str:
-    """Return the cursor of the previous page or reply, empty to begin. Raises: BadRequest."""
-    if cursor is not None and not 1 <= len(cursor) <= MAX_CURSOR_CHARS:
-        raise BadRequest(f"invalid cursor: use the cursor of the previous {of}", field="cursor")
-    return cursor or ""
-
-
-def tenant_or_all(tenant: str | None) -> str:
-    """Return the tenant that an operator names, or the empty name for all."""
-    return "" if tenant is None else check_tenant(tenant)
-
-
-def check_worker_name(name: str) -> None:
-    """Check the name of a worker. Raises: BadRequest."""
-    if not WORKER_PATTERN.match(name):
-        raise BadRequest("worker must be 1 to 64 characters of A-Z, a-z, 0-9, '.', '_', '-'", field="worker")
+    """Return the token's tenant, or else the tenant that the operator must name. Raises: BadRequest."""
+    if found := connection.identity.tenant or tenant:
+        return found
+    raise BadRequest("tenant is missing: an operator names it", field="tenant")
 
 
 def check_unlimited(connection: Connection) -> None:
     """Check that an operator's token is for all queues. Raises: Forbidden."""
     if connection.identity.queues is not None:
         raise Forbidden("operator tokens limited to some queues may not manage tokens or drain workers", field="type")
-
-
-def deadline_of(timeout_ms: int) -> float:
-    """Return until when a request waits. Raises: BadRequest."""
-    return trio.current_time() + check_int(timeout_ms, "timeout_ms", 0, terms.MAX_WAIT_MS) / 1000
 
 
 async def wait_for(
@@ -112,7 +82,7 @@ async def wait_for(
     is_enough: Callable[[T], bool],
 ) -> T:
     """Read until `is_enough`, at most `timeout_ms`; returns the last value. Raises: Draining if the server stops."""
-    deadline = deadline_of(timeout_ms)
+    deadline = trio.current_time() + timeout_ms / 1000
 
     async def read_in_turn() -> T:
         async with connection.long_answer():  # one message wakes many requests, and each answer may be long

@@ -6,17 +6,15 @@ import orjson
 import trio
 from attrs import asdict
 
-from fairq.errors import BadRequest, FairqError, NotFound, TooLarge
-from fairq.model.checks import MAX_BATCH, MAX_TIME_MS, check_int
+from fairq.errors import FairqError, NotFound, TooLarge
 from fairq.model.cron import check_timing, next_fire, next_fires
-from fairq.model.schedules import MAX_SCHEDULES, MISFIRES, SCHEDULED, check_schedule_name
+from fairq.model.schedules import MAX_SCHEDULES, SCHEDULED
 from fairq.model.tasks import NewTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, own_tenant
 from fairq.store.store import Schedule
 from fairq.wire import messages as wire
-from fairq.wire.beside import check_inline
 
 _ALWAYS = ("misfire", "is_paused")
 _SHOWN = 3  # next fires that `schedule` returns
@@ -25,15 +23,13 @@ _SHOWN = 3  # next fires that `schedule` returns
 def _target(
     connection: Connection, request: wire.Schedule | wire.Unschedule | wire.PauseSchedule | wire.ResumeSchedule
 ) -> tuple[str, str, str]:
-    queue = connection.identity.check_queue(request.queue)
-    return queue, own_tenant(connection, request.tenant), check_schedule_name(request.name)
+    return request.queue, own_tenant(connection, request.tenant), request.name
 
 
 def _task(request: wire.Schedule) -> NewTask:
     """Return the task of a schedule; its fires give it ids."""
-    payload = check_inline(orjson.dumps(request.payload))
     options = {name: getattr(request, name) for name in SCHEDULED}
-    task = NewTask(request.name, payload, name=request.name, **options)
+    task = NewTask(request.name, orjson.dumps(request.payload), name=request.name, **options)
     task.check()
     return task
 
@@ -42,8 +38,6 @@ async def schedule(app: App, connection: Connection, request: wire.Schedule) -> 
     """Create or change a schedule; returns its next fires."""
     queue, tenant, name = _target(connection, request)
     timing = check_timing(request.cron, request.zone, request.every_ms)
-    if request.misfire not in MISFIRES:
-        raise BadRequest(f"misfire must be one of {', '.join(MISFIRES)}", field="misfire")
     task = _task(request)
     now_ms, _ = await app.store.schedules(queue, tenant, name)
     next_at = await trio.to_thread.run_sync(next_fire, timing, now_ms, now_ms, limiter=app.searches)
@@ -97,21 +91,19 @@ def _none(queue: str, tenant: str, name: str) -> FairqError:
 
 async def schedules(app: App, connection: Connection, request: wire.Schedules) -> Body:
     """List schedules, the next to fire first; a named one comes with its task."""
-    queue = connection.identity.check_queue(request.queue)
-    offset, count = check_int(request.offset, "offset", 0, MAX_TIME_MS), check_int(request.count, "count", 1, MAX_BATCH)
+    queue = request.queue
     if not connection.identity.tenant and request.tenant is None and request.name is None:
-        _, found = await app.store.schedules(queue, offset=offset, count=count)
+        _, found = await app.store.schedules(queue, offset=request.offset, count=request.count)
         return {"schedules": [_row(one) for one in found]}
     tenant = own_tenant(connection, request.tenant)
     if request.name is not None:
-        name = check_schedule_name(request.name)
-        _, found = await app.store.schedules(queue, tenant, name)
+        _, found = await app.store.schedules(queue, tenant, request.name)
         if not found:
-            raise _none(queue, tenant, name)
+            raise _none(queue, tenant, request.name)
         return {"schedules": [_row(found[0])]}
     _, found = await app.store.schedules(queue, tenant)
     found.sort(key=lambda one: (one.state.is_paused, one.state.next_at_ms, one.state.name))
-    return {"schedules": [_row(one) for one in found[offset : offset + count]]}
+    return {"schedules": [_row(one) for one in found[request.offset : request.offset + request.count]]}
 
 
 def _row(schedule: Schedule) -> Body:

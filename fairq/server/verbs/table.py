@@ -27,7 +27,7 @@ from fairq.server.verbs import (
     webhooks,
     workers,
 )
-from fairq.server.verbs.request_scope import Body
+from fairq.server.verbs.request_scope import Body, check_request
 from fairq.wire.verbs import VERBS
 
 Handler = Callable[..., Awaitable[Body]]
@@ -50,7 +50,11 @@ HANDLERS: dict[type[Any], Handler] = {frame: handler for frame, handler in find(
 
 async def handle_request(app: App, connection: Connection, request: Any) -> Body:
     """Do what a request asks; a change goes into the audit. Raises: FairqError."""
-    handler = HANDLERS[type(request)]
     if audit.is_noted(connection, request):
-        return await audit.handle_noted(app, connection, request, handler)
-    return await handler(app, connection, request)
+        return await audit.handle_noted(app, connection, request, _handle)
+    return await _handle(app, connection, request)
+
+
+async def _handle(app: App, connection: Connection, request: Any) -> Body:
+    check_request(connection, request)
+    return await HANDLERS[type(request)](app, connection, request)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from attrs import asdict, evolve
 
 from fairq.errors import BadRequest, TooLarge
-from fairq.model.checks import MAX_BATCH, MAX_SPAN_MS, MAX_TIME_MS, bare_id, check_chosen, check_int, full_id
-from fairq.model.events import MAX_EVENT_ID, EventPage
+from fairq.model.checks import MAX_BATCH, bare_id, check_chosen, full_id
+from fairq.model.events import EventPage
 from fairq.model.tasks import SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask
 from fairq.model.workers import HeldLease
 from fairq.server.app import App
@@ -14,7 +14,6 @@ from fairq.server.net.connection import Connection
 from fairq.server.verbs.producers import covered, enqueue_for_tenants, watch
 from fairq.server.verbs.request_scope import (
     Body,
-    check_once,
     full_ids,
     own_tenant,
     tenant_of,
@@ -27,7 +26,7 @@ from fairq.wire import messages as wire
 
 async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Body:
     """Store tasks of the token's tenant, or from a producer tasks of any number of tenants."""
-    queue = connection.identity.check_queue(request.queue)
+    queue = request.queue
     default = connection.identity.tenant
     if request.tenant is not None:
         default = tenant_of(connection, request.tenant)
@@ -64,7 +63,7 @@ def bare_outcome(outcome: str) -> str:
 
 async def tasks(app: App, connection: Connection, request: wire.Tasks) -> Body:
     """Return the states of tasks; a tenant sees only its own."""
-    queue, ids = connection.identity.check_queue(request.queue), full_ids(connection, request.ids)
+    queue, ids = request.queue, full_ids(connection, request.ids)
     found = await app.store.tasks_and_leases(queue, ids)
     leases = [HeldLease(queue, state.id, lease) for state, lease in found if state.state == "leased"]
     workers = await app.lease_holders.names(leases)
@@ -78,15 +77,13 @@ async def tasks(app: App, connection: Connection, request: wire.Tasks) -> Body:
 
 async def cancel(app: App, connection: Connection, request: wire.Cancel) -> Body:
     """Cancel tasks."""
-    queue = connection.identity.check_queue(request.queue)
-    return {"outcomes": await app.store.cancel(queue, check_once(full_ids(connection, request.ids)))}
+    return {"outcomes": await app.store.cancel(request.queue, full_ids(connection, request.ids))}
 
 
 async def reschedule(app: App, connection: Connection, request: wire.Reschedule) -> Body:
     """Change when waiting tasks start."""
-    queue, ids = connection.identity.check_queue(request.queue), check_once(full_ids(connection, request.ids))
-    delay_ms = check_int(request.delay_ms, "delay_ms", 0, MAX_SPAN_MS)
-    start_at_ms = check_int(request.start_at_ms, "start_at_ms", 0, MAX_TIME_MS)
+    queue, ids = request.queue, full_ids(connection, request.ids)
+    delay_ms, start_at_ms = request.delay_ms, request.start_at_ms
     if delay_ms and start_at_ms:
         raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
     outcomes = await app.store.reschedule(queue, ids, delay_ms=delay_ms, start_at_ms=start_at_ms)
@@ -98,8 +95,7 @@ async def reschedule(app: App, connection: Connection, request: wire.Reschedule)
 
 async def peek(app: App, connection: Connection, request: wire.Peek) -> Body:
     """Return a tenant's next tasks; fewer than requested if their payloads are long."""
-    queue, count = connection.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
-    waiting = await app.store.peek(queue, own_tenant(connection, request.tenant), count)
+    waiting = await app.store.peek(request.queue, own_tenant(connection, request.tenant), request.count)
     rows = [with_payload(asdict(task)) for task in waiting]
     if connection.identity.tenant:
         for row in rows:
@@ -109,11 +105,10 @@ async def peek(app: App, connection: Connection, request: wire.Peek) -> Body:
 
 async def events(app: App, connection: Connection, request: wire.Events) -> Body:
     """Return the events of a tenant's feed after an id, now or when there is one."""
-    queue, count = connection.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
-    tenant, after = own_tenant(connection, request.tenant), check_int(request.after, "after", 0, MAX_EVENT_ID)
+    queue, tenant = request.queue, own_tenant(connection, request.tenant)
 
     async def read() -> EventPage:
-        return await app.store.events(queue, tenant, after, count)
+        return await app.store.events(queue, tenant, request.after, request.count)
 
     def is_enough(page: EventPage) -> bool:
         return bool(page.events)

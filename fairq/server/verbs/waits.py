@@ -12,7 +12,7 @@ from fairq.errors import Draining
 from fairq.model.tasks import TaskState
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, check_once, deadline_of, full_ids
+from fairq.server.verbs.request_scope import Body, full_ids
 from fairq.store import keys
 from fairq.wire import messages as wire
 
@@ -21,8 +21,8 @@ _ENDS = ("done", "dead", "cancelled", "unknown")
 
 async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) -> Body:
     """Tell of the ends of tasks as they happen, until all have ended or the time is up."""
-    queue, ids = connection.identity.check_queue(request.queue), check_once(full_ids(connection, request.ids))
-    deadline = deadline_of(request.timeout_ms)
+    queue, ids = request.queue, full_ids(connection, request.ids)
+    deadline = trio.current_time() + request.timeout_ms / 1000
     answer = _Answer(app, connection, queue, request.ref, dict(zip(ids, request.ids, strict=True)))
     if not request.timeout_ms:
         await answer.look(ids)

@@ -8,9 +8,6 @@ from fairq.errors import FairqError, NotFound, TooLarge
 from fairq.model.webhooks import (
     MAX_FAN_OUTS,
     MAX_WEBHOOKS,
-    check_secrets,
-    check_url,
-    check_webhook_name,
     webhook_id,
 )
 from fairq.server.app import App
@@ -25,19 +22,12 @@ _TOO_MANY = {
 }
 
 
-def _target(
-    connection: Connection, request: wire.AddWebhook | wire.RemoveWebhook | wire.PauseWebhook | wire.ResumeWebhook
-) -> tuple[str, str, str]:
-    queue = connection.identity.check_queue(request.queue)
-    return queue, check_url(request.url), check_webhook_name(request.name)
-
-
 async def add_webhook(app: App, connection: Connection, request: wire.AddWebhook) -> Body:
     """Register or change a webhook."""
-    queue, url, name = _target(connection, request)
-    secrets = check_secrets(request.secrets)
+    queue, url, name = request.queue, request.url, request.name
+    has_fan_out, secrets = request.has_fan_out, request.secrets
     try:
-        outcome = await app.store.add_webhook(queue, url, name, has_fan_out=request.has_fan_out, secrets=secrets)
+        outcome = await app.store.add_webhook(queue, url, name, has_fan_out=has_fan_out, secrets=secrets)
     except TooLarge as error:
         raise TooLarge(_TOO_MANY[error.field or "url"], field=error.field) from None
     return {"id": webhook_id(url, name), "outcome": outcome}
@@ -45,7 +35,7 @@ async def add_webhook(app: App, connection: Connection, request: wire.AddWebhook
 
 async def remove_webhook(app: App, connection: Connection, request: wire.RemoveWebhook) -> Body:
     """Forget a webhook."""
-    queue, url, name = _target(connection, request)
+    queue, url, name = request.queue, request.url, request.name
     return {"previous": await app.store.remove_webhook(queue, webhook_id(url, name))}
 
 
@@ -62,7 +52,7 @@ async def resume_webhook(app: App, connection: Connection, request: wire.ResumeW
 async def _set_paused(
     app: App, connection: Connection, request: wire.PauseWebhook | wire.ResumeWebhook, *, is_paused: bool
 ) -> Body:
-    queue, url, name = _target(connection, request)
+    queue, url, name = request.queue, request.url, request.name
     previous = await app.store.pause_webhook(queue, webhook_id(url, name), is_paused=is_paused)
     if previous is None:
         raise _none(queue, url, name)
@@ -76,7 +66,7 @@ def _none(queue: str, url: str, name: str) -> FairqError:
 
 async def webhooks(app: App, connection: Connection, request: wire.Webhooks) -> Body:
     """List webhooks; only workers, which sign requests, are told the secrets."""
-    found = await app.store.webhooks(connection.identity.check_queue(request.queue))
+    found = await app.store.webhooks(request.queue)
     is_worker = connection.identity.role is terms.Role.WORKER
     return {
         "webhooks": [asdict(webhook, filter=lambda field, _: is_worker or field.name != "secrets") for webhook in found]

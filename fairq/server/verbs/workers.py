@@ -8,8 +8,9 @@ from functools import partial
 import trio
 
 from fairq.errors import BadRequest, Draining
-from fairq.model.checks import MAX_TIME_MS, check_full_id, check_int, check_weight
-from fairq.model.tasks import MAX_LEASE, Outcome, Settlement, check_fraction, check_progress_text
+from fairq.model.checks import check_int
+from fairq.model.rules import MOMENT, check_fields
+from fairq.model.tasks import Outcome, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.dispatch.slots import Slots
@@ -17,25 +18,19 @@ from fairq.server.net.connection import Connection
 from fairq.server.verbs.brought_leases import take_over
 from fairq.server.verbs.handlers import enqueue_links
 from fairq.server.verbs.producers import watch
-from fairq.server.verbs.request_scope import Body, check_worker_name
+from fairq.server.verbs.request_scope import Body
 from fairq.wire import messages as wire
-from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, State
+from fairq.wire.terms import State
 
 
 async def attach(app: App, connection: Connection, request: wire.Attach) -> Body:
     """Attach a worker, which may bring leases from an earlier connection."""
-    check_worker_name(request.worker)
-    if not 1 <= len(request.queues) <= MAX_QUEUES:
-        raise BadRequest(f"queues must name 1 to {MAX_QUEUES} queues", field="queues")
     queues = tuple(dict.fromkeys(connection.identity.check_queue(queue, "queues") for queue in request.queues))
-    check_int(request.credit, "credit", 0, MAX_CREDIT)
     check_int(request.prefetch, "prefetch", 0, request.credit)
     if request.weights and len(request.weights) != len(request.queues):
         raise BadRequest("weights must have one weight per queue, or be empty", field="weights")
-    weights = {
-        queue: check_weight(weight, "weights") for queue, weight in zip(request.queues, request.weights, strict=False)
-    }
-    check_int(request.started_at_ms, "started_at_ms", 0, MAX_TIME_MS)
+    weights = dict(zip(request.queues, request.weights, strict=False))
+    MOMENT.check(request.started_at_ms, "started_at_ms")
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must belong to the attached queues", field="leases")
     outcomes, brought = await take_over(app, request.leases)
@@ -62,7 +57,7 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
 
 async def credit(app: App, connection: Connection, request: wire.Credit) -> Body:
     """Change how many tasks the worker may hold."""
-    connection.account.set_credit(check_int(request.credit, "credit", 0, MAX_CREDIT))
+    connection.account.set_credit(request.credit)
     app.queues.credit_changed(connection)
     return {}
 
@@ -147,12 +142,9 @@ async def settle(app: App, connection: Connection, request: wire.Settle) -> Body
 
 async def extend(app: App, connection: Connection, request: wire.Extend) -> Body:
     """Renew leases."""
-    renewals = [
-        Settlement("extend", check_full_id(held.id, "leases"), check_int(held.lease, "leases", 1, MAX_LEASE))
-        for held in request.leases
-    ]
-    if not renewals:
+    if not request.leases:
         raise BadRequest("leases must have at least 1 item", field="leases")
+    renewals = [Settlement("extend", held.id, held.lease) for held in request.leases]
     return await _settle(app, connection, request.queue, renewals)
 
 
@@ -162,8 +154,7 @@ async def progress(app: App, connection: Connection, request: wire.Progress) -> 
     if not request.reports:
         raise BadRequest("reports must have at least 1 item", field="reports")
     for report in request.reports:
-        check_fraction(report.fraction)
-        check_progress_text(report.text)
+        check_fields(report)
     for report in request.reports:
         place = (request.queue, report.id)
         if connection.account.has(place, report.lease):

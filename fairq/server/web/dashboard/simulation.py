@@ -13,7 +13,7 @@ import trio
 from attrs import define, field, frozen
 
 from fairq.errors import BadRequest, NotFound, TooMany
-from fairq.model.history import History, Period, check_period
+from fairq.model.history import PERIOD, History, Period
 from fairq.model.limits import Limits
 from fairq.model.operating import HeldLimits, QueueRow
 from fairq.model.simulation.comparison import Comparison
@@ -149,7 +149,7 @@ async def simulation(view: View) -> Context:
     context["is_running"] = False
     if row is None:
         return context
-    queue, period = row["queue"], check_period(view.query.get("period", "1h"))
+    queue, period = row["queue"], PERIOD.check(view.query.get("period", "1h"), "period")
     proposal = read_query(view.query)
     key = queue, period, tuple(sorted(view.query.items()))
     run = view.site.simulations.known(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -25,7 +25,6 @@ from fairq.wire.beside import Beside, Unreadable, decode_payload
 from fairq.wire.terms import Role
 
 CALL = "fairq.call"  # its name in the scope
-_SHORT_BYTES = 4_096  # of a body that takes less time to read than to time it
 
 
 @define(eq=False)
@@ -53,12 +52,8 @@ class Call:
         """Read the body, a JSON object. Raises: Problem, BadFrame, TooLarge."""
         if self.media_type != JSON:
             raise Problem("wrong_type", f"send {JSON}, not {self.media_type!r:.80}")
-        with self.reading():
+        with self.caller.reading(len(self.body)):
             return read_object(self.body)
-
-    def reading(self) -> AbstractContextManager[None]:
-        """Have the tenant rest if the context, in which a body is read, takes long; a short one cannot."""
-        return self.caller.reading() if len(self.body) > _SHORT_BYTES else nullcontext()
 
     def given(self, frame: type[Any], request: Request, has_body: bool) -> dict[str, Any]:
         """Gather what path, query and body say of a frame. Raises: BadRequest if two say the same."""

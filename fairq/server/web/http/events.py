@@ -11,8 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fairq.errors import BadRequest, FairqError
-from fairq.model.checks import check_int
-from fairq.model.events import MAX_EVENT_ID
+from fairq.model.events import EVENT_ID
 from fairq.server.web.http.bodies import JSON, Gone
 from fairq.server.web.http.bounds import KEEP_ALIVE_S, STREAM_S
 from fairq.server.web.http.call import Call, answer
@@ -31,7 +30,7 @@ async def events(request: Request) -> Response:
     if last is not None:
         if not (last.isascii() and last.isdigit() and len(last) < 17):
             raise BadRequest("Last-Event-ID must be the id of an event", field="Last-Event-ID")
-        check_int(given.get("after", 0), "after", 0, MAX_EVENT_ID)
+        EVENT_ID.check(given.get("after", 0), "after")
         given["after"] = int(last)
     if request.headers.get("accept", "").startswith(JSON):
         return answer(await call.ask(wire.Events, given))

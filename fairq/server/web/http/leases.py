@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 from attrs import field, frozen
 from starlette.requests import Request
@@ -12,16 +12,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fairq.errors import BadRequest, FairqError
-from fairq.model.checks import check_int, check_name
+from fairq.model.rules import QUEUE, WORKER, check_fields, whole
 from fairq.model.tasks import Lease, NewTask, Settlement
-from fairq.server.verbs.request_scope import check_worker_name
 from fairq.server.web.http.bodies import Gone
 from fairq.server.web.http.bounds import MAX_CLAIM
 from fairq.server.web.http.call import Call, answer
 from fairq.server.web.http.fields import make_enqueue_from, make_request
 from fairq.server.web.http.workers import Claim, HttpWorker, Workers, fitting
 from fairq.wire import messages as wire
-from fairq.wire import terms
 from fairq.wire.frames import HeldLease
 from fairq.wire.server_session import describe
 
@@ -33,10 +31,10 @@ class ClaimTasks:
     """Claim up to `count` tasks of a queue; with `timeout_ms`, wait at most so long for one."""
 
     ref: int
-    queue: str
-    worker: str = DEFAULT_WORKER
-    count: int = 1
-    timeout_ms: int = 0
+    queue: Annotated[str, QUEUE]
+    worker: Annotated[str, WORKER] = DEFAULT_WORKER
+    count: Annotated[int, whole(1, MAX_CLAIM)] = 1
+    timeout_ms: Annotated[int, wire.WAIT] = 0
 
 
 @frozen
@@ -44,9 +42,9 @@ class EndLeases:
     """End or extend leases of a queue's tasks."""
 
     ref: int
-    queue: str
+    queue: Annotated[str, QUEUE]
     settlements: list[Settlement] = field(factory=list)
-    worker: str = DEFAULT_WORKER
+    worker: Annotated[str, WORKER] = DEFAULT_WORKER
 
 
 @frozen
@@ -55,9 +53,9 @@ class EnqueueFromLease:
 
     ref: int
     lease: HeldLease
-    queue: str
+    queue: Annotated[str, QUEUE]
     tasks: list[NewTask]
-    worker: str = DEFAULT_WORKER
+    worker: Annotated[str, WORKER] = DEFAULT_WORKER
 
 
 class Handed(Response):
@@ -86,8 +84,7 @@ def _take_name(given: dict[str, Any]) -> str:
     name = DEFAULT_WORKER if name is None else name
     if not isinstance(name, str):
         raise BadRequest("worker must be text", field="worker")
-    check_worker_name(name)
-    return name
+    return str(WORKER.check(name, "worker"))
 
 
 @contextmanager
@@ -106,9 +103,7 @@ def endpoints(workers: Workers) -> tuple[Any, Any, Any]:
     async def claim(request: Request) -> Response:
         call = Call.of(request)
         asked = make_request(ClaimTasks, call.given(ClaimTasks, request, has_body=True))
-        check_int(asked.count, "count", 1, MAX_CLAIM)
-        check_int(asked.timeout_ms, "wait", 0, terms.MAX_WAIT_MS)
-        check_worker_name(asked.worker)
+        check_fields(asked)
         worker = await workers.find(call.caller, asked.worker, asked.queue, claims=True)
         found: Claim | None = None
         with worker.in_use():
@@ -143,7 +138,7 @@ def endpoints(workers: Workers) -> tuple[Any, Any, Any]:
         name = _take_name(given)
         with _one_lease():
             frame = make_enqueue_from(given, call.caller.session.max_payload_bytes)
-            worker = await workers.find(call.caller, name, check_name(frame.leases[0].queue, "lease"))
+            worker = await workers.find(call.caller, name, QUEUE.check(frame.leases[0].queue, "lease"))
             with worker.in_use():
                 outcomes = (await worker.ask(frame))["outcomes"]
         told = [(task.id, *outcome.partition(" ")) for task, outcome in zip(frame.tasks, outcomes, strict=True)]

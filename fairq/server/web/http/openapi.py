@@ -10,15 +10,18 @@ from typing import Any
 
 from attrs import NOTHING
 
+from fairq.model import rules
 from fairq.model.checks import MAX_BATCH, TASK_ID_PATTERN
+from fairq.model.events import EVENT_ID
 from fairq.model.operating import Deletion
 from fairq.model.option_tables import TaskOptions
 from fairq.model.purges import Purge
 from fairq.model.queues import Repair
+from fairq.model.rules import pattern
 from fairq.model.tasks import NewTask, Outcome, Settlement, TaskState
 from fairq.server.web.http.bodies import JSON, NDJSON
 from fairq.server.web.http.events import EVENT_STREAM
-from fairq.server.web.http.field_schemas import RULES, TEXT, field_schema, pattern
+from fairq.server.web.http.field_schemas import field_schema, some
 from fairq.server.web.http.fields import name_of, names_of
 from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
 from fairq.server.web.http.problems import MEDIA_TYPE, STATUS
@@ -28,6 +31,7 @@ from fairq.wire import frames
 from fairq.wire import messages as wire
 from fairq.wire.verbs import VERBS, Cursor
 
+TEXT: Schema = {"type": "string"}
 _IF_MATCH = {"name": "If-Match", "in": "header", "schema": TEXT, "description": "A version, in quotes."}
 
 
@@ -43,7 +47,7 @@ def _parameters(row: Row) -> list[Schema]:
     ]
     if row.has_body:
         if row.frame is wire.Enqueue:
-            found.append(_query("tenant", RULES["tenant"]))
+            found.append(_query("tenant", rules.TENANT.schema))
             key = {"name": "Idempotency-Key", "in": "header", "schema": pattern(TASK_ID_PATTERN)}
             found.append(key | {"description": "The id of the one task, so that a repeated request makes no other."})
         return found + ([_IF_MATCH] if "if_version" in _fields(row.frame) else [])
@@ -53,7 +57,7 @@ def _parameters(row: Row) -> list[Schema]:
             is_required = default_of(row.frame, field) is NOTHING
             found.append(_query(name, field_schema(row.frame, field, hint), is_required))
     if "id" in in_path and not any(each["name"] == "tenant" for each in found):
-        found.append(_query("tenant", RULES["tenant"]))
+        found.append(_query("tenant", rules.TENANT.schema))
     return found
 
 
@@ -80,7 +84,7 @@ def _body(row: Row) -> Schema | None:
         else:
             properties[name] = _or_null(field_schema(row.frame, field, hint))
     if "id" in in_path or "ids" in properties or row.frame is wire.OpenBatch:
-        properties.setdefault("tenant", _or_null(RULES["tenant"]))
+        properties.setdefault("tenant", _or_null(rules.TENANT.schema))
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return {"required": bool(required), "content": {JSON: {"schema": schema}}}
 
@@ -136,7 +140,7 @@ def _responses(row: Row) -> Schema:
 
 def _task() -> Schema:
     """Return the schema of a task: the SDK's options, as JSON."""
-    optional = {"id": pattern(TASK_ID_PATTERN), "tenant": RULES["tenant"]}
+    optional = {"id": pattern(TASK_ID_PATTERN), "tenant": rules.TENANT.schema}
     properties: Schema = {"payload": {}} | {name: _or_null(schema) for name, schema in optional.items()}
     hints = hints_of(NewTask)
     for name in TaskOptions.__annotations__:
@@ -154,7 +158,7 @@ def _task_without(*names: str) -> Schema:
 def _link() -> Schema:
     task = _task_without("tenant", "batch")
     return task | {
-        "properties": task["properties"] | {"queue": RULES["queue"]},
+        "properties": task["properties"] | {"queue": rules.QUEUE.schema},
         "required": [*task["required"], "queue"],
     }
 
@@ -193,7 +197,7 @@ def paths_of(rows: Iterable[Row]) -> dict[str, Schema]:
 
 def _describe_stream(operation: Schema) -> None:
     """Add to the answer that is a page of events, the one that is a stream of them."""
-    last = {"name": "Last-Event-ID", "in": "header", "schema": RULES["after"]}
+    last = {"name": "Last-Event-ID", "in": "header", "schema": EVENT_ID.schema}
     operation["parameters"].append(last | {"description": "The event to go on after, instead of `after`."})
     operation["responses"]["200"]["content"][EVENT_STREAM] = {"schema": TEXT}
 
@@ -215,8 +219,8 @@ def document_of(title: str, paths: dict[str, Schema], **schemas: Schema) -> Sche
 @cache
 def make_document() -> Schema:
     """Make the document of the tenants' API."""
-    tasks = {"type": "array", "items": {"$ref": "#/components/schemas/Task"}, "minItems": 1, "maxItems": MAX_BATCH}
-    many = {"type": "object", "properties": {"tasks": tasks, "tenant": RULES["tenant"]}, "required": ["tasks"]}
+    properties = {"tasks": some("Task", 1, MAX_BATCH), "tenant": rules.TENANT.schema}
+    many = {"type": "object", "properties": properties, "required": ["tasks"]}
     paths = paths_of(ROWS)
     _describe_stream(paths[f"{QUEUE}/events"]["get"])
     return document_of(

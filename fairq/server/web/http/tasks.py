@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from fairq.errors import BadRequest, FairqError, NotFound, from_code
 from fairq.model.checks import check_task_id, check_tenant
-from fairq.model.tasks import NewTask, check_trace
+from fairq.model.tasks import TRACE, NewTask
 from fairq.server.web.http.bodies import JSON, NDJSON, read_lines
 from fairq.server.web.http.call import Call, answer
 from fairq.server.web.http.fields import make_enqueue, make_request, make_task
@@ -37,7 +37,7 @@ def _read(call: Call, request: Request) -> tuple[list[Any], str | None, bool]:
     if extra := sorted(request.query_params.keys() - {"tenant"}):
         raise BadRequest(f"unknown field {extra[0]!r:.80}", field=extra[0][:80])
     if call.media_type == NDJSON:
-        with call.reading():
+        with call.caller.reading(len(call.body)):
             return list(read_lines(call.body)), tenant, False
     if call.media_type != JSON:
         raise Problem("wrong_type", f"send {JSON} or {NDJSON}, not {call.media_type!r:.80}")
@@ -54,7 +54,7 @@ def _read(call: Call, request: Request) -> tuple[list[Any], str | None, bool]:
 def _traced(request: Request, tasks: Sequence[NewTask]) -> list[NewTask]:
     """Give tasks the trace of the request; a wrong one is passed over, as W3C asks."""
     try:
-        trace = check_trace(request.headers.get("traceparent", ""), "traceparent")
+        trace = TRACE.check(request.headers.get("traceparent", ""), "traceparent")
     except BadRequest:
         trace = ""
     return [task._replace(trace=trace) for task in tasks] if trace else list(tasks)

@@ -20,6 +20,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import Draining, TooMany
+from fairq.model.rules import QUEUE
 from fairq.model.tasks import Lease, Outcome, Settlement
 from fairq.server.app import App
 from fairq.server.dispatch.dispatcher import give_back
@@ -240,7 +241,7 @@ class Workers:
         self._check_room(caller.identity)
         if refusal := why_not(wire.Attach(0, name, [queue], 0), caller.session.role, terms.State.OPEN):
             raise refusal
-        caller.identity.check_queue(queue)
+        caller.identity.check_queue(QUEUE.check(queue, "queue"))
         worker = make_connection(self.app, caller.identity, caller.remote, None, HttpWorker)
         assert isinstance(worker, HttpWorker)
         worker.app, worker.holders = self.app, self._holders
