@@ -52,7 +52,7 @@ local function lease_facts(call, id, run)
   local bundle = leases.bundle(call, run.lease)
   local at = run.is_extended == 1 and redis.call('ZSCORE', key(call, 'extended'), id)
     or redis.call('ZSCORE', key(call, 'leases'), leases.field(run.lease))
-  return at or '0', bundle and bundle.claim or ''
+  return at and text(at + call.queue.origin) or '0', bundle and bundle.claim or ''
 end
 
 local function state_of(call, id, record, run, packed_death)
@@ -112,7 +112,7 @@ end
 
 -- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
 --   argv  3 tenant  4 count (1..500)
---   out   per task: id, record; fewer than `count` also where the records are long, or behind many tombstones
+--   out   per task: id, record; fewer than `count` also where the records are long
 function reads.peek(keys, args)
   local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   local ids, out, bytes = takes.ids(call, accounts.named(call, args[3]), count), {}, 0

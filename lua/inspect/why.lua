@@ -2,27 +2,11 @@
 --
 -- Why a task waits: the facts. What they mean is for the servers to say (fairq/model/waiting.py).
 
-local NEAR = 20000  -- entries at either end of a list among which a task is looked for
-
--- How many of its tenant's tasks stand before a ready one, at least, and whether that is exact.
-local function count_ahead(call, t, id)
-  local own, before, tombstones = task_options.of(call, id).priority, 0, accounts.details_of(call, t).tombstones
-  for _, priority in ipairs(priorities.of(call, t)) do
-    if priority == own then break end
-    before = before + redis.call('LLEN', priorities.list(call, t, priority))
-  end
-  local list = priorities.list(call, t, own)
-  local twins = tombstones > 0 and redis.call('HGET', key(call, 'tombstone:' .. t.name), priorities.field(id, own)) or 0
-  local place = redis.call('LPOS', list, id, 'RANK', twins + 1, 'MAXLEN', NEAR)  -- its tombstones stand before it
-    or redis.call('LPOS', list, id, 'RANK', -1, 'MAXLEN', NEAR)
-  return math.max(before + (place or NEAR) - tombstones, 0), tombstones == 0 and place
-end
-
--- The same where groups of the tenant take turns; then how many of its own group are before it, and how many groups
--- there are.
+-- How many of its tenant's tasks come before a ready one where groups take turns, at least, and whether that is exact;
+-- then how many of its own group come before it, and how many groups there are.
 local function count_by_turns(call, t, id)
   local asked, next_ids = task_options.of(call, id), takes.ids(call, t, TASKS_PER_CALL)
-  local at, group, place = priorities.turns(call, t, asked.priority), turns.group_of(asked), nil
+  local at, group, place = turns.key(call, t, asked.priority), turns.group_of(asked), nil
   for i, each in ipairs(next_ids) do
     if each == id then place = i - 1 end
   end
@@ -36,7 +20,8 @@ local function place_of(call, t, id, state)
   if state == 'ready' and accounts.details_of(call, t).grouped > 0 then
     ahead, is_exact, group_ahead, groups = count_by_turns(call, t, id)
   elseif state == 'ready' then
-    ahead, is_exact = count_ahead(call, t, id)
+    is_exact = redis.call('ZRANK', priorities.ready_key(call, t), id)  -- false: its place is to be rebuilt
+    ahead = is_exact or 0
   end
   if state == 'pending' then
     ahead, is_exact, b = redis.call('ZRANK', batches.pending_key(call, id), id), true, batches.of_task(call, id)

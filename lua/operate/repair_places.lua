@@ -1,16 +1,8 @@
--- needs: accounts, batches, leases, places, records, task_options
+-- needs: accounts, batches, leases, places, records
 --
 -- Repair (operate/repair.lua): how the tasks that were put aside get their places, tenant by tenant.
 
 local PLACES_PER_CALL = 40  -- tasks, or tenants, that get theirs
-
--- A record says no more that its task asks for more, where nothing is known of that.
-local function mend_features(call, id, header, record)
-  if header.features % 2 == 0 or task_options.of(call, id) ~= PLAIN then return end
-  local _, position = HEADER.unpack(record)
-  header.features = header.features - HAS_OPTIONS
-  redis.call('HSET', key(call, 'tasks'), id, HEADER.pack(header) .. record:sub(position))
-end
 
 -- A run says of its task what the record says, and has no deadline of its own.
 local function mend_run(call, t, id, run, header, bytes)
@@ -28,7 +20,7 @@ local function put_leased(call, t, id, run)
   bundle.ids = bundle.ids == '' and id or bundle.ids .. '\n' .. id
   bundle.left, bundle.together, bundle.is_changed = bundle.left + 1, bundle.together + 1, true
   call.bundles[run.lease] = bundle
-  redis.call('ZADD', key(call, 'leases'), 'GT', text(call.now + run.lasts), leases.field(run.lease))
+  redis.call('ZADD', key(call, 'leases'), 'GT', text(call.at + run.lasts), leases.field(run.lease))
 end
 
 -- Puts a task that waits for its start there; the sets of those are replaced when the tenant's are all known.
@@ -51,7 +43,6 @@ local function put_tasks(call, t, ids)
   for i, id in ipairs(ids) do
     local header, bytes = records.read(found[i], id)
     local run, b = leases.run_of(call, id), batches.of_task(call, id)
-    mend_features(call, id, header, found[i])
     if run then mend_run(call, t, id, run, header, bytes) end
     if b then
       b.total = b.total + 1

@@ -11,7 +11,7 @@
 
 local PAGE, LONG_PAGE, KEYS = 40, 4, 500  -- elements; elements that may be long; keys
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
-  ready = true, priorities = true, tombstone = true, group = true, turns = true, class = true, wake = true, idle = true,
+  ready = true, priorities = true, group = true, turns = true, class = true, wake = true, idle = true,
   sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,
   dead_counts = true, pending = true, members = true, completed = true, done = true, repair = true, bundles = true,
   claims = true,
@@ -55,7 +55,7 @@ local function clear_tenant(call, t)
   books.events = redis.call('XLEN', key(call, 'events:' .. name))
   t.starts, t.leased, t.ready, t.slot, t.class, t.standing, t.is_on_wake_list = 0, 0, 0, OUT, 0, 0, 0
   t.loan = accounts.NO_LOAN
-  d.pending, d.delayed, d.dead, d.tombstones, d.grouped, d.priorities = 0, 0, 0, 0, 0, 0
+  d.pending, d.delayed, d.dead, d.grouped = 0, 0, 0, 0
   d.limited = redis.call('HEXISTS', key(call, 'limits'), name)
   limits.block(d, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
   if bit.band(d.blocked, BLOCKED_RATE) ~= 0 then limits.meter(call, t) end
@@ -163,15 +163,6 @@ local function add_templates(call, cursor)
   return next_cursor
 end
 
--- No lease could be extended meanwhile, so each has a whole one from now.
-local function renew_leases(call, cursor)
-  local _, next_cursor, numbers = page_of(call, 'bundles', cursor)
-  for _, number in ipairs(numbers) do
-    redis.call('ZADD', key(call, 'leases'), 'GT', text(call.now + call.queue.lease_ms), number)
-  end
-  return next_cursor
-end
-
 -- Batches whose last task had ended without them are complete.
 local function finish_batches(call, cursor)
   local _, next_cursor, ids = page_of(call, 'batches', cursor)
@@ -187,5 +178,5 @@ repair_steps.all = {  -- name, step(call, cursor)
   {'task_options', prune('task_options', function(header) return header.features % 2 == HAS_OPTIONS end)},
   {'batches', clear_batches},
   {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates},
-  {'places', repair_places.put_all}, {'leases', renew_leases}, {'ends of batches', finish_batches},
+  {'places', repair_places.put_all}, {'ends of batches', finish_batches},
 }

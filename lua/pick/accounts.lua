@@ -218,13 +218,16 @@ end
 -- An account as it is kept, with what the call has booked.
 function accounts.pack(call, t)
   local books = call.books[t]
-  if books then t.books = BOOKS.pack(books) end
+  if books then
+    books.seen_at = call.at
+    t.books = BOOKS.pack(books)
+  end
   return ACCOUNT.pack(t)
 end
 
 -- True if details matter to the fair pick.
 function accounts.are_odd(d)
-  return d.blocked > 0 or d.limited > 0 or d.tombstones > 0 or d.grouped > 0 or d.priorities > 0 or d.cause > 0
+  return d.blocked > 0 or d.limited > 0 or d.grouped > 0 or d.cause > 0
 end
 
 -- Writes the tenants that the call touched.

@@ -61,13 +61,13 @@ local function correct_clock(call, t, unseen)
   if unseen < 0 then lower_level(call, t, -unseen / q.weight_sum) end
 end
 
--- Books the end of a lease: the time that it took, up to `until_ms`, goes to the account for good. No task takes less
+-- Books the end of a lease: the time that it took, up to `until_at`, goes to the account for good. No task takes less
 -- than a millisecond, or free ones would be served for ever.
-function charges.lease(call, t, began_at, until_ms, is_worked)
+function charges.lease(call, t, began_at, until_at, is_worked)
   local q, is_gift, books = call.queue, t.loan == accounts.GIFT, accounts.books_of(call, t)
   local moves_clock = t.standing == COMPETES and not is_gift
   local start = math.max(began_at, q.epoch_at)
-  local took = math.max(until_ms - q.origin - start, 1)
+  local took = math.max(until_at - start, 1)
   local unseen = took - (call.at - start)
   t.leased, t.starts, q.leased = t.leased - 1, t.starts - start, q.leased - 1
   if moves_clock then q.running = q.running - 1 end

@@ -21,7 +21,7 @@ local REFILL_MS = 20
 limits.names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'}
 -- What holds for all where nothing is set (0: none), in each queue. stored_bytes compares what the store takes for a
 -- tenant, at most (accounts.bytes_of), and refuses new tasks, batches and schedules beyond it. What tasks then say
--- (results, errors, events) counts, and is taken; errors of letters, tombstones and marks have other bounds.
+-- (results, errors, events) counts, and is taken; errors of letters, and marks, have other bounds.
 limits.defaults = {
   max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
   dead = 0,

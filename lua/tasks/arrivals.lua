@@ -3,7 +3,6 @@
 -- New tasks: what they ask for, which of them are taken, and how they are stored.
 
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
-arrivals.MAX_TOMBSTONES = 1000000   -- entries of tasks that were cancelled or moved, behind one that is not served
 local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl'}
 
@@ -136,7 +135,6 @@ function arrivals.exceeded(call, new)
   end
   local waiting, delayed = t.ready + d.pending + d.delayed, #new.delayed / 2 - new.freed_delayed
   local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
-  if count > 0 and d.tombstones >= arrivals.MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
   local excess = waiting + count - #new.replaced - l.queued
   if l.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms end
   local bytes = accounts.kept_by(call, t, l.stored_bytes)

@@ -1,4 +1,4 @@
--- needs: accounts, calls, task_options
+-- needs: accounts, calls, priorities, task_options
 --
 -- Batches: one request of many tasks, perhaps with a limit on how many of them run at once.
 --
@@ -10,8 +10,6 @@
 -- is pending, in `pending:<batch>` by priority and then in order. A task that ends, or is put off, gives its slot back,
 -- and when the call ends `refill` (tasks/batch_ends.lua) hands free slots to pending tasks. So a lease that is given
 -- back, or was held by a worker that died, gets its own slot again.
-
-local PRIORITY_SPAN = 2 ^ 42  -- in the score of a pending task, of one priority
 
 -- A batch, to be changed: `batch_ends.finish` writes it back. nil where there is none.
 local function find(call, id)
@@ -57,9 +55,6 @@ function batches.count_pending(call, t, count)
   d.pending, call.queue.pending = d.pending + count, call.queue.pending + count
 end
 
--- The score of a pending task.
-function batches.score(priority, order) return priority * PRIORITY_SPAN + order end
-
 -- Of ids that are to become ready, those that get a batch slot; the others become pending.
 function batches.take_slots(call, t, ids)
   local with_slots = {}
@@ -67,7 +62,7 @@ function batches.take_slots(call, t, ids)
     local b = batches.of_task(call, id)
     if b and b.max_running > 0 and b.admitted >= b.max_running then
       b.sequence = b.sequence + 1
-      local score = batches.score(task_options.of(call, id).priority, b.sequence)
+      local score = priorities.score(task_options.of(call, id).priority, b.sequence)
       redis.call('ZADD', batches.pending_key(call, id), score, id)
       batches.count_pending(call, t, 1)
     else

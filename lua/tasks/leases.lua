@@ -5,7 +5,7 @@
 -- What one claim takes is a *bundle*: one number, one entry in `leases` with the deadline, one record in `bundles` that
 -- names the tasks. The number is the fence: (id, lease) opens a lease, and never a later one of the same id, since no
 -- number is given twice, not even after a failover to a store that has lost the last ones (time has gone on).
--- A lease that is extended has a deadline of its own, in `extended`.
+-- A lease that is extended has a deadline of its own, in `extended`. Deadlines count from `queue.origin`.
 --
 -- A *run* in `runs` is what changes of a task: its lease, its attempts. It is there from the first lease on, also while
 -- the task waits for its next attempt.
@@ -122,7 +122,7 @@ local function leave(call, lease, ended)
 end
 
 -- Books the end of a task's lease to its tenant, which is returned.
-function leases.finish(call, id, lease, until_ms, is_worked)
+function leases.finish(call, id, lease, until_at, is_worked)
   local t = accounts.touch(call, accounts.at(call, lease.tag))
   if lease.is_extended == 1 then table.insert(state_of(call).ended, id) end
   leave(call, lease, 1)
@@ -130,7 +130,7 @@ function leases.finish(call, id, lease, until_ms, is_worked)
     batches.count_running(call, id, -1)
     batches.give_slot_back(call, id)
   end
-  charges.lease(call, t, lease.began_at, until_ms, is_worked)
+  charges.lease(call, t, lease.began_at, until_at, is_worked)
   return t
 end
 
@@ -144,7 +144,7 @@ function leases.extend(call, id)
     run.is_extended, run.lasts = 1, lasts
     leases.set_run(call, id, run)
   end
-  table.insert(known.extended, call.now + lasts)
+  table.insert(known.extended, call.at + lasts)
   table.insert(known.extended, id)
 end
 
@@ -218,7 +218,7 @@ function leases.write_new(call, lease, claim_name, ids, runs)
   call.queue.last_lease = lease
   redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack({left = #ids, together = #ids, claim = claim_name,
     ids = table.concat(ids, '\n')}))
-  redis.call('ZADD', key(call, 'leases'), bundle_field(call.now + call.queue.lease_ms), field)
+  redis.call('ZADD', key(call, 'leases'), text(call.at + call.queue.lease_ms), field)
   redis.call('HSET', key(call, 'claims'), claim_name, field)
   write('HSET', key(call, 'runs'), runs)
 end

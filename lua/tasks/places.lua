@@ -1,12 +1,10 @@
 -- needs: accounts, batches, feeds, limits, priorities, records, task_options, turns
 --
--- The places that tasks wait in: ready lists, delayed sets, dead letters.
+-- The places that tasks wait in: ready tasks, delayed tasks, dead letters.
 --
--- A task is in exactly one of: ready (a list per tenant and priority, or its group: tasks/turns.lua), delayed (a sorted
--- set per tenant, score start_at_ms), pending (tasks/batches.lua), leased (tasks/leases.lua), dead (`dead`).
---
--- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *tombstone*,
--- counted in `tombstone:<tenant>` (and all of them in details.tombstones), and the call that pops it passes over it.
+-- A task is in exactly one of: ready (a sorted set per tenant: tasks/priorities.lua; or its group: tasks/turns.lua),
+-- delayed (a sorted set per tenant, score start_at_ms), pending (tasks/batches.lua), leased (tasks/leases.lua), dead
+-- (`dead`).
 
 places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
 
@@ -32,18 +30,14 @@ local function count_ready(call, t, count)
   end
 end
 
--- ids go to the ends of their lists, or (push = 'LPUSH') to the heads; those without a batch slot become pending.
-function places.put_ready(call, t, ids, push)
-  push = push or 'RPUSH'
-  if call.queue.tasks_with_options == 0 then
-    count_ready(call, t, #ids)
-    redis.call(push, priorities.list(call, t, DEFAULT_PRIORITY), unpack(ids))
-    return
+-- Puts ids behind those that are ready, or at the head; those without a batch slot become pending.
+function places.put_ready(call, t, ids, is_at_head)
+  if call.queue.tasks_with_options > 0 then
+    task_options.read(call, ids)
+    ids = batches.take_slots(call, t, ids)
   end
-  task_options.read(call, ids)
-  ids = batches.take_slots(call, t, ids)
   count_ready(call, t, #ids)
-  places.line_up(call, t, ids, push)
+  places.line_up(call, t, ids, is_at_head)
 end
 
 -- Puts a task where it waits for a start, which may be over.
@@ -55,28 +49,19 @@ function places.put(call, t, id, start_at)
   end
 end
 
--- Puts tasks that are counted as ready into their lists and groups.
-function places.line_up(call, t, ids, push)
-  local lists, groups = {}, {}
+-- Puts tasks that are counted as ready into their order, or their groups.
+function places.line_up(call, t, ids, is_at_head)
+  local entries, groups, n, is_plain = {}, {}, 0, call.queue.tasks_with_options == 0
   for _, id in ipairs(ids) do
-    local asked = task_options.of(call, id)
-    local priority = asked.priority
-    if turns.group_of(asked) == '' then
-      lists[priority] = lists[priority] or {}
-      table.insert(lists[priority], id)
+    local asked, order = is_plain and PLAIN or task_options.of(call, id), priorities.next_order(call, is_at_head)
+    if is_plain or turns.group_of(asked) == '' then
+      entries[n + 1], entries[n + 2], n = priorities.score(asked.priority, order), id, n + 2
     else
-      groups[priority] = groups[priority] or {}
-      turns.note(call, groups[priority], asked, id, push == 'LPUSH')
+      turns.note(groups, asked, id, order)
     end
   end
-  for priority, some in pairs(lists) do
-    redis.call(push, priorities.list(call, t, priority), unpack(some))
-    priorities.open(call, t, priority)
-  end
-  for priority, some in pairs(groups) do
-    turns.put(call, t, priority, some)
-    priorities.open(call, t, priority)
-  end
+  write('ZADD', priorities.ready_key(call, t), entries)
+  for priority, some in pairs(groups) do turns.put(call, t, priority, some) end
 end
 
 -- Takes a dead letter out of its places; its tenant is in its packed death. Its task stays.
@@ -142,51 +127,15 @@ function places.put_dead(call, t, id, reason, run, traceback)
   make_room_for_dead(call, t)
 end
 
--- For a tenant with nothing ready: what its lists still hold is tombstone.
-function places.drop_lists(call, t)
-  local d = accounts.details_of(call, t)
-  if d.tombstones == 0 and d.priorities == 0 then return end
-  local lists = {}
-  for _, priority in ipairs(priorities.of(call, t)) do lists[#lists + 1] = priorities.list(call, t, priority) end
-  redis.call('UNLINK', key(call, 'tombstone:' .. t.name), key(call, 'priorities:' .. t.name), unpack(lists))
-  d.tombstones, d.priorities = 0, 0
-end
-
--- Whether the entry that comes next in a list is a tombstone; if so, it is no longer counted.
-local function pass_tombstone(call, t, id, priority)
-  local d = accounts.details_of(call, t)
-  if d.tombstones == 0 then return false end
-  local tombstone, field = key(call, 'tombstone:' .. t.name), priorities.field(id, priority)
-  if redis.call('HEXISTS', tombstone, field) == 0 then return false end
-  if redis.call('HINCRBY', tombstone, field, -1) == 0 then redis.call('HDEL', tombstone, field) end
-  d.tombstones = d.tombstones - 1
-  return true
-end
-
--- Two tombstones go for each one that comes, once they are at the head: a list that is not popped does not grow for
--- ever.
-local function make_tombstone(call, t, id)
-  local priority, d = task_options.of(call, id).priority, accounts.details_of(call, t)
-  redis.call('HINCRBY', key(call, 'tombstone:' .. t.name), priorities.field(id, priority), 1)
-  d.tombstones = d.tombstones + 1
-  count_ready(call, t, -1)
-  if t.ready == 0 then return places.drop_lists(call, t) end
-  local list = priorities.list(call, t, priority)
-  for _ = 1, 2 do
-    local first = redis.call('LINDEX', list, 0)
-    if not first then return priorities.close(call, t, priority) end
-    if not pass_tombstone(call, t, first, priority) then return end
-    redis.call('LPOP', list)
-  end
-end
-
 local function take_out_ready(call, t, id)
   local asked = task_options.of(call, id)
   local group = turns.group_of(asked)
-  if group == '' then return make_tombstone(call, t, id) end
-  turns.take_out(call, t, asked.priority, group, id)
+  if group == '' then
+    redis.call('ZREM', priorities.ready_key(call, t), id)
+  else
+    turns.take_out(call, t, asked.priority, group, id)
+  end
   count_ready(call, t, -1)
-  if t.ready == 0 then places.drop_lists(call, t) end
 end
 
 -- Takes a waiting task out of the place where it waits.

@@ -114,7 +114,7 @@ function ACTIONS.release(call, t, id)
   local run = end_run(call, id, leases.SETTLED)
   run.uncounted_attempts = run.uncounted_attempts + 1
   keep_waiting(call, id, run)
-  places.put_ready(call, t, {id}, 'LPUSH')
+  places.put_ready(call, t, {id}, true)
 end
 
 function ACTIONS.reap(call, t, id)
@@ -122,7 +122,7 @@ function ACTIONS.reap(call, t, id)
   feeds.tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])
   if is_last_attempt(run) then return settlements.bury(call, t, id, run, LEASE_LOST) end
   keep_waiting(call, id, run)
-  places.put_ready(call, t, {id}, 'LPUSH')
+  places.put_ready(call, t, {id}, true)
 end
 
 -- Why this number does not open a lease: `gone` if its owner settled it already, or there is no such lease; else
@@ -148,8 +148,8 @@ function settlements.open_lease(call, id, number)
   return is_open and lease or nil
 end
 
--- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_ms`.
-function settlements.settle(call, action, id, number, until_ms, ...)
+-- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_at`.
+function settlements.settle(call, action, id, number, until_at, ...)
   local lease = settlements.open_lease(call, id, number)
   if not lease then return refusal(call, id, number) end
   local is_stopping, is_done = lease.state == leases.STOPPING, ENDS_WELL[action]
@@ -160,7 +160,7 @@ function settlements.settle(call, action, id, number, until_ms, ...)
     return (is_stopping and 'cancelled ' or 'ok ') .. leases.take(call, id)
   end
   local is_worked = WORKED[action] and (is_done or not is_stopping)
-  local t = leases.finish(call, id, lease, math.min(call.now, until_ms), is_worked)
+  local t = leases.finish(call, id, lease, math.min(call.at, until_at), is_worked)
   if is_stopping and not is_done then
     local is_reaped = action == 'reap'
     settlements.forget(call, t, id, 'cancelled', is_reaped and 0 or lease.lease, is_reaped and 0 or lease.attempt,

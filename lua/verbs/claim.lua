@@ -8,10 +8,10 @@
 -- outside the wake list (a tenant that is served from there takes a slot only afterwards), or picks found no task, or
 -- probes ran out.
 --
--- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT, or
--- behind so many tombstones, had its turn: the claim passes it over while others can be served, and its virtual time is
--- a task ahead of the level at least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it
--- has too many keeps its share; nor less, or it would have every pick of every claim.
+-- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT had
+-- its turn: the claim passes it over while others can be served, and its virtual time is a task ahead of the level at
+-- least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it has too many keeps its share;
+-- nor less, or it would have every pick of every claim.
 
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
@@ -125,9 +125,9 @@ local function bury_late(call, claim)
   end
 end
 
--- Puts tasks that the reply has no room for back at the heads of their lists.
+-- Puts tasks that the reply has no room for back at the head.
 local function put_back(call, returned)
-  for i = #returned, 1, -1 do places.line_up(call, returned[i].account, {returned[i].id}, 'LPUSH') end
+  for i = #returned, 1, -1 do places.line_up(call, returned[i].account, {returned[i].id}, true) end
 end
 
 -- The one block of writes of a claim.
@@ -146,7 +146,7 @@ local function recall(call, name, claim)
   local field = redis.call('HGET', key(call, 'claims'), name)
   local bundle = field and leases.bundle(call, tonumber(field))
   if not bundle then return false end
-  local ids, deadline, lease = leases.ids_of(bundle), leases.field(call.now + call.queue.lease_ms), tonumber(field)
+  local ids, deadline, lease = leases.ids_of(bundle), text(call.at + call.queue.lease_ms), tonumber(field)
   leases.read_runs(call, ids)
   local found = records.of(call, ids)
   for i, id in ipairs(ids) do
@@ -233,7 +233,7 @@ function drains.claim(keys, args)
     task_options.read(call, claim.asking)
     write_claim(call, claim)
     batch_ends.finish(call)
-    if is_short then  -- perhaps work is left behind many tombstones: come again
+    if is_short then  -- perhaps work is left behind many tasks that have expired: come again
       q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept
     end
     close.call(call)

@@ -121,7 +121,7 @@ function picks.round(call, wanted)
   return {tenants = tenants, moves = moves, count = count, is_empty = is_empty, is_kept = is_kept}
 end
 
--- Takes back pick i, whose entry turned out to be a tombstone (`returned` = 1: it is still ready) or expired (0).
+-- Takes back pick i, whose task is still ready (`returned` = 1), or not (0).
 function picks.unpick(call, round, i, returned)
   local t = round.tenants[i]
   charges.refund(call, t, round.moves[i])
@@ -145,16 +145,16 @@ function picks.pass_over(call, t)
   call.passed_over[t] = true
 end
 
--- Gives the picks their tasks' ids; those that found only tombstones are taken back.
+-- Gives the picks their tasks' ids; a pick that finds none, which a call that failed half way has left, is taken back.
 function picks.take(call, round)
-  local tenants, moves, wanted, taken, tired, ids, left = round.tenants, round.moves, {}, {}, {}, {}, 0
+  local tenants, moves, wanted, taken, ids = round.tenants, round.moves, {}, {}, {}
   for i = 1, round.count do
     local t = tenants[i]
-    wanted[t], left = (wanted[t] or 0) + 1, wanted[t] and left or left + 1
+    wanted[t] = (wanted[t] or 0) + 1
   end
   for t, count in pairs(wanted) do
-    taken[t], tired[t] = takes.ids(call, t, count, left)
-    wanted[t], left = 0, left - 1
+    taken[t] = takes.ids(call, t, count)
+    wanted[t] = 0
   end
   for i = 1, round.count do
     local t = tenants[i]
@@ -165,8 +165,7 @@ function picks.take(call, round)
       local n = #ids + 1
       ids[n], tenants[n], moves[n] = id, t, moves[i]
     else
-      picks.unpick(call, round, i, tired[t] and 1 or 0)
-      picks.pass_over(call, t)
+      picks.unpick(call, round, i, 0)
     end
   end
   round.ids, round.count = ids, #ids

@@ -1,4 +1,4 @@
--- needs: accounts, arrivals, calls, leases, limits, places, records, settlements, task_options
+-- needs: accounts, calls, leases, limits, places, records, settlements, task_options
 --
 -- What becomes of tasks before their time: cancelled, or moved to another start.
 
@@ -80,7 +80,7 @@ local function move(call, id, record, start_at)
   if not redis.call('ZSCORE', key(call, 'delayed:' .. t.name), id) then
     local most, d = limits.of(call, t).delayed, accounts.details_of(call, t)
     if start_at <= call.now then return 'ok' end
-    if most > 0 and d.delayed >= most or d.tombstones >= arrivals.MAX_TOMBSTONES then return 'quota_exceeded' end
+    if most > 0 and d.delayed >= most then return 'quota_exceeded' end
   end
   if moves then
     expires_at = starts_at + expires_at - (header.start_at > 0 and header.start_at or header.enqueued_at)
@@ -96,8 +96,7 @@ end
 -- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
 --   argv  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
 --   out   per id "ok" | "running" | "expired" (it would start after its end) | "quota_exceeded" (its tenant has as many
---         delayed tasks as it may have, or a million entries of moved and cancelled ones) | "gone"; only those that are
---         "ok" have changed
+--         delayed tasks as it may have) | "gone"; only those that are "ok" have changed
 function drains.reschedule(keys, args)
   local call, delay = calls.open(keys, args), check_whole(args[3], 'start_at', 0, HORIZON_MS)
   local start_at = check_whole(args[4], 'start_at', 0, HORIZON_MS)

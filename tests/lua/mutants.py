@@ -27,9 +27,7 @@ class Mutant(NamedTuple):
 ODD = {  # who must be looked at more closely: the field that says so
     "a blocked tenant": "blocked",
     "a limited tenant": "limited",
-    "a tenant with tombstones": "tombstones",
     "a tenant with groups": "grouped",
-    "a tenant with priorities": "priorities",
     "a tenant that was kept out": "cause",
 }
 
@@ -80,7 +78,9 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "a purge passes over groups", "    if d.grouped > 0 then\n      stages[", "    if false then\n      stages["
+        "a purge passes over groups",
+        "  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. t.name), 0, -1)) do\n    stages[",
+        "  for _, priority in ipairs({}) do\n    stages[",
     ),
     Mutant(
         "a dropped tenant stays on the wake list",
@@ -131,16 +131,11 @@ MUTANTS = [
     Mutant(
         "a key is held for ever", "(until_ms == '0' and id ~= call.ending or tonumber(until_ms) > call.now)", "true"
     ),
-    Mutant("priorities are served in any order", "  table.sort(found)\n", ""),
+    Mutant("priorities are served in any order", "return priority * PRIORITY_SPAN + order end", "return order end"),
     Mutant(
         "a priority that is opened is not noted",
-        "t, priority), unpack(some))\n    priorities.open(call, t, priority)\n",
-        "t, priority), unpack(some))\n",
-    ),
-    Mutant(
-        "tombstones are those of any priority",
-        "return priority == DEFAULT_PRIORITY and id or priority .. ':' .. id",
-        "return id",
+        "    redis.call('ZADD', key(call, 'priorities:' .. t.name), priority, priority)\n",
+        "",
     ),
     Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
     Mutant(
@@ -220,11 +215,6 @@ MUTANTS = [
     Mutant("a claim does not tell who was kept out", "    limits.tell_kept(call, t)\n", ""),
     Mutant(
         "a tenant over its limit keeps the slot", "    accounts.touch(call, t)\n    return nil\n", "    return nil\n"
-    ),
-    Mutant(
-        "a tombstone at the head stays there",
-        "    if not pass_tombstone(call, t, first, priority) then return end\n    redis.call('LPOP', list)\n",
-        "    if not pass_tombstone(call, t, first, priority) then return end\n",
     ),
     Mutant("a start takes no token", "    limits.spend(call, t, 1)\n", ""),
     Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
@@ -344,7 +334,11 @@ MUTANTS = [
     ),
     Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
     Mutant("a jump of the clock is service", "  if jump <= 0 or q.leased == 0 then return 0 end\n", "  jump = 0\n"),
-    Mutant("a jump of the clock is never service", "return math.max(q.lease_ms, CLOCK_BACK_MS)\n", "return 1000\n"),
+    Mutant(
+        "a jump of the clock is never service",
+        "time - q.now - math.max(q.lease_ms, CLOCK_BACK_MS)\n",
+        "time - q.now - 1000\n",
+    ),
     Mutant(
         "a short task does not move the clock",
         "if unseen > 0 then calls.move_clock(",
@@ -367,7 +361,7 @@ MUTANTS = [
         "standing = limits.is_within_guarantee(call, t) and ELIGIBLE or COMPETES",
         "standing = COMPETES",
     ),
-    Mutant("a dead worker's time is charged", "end_ms - (lease and lease.lasts or 0)", "call.now"),
+    Mutant("a dead worker's time is charged", "deadline - (lease and lease.lasts or 0)", "call.at"),
     Mutant("a lease given back teaches", "  if is_worked then learn(", "  if true then learn("),
     Mutant("a change of share charges what ran before it", "math.max(began_at, q.epoch_at)", "began_at"),
     Mutant("a hole in the slots", "moved.slot = t.slot", "moved.slot = last"),
@@ -410,27 +404,18 @@ MUTANTS = [
         "local classes, _, class = call.queue.classes, math.frexp(accounts.rate_of(call, t))",
         "local classes, _, class = call.queue.classes, math.frexp(t.weight)",
     ),
-    Mutant("tasks may be free", "math.max(until_ms - q.origin - start, 1)", "until_ms - q.origin - start"),
+    Mutant("tasks may be free", "math.max(until_at - start, 1)", "until_at - start"),
     Mutant("estimates do not learn", "  if is_worked then learn(", "  if false then learn("),
-    Mutant("tombstones are taken as tasks", "if (left[field] or 0) > 0 then", "if false then"),
-    Mutant("what is taken stays in its list", "redis.call('LTRIM', list, own.count, -1)", "local _ = own"),
-    Mutant("a tombstone is passed twice", "redis.call('HINCRBY', tombstone, field, -count) == 0", "false"),
-    Mutant("rounds take the same entries", "own.count, own.is_empty = own.count + #entries,", "_, own.is_empty = 0,"),
     Mutant(
-        "tombstones are not credited",
-        "if redis.call('HINCRBY', tombstone, field, -1) == 0 then redis.call('HDEL', tombstone, field) end",
+        "what is taken stays in its list",
+        "    if count > 0 then redis.call('ZREMRANGEBYRANK', priorities.ready_key(call, t), 0, count - 1) end\n",
         "",
     ),
-    Mutant("an emptied list keeps its tombstones", "    if t.ready == 0 then places.drop_lists(call, t) end\n", ""),
+    Mutant("rounds take the same entries", "call.taken[t] = taken + #more", "call.taken[t] = #more"),
     Mutant(
         "expired entries stay counted",
-        "d.tombstones = d.tombstones + 1\n  count_ready(call, t, -1)\n",
-        "d.tombstones = d.tombstones + 1\n",
-    ),
-    Mutant(
-        "a task taken out of its group stays counted",
-        "  turns.take_out(call, t, asked.priority, group, id)\n  count_ready(call, t, -1)\n",
-        "  turns.take_out(call, t, asked.priority, group, id)\n",
+        "    turns.take_out(call, t, asked.priority, group, id)\n  end\n  count_ready(call, t, -1)\n",
+        "    turns.take_out(call, t, asked.priority, group, id)\n  end\n",
     ),
     Mutant("a task that runs is replaced", "  if run and leases.is_leased(run.state) or asked.key", "  if asked.key"),
     Mutant("a task of a batch is replaced", " or asked.batch ~= '' then return nil end", " then return nil end"),
@@ -445,14 +430,12 @@ MUTANTS = [
     Mutant("replaced payloads weigh as before", "  new.freed_bytes = new.freed_bytes + bytes", "  new.freed_bytes = 0"),
     Mutant("tasks served from groups stay counted", "        d.grouped = d.grouped - source.taken\n", ""),
     Mutant(
-        "a group gives its tasks again",
-        "        if source.taken > 0 then redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1) end\n",
-        "",
+        "a group gives its tasks again", "          redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1)\n", ""
     ),
     Mutant(
         "the clock of turns stands still",
-        "own.clock, own.turn[member], own.changed[member] = own.turn[member], nil, true",
-        "own.turn[member], own.changed[member] = nil, true",
+        "source.taken, own.clock = taken + 1, own.turn[member]",
+        "source.taken = taken + 1",
     ),
     Mutant(
         "groups have no weights",
@@ -465,12 +448,12 @@ MUTANTS = [
         "  if redis.call('EXISTS', at) == 0 then turns.leave(call, t, priority, {LOOSE .. group}) end\n",
         "",
     ),
-    Mutant("the turns outlive the groups", "then return redis.call('DEL', at) end\n", "then return 0 end\n"),
     Mutant(
-        "loose tasks have no turn",
-        "  if #loose.ids > 0 or loose.is_end then turns.set_loose(own, #loose.ids > 0) end\n",
-        "  turns.set_loose(own, false)\n",
+        "the turns outlive the groups",
+        "    redis.call('DEL', at)\n    redis.call('ZREM', key(call, 'priorities:' .. t.name), priority)\n",
+        "",
     ),
+    Mutant("loose tasks have no turn", "  if own then see_loose(call, own) end\n", ""),
     Mutant(
         "each claim gives loose tasks a new turn",
         "stand_in_line(own, LOOSE, turn and tonumber(turn) or own.clock + 1)",
@@ -481,13 +464,8 @@ MUTANTS = [
         "  elseif not has_loose and turn then\n    own.changed[LOOSE] = true\n",
         "",
     ),
-    Mutant("the head of a group is its end", "  if is_at_head then order = -order end\n", ""),
+    Mutant("the head of a group is its end", "return is_at_head and -q.sequence or q.sequence", "return q.sequence"),
     Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
-    Mutant(
-        "a priority with groups is closed",
-        "  if d.grouped > 0 and redis.call('EXISTS', priorities.turns(call, t, priority)) == 1 then return end\n",
-        "",
-    ),
     Mutant(
         "of groups that come at one turn the last one goes first",
         "math.fmod(own.order, ORDERS) * ORDER_STEP",
@@ -497,11 +475,6 @@ MUTANTS = [
         "groups that were not read have no turn",
         "while not own.is_read and (not member or is_sooner(own.seen_to, own.last, own.turn[member], member)) do",
         "while not own.is_read and not member do",
-    ),
-    Mutant(
-        "a group that is put back into has no priority",
-        "    turns.put(call, t, priority, some)\n    priorities.open(call, t, priority)\n",
-        "    turns.put(call, t, priority, some)\n",
     ),
     Mutant(
         "attempts never run out",
@@ -536,15 +509,15 @@ MUTANTS = [
     ),
     Mutant(
         "release goes to the end",
-        "  places.put_ready(call, t, {id}, 'LPUSH')\nend\n\nfunction ACTIONS.reap",
+        "  places.put_ready(call, t, {id}, true)\nend\n\nfunction ACTIONS.reap",
         "  places.put_ready(call, t, {id})\nend\n\nfunction ACTIONS.reap",
     ),
     Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
     Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), untimed)\n", ""),
     Mutant(
         "leases are reaped early",
-        "'ZRANGE', key(call, name), '-inf', call.now,",
-        "'ZRANGE', key(call, name), '-inf', call.now + 1,",
+        "'ZRANGE', key(call, name), '-inf', call.at,",
+        "'ZRANGE', key(call, name), '-inf', call.at + 1,",
     ),
     Mutant(
         "tasks are promoted early",
@@ -562,10 +535,9 @@ MUTANTS = [
     Mutant("a clock that was ahead stops the queue", "if back > CLOCK_BACK_MS then", "if false then"),
     Mutant(
         "accounts see that the time went back",
-        "q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2",
-        "q.now, q.anchored, q.sweeping = time, 1, 2",
+        "q.now, q.origin, q.sweeping = time, q.origin - back, 2",
+        "q.now, q.sweeping = time, 2",
     ),
-    Mutant("leases of before the time went back go on", "  pull_in_leases(call, part)\n", ""),
     Mutant("an id twice in a call is stored twice", "      seen[id] = outcomes[n] == 'ok'", "      seen[id] = false"),
     Mutant(
         "replay keeps the old attempts",
@@ -688,7 +660,7 @@ MUTANTS = [
     Mutant("a schedule that is gone stays due", "  redis.call('ZREM', key(call, 'fires'), field)\n", ""),
     Mutant("another task moves the time", "if s.timing ~= timing then s.timing", "if true then s.timing"),
     Mutant("a resume does not look at the head", "if not s or s.revision ~= args[5] then", "if not s then"),
-    Mutant("a tick does not see the next fire", "extended = 0, fires = 0,", "extended = 0,"),
+    Mutant("a tick does not see the next fire", "extended = q.origin, fires = 0,", "extended = q.origin,"),
     Mutant(
         "a failed attempt is not told", "  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)\n  if", "  if"
     ),
@@ -730,12 +702,6 @@ MUTANTS = [
     Mutant("tasks that are covered are told", "q.hungry == 1 and call.notify and", "q.hungry == 1 and"),
     Mutant("all tasks are covered", "else return #args end", "else call.notify = false return #args end"),
     Mutant("tasks for a server are covered", "call.notify = '1 ' .. server elseif", "call.notify = false elseif"),
-    Mutant(
-        "more urgent tasks do not stand before one that waits",
-        "    before = before + redis.call('LLEN', priorities.list(call, t, priority))\n",
-        "",
-    ),
-    Mutant("a place among tombstones is called exact", "tombstones == 0 and place\n", "place\n"),
     Mutant(
         "limits are told as they hold",
         "return flat(limits.set_for({prefix = keys[1]}, args[3]))",
@@ -785,8 +751,8 @@ MUTANTS = [
     Mutant("a sweep lets nobody in", "    if t.ready > 0 and t.slot == OUT or is_idle then", "    if is_idle then"),
     Mutant(
         "delayed tasks wait for the time that went back",
-        "q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2",
-        "q.now, q.origin, q.anchored = time, q.origin - back, 1",
+        "q.now, q.origin, q.sweeping = time, q.origin - back, 2",
+        "q.now, q.origin = time, q.origin - back",
     ),
     Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
     Mutant(
@@ -849,8 +815,8 @@ MUTANTS = [
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
     Mutant(
         "an extension is over at once",
-        "  table.insert(known.extended, call.now + lasts)",
-        "  table.insert(known.extended, call.now)",
+        "  table.insert(known.extended, call.at + lasts)",
+        "  table.insert(known.extended, call.at)",
     ),
     Mutant(
         "an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), known.ended)\n", ""
@@ -907,11 +873,10 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "extended leases of before the time went back go on",
-        "if pull_in(call, 'extended', limit) and is_done then",
-        "if is_done then",
+        "a tick does not see the next end of an extended lease",
+        "leases = q.origin, extended = q.origin,",
+        "leases = q.origin,",
     ),
-    Mutant("a tick does not see the next end of an extended lease", "leases = 0, extended = 0,", "leases = 0,"),
     Mutant(
         "a mark is not made",
         "  records.mark(call, id, how, lease, features)\n",
@@ -988,11 +953,7 @@ MUTANTS = [
         "picks.unpick(call, round, i, 1)",
         "picks.unpick(call, round, i, 0)",
     ),
-    Mutant(
-        "what a reply has no room for goes to the end",
-        "{returned[i].id}, 'LPUSH') end",
-        "{returned[i].id}, 'RPUSH') end",
-    ),
+    Mutant("what a reply has no room for goes to the end", "{returned[i].id}, true) end", "{returned[i].id}) end"),
     Mutant(
         "what a reply has no room for is turned round", "  for i = #returned, 1, -1 do", "  for i = 1, #returned do"
     ),
@@ -1040,16 +1001,6 @@ MUTANTS = [
         "a settlement finds that no server asks for more",
         "if features[i] % 2 == 0 then known[id] = PLAIN elseif",
         "if true then known[id] = PLAIN elseif",
-    ),
-    Mutant(
-        "a task that is taken alone stays in its list",
-        "    if own.count == 1 then\n      redis.call('LPOP', list)\n",
-        "    if own.count == 1 then\n",
-    ),
-    Mutant(
-        "tombstones that were passed stay counted",
-        "  d.tombstones, call.tombstones = d.tombstones - (last - count), call.tombstones + last - count\n",
-        "",
     ),
     Mutant("kept slots are lent while others are free", "  if not reserve.is_full(call) or limits", "  if limits"),
     Mutant(
@@ -1195,5 +1146,24 @@ MUTANTS = [
         "a cancelled task keeps its error's bytes",
         "header.features, bytes + (run and #run.error or 0))",
         "header.features, bytes)",
+    ),
+    Mutant(
+        "a priority without groups stays named",
+        "    redis.call('ZREM', key(call, 'priorities:' .. t.name), priority)\n",
+        "",
+    ),
+    Mutant(
+        "a loose task that had its turn stays", "call.taken[t] = call.taken[t] + 1", "call.taken[t] = call.taken[t]"
+    ),
+    Mutant(
+        "loose tasks of other priorities take turns",
+        "      source.past = text(priorities.score(own.priority + 0.5, 0))\n",
+        "",
+    ),
+    Mutant("more urgent loose tasks wait for groups", "text(priorities.score(past - 0.5, 0))", "'-inf'"),
+    Mutant(
+        "loose tasks have a turn before their priority is served",
+        "      if #ids < wanted then turns.take(",
+        "      if #ids <= wanted then turns.take(",
     ),
 ]
