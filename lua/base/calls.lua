@@ -18,14 +18,14 @@ end
 function calls.load_queue(prefix)
   local packed = redis.call('GET', prefix .. ':queue')
   if not packed then return calls.new_queue() end
-  local q, position = QUEUE.unpack(packed)
-  q.classes = {}
+  local queue, position = QUEUE.unpack(packed)
+  queue.classes = {}
   while position <= #packed do  -- the tail: classes that have tenants, and how many
     local class
     class, position = CLASS.unpack(packed, position)
-    q.classes[class.class] = class.count
+    queue.classes[class.class] = class.count
   end
-  return q
+  return queue
 end
 
 function calls.save_queue(call)
@@ -50,13 +50,13 @@ end
 -- deadline (leases given while lease_ms was longer last longer), is a jump: the clock was set ahead, or the machine or
 -- the service stood still. All of it where the queue is under repair.
 local function jump_to(call, time)
-  local q = call.queue
-  if q.blocked >= BLOCKED_REPAIR then return time - q.now end
-  local jump = time - q.now - math.max(q.lease_ms, CLOCK_BACK_MS)
-  if jump <= 0 or q.leased == 0 then return 0 end
+  local queue = call.queue
+  if queue.blocked >= BLOCKED_REPAIR then return time - queue.now end
+  local jump = time - queue.now - math.max(queue.lease_ms, CLOCK_BACK_MS)
+  if jump <= 0 or queue.leased == 0 then return 0 end
   for _, name in ipairs({'leases', 'extended'}) do
     local last = redis.call('ZRANGE', key(call, name), 0, 0, 'REV', 'WITHSCORES')[2]
-    jump = math.min(jump, time - (last and last + q.origin or q.now))
+    jump = math.min(jump, time - (last and last + queue.origin or queue.now))
   end
   return jump
 end
@@ -67,12 +67,12 @@ end
 --
 -- Accounts and leases see no jump: their times count from the origin, which moves along, back and ahead.
 local function set_time(call, time)
-  local q = call.queue
-  local back = q.now - time
-  if back > CLOCK_BACK_MS then q.now, q.origin, q.sweeping = time, q.origin - back, 2 end
+  local queue = call.queue
+  local back = queue.now - time
+  if back > CLOCK_BACK_MS then queue.now, queue.origin, queue.sweeping = time, queue.origin - back, 2 end
   local jump = jump_to(call, time)
-  if jump > 0 then q.now, q.origin = q.now + jump, q.origin + jump end
-  call.now = math.max(time, q.now)
+  if jump > 0 then queue.now, queue.origin = queue.now + jump, queue.origin + jump end
+  call.now = math.max(time, queue.now)
 end
 
 -- Sets the time by which the call may delete for good (expired tasks, entries kept for long enough): the store's, but
@@ -86,21 +86,21 @@ function calls.confirm(call, witness)
 end
 
 -- Moves the queue's virtual clock, and with it what all that compete are entitled to.
-function calls.move_clock(q, by)
-  q.clock, q.level, q.entitled = q.clock + by, q.level + by, q.entitled + by * q.weight_sum
+function calls.move_clock(queue, by)
+  queue.clock, queue.level, queue.entitled = queue.clock + by, queue.level + by, queue.entitled + by * queue.weight_sum
 end
 
 -- Counts the time since the last change: leases that run are service, and the virtual clock moves by the worker time
 -- that competing tenants have had, over the sum of their weights.
 local function count_time(call)
-  local q = call.queue
-  if q.origin == 0 then q.origin = call.now end
-  if q.share == SHARE_TIME then
-    local passed = call.now - q.now
-    q.delivered = q.delivered + passed * q.leased
-    if q.weight_sum > 0 then calls.move_clock(q, passed * q.running / q.weight_sum) end
+  local queue = call.queue
+  if queue.origin == 0 then queue.origin = call.now end
+  if queue.share == SHARE_TIME then
+    local passed = call.now - queue.now
+    queue.delivered = queue.delivered + passed * queue.leased
+    if queue.weight_sum > 0 then calls.move_clock(queue, passed * queue.running / queue.weight_sum) end
   end
-  call.at = call.now - q.origin
+  call.at = call.now - queue.origin
 end
 
 -- Opens a call on a queue of any stage: reads the queue's state and the time. All that sections keep in a call is
@@ -128,8 +128,8 @@ function calls.open_any(keys, args)
   }
   set_time(call, calls.clock_ms(call, args[1]))
   count_time(call)
-  local q = call.queue
-  if q.estimate > 0 then call.mean = q.estimate_sq / q.estimate end
+  local queue = call.queue
+  if queue.estimate > 0 then call.mean = queue.estimate_sq / queue.estimate end
   return call
 end
 

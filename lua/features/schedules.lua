@@ -24,15 +24,16 @@ local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- fires that are due, of which some
 local function load_schedule(call, tenant, name)
   local revision = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
   if not revision then return nil end
-  local s = SCHEDULE.unpack(revision)
-  s.tenant, s.name, s.revision = tenant, name, revision
-  return s
+  local schedule = SCHEDULE.unpack(revision)
+  schedule.tenant, schedule.name, schedule.revision = tenant, name, revision
+  return schedule
 end
 
-local function save_schedule(call, s)
-  s.revision = SCHEDULE.pack(s)
-  redis.call('HSET', key(call, 'schedules:' .. s.tenant), s.name, s.revision)
-  redis.call('ZADD', key(call, 'fires'), s.paused == 1 and '+inf' or s.next_at, s.tenant .. '/' .. s.name)
+local function save_schedule(call, schedule)
+  schedule.revision = SCHEDULE.pack(schedule)
+  redis.call('HSET', key(call, 'schedules:' .. schedule.tenant), schedule.name, schedule.revision)
+  local next_at = schedule.paused == 1 and '+inf' or schedule.next_at
+  redis.call('ZADD', key(call, 'fires'), next_at, schedule.tenant .. '/' .. schedule.name)
 end
 
 -- The fires say when its tasks start, and a batch would be over one day.
@@ -56,24 +57,26 @@ function writes.schedule(keys, args)
   check_tenant(tenant)
   if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'name') end
   check_template(call, template)
-  local field, s = tenant .. '/' .. name, load_schedule(call, tenant, name)
-  local outcome = s and 'changed' or 'created'
-  if not s and redis.call('HLEN', key(call, 'schedules:' .. tenant)) >= SCHEDULES_PER_TENANT then
+  local field, schedule = tenant .. '/' .. name, load_schedule(call, tenant, name)
+  local outcome = schedule and 'changed' or 'created'
+  if not schedule and redis.call('HLEN', key(call, 'schedules:' .. tenant)) >= SCHEDULES_PER_TENANT then
     refuse('too_large', 'name')
   end
-  local is_same = s and s.misfire == misfire and s.timing == timing
-  if is_same and redis.call('HGET', key(call, 'templates'), field) == template then return {'same', s.next_at} end
-  s = s or {tenant = tenant, name = name, paused = 0, last_fired_at = 0}
-  if s.timing ~= timing then s.timing, s.next_at = timing, next_at end
-  s.misfire = misfire
-  local t, bytes = accounts.named(call, tenant), accounts.bytes_of(field, #template)
+  local is_same = schedule and schedule.misfire == misfire and schedule.timing == timing
+  if is_same and redis.call('HGET', key(call, 'templates'), field) == template then
+    return {'same', schedule.next_at}
+  end
+  schedule = schedule or {tenant = tenant, name = name, paused = 0, last_fired_at = 0}
+  if schedule.timing ~= timing then schedule.timing, schedule.next_at = timing, next_at end
+  schedule.misfire = misfire
+  local account, bytes = accounts.named(call, tenant), accounts.bytes_of(field, #template)
   if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', key(call, 'templates'), field) end
-  arrivals.check_bytes(call, t, bytes)
-  accounts.add_bytes(call, accounts.touch(call, t), bytes)
+  arrivals.check_bytes(call, account, bytes)
+  accounts.add_bytes(call, accounts.touch(call, account), bytes)
   redis.call('HSET', key(call, 'templates'), field, template)
-  save_schedule(call, s)
+  save_schedule(call, schedule)
   close.call(call)
-  return {outcome, s.next_at}
+  return {outcome, schedule.next_at}
 end
 
 -- unschedule(keys, argv): delete a schedule; its tasks go on.
@@ -82,8 +85,8 @@ end
 function drains.unschedule(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]
   if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
-  local t, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
-  accounts.add_bytes(call, t, -accounts.bytes_of(field, redis.call('HSTRLEN', key(call, 'templates'), field)))
+  local account, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
+  accounts.add_bytes(call, account, -accounts.bytes_of(field, redis.call('HSTRLEN', key(call, 'templates'), field)))
   redis.call('HDEL', key(call, 'templates'), field)
   redis.call('ZREM', key(call, 'fires'), field)
   close.call(call)
@@ -96,10 +99,10 @@ end
 --   out   "ok" | "stale" (the revision has changed: read it again)
 function drains.pause_schedule(keys, args)
   local call, next_at = calls.open(keys, args), args[6] ~= '' and read_moment(args[6])
-  local s = load_schedule(call, args[3], args[4])
-  if not s or s.revision ~= args[5] then return 'stale' end
-  s.paused, s.next_at = next_at and 0 or 1, next_at or s.next_at
-  save_schedule(call, s)
+  local schedule = load_schedule(call, args[3], args[4])
+  if not schedule or schedule.revision ~= args[5] then return 'stale' end
+  schedule.paused, schedule.next_at = next_at and 0 or 1, next_at or schedule.next_at
+  save_schedule(call, schedule)
   close.call(call)
   return 'ok'
 end
@@ -118,8 +121,8 @@ local function read_fires(call, args)
 end
 
 -- Enqueues the task of a fire; returns its outcome.
-local function enqueue_fire(call, s, due_at)
-  local field, new = s.tenant .. '/' .. s.name, arrivals.new(s.tenant)
+local function enqueue_fire(call, schedule, due_at)
+  local field, new = schedule.tenant .. '/' .. schedule.name, arrivals.new(schedule.tenant)
   local id = string.format('%s-%.0f', field, due_at)
   if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end
   local template = TEMPLATE.unpack(redis.call('HGET', key(call, 'templates'), field))
@@ -132,15 +135,18 @@ local function enqueue_fire(call, s, due_at)
   return outcome
 end
 
-local function fire_one(call, s, revision, next_at)
-  if s.revision ~= revision or s.paused == 1 or s.next_at > call.now or next_at <= s.next_at then return 'gone' end
-  local due_at, outcome = s.next_at, 'misfire'
-  if s.misfire == ONCE or call.now - due_at <= LATE_MS then
-    outcome = enqueue_fire(call, s, due_at)
-    if outcome == 'ok' then s.last_fired_at = due_at end
+local function fire_one(call, schedule, revision, next_at)
+  if schedule.revision ~= revision or schedule.paused == 1 or schedule.next_at > call.now
+      or next_at <= schedule.next_at then
+    return 'gone'
   end
-  s.next_at = next_at
-  save_schedule(call, s)
+  local due_at, outcome = schedule.next_at, 'misfire'
+  if schedule.misfire == ONCE or call.now - due_at <= LATE_MS then
+    outcome = enqueue_fire(call, schedule, due_at)
+    if outcome == 'ok' then schedule.last_fired_at = due_at end
+  end
+  schedule.next_at = next_at
+  save_schedule(call, schedule)
   return outcome
 end
 
@@ -154,8 +160,8 @@ end
 --         The task's id is <tenant>/<name>-<next_at of the revision>, and that is its start.
 function writes.fire(keys, args)
   local call, outcomes, changed = calls.open(keys, args), {}, false
-  for i, f in ipairs(read_fires(call, args)) do
-    outcomes[i] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, f.schedule, f.revision, f.next_at)
+  for i, due in ipairs(read_fires(call, args)) do
+    outcomes[i] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, due.schedule, due.revision, due.next_at)
     changed = changed or outcomes[i] ~= 'gone' and outcomes[i] ~= 'later'
   end
   if changed then close.call(call) end

@@ -47,19 +47,19 @@ local function scan_sets(walk, stage, ids)
 end
 
 -- The places where tasks of the tenant wait, in the order of the walk: sets, and where their names are.
-local function stages_of(call, t)
-  local d = accounts.details_of(call, t)
-  local stages = {{number = DELAYED, set_of = function() return key(call, 'delayed:' .. t.name) end}}
-  if d.pending > 0 then
+local function stages_of(call, account)
+  local details = accounts.details_of(call, account)
+  local stages = {{number = DELAYED, set_of = function() return key(call, 'delayed:' .. account.name) end}}
+  if details.pending > 0 then
     stages[2] = {number = PENDING, command = 'HSCAN', at = key(call, 'batches'),
-      name_of = function(id, packed) return BATCH.unpack(packed).tenant == t.name and id end,
+      name_of = function(id, packed) return BATCH.unpack(packed).tenant == account.name and id end,
       set_of = function(id) return key(call, 'pending:' .. id) end}
   end
-  stages[#stages + 1] = {number = READY, set_of = function() return priorities.ready_key(call, t) end}
-  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. t.name), 0, -1)) do
-    stages[#stages + 1] = {number = GROUPS + priority, command = 'ZSCAN', at = turns.key(call, t, priority),
+  stages[#stages + 1] = {number = READY, set_of = function() return priorities.ready_key(call, account) end}
+  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do
+    stages[#stages + 1] = {number = GROUPS + priority, command = 'ZSCAN', at = turns.key(call, account, priority),
       name_of = function(member) return #member > #turns.LOOSE and member:sub(#turns.LOOSE + 1) end,
-      set_of = function(group) return turns.group_key(call, t, priority, group) end}
+      set_of = function(group) return turns.group_key(call, account, priority, group) end}
   end
   return stages
 end
@@ -77,9 +77,9 @@ local function read_walk(call, args)
 end
 
 -- Looks at the next places; returns the ids that stand there. After the last one walk.stage is false.
-local function look(call, walk, t)
+local function look(call, walk, account)
   local ids, steps = {}, 0
-  for _, stage in ipairs(stages_of(call, t)) do
+  for _, stage in ipairs(stages_of(call, account)) do
     if stage.number > walk.stage then go_to(walk, stage.number) end
     while stage.number == walk.stage do
       if steps == STEPS or #ids >= LOOKED then return ids end
@@ -92,7 +92,7 @@ local function look(call, walk, t)
 end
 
 -- Those of the ids that are waiting tasks of the tenant and match.
-local function matching(call, walk, t, ids)
+local function matching(call, walk, account, ids)
   local found, out, seen = records.of(call, ids), {}, {}
   local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
   leases.read_runs(call, ids)
@@ -102,7 +102,7 @@ local function matching(call, walk, t, ids)
     if is_waiting and not seen[id] and (walk.error == '' or run and run.error:find(walk.error, 1, true)) then
       local header = records.read(found[i])
       local is_ahead = header.enqueued_at > call.now and not walk.has_age  -- the queue's time has gone back since
-      if header.tenant == t.name and (header.enqueued_at <= walk.until_ms or is_ahead) then out[#out + 1] = id end
+      if header.tenant == account.name and (header.enqueued_at <= walk.until_ms or is_ahead) then out[#out + 1] = id end
     end
     seen[id] = true
   end
@@ -116,10 +116,10 @@ end
 --         walk began are left out; a task that changes its place meanwhile may come twice.
 function reads.waiting_tasks(keys, args)
   local call = calls.ask(keys, args)
-  local t, walk = accounts.named(call, args[3]), read_walk(call, args)
-  local ids, d = look(call, walk, t), accounts.details_of(call, t)
+  local account, walk = accounts.named(call, args[3]), read_walk(call, args)
+  local ids, details = look(call, walk, account), accounts.details_of(call, account)
   local cursor = walk.stage and table.concat({text(walk.until_ms), text(walk.stage), walk.outer, walk.inner,
     walk.name}, ' ') or ''
-  local found = #ids > 0 and matching(call, walk, t, ids) or ids
-  return {cursor, #ids, t.ready + d.pending + d.delayed, unpack(found)}
+  local found = #ids > 0 and matching(call, walk, account, ids) or ids
+  return {cursor, #ids, account.ready + details.pending + details.delayed, unpack(found)}
 end

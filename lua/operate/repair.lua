@@ -17,15 +17,15 @@ local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtu
 
 -- Blocks the queue, and sets all that it counts to zero.
 local function clear(call)
-  local q, hours = call.queue, redis.call('HGET', key(call, 'opening_hours'), '')
+  local queue, hours = call.queue, redis.call('HGET', key(call, 'opening_hours'), '')
   for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead', 'remembered', 'tasks_with_options',
       'loans', 'weight_sum', 'running', 'servable', 'cursor', 'sweeping'}) do
-    q[name] = 0
+    queue[name] = 0
   end
-  q.classes, q.minute = {}, records.minute(call)
-  q.limited = redis.call('HEXISTS', key(call, 'limits'), '')
-  limits.block(q, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
-  limits.block(q, BLOCKED_REPAIR, true)
+  queue.classes, queue.minute = {}, records.minute(call)
+  queue.limited = redis.call('HEXISTS', key(call, 'limits'), '')
+  limits.block(queue, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
+  limits.block(queue, BLOCKED_REPAIR, true)
 end
 
 -- How far the repair is: its number, and what is done next, step and cursor; begins it, or begins it anew. Until the
@@ -48,24 +48,24 @@ end
 --         their places
 function drains.repair(keys, args)
   local call, given = calls.ask(keys, args), args[3] ~= '' and check_whole(args[3], 'number', 0, HORIZON_MS)
-  local q, at, level = call.queue, key(call, 'repair'), call.queue.level
+  local queue, at, level = call.queue, key(call, 'repair'), call.queue.level
   local known = redis.call('GET', at)
   if given and not (known and tonumber(known:match('^%d+')) == given) then return {'gone', given, '', 0, 0} end
   local number, step, cursor = begin(call)
-  q.level = LOWEST
+  queue.level = LOWEST
   cursor = repair_steps.all[step][2](call, cursor)
   seats.seat_all(call)
-  q.level = level
+  queue.level = level
   if not cursor then step = step + 1 end
   local next_step = repair_steps.all[step]
   if next_step then
     redis.call('SET', at, table.concat({number, calls.life_of_store(), step, cursor or '0'}, ' '))
   else
     redis.call('DEL', at)
-    limits.block(q, BLOCKED_REPAIR, false)
-    call.readied = q.servable > 0
+    limits.block(queue, BLOCKED_REPAIR, false)
+    call.readied = queue.servable > 0
   end
   close.call(call)
   return {next_step and 'more' or 'done', tonumber(number), next_step and next_step[1] or '',
-    q.ready + q.pending + q.delayed + q.leased + q.dead, redis.call('HLEN', key(call, 'tenants'))}
+    queue.ready + queue.pending + queue.delayed + queue.leased + queue.dead, redis.call('HLEN', key(call, 'tenants'))}
 end

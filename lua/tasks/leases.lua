@@ -75,11 +75,11 @@ function leases.lease_of(call, id)
 end
 
 -- Notes in a run of the tenant why the task has failed, or is put off.
-function leases.set_error(call, t, run, message)
+function leases.set_error(call, account, run, message)
   local before = #run.error
   run.error = message:sub(1, ERROR_BYTES)
   run.bytes = run.bytes + #run.error - before
-  accounts.add_bytes(call, t, #run.error - before)
+  accounts.add_bytes(call, account, #run.error - before)
 end
 
 -- Keeps a run that has changed, or (nil) forgets it.
@@ -123,15 +123,15 @@ end
 
 -- Books the end of a task's lease to its tenant, which is returned.
 function leases.finish(call, id, lease, until_at, is_worked)
-  local t = accounts.touch(call, accounts.at(call, lease.tag))
+  local account = accounts.touch(call, accounts.at(call, lease.tag))
   if lease.is_extended == 1 then table.insert(state_of(call).ended, id) end
   leave(call, lease, 1)
   if call.queue.tasks_with_options > 0 then
     batches.count_running(call, id, -1)
     batches.give_slot_back(call, id)
   end
-  charges.lease(call, t, lease.began_at, until_at, is_worked)
-  return t
+  charges.lease(call, account, lease.began_at, until_at, is_worked)
+  return account
 end
 
 -- The lease goes on for another lease_ms, or for as long as it began with, if that was longer: its worker knows of no

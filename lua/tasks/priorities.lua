@@ -8,13 +8,13 @@ local PRIORITY_SPAN = 2 ^ 42  -- in the scores of ready and pending tasks, of on
 
 -- The place in its order that a task gets which becomes ready now: at the end, or at the head.
 function priorities.next_order(call, is_at_head)
-  local q = call.queue
-  q.sequence = q.sequence + 1
-  return is_at_head and -q.sequence or q.sequence
+  local queue = call.queue
+  queue.sequence = queue.sequence + 1
+  return is_at_head and -queue.sequence or queue.sequence
 end
 
 -- The score of a task of that priority and place.
 function priorities.score(priority, order) return priority * PRIORITY_SPAN + order end
 
 -- The key of a tenant's ready tasks, but for those of groups.
-function priorities.ready_key(call, t) return key(call, 'ready:' .. t.name) end
+function priorities.ready_key(call, account) return key(call, 'ready:' .. account.name) end

@@ -4,8 +4,8 @@
 -- taken, also for what the same call reads next, until `takes.write`.
 
 -- Takes ids that are of no group until there are `wanted`: of the priorities below `past`, if that is given.
-local function take_loose(call, t, wanted, ids, past)
-  local at, taken, left, more = priorities.ready_key(call, t), call.taken[t] or 0, wanted - #ids, nil
+local function take_loose(call, account, wanted, ids, past)
+  local at, taken, left, more = priorities.ready_key(call, account), call.taken[account] or 0, wanted - #ids, nil
   if past then
     local last = text(priorities.score(past - 0.5, 0))
     more = redis.call('ZRANGE', at, '-inf', last, 'BYSCORE', 'LIMIT', taken, left)
@@ -13,29 +13,29 @@ local function take_loose(call, t, wanted, ids, past)
     more = redis.call('ZRANGE', at, taken, taken + left - 1)
   end
   for _, id in ipairs(more) do ids[#ids + 1] = id end
-  call.taken[t] = taken + #more
+  call.taken[account] = taken + #more
 end
 
 -- Up to `wanted` ids of one tenant, the next ones first.
-function takes.ids(call, t, wanted)
+function takes.ids(call, account, wanted)
   local ids = {}
   call.taken = call.taken or {}
-  if not accounts.is_plain(t) and accounts.details_of(call, t).grouped > 0 then
-    for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. t.name), 0, -1)) do
-      take_loose(call, t, wanted, ids, priority)
-      if #ids < wanted then turns.take(call, t, priority, wanted, ids) end
+  if not accounts.is_plain(account) and accounts.details_of(call, account).grouped > 0 then
+    for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do
+      take_loose(call, account, wanted, ids, priority)
+      if #ids < wanted then turns.take(call, account, priority, wanted, ids) end
       if #ids == wanted then return ids end
     end
   end
-  take_loose(call, t, wanted, ids)
+  take_loose(call, account, wanted, ids)
   return ids
 end
 
 -- Removes the taken ids from the store.
 function takes.write(call)
   turns.write(call)
-  for t, count in pairs(call.taken or {}) do
-    if count > 0 then redis.call('ZREMRANGEBYRANK', priorities.ready_key(call, t), 0, count - 1) end
+  for account, count in pairs(call.taken or {}) do
+    if count > 0 then redis.call('ZREMRANGEBYRANK', priorities.ready_key(call, account), 0, count - 1) end
   end
   call.taken = false
 end

@@ -30,25 +30,25 @@ function turns.group_of(asked)
   return asked.group ~= '' and asked.group or asked.batch
 end
 
-local function group_key(call, t, priority, group)
-  return key(call, 'group:' .. t.name .. ':' .. priority .. ':' .. group)
+local function group_key(call, account, priority, group)
+  return key(call, 'group:' .. account.name .. ':' .. priority .. ':' .. group)
 end
 turns.group_key = group_key
 
 -- The key of the turns of a tenant's groups.
-function turns.key(call, t, priority)
-  return key(call, 'turns:' .. t.name .. ':' .. priority)
+function turns.key(call, account, priority)
+  return key(call, 'turns:' .. account.name .. ':' .. priority)
 end
 
 -- Gives groups a turn that have none: {group, weight, order} each. Those that go to the head (order < 0) get a sooner
 -- one if they have one.
-local function join(call, t, priority, groups)
-  local at, joining = turns.key(call, t, priority), {}
+local function join(call, account, priority, groups)
+  local at, joining = turns.key(call, account, priority), {}
   local clock = redis.call('ZSCORE', at, CLOCK)
   if not clock then
     clock = 0
     redis.call('ZADD', at, clock, CLOCK)
-    redis.call('ZADD', key(call, 'priorities:' .. t.name), priority, priority)
+    redis.call('ZADD', key(call, 'priorities:' .. account.name), priority, priority)
   end
   for _, own in ipairs(groups) do
     local turn = clock + 1 / own.weight + math.fmod(own.order, ORDERS) * ORDER_STEP
@@ -71,43 +71,43 @@ function turns.note(groups, asked, id, order)
 end
 
 -- Puts ready tasks into their groups.
-function turns.put(call, t, priority, groups)
-  local d = accounts.details_of(call, t)
+function turns.put(call, account, priority, groups)
+  local details = accounts.details_of(call, account)
   for _, own in ipairs(groups) do
-    write('ZADD', group_key(call, t, priority, own.group), own.entries)
-    d.grouped = d.grouped + #own.entries / 2
+    write('ZADD', group_key(call, account, priority, own.group), own.entries)
+    details.grouped = details.grouped + #own.entries / 2
   end
-  join(call, t, priority, groups)
+  join(call, account, priority, groups)
 end
 
 -- Groups have no ready tasks any more. After the last one all turns go.
-function turns.leave(call, t, priority, members)
-  local at = turns.key(call, t, priority)
+function turns.leave(call, account, priority, members)
+  local at = turns.key(call, account, priority)
   write('ZREM', at, members)
   local left = redis.call('ZCARD', at)
   if left == 1 or left == 2 and redis.call('ZSCORE', at, LOOSE) then
     redis.call('DEL', at)
-    redis.call('ZREM', key(call, 'priorities:' .. t.name), priority)
+    redis.call('ZREM', key(call, 'priorities:' .. account.name), priority)
   end
 end
 
 -- Takes a ready task out of its group.
-function turns.take_out(call, t, priority, group, id)
-  local d, at = accounts.details_of(call, t), group_key(call, t, priority, group)
+function turns.take_out(call, account, priority, group, id)
+  local details, at = accounts.details_of(call, account), group_key(call, account, priority, group)
   redis.call('ZREM', at, id)
-  d.grouped = d.grouped - 1
-  if redis.call('EXISTS', at) == 0 then turns.leave(call, t, priority, {LOOSE .. group}) end
+  details.grouped = details.grouped - 1
+  if redis.call('EXISTS', at) == 0 then turns.leave(call, account, priority, {LOOSE .. group}) end
 end
 
 -- The line of groups of a tenant and priority, as a claim has left it so far; nil where there are none. `line`: their
 -- members, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
 -- have been read, the last of them `last`, with the turn `seen_to`.
-local function line_of(call, t, priority)
-  local lines, at = calls.table_of(call, 'lines'), turns.key(call, t, priority)
+local function line_of(call, account, priority)
+  local lines, at = calls.table_of(call, 'lines'), turns.key(call, account, priority)
   if lines[at] == nil then
     local clock = redis.call('ZSCORE', at, CLOCK)
-    lines[at] = clock and {tenant = t, priority = priority, at = at, clock = tonumber(clock), line = {}, turn = {},
-      sources = {}, seen = 1, seen_to = 0, last = CLOCK, is_read = false, changed = {}}
+    lines[at] = clock and {tenant = account, priority = priority, at = at, clock = tonumber(clock), line = {},
+      turn = {}, sources = {}, seen = 1, seen_to = 0, last = CLOCK, is_read = false, changed = {}}
   end
   return lines[at] or nil
 end
@@ -130,11 +130,11 @@ end
 
 -- The first `wanted` ids of a group, or of the loose tasks that the call has not taken; fewer, if there are no more.
 local function ids_of(call, own, member, wanted)
-  local source, t = own.sources[member], own.tenant
+  local source, account = own.sources[member], own.tenant
   if not source then
-    source = {ids = {}, taken = 0, first = 0, at = group_key(call, t, own.priority, member:sub(2)), past = '+inf'}
+    source = {ids = {}, taken = 0, first = 0, at = group_key(call, account, own.priority, member:sub(2)), past = '+inf'}
     if member == LOOSE then
-      source.first, source.at = call.taken[t], priorities.ready_key(call, t)
+      source.first, source.at = call.taken[account], priorities.ready_key(call, account)
       source.past = text(priorities.score(own.priority + 0.5, 0))
     end
     own.sources[member] = source
@@ -210,15 +210,15 @@ local function take_next(call, own, member)
 end
 
 -- Takes ids of one priority by turns until there are `wanted`.
-function turns.take(call, t, priority, wanted, ids)
-  local own = line_of(call, t, priority)
+function turns.take(call, account, priority, wanted, ids)
+  local own = line_of(call, account, priority)
   if own then see_loose(call, own) end
   while own and #ids < wanted do
     local member = first(call, own, wanted - #ids)
     if not member then break end
     local id = take_next(call, own, member)
     ids[#ids + 1] = id
-    if id and member == LOOSE then call.taken[t] = call.taken[t] + 1 end
+    if id and member == LOOSE then call.taken[account] = call.taken[account] + 1 end
   end
 end
 
@@ -226,11 +226,11 @@ end
 function turns.write(call)
   for _, own in pairs(call.lines or {}) do
     if own then
-      local d, moved, gone = accounts.details_of(call, own.tenant), {text(own.clock), CLOCK}, {}
+      local details, moved, gone = accounts.details_of(call, own.tenant), {text(own.clock), CLOCK}, {}
       for member, source in pairs(own.sources) do
         if member ~= LOOSE and source.taken > 0 then
           redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1)
-          d.grouped = d.grouped - source.taken
+          details.grouped = details.grouped - source.taken
         end
       end
       for member, is_changed in pairs(own.changed) do
