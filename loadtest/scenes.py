@@ -389,15 +389,14 @@ def _acks_any(p: Probe) -> Prepare:
     return args
 
 
-async def tombstones(p: Probe) -> None:
-    """Entries of cancelled and expired tasks, and a hundred priorities, in the lists of a tenant."""
+async def cancelled(p: Probe) -> None:
+    """Cancelled and expired tasks, and a hundred priorities, of a tenant."""
     s, c, count = p.sizes, p.sizes.call, itertools.count()
     many = s.many // 2
     for priorities in (1, 100):
         await p.start_over()
         tasks = [NewTask(id_of("v", n), SMALL, priority=n % priorities if priorities > 1 else 50) for n in range(many)]
         await enqueue(p, tenant(0), tasks)
-        # the first of each priority stays in front of the others, which are tombstones then
         gone = [task.id for task in tasks[2 * priorities : -1]]
         first, rest = gone[: s.rounds * CHANGES], gone[s.rounds * CHANGES :]
         parts = iter([["", *first[at : at + CHANGES]] for at in range(0, len(first), CHANGES)])
@@ -407,7 +406,7 @@ async def tombstones(p: Probe) -> None:
 
         await p.measure("cancel", f"{CHANGES} of one tenant, {priorities} priorities, {many:,} tasks", Q, some)
         await for_all(chunks(rest, CHANGES), lambda part: p.call("cancel", Q, "", *part))
-        where = f"{many:,} tombstones, {priorities} priorities"
+        where = f"{many:,} cancelled, {priorities} priorities"
         await p.measure("peek", where, Q, (tenant(0), 500))
         await p.measure("why", where, Q, (tasks[-1].id,))
         await p.measure("oldest", where, Q, (100,))
@@ -607,9 +606,8 @@ async def calendar(p: Probe) -> None:
         )
 
     await p.measure("schedule", "1 MiB", Q, new)
-    await p.measure("pause_schedule", "one", Q, (tenant(2), "n0"))
     revision = (await p.call("schedules", Q, tenant(2), "n0", 0, 1))[1][1]
-    await p.measure("resume_schedule", "one", Q, (tenant(2), "n0", revision, now + DAY_MS), rounds=1)
+    await p.measure("pause_schedule", "one", Q, (tenant(2), "n0", revision, now + DAY_MS), rounds=1)
     await p.measure("unschedule", "1 MiB", Q, lambda: _pair(tenant(2), f"n{next(fresh) - s.rounds}"))
 
     def firing(name: str) -> Prepare:
@@ -747,7 +745,7 @@ SCENES: tuple[Scene, ...] = (
     rated,
     features,
     payloads,
-    tombstones,
+    cancelled,
     due,
     herd,
     graves,

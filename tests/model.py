@@ -1,7 +1,7 @@
 """A queue in plain Python: what the function library must do; clock and random values are arguments.
 
 It is exact: with the same clock and random values the same calls give the same replies and accounts, bit by bit.
-It knows nothing of keys, packed values or tombstones, and forgets no path: every method changes lists and then seats
+It knows nothing of keys or packed values, and forgets no path: every method changes lists and then seats
 whom it touched. Who is served next is in fair_pick.py.
 """
 
@@ -19,7 +19,7 @@ from fairq.store import library
 from .fair_pick import OUT, Pick, Run, Tenant
 from .feed_model import Feeds
 from .limits_model import EVENT_COST, PAUSED, RATE_LIMITED, bytes_of
-from .ready_model import LOOSE, Asked
+from .ready_model import Asked
 from .schedule_model import Scheduling
 
 ROUNDS, TENANTS_PER_TICK, MINUTE_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
@@ -136,7 +136,6 @@ class Model(Scheduling):
         self.stored_level: float = 0
         self.call_origin: float = 0
         self.goes_back = False
-        self.anchored = False
         self.settings = {
             "share": 0,
             "lease_ms": 30_000,
@@ -158,7 +157,7 @@ class Model(Scheduling):
         self.counts = dict.fromkeys(("enqueued", "done", "buried", "expired", "cancelled"), 0)
         self.records: dict[str, Task] = {}
         self.runs: dict[str, Run] = {}
-        self.leases: dict[str, float] = {}
+        self.leases: dict[str, float] = {}  # id -> deadline, since the origin
         self.expiring: dict[str, float] = {}
         self.due: dict[str, float] = {}
         self.dead: dict[str, Death] = {}
@@ -166,7 +165,7 @@ class Model(Scheduling):
         self.bundles: dict[int, list[str]] = {}  # number of a claim -> what it took
         self.claims: dict[str, int] = {}  # its name -> its number
         self.claimed_bytes = 0
-        self.sequence = 0  # the last order given to a task of a group
+        self.sequence = 0  # the last order given to a ready task
         self.returned: list[str] = []  # by a claim whose reply was full
         self.marks: dict[str, tuple[int, str]] = {}  # id -> its owner's lease or 0, how it ended
         self.ended: dict[int, list[str]] = {}  # minute -> ids that ended in it
@@ -199,7 +198,7 @@ class Model(Scheduling):
 
     def longest_step(self, since: float) -> float:
         """Tell for how long nothing may happen while leases run."""
-        return max(self.settings["lease_ms"], CLOCK_BACK_MS, *(at - since for at in self.leases.values()))
+        return max(self.settings["lease_ms"], CLOCK_BACK_MS, *(at + self.origin - since for at in self.leases.values()))
 
     def close(self, now: float, *, notify: bool = True) -> None:
         """End a call that changes something; `is_covered`: the caller claims what it has made ready."""
@@ -208,7 +207,6 @@ class Model(Scheduling):
         self.write_idle()
         has_room = self.freed and self.reserve > 0 and self.servable > 0 and not self.is_full()
         self.stored_clock, self.stored_level, self.origin = self.clock, self.level, self.call_origin
-        self.anchored |= self.goes_back
         self.sweeping = 2 if self.goes_back else self.sweeping
         self.wake.extend(self.woken)
         if self.hungry and (self.readied or has_room) and not self.blocked and notify:
@@ -232,7 +230,7 @@ class Model(Scheduling):
     def line_up(self, t: Tenant, id: str, at_head: bool) -> None:
         """Put a task that has a slot where it stands."""
         asked = self.records[id].asked
-        self.sequence += asked.group != LOOSE
+        self.sequence += 1
         t.ready.put(id, asked, -self.sequence if at_head else self.sequence, at_head)
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
@@ -597,7 +595,7 @@ class Model(Scheduling):
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
         run.is_extended, run.taken, run.lasts = False, 0, self.settings["lease_ms"]
         self.claimed_bytes += task.length if task.size > self.large or task.is_apart else 0
-        self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
+        self.runs[p.id], self.leases[p.id] = run, self.at + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1
         leased.append((p.id, run.attempt, run.last_attempt))
@@ -642,7 +640,7 @@ class Model(Scheduling):
         """Give what is left of a claim whose answer was lost, with new deadlines; nothing else changes."""
         now, number = self.open(now), self.claims.get(worker, 0)
         ids = [id for id in self.bundles.get(number, []) if id in self.leases and self.runs[id].lease == number]
-        self.leases |= dict.fromkeys(ids, now + self.settings["lease_ms"])
+        self.leases |= dict.fromkeys(ids, self.at + self.settings["lease_ms"])
         self.kept = [("", self.blocked, now, now)] if self.blocked else []
         runs = [(id, self.runs[id]) for id in ids]
         return [(id, run.attempt, run.last_attempt) for id, run in runs]
@@ -728,7 +726,7 @@ class Model(Scheduling):
             return "stale"
         if action in ("extend", "take"):
             run.lasts = max(run.lasts, self.settings["lease_ms"])
-            self.leases[id], run.is_extended = now + run.lasts, True
+            self.leases[id], run.is_extended = self.at + run.lasts, True
             run.taken += action == "take"
             outcome = "cancelled" if run.state == "stopping" else "ok"
             return outcome + (f" {run.taken} {run.lasts}" if action == "take" else "")
@@ -954,8 +952,8 @@ class Model(Scheduling):
         waiting: dict[str, list[float]] = {
             "due": [*self.due.values()],
             "expiring": [*self.expiring.values()],
-            "leases": [at for at, is_extended, _ in self.deadlines() if not is_extended],
-            "extended": [at for at, is_extended, _ in self.deadlines() if is_extended],
+            "leases": [at + self.call_origin for at, is_extended, _ in self.deadlines() if not is_extended],
+            "extended": [at + self.call_origin for at, is_extended, _ in self.deadlines() if is_extended],
             "fires": [at for field in self.schedules if (at := self.due_at(field)) < math.inf],
             "deaths": [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()],
             "completed": [b.completed_at + BATCH_KEEP_MS for b in self.batches.values() if b.state == "complete"],
@@ -964,7 +962,7 @@ class Model(Scheduling):
             "parked": [*self.parked.values()],
             "opening_changes": [at for _, _, at in self.hours.values()],
             "marks": [(self.minute + 2) * MINUTE_MS] if self.marks else [],
-            "sweep": [now] if self.sweeping or self.anchored or self.goes_back else [],
+            "sweep": [now] if self.sweeping or self.goes_back else [],
         }
         if len(self.dead) > self.settings["dead_keep"]:
             waiting["deaths"] = [now]
@@ -982,15 +980,13 @@ class Model(Scheduling):
         part, ends = math.ceil(limit / due), math.ceil(min(limit, ENDS_PER_TICK) / due)
         self.trim_ends(now, part)
         promoted, expired = self.promote(now, part), self.expire(now, ends)
-        lost = [id for at, _, ids in self.deadlines() if at <= now for id in ids][:ends]
+        lost = [id for at, _, ids in self.deadlines() if at <= self.at for id in ids][:ends]
         for id in reversed(lost):
-            step = max(self.settings["lease_ms"], CLOCK_BACK_MS)
-            until = max(self.leases[id], now - step) - self.runs[id].lasts
+            until = self.leases[id] + self.call_origin - self.runs[id].lasts
             self.settle_one("reap", id, self.runs[id].lease, None, "", "", now, iter(()), until)
         trimmed = self.trim_dead(now, ends)
         self.unpark(first_by_score(self.parked, part, now))
         swept = self.sweep()
-        swept |= self.pull_in_leases(now, part)
         self.cancel_members(now, min(ends, CHANGES_PER_CALL))
         self.finish_batches(now)
         self.trim_batches(now, part)
@@ -1001,18 +997,6 @@ class Model(Scheduling):
         fires = sum(self.due_at(field) <= now for field in self.schedules)
         changes = sum(at <= now for _, _, at in self.hours.values())
         return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, changes)
-
-    def pull_in_leases(self, now: float, limit: int) -> bool:
-        """End leases of before the time went back as if they had been renewed now."""
-        if not self.anchored and not self.goes_back:
-            return False
-        latest, is_done = now + self.settings["lease_ms"], True
-        for is_extended in (False, True):
-            late = [ids for at, extended, ids in self.deadlines() if extended == is_extended and at > latest][:limit]
-            self.leases |= dict.fromkeys((id for ids in late for id in ids), latest)
-            is_done &= len(late) < limit
-        self.anchored, self.goes_back = not is_done, False
-        return True
 
     def deadlines(self) -> list[tuple[float, bool, list[str]]]:
         """Tell when leases end: those of a claim together, those that were extended each by itself."""
@@ -1036,7 +1020,7 @@ class Model(Scheduling):
                 self.meter(self.touch(name))
             if t.delayed:
                 self.due[name] = min(self.due.get(name, math.inf), *t.delayed.values())
-        self.sweeping = 0
+        self.sweeping, self.goes_back = 0, False
         return True
 
     def set_weight(self, now: float, tenant: str, weight: int) -> int:

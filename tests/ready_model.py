@@ -81,7 +81,7 @@ class ReadyTasks:
                 yield line.pop(self.asked.__getitem__)
 
     def put(self, id: str, asked: Asked, order: int, at_head: bool = False) -> None:
-        """Put a task at the end or head of its group; `order` counts the tasks that come to groups, down at heads."""
+        """Put a task at the end or head of its group; `order` counts ready tasks, down at heads."""
         line = self.lines.setdefault(asked.priority, Line())
         if asked.group:
             turn = line.clock + 1 / asked.weight + math.fmod(order, 2**20) * 2**-34

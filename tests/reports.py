@@ -23,7 +23,6 @@ def queue_state(model: Model) -> dict[str, float]:
         "epoch_at": model.epoch_at,
         "estimate_sq": model.estimate_sq,
         "sweeping": model.sweeping,
-        "anchored": int(model.anchored),
         "level": model.stored_level,
         "last_lease": model.last_lease,
         "numbers": model.numbers,
@@ -107,7 +106,7 @@ def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, 
         return (how, "", 0, 0, "", "")
     t, run = model.records[id].tenant, model.runs.get(id) or Run(0)
     if id in model.leases:
-        return ("leased", t.name, run.attempt, model.leases[id], run.worker, run.error)
+        return ("leased", t.name, run.attempt, model.leases[id] + model.call_origin, run.worker, run.error)
     b = model.batch_of(id)
     state = "delayed" if id in t.delayed else "pending" if b and id in b.pending else "ready"
     return (state, t.name, run.attempt, t.delayed.get(id, 0), "", run.error)
@@ -120,5 +119,5 @@ def schedules(model: Model) -> list[str]:
 
 def revision(packed: bytes) -> tuple[bytes, float, int, int, float]:
     """A schedule's revision in the model's words."""
-    _, paused, missed, next_at, last_fired_at = struct.unpack_from("<BBBdd", packed)
-    return packed[19:], next_at, missed, paused, last_fired_at
+    paused, missed, next_at, last_fired_at = struct.unpack_from("<BBdd", packed)
+    return packed[18:], next_at, missed, paused, last_fired_at

@@ -94,23 +94,13 @@ class Scheduling(FairPick):
         self.close(now)
         return "ok"
 
-    def pause_schedule(self, now: float, field: str) -> int:
-        """Let a schedule fire no more."""
-        now, s = self.open(now), self.schedules.get(field)
-        if s is None or s.paused:
-            return 1 if s else -1
-        s.paused = 1
-        self.close(now)
-        return 0
-
-    def resume_schedule(self, now: float, field: str, revision: Revision | None, next_at: float) -> str:
-        """Let a schedule fire again."""
+    def pause_schedule(self, now: float, field: str, revision: Revision | None, next_at: float | None) -> str:
+        """Let a schedule fire no more (None), or again."""
         now, s = self.open(now), self.schedules.get(field)
         if s is None or self.revision(field) != revision:
             return "stale"
-        if s.paused:
-            s.paused, s.next_at = 0, next_at
-            self.close(now)
+        s.paused, s.next_at = int(next_at is None), s.next_at if next_at is None else next_at
+        self.close(now)
         return "ok"
 
     def fire(self, now: float, fires: Sequence[tuple[str, Revision | None, float]]) -> list[str]:

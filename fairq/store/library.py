@@ -16,7 +16,7 @@ from graphlib import TopologicalSorter
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-DATA_VERSION = 17
+DATA_VERSION = 18
 
 
 _FORMAT = re.compile(r"^--: ([A-Z_]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)

@@ -34,7 +34,6 @@ _RECORD_VERSION = 1
 _SCHEDULE = struct.Struct(_FORMATS["SCHEDULE"].head)
 _TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
 _TEMPLATE = struct.Struct(_FORMATS["TEMPLATE"].head)
-_SCHEDULE_VERSION = 1
 _SLOT, _ROW, _WAIT = (
     struct.Struct(head) for head in (_FORMATS["SLOT"].head, _FORMATS["SLOT_ROW"].head.removesuffix("BH"), "<BI")
 )
@@ -125,9 +124,7 @@ def _unpack_task(id: str, payload: bytes, options: bytes) -> NewTask:
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
     """Read a schedule: its field, its head and, if given, its template."""
     field, head, *templates = row
-    version, paused, misfire, next_at, last_fired_at = _SCHEDULE.unpack_from(head)
-    if version != _SCHEDULE_VERSION:
-        raise StoreRefused(f"the store holds a schedule of version {version}; this build reads {_SCHEDULE_VERSION}")
+    paused, misfire, next_at, last_fired_at = _SCHEDULE.unpack_from(head)
     every, zone_size, cron_size = _TIMING.unpack_from(head, _SCHEDULE.size)
     names = head[_SCHEDULE.size + _TIMING.size :].decode()
     tenant, _, name = field.decode().partition("/")

@@ -641,15 +641,10 @@ class Store:
         """Delete a schedule; returns whether there was one."""
         return bool(await self._call("unschedule", queue, tenant, name) == b"ok")
 
-    async def pause_schedule(self, queue: str, tenant: str, name: str) -> bool | None:
-        """Stop a schedule from firing; returns whether it was already paused, None if it does not exist."""
-        previous = await self._call("pause_schedule", queue, tenant, name)
-        return None if previous < 0 else bool(previous)
-
-    async def resume_schedule(self, queue: str, schedule: Schedule, next_at_ms: int) -> bool:
-        """Let a schedule fire again; returns False if it has changed since it was read."""
-        tenant, name = schedule.state.tenant, schedule.state.name
-        return bool(await self._call("resume_schedule", queue, tenant, name, schedule.revision, next_at_ms) == b"ok")
+    async def pause_schedule(self, queue: str, schedule: Schedule, next_at_ms: int | None) -> bool:
+        """Stop a schedule from firing (None), or let it fire again; returns False if it has changed meanwhile."""
+        args = (schedule.state.tenant, schedule.state.name, schedule.revision, "" if next_at_ms is None else next_at_ms)
+        return bool(await self._call("pause_schedule", queue, *args) == b"ok")
 
     async def fire(self, queue: str, fires: Sequence[Fire]) -> list[str]:
         """Fire up to 100 due schedules, each once even if several servers try.

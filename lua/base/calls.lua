@@ -1,4 +1,11 @@
 -- One call's context: what it has read and changed, its clock and its random_values.
+--
+-- A call has four times:
+--
+--   call.now     the store's, but it does not go back by less than a minute: when tasks start, and what replies tell
+--   call.at      the same since `queue.origin`: what runs, and until when. It sees no jump of the clock
+--   call.sure    confirmed by the calling server's clock: by it tasks expire, and what was kept for long enough goes
+--   queue.now    `call.now` of the last call that changed anything
 
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
 
@@ -11,14 +18,14 @@ end
 function calls.load_queue(prefix)
   local packed = redis.call('GET', prefix .. ':queue')
   if not packed then return calls.new_queue() end
-  local q, position = QUEUE.unpack(packed)
-  q.classes = {}
+  local queue, position = QUEUE.unpack(packed)
+  queue.classes = {}
   while position <= #packed do  -- the tail: classes that have tenants, and how many
     local class
     class, position = CLASS.unpack(packed, position)
-    q.classes[class.class] = class.count
+    queue.classes[class.class] = class.count
   end
-  return q
+  return queue
 end
 
 function calls.save_queue(call)
@@ -38,39 +45,34 @@ function calls.clock_ms(call, given)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- For how long a queue goes without a change at most while leases run: they are renewed in the time that they last.
-function calls.longest_step(q)
-  return math.max(q.lease_ms, CLOCK_BACK_MS)
-end
-
--- How much of the time since the last change is nobody's service: what goes beyond the longest step, and beyond the
--- last deadline (leases given while lease_ms was longer last longer). The clock has jumped ahead then, or the machine
--- or the service stood still. All of it where the queue is under repair.
+-- How much of the time since the last change is nobody's service. While leases run a queue goes without a change for
+-- the longest time that one lasts, at most: they are renewed in that time. What goes beyond it, and beyond the last
+-- deadline (leases given while lease_ms was longer last longer), is a jump: the clock was set ahead, or the machine or
+-- the service stood still. All of it where the queue is under repair.
 local function jump_to(call, time)
-  local q = call.queue
-  if q.blocked >= BLOCKED_REPAIR then return time - q.now end
-  local jump = time - q.now - calls.longest_step(q)
-  if jump <= 0 or q.leased == 0 then return 0 end
+  local queue = call.queue
+  if queue.blocked >= BLOCKED_REPAIR then return time - queue.now end
+  local jump = time - queue.now - math.max(queue.lease_ms, CLOCK_BACK_MS)
+  if jump <= 0 or queue.leased == 0 then return 0 end
   for _, name in ipairs({'leases', 'extended'}) do
     local last = redis.call('ZRANGE', key(call, name), 0, 0, 'REV', 'WITHSCORES')[2]
-    jump = math.min(jump, time - (tonumber(last) or q.now))
+    jump = math.min(jump, time - (last and last + queue.origin or queue.now))
   end
   return jump
 end
 
 -- Sets the time of the call: the store's, but no earlier than the queue's last change, so that nothing happens twice.
 -- Where the store's clock was far ahead and is set right, that would halt the queue for as long; so the queue's time
--- goes back too. Accounts do not see it: they count from the origin, which goes back as far. The next ticks bring the
--- deadlines of leases nearer, and look anew for each tenant's first delayed task.
+-- goes back too, and ticks look anew for each tenant's first delayed task.
 --
--- Where the clock has jumped ahead, the origin moves along too, or those whose leases run would pay for it.
+-- Accounts and leases see no jump: their times count from the origin, which moves along, back and ahead.
 local function set_time(call, time)
-  local q = call.queue
-  local back = q.now - time
-  if back > CLOCK_BACK_MS then q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2 end
+  local queue = call.queue
+  local back = queue.now - time
+  if back > CLOCK_BACK_MS then queue.now, queue.origin, queue.sweeping = time, queue.origin - back, 2 end
   local jump = jump_to(call, time)
-  if jump > 0 then q.now, q.origin = q.now + jump, q.origin + jump end
-  call.now = math.max(time, q.now)
+  if jump > 0 then queue.now, queue.origin = queue.now + jump, queue.origin + jump end
+  call.now = math.max(time, queue.now)
 end
 
 -- Sets the time by which the call may delete for good (expired tasks, entries kept for long enough): the store's, but
@@ -84,21 +86,21 @@ function calls.confirm(call, witness)
 end
 
 -- Moves the queue's virtual clock, and with it what all that compete are entitled to.
-function calls.move_clock(q, by)
-  q.clock, q.level, q.entitled = q.clock + by, q.level + by, q.entitled + by * q.weight_sum
+function calls.move_clock(queue, by)
+  queue.clock, queue.level, queue.entitled = queue.clock + by, queue.level + by, queue.entitled + by * queue.weight_sum
 end
 
 -- Counts the time since the last change: leases that run are service, and the virtual clock moves by the worker time
 -- that competing tenants have had, over the sum of their weights.
 local function count_time(call)
-  local q = call.queue
-  if q.origin == 0 then q.origin = call.now end
-  if q.share == SHARE_TIME then
-    local passed = call.now - q.now
-    q.delivered = q.delivered + passed * q.leased
-    if q.weight_sum > 0 then calls.move_clock(q, passed * q.running / q.weight_sum) end
+  local queue = call.queue
+  if queue.origin == 0 then queue.origin = call.now end
+  if queue.share == SHARE_TIME then
+    local passed = call.now - queue.now
+    queue.delivered = queue.delivered + passed * queue.leased
+    if queue.weight_sum > 0 then calls.move_clock(queue, passed * queue.running / queue.weight_sum) end
   end
-  call.at = call.now - q.origin
+  call.at = call.now - queue.origin
 end
 
 -- Opens a call on a queue of any stage: reads the queue's state and the time. All that sections keep in a call is
@@ -117,7 +119,7 @@ function calls.open_any(keys, args)
     marked = false, unlarged = false,                -- tasks that have ended (tasks/records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
     runs = false, bundles = false,                    -- leases (tasks/leases.lua)
-    taken = false, marks = false, tombstones = 0, most_tombstones = 0,  -- entries of lists (tasks/takes.lua)
+    taken = false,                                   -- how many ready tasks of whom (tasks/takes.lua)
     lines = false,                                   -- whose turn it is inside tenants (tasks/turns.lua)
     fired_bytes = 0,                                 -- payloads of schedules (features/schedules.lua)
     lowered = false,                                 -- what lost leases did to the level (pick/charges.lua)
@@ -126,8 +128,8 @@ function calls.open_any(keys, args)
   }
   set_time(call, calls.clock_ms(call, args[1]))
   count_time(call)
-  local q = call.queue
-  if q.estimate > 0 then call.mean = q.estimate_sq / q.estimate end
+  local queue = call.queue
+  if queue.estimate > 0 then call.mean = queue.estimate_sq / queue.estimate end
   return call
 end
 

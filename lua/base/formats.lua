@@ -8,7 +8,7 @@
 -- each field means.
 
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
---:   estimate_sq:d share:d hungry:d blocked:d limited:d sweeping:d anchored:d last_lease:d stage:d kept_until:d
+--:   estimate_sq:d share:d hungry:d blocked:d limited:d sweeping:d last_lease:d stage:d kept_until:d
 --:   numbers:d minute:d lease_ms:d max_attempts:d retry_base_ms:d retry_cap_ms:d dead_keep_ms:d dead_keep:d
 --:   events_keep:d max_tenants:d run_timeout_ms:d reserve:B slots:I loans:I ready:d
 --:   pending:d delayed:d leased:d dead:d tasks_with_options:d remembered:d sequence:d enqueued:d done:d
@@ -18,9 +18,8 @@
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B
 --:   name:t1 books:rest | tag details
---: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I
---: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d tombstones:I grouped:I priorities:B
---:   blocked:B
+--: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I seen_at:d
+--: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B
 --:   limited:B cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d
 --: HEADER version:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1
@@ -35,11 +34,10 @@
 --: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B weight:d key:t1 batch:t1 group:t1
 --: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d
 --:   created_at:d completed_at:d state:B events:B on_complete:H on_success:H on_death:H tenant:t1
---: SCHEDULE version:B paused:B misfire:B next_at:d last_fired_at:d timing:rest
+--: SCHEDULE paused:B misfire:B next_at:d last_fired_at:d timing:rest
 --: TEMPLATE options:t2 payload:rest
 --: HOURS is_open:B changes_at:d text:rest
 --: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 secrets:rest
---: QUIET since:d books:rest
 --: SLOT number:d enqueued:I done:I dead:I expired:I cancelled:I lost:I
 --: SLOT_ROW enqueued:I started:I done:I failed:I delivered:d entitled:d name:t1 waits:t2
 --: TOTALS enqueued:d done:d dead:d expired:d cancelled:d delivered:d entitled:d numbers:d

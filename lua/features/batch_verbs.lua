@@ -19,16 +19,18 @@ function writes.open_batch(keys, args)
     if #args[i] > 65535 then refuse('too_large', 'payload') end
   end
   if batches.find(call, args[4]) then return 'duplicate' end
-  local b = BATCH.new{max_running = max_running, created_at = call.now, state = OPENED, tenant = args[3],
+  local batch = BATCH.new{max_running = max_running, created_at = call.now, state = OPENED, tenant = args[3],
     on_complete = #args[6], on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0}
-  local t = accounts.named(call, args[3])
-  arrivals.check_bytes(call, t, batches.bytes_of(args[4], b))
-  accounts.touch(call, t)
-  accounts.add_bytes(call, t, batches.bytes_of(args[4], b))
-  calls.table_of(call, 'batches')[args[4]] = b
+  local account = accounts.named(call, args[3])
+  arrivals.check_bytes(call, account, batches.bytes_of(args[4], batch))
+  accounts.touch(call, account)
+  accounts.add_bytes(call, account, batches.bytes_of(args[4], batch))
+  calls.table_of(call, 'batches')[args[4]] = batch
   for i, event in ipairs(CALLBACKS) do
     local payload = args[5 + i]
-    if payload ~= '' then redis.call('HSET', key(call, 'payloads'), batches.callback_id(args[4], b, event), payload) end
+    if payload ~= '' then
+      redis.call('HSET', key(call, 'payloads'), batches.callback_id(args[4], batch, event), payload)
+    end
   end
   batch_ends.finish(call)
   close.call(call)
@@ -37,10 +39,10 @@ end
 
 local function end_batch(keys, args, is_cancelled)
   local call = calls.open(keys, args)
-  local b = batches.find(call, args[3]) or refuse('not_found', 'batch')
-  local previous = b.state
+  local batch = batches.find(call, args[3]) or refuse('not_found', 'batch')
+  local previous = batch.state
   if previous == OPENED or previous == CLOSED and is_cancelled then
-    b.state = CLOSED
+    batch.state = CLOSED
     if is_cancelled then
       redis.call('ZADD', key(call, 'cancelling'), 'NX', call.now, args[3])
       waiting.cancel_members(call, CHANGES_PER_CALL)
@@ -58,9 +60,9 @@ function drains.close_batch(keys, args) return end_batch(keys, args, false) end
 -- cancel_batch(keys, argv): close a batch and cancel its tasks: some now, the others by the next ticks; same arguments.
 function drains.cancel_batch(keys, args) return end_batch(keys, args, true) end
 
-local function row_of(b)
-  return {BATCH_STATES[b.state], b.tenant, b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired,
-    text(b.created_at), text(b.completed_at)}
+local function row_of(batch)
+  return {BATCH_STATES[batch.state], batch.tenant, batch.max_running, batch.total, batch.running, batch.done,
+    batch.dead, batch.cancelled, batch.expired, text(batch.created_at), text(batch.completed_at)}
 end
 
 -- batches(keys, argv): how far batches are.
@@ -70,8 +72,8 @@ end
 function reads.batches(keys, args)
   local call, out = {prefix = keys[1]}, {}
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
-    local b = batches.find(call, id)
-    out[i] = b and row_of(b) or {}
+    local batch = batches.find(call, id)
+    out[i] = batch and row_of(batch) or {}
   end
   return out
 end
@@ -92,9 +94,9 @@ function reads.list_batches(keys, args)
     cursor, page = scan('HSCAN', key(call, 'batches'), cursor, count)
     looked = looked + count
     for i = 1, #page, 2 do
-      local b = BATCH.unpack(page[i + 1])
-      if (args[3] == '' or args[3] == b.tenant) and (args[4] == '' or args[4] == BATCH_STATES[b.state]) then
-        out[#out + 1], out[#out + 2] = page[i], row_of(b)
+      local batch = BATCH.unpack(page[i + 1])
+      if (args[3] == '' or args[3] == batch.tenant) and (args[4] == '' or args[4] == BATCH_STATES[batch.state]) then
+        out[#out + 1], out[#out + 2] = page[i], row_of(batch)
       end
     end
   until cursor == '0' or #out >= 2 * count or looked >= TASKS_PER_CALL

@@ -51,15 +51,15 @@ end
 -- begins at nothing if it is new, else now.
 local function growths_of(call, rows, last)
   local found, tags, grown, current = accounts_of(call, rows), {}, {}, {}
-  for i, t in ipairs(found) do tags[i] = t.tag end
+  for i, account in ipairs(found) do tags[i] = account.tag end
   local packed = #tags > 0 and redis.call('HMGET', key(call, 'history_last'), unpack(tags)) or {}
-  for i, t in ipairs(found) do
-    local new = {delivered = accounts.delivered_to(call, t), entitled = seats.entitled_to(call, t),
-      done = accounts.books_of(call, t).done}
-    local is_new = struct.unpack('<I', t.tag) > last.numbers
+  for i, account in ipairs(found) do
+    local new = {delivered = accounts.delivered_to(call, account), entitled = seats.entitled_to(call, account),
+      done = accounts.books_of(call, account).done}
+    local is_new = struct.unpack('<I', account.tag) > last.numbers
     local growth = growth_of(packed[i] and LOOKED_AT.unpack(packed[i]) or is_new and LOOKED_AT.new{} or new, new)
-    growth.name, grown[i] = t.name, growth
-    current[#current + 1], current[#current + 2] = t.tag, LOOKED_AT.pack(new)
+    growth.name, grown[i] = account.name, growth
+    current[#current + 1], current[#current + 2] = account.tag, LOOKED_AT.pack(new)
   end
   return grown, current
 end
@@ -88,9 +88,9 @@ end
 --   out   how many tasks are leased
 function writes.add_history(keys, args)
   local call = calls.open_made(keys, args)
-  local q, rows, at = call.queue, rows_in(args), key(call, 'history_last')
-  local new = {enqueued = q.enqueued, done = q.done, dead = q.buried, expired = q.expired, cancelled = q.cancelled,
-    delivered = q.delivered, entitled = q.entitled, numbers = q.numbers}
+  local queue, rows, at = call.queue, rows_in(args), key(call, 'history_last')
+  local new = {enqueued = queue.enqueued, done = queue.done, dead = queue.buried, expired = queue.expired,
+    cancelled = queue.cancelled, delivered = queue.delivered, entitled = queue.entitled, numbers = queue.numbers}
   local last = last_of(call, at, new)
   local counts, left = growth_of(last, new), growth_of(last, new)
   local grown, current = growths_of(call, rows, last)
@@ -105,7 +105,7 @@ function writes.add_history(keys, args)
   if redis.call('HLEN', at) > LAST_KEPT then redis.call('DEL', at) end
   redis.call('HSET', at, 'queue', TOTALS.pack(new), unpack(current))
   redis.call('PEXPIRE', at, KEEP_MS)
-  return q.leased
+  return queue.leased
 end
 
 -- history(keys, argv): the slots of a ring that have anything, the oldest first.

@@ -2,9 +2,9 @@
 --
 -- Schedules: tasks that are enqueued again and again, and who may do it.
 --
--- A schedule has two values. Its *revision* changes with every fire: SCHEDULE_FORMAT, then the timing, which nobody
--- reads here (cron and time zones are the servers' business; they bring every next time along). Its *template*, the
--- task that a fire enqueues, does not: TEMPLATE_FORMAT, then the payload.
+-- A schedule has two values. Its *revision*, a SCHEDULE, changes with every fire. Nobody reads its timing here: cron
+-- and time zones are the servers' business, and they bring every next time along. Its *template*, a TEMPLATE, is the
+-- task that a fire enqueues; it does not change.
 --
 -- The revision is the token of a compare and set. The server that fires has read the schedule, computed when it fires
 -- next, and brings the revision that this follows from. However many servers find a schedule due, and however often a
@@ -14,7 +14,6 @@
 -- Fires have a rate for each tenant over all queues, which only servers can count. A server passes over tenants that
 -- have used up theirs when it asks what is due, so that theirs hide nobody's.
 
-local SCHEDULE_VERSION = 1
 local SKIP, ONCE = 0, 1               -- schedule.misfire: what becomes of fires while no server ran
 local LATE_MS = 60000                 -- a fire that is later than this was missed
 local SCHEDULES_PER_TENANT = 1000
@@ -25,16 +24,16 @@ local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- fires that are due, of which some
 local function load_schedule(call, tenant, name)
   local revision = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
   if not revision then return nil end
-  local s = SCHEDULE.unpack(revision)
-  if s.version ~= SCHEDULE_VERSION then refuse('bad_request', 'schedule') end
-  s.tenant, s.name, s.revision = tenant, name, revision
-  return s
+  local schedule = SCHEDULE.unpack(revision)
+  schedule.tenant, schedule.name, schedule.revision = tenant, name, revision
+  return schedule
 end
 
-local function save_schedule(call, s)
-  s.revision = SCHEDULE.pack(s)
-  redis.call('HSET', key(call, 'schedules:' .. s.tenant), s.name, s.revision)
-  redis.call('ZADD', key(call, 'fires'), s.paused == 1 and '+inf' or s.next_at, s.tenant .. '/' .. s.name)
+local function save_schedule(call, schedule)
+  schedule.revision = SCHEDULE.pack(schedule)
+  redis.call('HSET', key(call, 'schedules:' .. schedule.tenant), schedule.name, schedule.revision)
+  local next_at = schedule.paused == 1 and '+inf' or schedule.next_at
+  redis.call('ZADD', key(call, 'fires'), next_at, schedule.tenant .. '/' .. schedule.name)
 end
 
 -- The fires say when its tasks start, and a batch would be over one day.
@@ -58,24 +57,26 @@ function writes.schedule(keys, args)
   check_tenant(tenant)
   if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'name') end
   check_template(call, template)
-  local field, s = tenant .. '/' .. name, load_schedule(call, tenant, name)
-  local outcome = s and 'changed' or 'created'
-  if not s and redis.call('HLEN', key(call, 'schedules:' .. tenant)) >= SCHEDULES_PER_TENANT then
+  local field, schedule = tenant .. '/' .. name, load_schedule(call, tenant, name)
+  local outcome = schedule and 'changed' or 'created'
+  if not schedule and redis.call('HLEN', key(call, 'schedules:' .. tenant)) >= SCHEDULES_PER_TENANT then
     refuse('too_large', 'name')
   end
-  local is_same = s and s.misfire == misfire and s.timing == timing
-  if is_same and redis.call('HGET', key(call, 'templates'), field) == template then return {'same', s.next_at} end
-  s = s or {version = SCHEDULE_VERSION, tenant = tenant, name = name, paused = 0, last_fired_at = 0}
-  if s.timing ~= timing then s.timing, s.next_at = timing, next_at end
-  s.misfire = misfire
-  local t, bytes = accounts.named(call, tenant), accounts.bytes_of(field, #template)
+  local is_same = schedule and schedule.misfire == misfire and schedule.timing == timing
+  if is_same and redis.call('HGET', key(call, 'templates'), field) == template then
+    return {'same', schedule.next_at}
+  end
+  schedule = schedule or {tenant = tenant, name = name, paused = 0, last_fired_at = 0}
+  if schedule.timing ~= timing then schedule.timing, schedule.next_at = timing, next_at end
+  schedule.misfire = misfire
+  local account, bytes = accounts.named(call, tenant), accounts.bytes_of(field, #template)
   if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', key(call, 'templates'), field) end
-  arrivals.check_bytes(call, t, bytes)
-  accounts.add_bytes(call, accounts.touch(call, t), bytes)
+  arrivals.check_bytes(call, account, bytes)
+  accounts.add_bytes(call, accounts.touch(call, account), bytes)
   redis.call('HSET', key(call, 'templates'), field, template)
-  save_schedule(call, s)
+  save_schedule(call, schedule)
   close.call(call)
-  return {outcome, s.next_at}
+  return {outcome, schedule.next_at}
 end
 
 -- unschedule(keys, argv): delete a schedule; its tasks go on.
@@ -84,37 +85,24 @@ end
 function drains.unschedule(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]
   if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
-  local t, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
-  accounts.add_bytes(call, t, -accounts.bytes_of(field, redis.call('HSTRLEN', key(call, 'templates'), field)))
+  local account, field = accounts.touch_named(call, tenant), tenant .. '/' .. name
+  accounts.add_bytes(call, account, -accounts.bytes_of(field, redis.call('HSTRLEN', key(call, 'templates'), field)))
   redis.call('HDEL', key(call, 'templates'), field)
   redis.call('ZREM', key(call, 'fires'), field)
   close.call(call)
   return 'ok'
 end
 
--- pause_schedule(keys, argv): let a schedule fire no more until it is resumed.
---   argv  3 tenant  4 name
---   out   1 if it was paused already, else 0; -1: there is none
-function drains.pause_schedule(keys, args)
-  local call = calls.open(keys, args)
-  local s = load_schedule(call, args[3], args[4])
-  if not s or s.paused == 1 then return s and 1 or -1 end
-  s.paused = 1
-  save_schedule(call, s)
-  close.call(call)
-  return 0
-end
-
--- resume_schedule(keys, argv): let a schedule fire again; what it would have fired meanwhile is not made up for.
---   argv  3 tenant  4 name  5 revision, as read  6 next_at (ms)
+-- pause_schedule(keys, argv): let a schedule fire no more, or again; what it would have fired meanwhile is not made up
+-- for.
+--   argv  3 tenant  4 name  5 revision, as read  6 when it fires next (ms); empty: it is paused
 --   out   "ok" | "stale" (the revision has changed: read it again)
-function drains.resume_schedule(keys, args)
-  local call, next_at = calls.open(keys, args), read_moment(args[6])
-  local s = load_schedule(call, args[3], args[4])
-  if not s or s.revision ~= args[5] then return 'stale' end
-  if s.paused == 0 then return 'ok' end
-  s.paused, s.next_at = 0, next_at
-  save_schedule(call, s)
+function drains.pause_schedule(keys, args)
+  local call, next_at = calls.open(keys, args), args[6] ~= '' and read_moment(args[6])
+  local schedule = load_schedule(call, args[3], args[4])
+  if not schedule or schedule.revision ~= args[5] then return 'stale' end
+  schedule.paused, schedule.next_at = next_at and 0 or 1, next_at or schedule.next_at
+  save_schedule(call, schedule)
   close.call(call)
   return 'ok'
 end
@@ -133,8 +121,8 @@ local function read_fires(call, args)
 end
 
 -- Enqueues the task of a fire; returns its outcome.
-local function enqueue_fire(call, s, due_at)
-  local field, new = s.tenant .. '/' .. s.name, arrivals.new(s.tenant)
+local function enqueue_fire(call, schedule, due_at)
+  local field, new = schedule.tenant .. '/' .. schedule.name, arrivals.new(schedule.tenant)
   local id = string.format('%s-%.0f', field, due_at)
   if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end
   local template = TEMPLATE.unpack(redis.call('HGET', key(call, 'templates'), field))
@@ -147,15 +135,18 @@ local function enqueue_fire(call, s, due_at)
   return outcome
 end
 
-local function fire_one(call, s, revision, next_at)
-  if s.revision ~= revision or s.paused == 1 or s.next_at > call.now or next_at <= s.next_at then return 'gone' end
-  local due_at, outcome = s.next_at, 'misfire'
-  if s.misfire == ONCE or call.now - due_at <= LATE_MS then
-    outcome = enqueue_fire(call, s, due_at)
-    if outcome == 'ok' then s.last_fired_at = due_at end
+local function fire_one(call, schedule, revision, next_at)
+  if schedule.revision ~= revision or schedule.paused == 1 or schedule.next_at > call.now
+      or next_at <= schedule.next_at then
+    return 'gone'
   end
-  s.next_at = next_at
-  save_schedule(call, s)
+  local due_at, outcome = schedule.next_at, 'misfire'
+  if schedule.misfire == ONCE or call.now - due_at <= LATE_MS then
+    outcome = enqueue_fire(call, schedule, due_at)
+    if outcome == 'ok' then schedule.last_fired_at = due_at end
+  end
+  schedule.next_at = next_at
+  save_schedule(call, schedule)
   return outcome
 end
 
@@ -169,12 +160,17 @@ end
 --         The task's id is <tenant>/<name>-<next_at of the revision>, and that is its start.
 function writes.fire(keys, args)
   local call, outcomes, changed = calls.open(keys, args), {}, false
-  for i, f in ipairs(read_fires(call, args)) do
-    outcomes[i] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, f.schedule, f.revision, f.next_at)
+  for i, due in ipairs(read_fires(call, args)) do
+    outcomes[i] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, due.schedule, due.revision, due.next_at)
     changed = changed or outcomes[i] ~= 'gone' and outcomes[i] ~= 'later'
   end
   if changed then close.call(call) end
   return outcomes
+end
+
+local function row_of(call, field)
+  local tenant, name = field:match('^([^/]*)/(.*)$')
+  return {field, redis.call('HGET', key(call, 'schedules:' .. tenant), name)}
 end
 
 -- The schedules that are due, the earliest first: up to `count`, a part of them of each tenant, none of some.
@@ -184,11 +180,11 @@ local function due_rows(call, count, passed)
     local fields = redis.call('ZRANGE', key(call, 'fires'), '-inf', call.now, 'BYSCORE',
       'LIMIT', offset, LOOKED_AT_ONCE)
     for _, field in ipairs(fields) do
-      local tenant, name = field:match('^([^/]*)/(.*)$')
+      local tenant = field:match('^[^/]*')
       local taken = of_tenant[tenant] or 0
       if not passed[tenant] and taken < FIRES_PER_TENANT then
         of_tenant[tenant] = taken + 1
-        rows[#rows + 1] = {field, redis.call('HGET', key(call, 'schedules:' .. tenant), name)}
+        rows[#rows + 1] = row_of(call, field)
         if #rows == count then return rows end
       end
     end
@@ -209,21 +205,6 @@ function reads.due_schedules(keys, args)
   return {call.now, tonumber(next_at or -1), unpack(due_rows(call, count, passed))}
 end
 
-local function page_of_schedules(call, offset, count)
-  local rows = {}
-  for _, field in ipairs(redis.call('ZRANGE', key(call, 'fires'), offset, offset + count - 1)) do
-    local tenant, name = field:match('^([^/]*)/(.*)$')
-    rows[#rows + 1] = {field, redis.call('HGET', key(call, 'schedules:' .. tenant), name)}
-  end
-  return rows
-end
-
-local function schedules_of(call, tenant)
-  local rows, flat = {}, redis.call('HGETALL', key(call, 'schedules:' .. tenant))
-  for i = 1, #flat, 2 do rows[#rows + 1] = {tenant .. '/' .. flat[i], flat[i + 1]} end
-  return rows
-end
-
 -- schedules(keys, argv): the schedules of a tenant (in no order), one of them, or a page of all, those first that fire
 -- first and those that are paused last.
 --   argv  3 tenant (empty: all)  4 name (empty: all of the tenant)  5 offset  6 count (of all: 1..500)
@@ -231,15 +212,17 @@ end
 function reads.schedules(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]
   local offset, count = check_whole(args[5], 'offset', 0, HORIZON_MS), check_whole(args[6], 'count', 1, TASKS_PER_CALL)
-  local rows = {}
+  local out, field = {call.now}, tenant .. '/' .. name
   if tenant == '' then
-    rows = page_of_schedules(call, offset, count)
+    local fields = redis.call('ZRANGE', key(call, 'fires'), offset, offset + count - 1)
+    for i, each in ipairs(fields) do out[i + 1] = row_of(call, each) end
   elseif name == '' then
-    rows = schedules_of(call, tenant)
+    local flat = redis.call('HGETALL', key(call, 'schedules:' .. tenant))
+    for i = 1, #flat, 2 do out[#out + 1] = {field .. flat[i], flat[i + 1]} end
   else
-      local s, field = load_schedule(call, tenant, name), tenant .. '/' .. name
-    if s then rows[1] = {field, s.revision, redis.call('HGET', key(call, 'templates'), field)} end
+    local row = row_of(call, field)
+    row[3] = redis.call('HGET', key(call, 'templates'), field)
+    out[2] = row[2] and row or nil
   end
-  table.insert(rows, 1, call.now)
-  return rows
+  return out
 end

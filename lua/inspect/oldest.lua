@@ -17,11 +17,11 @@ local function next_ids(call, tags)
   local ids, seen, owners = {}, {}, {}
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
-    local t = accounts.at(call, tag)
-    if t and t.slot ~= OUT and t.ready > 0 and not seen[tag] then
-      local id = takes.ids(call, t, 1)[1]
+    local account = accounts.at(call, tag)
+    if account and account.slot ~= OUT and account.ready > 0 and not seen[tag] then
+      local id = takes.ids(call, account, 1)[1]
       ids[#ids + 1] = id
-      if id then owners[id] = t end
+      if id then owners[id] = account end
     end
     seen[tag] = true  -- it may stand on the wake list, though it has a slot
   end
@@ -29,11 +29,11 @@ local function next_ids(call, tags)
 end
 
 -- Since when a new task of a tenant that may be served has been ready; nil if that is not known.
-local function ready_since(call, t, id, header)
-  local b = batches.of_task(call, id)
-  if b and b.max_running > 0 then return nil end
-  local d = not accounts.is_plain(t) and accounts.details_of(call, t)
-  return math.max(header.enqueued_at, header.start_at, d and d.cause ~= 0 and d.since or 0)
+local function ready_since(call, account, id, header)
+  local batch = batches.of_task(call, id)
+  if batch and batch.max_running > 0 then return nil end
+  local details = not accounts.is_plain(account) and accounts.details_of(call, account)
+  return math.max(header.enqueued_at, header.start_at, details and details.cause ~= 0 and details.since or 0)
 end
 
 -- oldest(keys, argv): the longest time for which any of the tasks has been ready that are next of their tenants. All

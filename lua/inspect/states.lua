@@ -15,11 +15,11 @@ function reads.queue_state(keys, _)
   return out
 end
 
-local function tenant_line(call, t)
-  local d, books, line = accounts.details_of(call, t), accounts.books_of(call, t), t.name
-  for _, value in ipairs({t.weight, t.ready, d.pending, d.delayed, t.leased, d.dead, books.done,
-    accounts.delivered_to(call, t), seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.blocked, d.limited,
-    accounts.kept_by(call, t)}) do
+local function tenant_line(call, account)
+  local details, books, line = accounts.details_of(call, account), accounts.books_of(call, account), account.name
+  for _, value in ipairs({account.weight, account.ready, details.pending, details.delayed, account.leased,
+    details.dead, books.done, accounts.delivered_to(call, account), seats.entitled_to(call, account),
+    account.slot ~= OUT and 1 or 0, details.blocked, details.limited, accounts.kept_by(call, account)}) do
     line = line .. ' ' .. text(value)
   end
   return line
@@ -43,7 +43,7 @@ function reads.tenants(keys, args)
     for i = 1, #page, 2 do names[#names + 1], details[#details + 1] = page[i], page[i + 1] end
   end
   local out = {next_cursor}
-  for _, t in ipairs(accounts.of_details(call, names, details)) do out[#out + 1] = tenant_line(call, t) end
+  for _, account in ipairs(accounts.of_details(call, names, details)) do out[#out + 1] = tenant_line(call, account) end
   return out
 end
 
@@ -52,7 +52,7 @@ local function lease_facts(call, id, run)
   local bundle = leases.bundle(call, run.lease)
   local at = run.is_extended == 1 and redis.call('ZSCORE', key(call, 'extended'), id)
     or redis.call('ZSCORE', key(call, 'leases'), leases.field(run.lease))
-  return at or '0', bundle and bundle.claim or ''
+  return at and text(at + call.queue.origin) or '0', bundle and bundle.claim or ''
 end
 
 local function state_of(call, id, record, run, packed_death)
@@ -112,7 +112,7 @@ end
 
 -- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
 --   argv  3 tenant  4 count (1..500)
---   out   per task: id, record; fewer than `count` also where the records are long, or behind many tombstones
+--   out   per task: id, record; fewer than `count` also where the records are long
 function reads.peek(keys, args)
   local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   local ids, out, bytes = takes.ids(call, accounts.named(call, args[3]), count), {}, 0

@@ -3,23 +3,22 @@
 -- Cancelling all that waits of one tenant: `waiting_tasks` finds it page by page, `cancel` cancels it by ids.
 --
 -- A walk goes over the tenant's own places only, so it costs the others nothing: delayed tasks, those that wait for a
--- batch slot, then for each priority the list and the groups. Tasks move in that order (but for failed ones), so a task
--- that waits when the walk begins is met. Tasks enqueued after that are passed over, and so the walk ends. Sets are
--- scanned by the store's cursors, which meet what stays there all the while. A list changes at its ends only, so the
--- walk goes on behind the entry that it met last; where that has gone, so has all that stood before it.
+-- batch slot, then ready ones, and those of groups. All places are sorted sets, scanned by the store's cursors, which
+-- meet what stays there all the while; and tasks move from place to place in that order. So a task that waits all the
+-- while is met; one that is leased meanwhile, and comes back, may be left. Tasks enqueued after the walk began are
+-- passed over, and so it ends.
 
 local LOOKED = 250   -- tasks that one call looks at, more or less
 local STEPS = 10     -- parts of places that it looks at
-local NAMES = 20     -- batches or groups that are read at once
-local BACK = 1000     -- entries of a list, in which the one met last is looked for; LOOKED more ahead
-local DELAYED, PENDING, READY, GROUPS = 0, 1, 2, 3  -- stages; 2 * priority more for the last two
+local NAMES = 5      -- batches or groups that are read at once, more or less
+local DELAYED, PENDING, READY, GROUPS = 0, 1, 2, 3  -- stages; the last one for each priority that has groups
 
 local function go_to(walk, stage)
   walk.stage, walk.outer, walk.name, walk.inner = stage, '0', '', '0'
 end
 
 -- The next of the batches or groups that have tasks of the tenant, in one order whichever call asks; and the cursor
--- behind them. Delayed tasks are in a set without a name.
+-- behind them. Delayed and ready tasks are in sets without a name.
 local function names_of(walk, stage)
   if not stage.command then return {''}, '0' end
   local names = {}
@@ -35,12 +34,11 @@ end
 -- Some ids of the sorted sets of a stage; returns whether they were the last ones.
 local function scan_sets(walk, stage, ids)
   local names, next_outer = names_of(walk, stage)
-  for i, name in ipairs(names) do
+  for _, name in ipairs(names) do
     local cursor, page = scan('ZSCAN', stage.set_of(name), name == walk.name and walk.inner or '0', LOOKED)
     for at = 1, #page, 2 do ids[#ids + 1] = page[at] end
-    local is_end = cursor == '0'
-    if not is_end or #ids >= LOOKED and names[i + 1] then
-      walk.name, walk.inner = is_end and names[i + 1] or name, cursor
+    if cursor ~= '0' then
+      walk.name, walk.inner = name, cursor
       return false
     end
   end
@@ -48,54 +46,20 @@ local function scan_sets(walk, stage, ids)
   return next_outer == '0'
 end
 
--- Where the walk goes on in a list: behind the entry that it met last, which was at `place` and may have moved. Its id
--- may be in the list again, as a tombstone before or as a task behind: the nearest one up to there comes first.
-local function place_behind(list, place, last)
-  local first = math.max(0, place - BACK)
-  local page = place > 0 and redis.call('LRANGE', list, first, place + LOOKED) or {}
-  for i = place - first, 1, -1 do
-    if page[i] == last then return first + i end
-  end
-  for i = place - first + 1, #page do
-    if page[i] == last then return first + i end
-  end
-  return 0
-end
-
--- Some ids of a list; returns whether they were the last ones. The last one of a page has no tombstone, if any has
--- none: it may stand in the list again, and what is between would be passed over.
-local function scan_list(call, walk, stage, ids)
-  local list, tombstone = stage.list, key(call, 'tombstone:' .. stage.tenant)
-  local place = place_behind(list, check_whole(walk.outer, 'cursor', 0, HORIZON_MS), walk.name)
-  local page = redis.call('LRANGE', list, place, place + LOOKED - 1)
-  for _, id in ipairs(page) do ids[#ids + 1] = id end
-  local met = #page
-  while met > 0 and redis.call('HEXISTS', tombstone, priorities.field(page[met], stage.priority)) == 1 do
-    met = met - 1
-  end
-  if met == 0 then met = #page end
-  walk.outer, walk.name = text(place + met), page[met]
-  return #page < LOOKED
-end
-
--- The places where tasks of the tenant wait, in the order of the walk: a list, or sets and where their names are.
-local function stages_of(call, t)
-  local d = accounts.details_of(call, t)
-  local stages = {{number = DELAYED, set_of = function() return key(call, 'delayed:' .. t.name) end}}
-  if d.pending > 0 then
+-- The places where tasks of the tenant wait, in the order of the walk: sets, and where their names are.
+local function stages_of(call, account)
+  local details = accounts.details_of(call, account)
+  local stages = {{number = DELAYED, set_of = function() return key(call, 'delayed:' .. account.name) end}}
+  if details.pending > 0 then
     stages[2] = {number = PENDING, command = 'HSCAN', at = key(call, 'batches'),
-      name_of = function(id, packed) return BATCH.unpack(packed).tenant == t.name and id end,
+      name_of = function(id, packed) return BATCH.unpack(packed).tenant == account.name and id end,
       set_of = function(id) return key(call, 'pending:' .. id) end}
   end
-  for _, priority in ipairs(priorities.of(call, t)) do
-    stages[#stages + 1] = {number = READY + 2 * priority, list = priorities.list(call, t, priority),
-      priority = priority, tenant = t.name}
-    if d.grouped > 0 then
-      stages[#stages + 1] = {number = GROUPS + 2 * priority, command = 'ZSCAN',
-        at = priorities.turns(call, t, priority),
-        name_of = function(member) return #member > #turns.LOOSE and member:sub(#turns.LOOSE + 1) end,
-        set_of = function(group) return turns.group_key(call, t, priority, group) end}
-    end
+  stages[#stages + 1] = {number = READY, set_of = function() return priorities.ready_key(call, account) end}
+  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do
+    stages[#stages + 1] = {number = GROUPS + priority, command = 'ZSCAN', at = turns.key(call, account, priority),
+      name_of = function(member) return #member > #turns.LOOSE and member:sub(#turns.LOOSE + 1) end,
+      set_of = function(group) return turns.group_key(call, account, priority, group) end}
   end
   return stages
 end
@@ -113,15 +77,13 @@ local function read_walk(call, args)
 end
 
 -- Looks at the next places; returns the ids that stand there. After the last one walk.stage is false.
-local function look(call, walk, t)
+local function look(call, walk, account)
   local ids, steps = {}, 0
-  for _, stage in ipairs(stages_of(call, t)) do
+  for _, stage in ipairs(stages_of(call, account)) do
     if stage.number > walk.stage then go_to(walk, stage.number) end
     while stage.number == walk.stage do
       if steps == STEPS or #ids >= LOOKED then return ids end
-      local is_end
-      if stage.list then is_end = scan_list(call, walk, stage, ids) else is_end = scan_sets(walk, stage, ids) end
-      if is_end then go_to(walk, stage.number + 0.5) end
+      if scan_sets(walk, stage, ids) then go_to(walk, stage.number + 0.5) end
       steps = steps + 1
     end
   end
@@ -130,7 +92,7 @@ local function look(call, walk, t)
 end
 
 -- Those of the ids that are waiting tasks of the tenant and match.
-local function matching(call, walk, t, ids)
+local function matching(call, walk, account, ids)
   local found, out, seen = records.of(call, ids), {}, {}
   local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
   leases.read_runs(call, ids)
@@ -140,7 +102,7 @@ local function matching(call, walk, t, ids)
     if is_waiting and not seen[id] and (walk.error == '' or run and run.error:find(walk.error, 1, true)) then
       local header = records.read(found[i])
       local is_ahead = header.enqueued_at > call.now and not walk.has_age  -- the queue's time has gone back since
-      if header.tenant == t.name and (header.enqueued_at <= walk.until_ms or is_ahead) then out[#out + 1] = id end
+      if header.tenant == account.name and (header.enqueued_at <= walk.until_ms or is_ahead) then out[#out + 1] = id end
     end
     seen[id] = true
   end
@@ -154,10 +116,10 @@ end
 --         walk began are left out; a task that changes its place meanwhile may come twice.
 function reads.waiting_tasks(keys, args)
   local call = calls.ask(keys, args)
-  local t, walk = accounts.named(call, args[3]), read_walk(call, args)
-  local ids, d = look(call, walk, t), accounts.details_of(call, t)
+  local account, walk = accounts.named(call, args[3]), read_walk(call, args)
+  local ids, details = look(call, walk, account), accounts.details_of(call, account)
   local cursor = walk.stage and table.concat({text(walk.until_ms), text(walk.stage), walk.outer, walk.inner,
     walk.name}, ' ') or ''
-  local found = #ids > 0 and matching(call, walk, t, ids) or ids
-  return {cursor, #ids, t.ready + d.pending + d.delayed, unpack(found)}
+  local found = #ids > 0 and matching(call, walk, account, ids) or ids
+  return {cursor, #ids, account.ready + details.pending + details.delayed, unpack(found)}
 end

@@ -2,46 +2,31 @@
 --
 -- Why a task waits: the facts. What they mean is for the servers to say (fairq/model/waiting.py).
 
-local NEAR = 20000  -- entries at either end of a list among which a task is looked for
-
--- How many of its tenant's tasks stand before a ready one, at least, and whether that is exact.
-local function count_ahead(call, t, id)
-  local own, before, tombstones = task_options.of(call, id).priority, 0, accounts.details_of(call, t).tombstones
-  for _, priority in ipairs(priorities.of(call, t)) do
-    if priority == own then break end
-    before = before + redis.call('LLEN', priorities.list(call, t, priority))
-  end
-  local list = priorities.list(call, t, own)
-  local twins = tombstones > 0 and redis.call('HGET', key(call, 'tombstone:' .. t.name), priorities.field(id, own)) or 0
-  local place = redis.call('LPOS', list, id, 'RANK', twins + 1, 'MAXLEN', NEAR)  -- its tombstones stand before it
-    or redis.call('LPOS', list, id, 'RANK', -1, 'MAXLEN', NEAR)
-  return math.max(before + (place or NEAR) - tombstones, 0), tombstones == 0 and place
-end
-
--- The same where groups of the tenant take turns; then how many of its own group are before it, and how many groups
--- there are.
-local function count_by_turns(call, t, id)
-  local asked, next_ids = task_options.of(call, id), takes.ids(call, t, TASKS_PER_CALL)
-  local at, group, place = priorities.turns(call, t, asked.priority), turns.group_of(asked), nil
+-- How many of its tenant's tasks come before a ready one where groups take turns, at least, and whether that is exact;
+-- then how many of its own group come before it, and how many groups there are.
+local function count_by_turns(call, account, id)
+  local asked, next_ids = task_options.of(call, id), takes.ids(call, account, TASKS_PER_CALL)
+  local at, group, place = turns.key(call, account, asked.priority), turns.group_of(asked), nil
   for i, each in ipairs(next_ids) do
     if each == id then place = i - 1 end
   end
-  local own = group ~= '' and redis.call('ZRANK', turns.group_key(call, t, asked.priority, group), id) or 0
+  local own = group ~= '' and redis.call('ZRANK', turns.group_key(call, account, asked.priority, group), id) or 0
   return place or math.max(#next_ids, own), place ~= nil, own, math.max(redis.call('ZCARD', at) - 1, 0)
 end
 
 -- Where a waiting task stands: behind tasks of its tenant, or of its batch.
-local function place_of(call, t, id, state)
-  local ahead, is_exact, b, group_ahead, groups = t.ready, false, nil, 0, 0
-  if state == 'ready' and accounts.details_of(call, t).grouped > 0 then
-    ahead, is_exact, group_ahead, groups = count_by_turns(call, t, id)
+local function place_of(call, account, id, state)
+  local ahead, is_exact, batch, group_ahead, groups = account.ready, false, nil, 0, 0
+  if state == 'ready' and accounts.details_of(call, account).grouped > 0 then
+    ahead, is_exact, group_ahead, groups = count_by_turns(call, account, id)
   elseif state == 'ready' then
-    ahead, is_exact = count_ahead(call, t, id)
+    is_exact = redis.call('ZRANK', priorities.ready_key(call, account), id)  -- false: its place is to be rebuilt
+    ahead = is_exact or 0
   end
   if state == 'pending' then
-    ahead, is_exact, b = redis.call('ZRANK', batches.pending_key(call, id), id), true, batches.of_task(call, id)
+    ahead, is_exact, batch = redis.call('ZRANK', batches.pending_key(call, id), id), true, batches.of_task(call, id)
   end
-  return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_max_running = b and b.max_running or 0,
+  return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_max_running = batch and batch.max_running or 0,
     group_ahead = group_ahead, groups = groups}
 end
 
@@ -61,17 +46,19 @@ function reads.why(keys, args)
   local row = states.of_tasks(call, {id})[1]
   local out, state = {call.now, row}, row[1]
   if state ~= 'ready' and state ~= 'pending' and state ~= 'delayed' then return out end
-  local q, t = call.queue, accounts.named(call, row[2])
-  local holds, facts = limits.of(call, t), place_of(call, t, id, state)
-  for _, name in ipairs({'weight', 'estimate', 'ready', 'leased'}) do facts[name] = t[name] end
-  for _, name in ipairs({'blocked', 'theoretical_arrival'}) do facts[name] = accounts.details_of(call, t)[name] end
+  local queue, account = call.queue, accounts.named(call, row[2])
+  local holds, facts = limits.of(call, account), place_of(call, account, id, state)
+  for _, name in ipairs({'weight', 'estimate', 'ready', 'leased'}) do facts[name] = account[name] end
+  for _, name in ipairs({'blocked', 'theoretical_arrival'}) do
+    facts[name] = accounts.details_of(call, account)[name]
+  end
   for _, name in ipairs({'max_running', 'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
-  facts.queue_slots, facts.queue_kept = q.slots, reserve.kept(call)
-  for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'blocked'}) do facts['queue_' .. name] = q[name] end
-  facts.debt = math.max(0, accounts.vtime_of(call, t) - q.level) * t.weight
-  facts.competes = t.standing == COMPETES and 1 or 0
-  facts.is_awake = t.slot == AWAKE and 1 or 0
-  facts.opening_changes_at = redis.call('ZSCORE', key(call, 'opening_changes'), t.name) or 0
+  facts.queue_slots, facts.queue_kept = queue.slots, reserve.kept(call)
+  for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'blocked'}) do facts['queue_' .. name] = queue[name] end
+  facts.debt = math.max(0, accounts.vtime_of(call, account) - queue.level) * account.weight
+  facts.competes = account.standing == COMPETES and 1 or 0
+  facts.is_awake = account.slot == AWAKE and 1 or 0
+  facts.opening_changes_at = redis.call('ZSCORE', key(call, 'opening_changes'), account.name) or 0
   facts.queue_opening_changes_at = redis.call('ZSCORE', key(call, 'opening_changes'), '') or 0
   for name, value in pairs(facts) do
     out[#out + 1], out[#out + 2] = name, text(value)

@@ -38,15 +38,15 @@ function writes.replay(keys, args)
       return 'gone'
     end
     local attempts = died.attempts
-    local t, header, bytes = places.take_out_dead(call, id, death), records.read(record, id)
+    local account, header, bytes = places.take_out_dead(call, id, death), records.read(record, id)
     if attempts > 0 then
-      leases.set_run(call, id, RUN.new{state = leases.REAPED, features = header.features, bytes = bytes, tag = t.tag,
-        attempt = attempts, uncounted_attempts = attempts, max_attempts = header.max_attempts,
+      leases.set_run(call, id, RUN.new{state = leases.REAPED, features = header.features, bytes = bytes,
+        tag = account.tag, attempt = attempts, uncounted_attempts = attempts, max_attempts = header.max_attempts,
         expires_at = header.expires_at > call.now and header.expires_at or 0})
     end
     reopen(call, id, record, header)
     batches.count_revived(call, id, died.reason)
-    places.put_ready(call, t, {id})
+    places.put_ready(call, account, {id})
   end)
 end
 

@@ -52,9 +52,9 @@ end
 
 -- What a queue holds: {name, how many, ...}.
 local function contents(call)
-  local q, out = call.queue, {}
+  local queue, out = call.queue, {}
   for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead'}) do
-    out[#out + 1], out[#out + 2] = name, q[name]
+    out[#out + 1], out[#out + 2] = name, queue[name]
   end
   out[#out + 1], out[#out + 2] = 'schedules', redis.call('ZCARD', key(call, 'fires'))
   out[#out + 1] = 'open_batches'
@@ -68,14 +68,14 @@ end
 --         deletion has not begun); then what it holds: name, how many, ...
 function drains.delete_queue(keys, args)
   local call, what = calls.open_any(keys, args), args[3]
-  local q, counts = call.queue, contents(call)
+  local queue, counts = call.queue, contents(call)
   if what ~= 'empty' and what ~= 'any' and what ~= 'begun' then refuse('bad_request', 'what') end
-  if q.stage == UNMADE or q.stage == MADE and what == 'begun' then return {'gone'} end
-  if q.stage == MADE then
+  if queue.stage == UNMADE or queue.stage == MADE and what == 'begun' then return {'gone'} end
+  if queue.stage == MADE then
     for i = 2, #counts, 2 do
       if counts[i] > 0 and what == 'empty' then return {'not_empty', unpack(counts)} end
     end
-    q.stage = DELETING
+    queue.stage = DELETING
     close.call(call)
   end
   if sweep_some(call) then return {'more', unpack(counts)} end
@@ -91,10 +91,10 @@ end
 function drains.forget_queue(keys, args)
   local call = calls.open(keys, args)
   local for_ms, made_at = check_whole(args[3], 'for_ms', 0, HORIZON_MS), check_whole(args[4], 'made_at', 0, HORIZON_MS)
-  local q, is_meant, has = call.queue, check_whole(args[6], 'delete', 0, 1) == 1, {}
+  local queue, is_meant, has = call.queue, check_whole(args[6], 'delete', 0, 1) == 1, {}
   calls.confirm(call, args[5])
   for i, name in ipairs(HAS_SOMETHING) do has[i] = key(call, name) end
-  if math.max(q.now, made_at) + for_ms > call.sure or q.blocked > 0 or not settings.are_default(q)
+  if math.max(queue.now, made_at) + for_ms > call.sure or queue.blocked > 0 or not settings.are_default(queue)
       or redis.call('EXISTS', unpack(has)) > 0 then
     return 'stays'
   end

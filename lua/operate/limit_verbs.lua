@@ -56,9 +56,9 @@ function drains.set_limits(keys, args)
     call.queue.limited = save_limits(call, name, after)
     limits.recheck_all(call, previous, after)
   else
-    local t = accounts.touch_named(call, name)
-    accounts.details_of(call, t).limited, call.limits = save_limits(call, name, after), false
-    limits.meter(call, t)
+    local account = accounts.touch_named(call, name)
+    accounts.details_of(call, account).limited, call.limits = save_limits(call, name, after), false
+    limits.meter(call, account)
   end
   close.call(call)
   return flat(previous)

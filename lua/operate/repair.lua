@@ -1,4 +1,4 @@
--- needs: calls, close, limits, records, repair_steps
+-- needs: calls, close, limits, records, repair_steps, seats
 --
 -- Repair: a queue is built anew from what is true of it.
 --
@@ -13,46 +13,33 @@
 --
 -- Meanwhile the queue is blocked (BLOCKED_REPAIR): claims give nothing, whatever else changes it is refused, and the
 -- time is nobody's service (`jump_to` in base/calls.lua).
-
 local LOWEST = -2 ^ 52  -- the level meanwhile: tenants get slots with the virtual time that they have
 
 -- Blocks the queue, and sets all that it counts to zero.
 local function clear(call)
-  local q, hours = call.queue, redis.call('HGET', key(call, 'opening_hours'), '')
+  local queue, hours = call.queue, redis.call('HGET', key(call, 'opening_hours'), '')
   for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead', 'remembered', 'tasks_with_options',
-      'loans', 'weight_sum', 'running', 'servable', 'cursor', 'sweeping', 'anchored'}) do
-    q[name] = 0
+      'loans', 'weight_sum', 'running', 'servable', 'cursor', 'sweeping'}) do
+    queue[name] = 0
   end
-  q.classes, q.minute, q.level = {}, records.minute(call), LOWEST
-  q.limited = redis.call('HEXISTS', key(call, 'limits'), '')
-  limits.block(q, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
-  limits.block(q, BLOCKED_REPAIR, true)
+  queue.classes, queue.minute = {}, records.minute(call)
+  queue.limited = redis.call('HEXISTS', key(call, 'limits'), '')
+  limits.block(queue, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
+  limits.block(queue, BLOCKED_REPAIR, true)
 end
 
--- How far the repair is: {number, life, level, step, cursor}; begins it, or begins it anew.
-local function load(call)
-  local found = redis.call('HMGET', key(call, 'repair'), 'number', 'life', 'level', 'step', 'cursor', 'is_open')
-  local life, q = calls.life_of_store(), call.queue
-  local state = {number = tonumber(found[1] or call.now), life = life, level = found[3] or text(q.level),
-    step = tonumber(found[4] or 1), cursor = found[5] or '0'}
-  if found[2] ~= life or found[6] ~= '0' or q.blocked < BLOCKED_REPAIR then
-    state.step, state.cursor = 1, '0'
+-- How far the repair is: its number, and what is done next, step and cursor; begins it, or begins it anew. Until the
+-- call has ended only the number is kept, so that one that fails half way is not gone on with.
+local function begin(call)
+  local at, life = key(call, 'repair'), calls.life_of_store()
+  local kept = redis.call('GET', at) or text(call.now)
+  local number, step, cursor = kept:match('^%d+'), kept:match('^%d+ ' .. life .. ' (%d+) (%d+)$')
+  if not step or call.queue.blocked < BLOCKED_REPAIR then
+    step, cursor = 1, '0'
     clear(call)
   end
-  redis.call('HSET', key(call, 'repair'), 'number', text(state.number), 'life', life, 'level', state.level,
-    'is_open', 1)
-  return state
-end
-
-local function save(call, state)
-  redis.call('HSET', key(call, 'repair'), 'step', state.step, 'cursor', state.cursor, 'is_open', 0)
-end
-
-local function finish(call, state)
-  local q = call.queue
-  redis.call('DEL', key(call, 'repair'))
-  limits.block(q, BLOCKED_REPAIR, false)
-  q.level, call.readied = tonumber(state.level), q.servable > 0
+  redis.call('SET', at, number)
+  return number, tonumber(step), cursor
 end
 
 -- repair(keys, argv): build some of a queue anew, which is blocked until all is.
@@ -61,15 +48,24 @@ end
 --         their places
 function drains.repair(keys, args)
   local call, given = calls.ask(keys, args), args[3] ~= '' and check_whole(args[3], 'number', 0, HORIZON_MS)
-  local q, known = call.queue, tonumber(redis.call('HGET', key(call, 'repair'), 'number') or -1)
-  if given and given ~= known then return {'gone', given, '', 0, 0} end
-  local state = load(call)
-  local next_cursor = repair_steps.all[state.step][2](call, state.cursor)
-  if not next_cursor then state.step = state.step + 1 end
-  state.cursor = next_cursor or '0'
-  local step = repair_steps.all[state.step]
-  if step then save(call, state) else finish(call, state) end
+  local queue, at, level = call.queue, key(call, 'repair'), call.queue.level
+  local known = redis.call('GET', at)
+  if given and not (known and tonumber(known:match('^%d+')) == given) then return {'gone', given, '', 0, 0} end
+  local number, step, cursor = begin(call)
+  queue.level = LOWEST
+  cursor = repair_steps.all[step][2](call, cursor)
+  seats.seat_all(call)
+  queue.level = level
+  if not cursor then step = step + 1 end
+  local next_step = repair_steps.all[step]
+  if next_step then
+    redis.call('SET', at, table.concat({number, calls.life_of_store(), step, cursor or '0'}, ' '))
+  else
+    redis.call('DEL', at)
+    limits.block(queue, BLOCKED_REPAIR, false)
+    call.readied = queue.servable > 0
+  end
   close.call(call)
-  return {step and 'more' or 'done', state.number, step and step[1] or '',
-    q.ready + q.pending + q.delayed + q.leased + q.dead, redis.call('HLEN', key(call, 'tenants'))}
+  return {next_step and 'more' or 'done', tonumber(number), next_step and next_step[1] or '',
+    queue.ready + queue.pending + queue.delayed + queue.leased + queue.dead, redis.call('HLEN', key(call, 'tenants'))}
 end

@@ -1,41 +1,35 @@
--- needs: accounts, batches, leases, places, records, task_options
+-- needs: accounts, batches, leases, places, records
 --
 -- Repair (operate/repair.lua): how the tasks that were put aside get their places, tenant by tenant.
 
 local PLACES_PER_CALL = 40  -- tasks, or tenants, that get theirs
 
--- A record says no more that its task asks for more, where nothing is known of that.
-local function mend_features(call, id, header, record)
-  if header.features % 2 == 0 or task_options.of(call, id) ~= PLAIN then return end
-  local _, position = HEADER.unpack(record)
-  header.features = header.features - HAS_OPTIONS
-  redis.call('HSET', key(call, 'tasks'), id, HEADER.pack(header) .. record:sub(position))
-end
-
 -- A run says of its task what the record says, and has no deadline of its own.
-local function mend_run(call, t, id, run, header, bytes)
-  run.tag, run.features, run.bytes, run.is_extended = t.tag, header.features, bytes + #run.error, 0
+local function mend_run(call, account, id, run, header, bytes)
+  run.tag, run.features, run.bytes, run.is_extended = account.tag, header.features, bytes + #run.error, 0
   call.queue.last_lease = math.max(call.queue.last_lease, run.lease)
-  accounts.add_bytes(call, t, #run.error)
+  accounts.add_bytes(call, account, #run.error)
   leases.set_run(call, id, run)
 end
 
-local function put_leased(call, t, id, run)
-  local q, b = call.queue, batches.of_task(call, id)
-  t.leased, t.starts, q.leased = t.leased + 1, t.starts + math.max(run.began_at, q.epoch_at), q.leased + 1
-  if b then b.admitted, b.running = b.admitted + 1, b.running + 1 end
+local function put_leased(call, account, id, run)
+  local queue, batch = call.queue, batches.of_task(call, id)
+  account.leased = account.leased + 1
+  account.starts = account.starts + math.max(run.began_at, queue.epoch_at)
+  queue.leased = queue.leased + 1
+  if batch then batch.admitted, batch.running = batch.admitted + 1, batch.running + 1 end
   local bundle = leases.bundle(call, run.lease) or BUNDLE.new{}
   bundle.ids = bundle.ids == '' and id or bundle.ids .. '\n' .. id
   bundle.left, bundle.together, bundle.is_changed = bundle.left + 1, bundle.together + 1, true
   call.bundles[run.lease] = bundle
-  redis.call('ZADD', key(call, 'leases'), 'GT', text(call.now + run.lasts), leases.field(run.lease))
+  redis.call('ZADD', key(call, 'leases'), 'GT', text(call.at + run.lasts), leases.field(run.lease))
 end
 
 -- Puts a task that waits for its start there; the sets of those are replaced when the tenant's are all known.
-local function put_delayed(call, t, id, start_at)
-  redis.call('ZADD', key(call, 'repair:delayed:' .. t.name), start_at, id)
-  redis.call('ZADD', key(call, 'due'), 'LT', start_at, t.name)
-  places.count_delayed(call, t, 1)
+local function put_delayed(call, account, id, start_at)
+  redis.call('ZADD', key(call, 'repair:delayed:' .. account.name), start_at, id)
+  redis.call('ZADD', key(call, 'due'), 'LT', start_at, account.name)
+  places.count_delayed(call, account, 1)
 end
 
 -- When a waiting task starts, if that is known and not over. The time of a retry stands nowhere else.
@@ -44,42 +38,41 @@ local function start_of(call, at, header, run)
 end
 
 -- Puts tasks of a tenant into their places.
-local function put_tasks(call, t, ids)
+local function put_tasks(call, account, ids)
   local found, ready = records.of(call, ids), {}
-  local starts = redis.call('ZMSCORE', key(call, 'delayed:' .. t.name), unpack(ids))
+  local starts = redis.call('ZMSCORE', key(call, 'delayed:' .. account.name), unpack(ids))
   leases.read_runs(call, ids)
   for i, id in ipairs(ids) do
     local header, bytes = records.read(found[i], id)
-    local run, b = leases.run_of(call, id), batches.of_task(call, id)
-    mend_features(call, id, header, found[i])
-    if run then mend_run(call, t, id, run, header, bytes) end
-    if b then
-      b.total = b.total + 1
-      batches.add_member(call, b, id)
+    local run, batch = leases.run_of(call, id), batches.of_task(call, id)
+    if run then mend_run(call, account, id, run, header, bytes) end
+    if batch then
+      batch.total = batch.total + 1
+      batches.add_member(call, batch, id)
     end
     if run and leases.is_leased(run.state) then
-      put_leased(call, t, id, run)
+      put_leased(call, account, id, run)
     else
       if header.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), text(header.expires_at), id) end
       local start_at = start_of(call, starts[i], header, run)
-      if start_at then put_delayed(call, t, id, start_at) else ready[#ready + 1] = id end
+      if start_at then put_delayed(call, account, id, start_at) else ready[#ready + 1] = id end
     end
   end
-  if #ready > 0 then places.put_ready(call, t, ready) end
+  if #ready > 0 then places.put_ready(call, account, ready) end
 end
 
 -- All tasks of a tenant have their places.
-local function end_tenant(call, t)
-  local delayed, copy = key(call, 'delayed:' .. t.name), key(call, 'repair:delayed:' .. t.name)
+local function end_tenant(call, account)
+  local delayed, copy = key(call, 'delayed:' .. account.name), key(call, 'repair:delayed:' .. account.name)
   redis.call('UNLINK', delayed)  -- first: what RENAME replaces may be freed at once
   if redis.call('EXISTS', copy) == 1 then redis.call('RENAME', copy, delayed) end
-  redis.call('ZREM', key(call, 'repair:tenants'), t.name)
+  redis.call('ZREM', key(call, 'repair:tenants'), account.name)
 end
 
 function repair_places.write_batches(call)
   local fields = {}
-  for id, b in pairs(call.batches or {}) do
-    if b then fields[#fields + 1], fields[#fields + 2] = id, BATCH.pack(b) end
+  for id, batch in pairs(call.batches or {}) do
+    if batch then fields[#fields + 1], fields[#fields + 2] = id, BATCH.pack(batch) end
   end
   write('HSET', key(call, 'batches'), fields)
 end
@@ -88,14 +81,14 @@ end
 function repair_places.put_all(call)
   local left = PLACES_PER_CALL
   for _, name in ipairs(redis.call('ZRANGE', key(call, 'repair:tenants'), 0, PLACES_PER_CALL - 1)) do
-    local aside, t = key(call, 'repair:tasks:' .. name), accounts.touch_named(call, name)
+    local aside, account = key(call, 'repair:tasks:' .. name), accounts.touch_named(call, name)
     local ids = redis.call('ZRANGE', aside, 0, left - 1)
     if #ids > 0 then
-      put_tasks(call, t, ids)
+      put_tasks(call, account, ids)
       redis.call('ZREM', aside, unpack(ids))
     end
     if redis.call('EXISTS', aside) == 1 then break end
-    end_tenant(call, t)
+    end_tenant(call, account)
     left = left - #ids - 1
     if left <= 0 then break end
   end

@@ -11,7 +11,7 @@
 
 local PAGE, LONG_PAGE, KEYS = 40, 4, 500  -- elements; elements that may be long; keys
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
-  ready = true, priorities = true, tombstone = true, group = true, turns = true, class = true, wake = true, idle = true,
+  ready = true, priorities = true, group = true, turns = true, class = true, wake = true, idle = true,
   sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,
   dead_counts = true, pending = true, members = true, completed = true, done = true, repair = true, bundles = true,
   claims = true,
@@ -40,25 +40,25 @@ end
 local function name_accounts(call, cursor)
   local flat, next_cursor = page_of(call, 'accounts', cursor)
   for i = 1, #flat, 2 do
-    local t = accounts.unpack(call, flat[i], flat[i + 1])
-    redis.call('HSETNX', key(call, 'tenants'), t.name, DETAILS.pack(DETAILS.new{tag = t.tag}))
-    call.queue.numbers = math.max(call.queue.numbers, (struct.unpack('<I', t.tag)))
+    local account = accounts.unpack(call, flat[i], flat[i + 1])
+    redis.call('HSETNX', key(call, 'tenants'), account.name, DETAILS.pack(DETAILS.new{tag = account.tag}))
+    call.queue.numbers = math.max(call.queue.numbers, (struct.unpack('<I', account.tag)))
   end
   return next_cursor
 end
 
 -- A tenant counts nothing and stands nowhere; what operators set for it holds.
-local function clear_tenant(call, t)
-  local d, books, name = accounts.details_of(call, t), accounts.books_of(call, t), t.name
+local function clear_tenant(call, account)
+  local details, books, name = accounts.details_of(call, account), accounts.books_of(call, account), account.name
   local hours = redis.call('HGET', key(call, 'opening_hours'), name)
-  books.entitled, books.bytes = seats.entitled_to(call, t), 0
+  books.entitled, books.bytes = seats.entitled_to(call, account), 0
   books.events = redis.call('XLEN', key(call, 'events:' .. name))
-  t.starts, t.leased, t.ready, t.slot, t.class, t.standing, t.is_on_wake_list = 0, 0, 0, OUT, 0, 0, 0
-  t.loan = accounts.NO_LOAN
-  d.pending, d.delayed, d.dead, d.tombstones, d.grouped, d.priorities = 0, 0, 0, 0, 0, 0
-  d.limited = redis.call('HEXISTS', key(call, 'limits'), name)
-  limits.block(d, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
-  if bit.band(d.blocked, BLOCKED_RATE) ~= 0 then limits.meter(call, t) end
+  account.starts, account.leased, account.ready, account.loan = 0, 0, 0, accounts.NO_LOAN
+  account.slot, account.class, account.standing, account.is_on_wake_list = OUT, 0, 0, 0
+  details.pending, details.delayed, details.dead, details.grouped = 0, 0, 0, 0
+  details.limited = redis.call('HEXISTS', key(call, 'limits'), name)
+  limits.block(details, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
+  if bit.band(details.blocked, BLOCKED_RATE) ~= 0 then limits.meter(call, account) end
 end
 
 -- That a tenant has something to be put into its place.
@@ -69,9 +69,9 @@ end
 local function clear_tenants(call, cursor)
   local flat, next_cursor = page_of(call, 'tenants', cursor)
   for i = 1, #flat, 2 do
-    local t = accounts.touch(call, accounts.named(call, flat[i], flat[i + 1]))
-    clear_tenant(call, t)
-    if redis.call('EXISTS', key(call, 'delayed:' .. t.name)) == 1 then await(call, t.name) end
+    local account = accounts.touch(call, accounts.named(call, flat[i], flat[i + 1]))
+    clear_tenant(call, account)
+    if redis.call('EXISTS', key(call, 'delayed:' .. account.name)) == 1 then await(call, account.name) end
   end
   return next_cursor
 end
@@ -98,25 +98,25 @@ end
 local function clear_batches(call, cursor)
   local _, next_cursor, ids = page_of(call, 'batches', cursor)
   for _, id in ipairs(ids) do
-    local b = batches.find(call, id)
-    b.running, b.admitted, b.total = 0, 0, b.done + b.dead + b.cancelled
-    add_bytes(call, b.tenant, batches.bytes_of(id, b))
-    if b.state == COMPLETE then redis.call('ZADD', key(call, 'completed'), b.completed_at, id) end
+    local batch = batches.find(call, id)
+    batch.running, batch.admitted, batch.total = 0, 0, batch.done + batch.dead + batch.cancelled
+    add_bytes(call, batch.tenant, batches.bytes_of(id, batch))
+    if batch.state == COMPLETE then redis.call('ZADD', key(call, 'completed'), batch.completed_at, id) end
   end
   repair_places.write_batches(call)
   return next_cursor
 end
 
-local function put_dead(call, t, id, death)
-  places.count_dead(call, t, id, death.died_at)
+local function put_dead(call, account, id, death)
+  places.count_dead(call, account, id, death.died_at)
   call.queue.last_lease = math.max(call.queue.last_lease, death.lease)
 end
 
 -- Notes a task that is not dead for its tenant's turn.
-local function put_aside(call, t, id, header, run)
+local function put_aside(call, account, id, header, run)
   local is_leased = run and leases.is_leased(LEASE.unpack(run).state)
-  redis.call('ZADD', key(call, 'repair:tasks:' .. t.name), is_leased and '-inf' or text(header.enqueued_at), id)
-  await(call, t.name)
+  redis.call('ZADD', key(call, 'repair:tasks:' .. account.name), is_leased and '-inf' or text(header.enqueued_at), id)
+  await(call, account.name)
 end
 
 local function find_tasks(call, cursor)
@@ -128,9 +128,13 @@ local function find_tasks(call, cursor)
   for i, id in ipairs(ids) do
     if records.is_task(flat[2 * i]) then
       local header, bytes = records.read(flat[2 * i], id)
-      local t = accounts.touch_named(call, header.tenant)
-      accounts.add_bytes(call, t, bytes)
-      if deaths[i] then put_dead(call, t, id, DEATH.unpack(deaths[i])) else put_aside(call, t, id, header, runs[i]) end
+      local account = accounts.touch_named(call, header.tenant)
+      accounts.add_bytes(call, account, bytes)
+      if deaths[i] then
+        put_dead(call, account, id, DEATH.unpack(deaths[i]))
+      else
+        put_aside(call, account, id, header, runs[i])
+      end
     else
       marks[#marks + 1] = id
     end
@@ -144,9 +148,9 @@ local function add_ends(call, cursor)
   local page, unknown = redis.call('ZSCAN', key(call, 'ends'), cursor, 'COUNT', PAGE), {}
   for i = 1, #page[2], 2 do
     local member = page[2][i]
-    local t = accounts.at(call, member:sub(2, 5))
-    if t then
-      accounts.add_bytes(call, accounts.touch(call, t), (struct.unpack('<I', member, 6)))
+    local account = accounts.at(call, member:sub(2, 5))
+    if account then
+      accounts.add_bytes(call, accounts.touch(call, account), (struct.unpack('<I', member, 6)))
     else
       unknown[#unknown + 1] = member
     end
@@ -159,15 +163,6 @@ local function add_templates(call, cursor)
   local flat, next_cursor = page_of(call, 'templates', cursor, LONG_PAGE)
   for i = 1, #flat, 2 do
     add_bytes(call, flat[i]:match('^[^/]*'), accounts.bytes_of(flat[i], #flat[i + 1]))
-  end
-  return next_cursor
-end
-
--- No lease could be extended meanwhile, so each has a whole one from now.
-local function renew_leases(call, cursor)
-  local _, next_cursor, numbers = page_of(call, 'bundles', cursor)
-  for _, number in ipairs(numbers) do
-    redis.call('ZADD', key(call, 'leases'), 'GT', text(call.now + call.queue.lease_ms), number)
   end
   return next_cursor
 end
@@ -187,5 +182,5 @@ repair_steps.all = {  -- name, step(call, cursor)
   {'task_options', prune('task_options', function(header) return header.features % 2 == HAS_OPTIONS end)},
   {'batches', clear_batches},
   {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates},
-  {'places', repair_places.put_all}, {'leases', renew_leases}, {'ends of batches', finish_batches},
+  {'places', repair_places.put_all}, {'ends of batches', finish_batches},
 }

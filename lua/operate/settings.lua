@@ -8,14 +8,17 @@
 function drains.set_weight(keys, args)
   local call, weight = calls.open_made(keys, args), check_whole(args[4], 'weight', 1, 10000000)
   check_tenant(args[3])
-  local t = accounts.touch_named(call, args[3])
-  local q, previous = call.queue, t.weight
+  local account = accounts.touch_named(call, args[3])
+  local queue, previous = call.queue, account.weight
   versions.check(args[5], {previous}, {weight})
-  local vtime, entitled, books = accounts.vtime_of(call, t), seats.entitled_to(call, t), accounts.books_of(call, t)
-  if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - previous end
-  t.weight = weight
-  t.base = t.base + vtime - accounts.vtime_of(call, t)  -- the past keeps its old weight, also of leases that run
-  books.entitled = books.entitled + entitled - seats.entitled_to(call, t)
+  local vtime = accounts.vtime_of(call, account)
+  local entitled = seats.entitled_to(call, account)
+  local books = accounts.books_of(call, account)
+  if account.standing == COMPETES then queue.weight_sum = queue.weight_sum + weight - previous end
+  account.weight = weight
+  -- The past keeps its old weight, also of leases that run.
+  account.base = account.base + vtime - accounts.vtime_of(call, account)
+  books.entitled = books.entitled + entitled - seats.entitled_to(call, account)
   close.call(call)
   return previous
 end
@@ -44,20 +47,20 @@ local SETTINGS = {
   max_tenants = {1, 100000000}, run_timeout_ms = {0, 604800000},
 }
 
-function settings.are_default(q)
+function settings.are_default(queue)
   local fresh = calls.new_queue()
   for name in pairs(SETTINGS) do
-    if q[name] ~= fresh[name] then return false end
+    if queue[name] ~= fresh[name] then return false end
   end
   return true
 end
 
 -- All settings of a queue as words, with changes, by their names.
-local function words_of(q, changes)
+local function words_of(queue, changes)
   local names, words = {}, {}
   for name in pairs(SETTINGS) do names[#names + 1] = name end
   table.sort(names)
-  for i, name in ipairs(names) do words[2 * i - 1], words[2 * i] = name, changes[name] or q[name] end
+  for i, name in ipairs(names) do words[2 * i - 1], words[2 * i] = name, changes[name] or queue[name] end
   return words
 end
 
@@ -67,7 +70,7 @@ end
 --         service.
 function drains.configure(keys, args)
   local call = calls.open_made(keys, args)
-  local q, changes, given = call.queue, {}, nil
+  local queue, changes, given = call.queue, {}, nil
   for i = 3, #args, 2 do
     local range, value = SETTINGS[args[i]], tonumber(args[i + 1])
     if args[i] == 'if_version' then
@@ -78,15 +81,16 @@ function drains.configure(keys, args)
       changes[args[i]] = value
     end
   end
-  local previous = words_of(q, {})
-  versions.check(given, previous, words_of(q, changes))
-  local old_share, old_reserve = q.share, q.reserve
-  for name, value in pairs(changes) do q[name] = value end
-  if q.share ~= old_share then
-    q.epoch, q.epoch_at, q.clock, q.level, q.estimate, q.estimate_sq = q.epoch + 1, call.at, 0, 0, 0, 0
-    q.delivered, q.entitled, call.mean = 0, 0, 0
+  local previous = words_of(queue, {})
+  versions.check(given, previous, words_of(queue, changes))
+  local old_share, old_reserve = queue.share, queue.reserve
+  for name, value in pairs(changes) do queue[name] = value end
+  if queue.share ~= old_share then
+    queue.epoch, queue.epoch_at, queue.clock, queue.level = queue.epoch + 1, call.at, 0, 0
+    queue.estimate, queue.estimate_sq, call.mean = 0, 0, 0
+    queue.delivered, queue.entitled = 0, 0
   end
-  if q.reserve ~= old_reserve or q.reserve > 0 and q.share ~= old_share then reserve.renew(call) end
+  if queue.reserve ~= old_reserve or queue.reserve > 0 and queue.share ~= old_share then reserve.renew(call) end
   close.call(call)
   return previous
 end

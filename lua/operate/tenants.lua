@@ -1,20 +1,20 @@
--- needs: accounts, calls, places
+-- needs: accounts, calls
 --
 -- The end of a tenant: its account goes when it has nothing any more.
 --
 -- An operator may drop it at once, with its settings. Without that, servers look through all accounts now and then
--- (`forget_tenants`), and drop those that have had nothing for long enough, and no settings of their own. An account
--- has no time of its last change: what is looked at, in `quiet`, is whether its books are the same as they were then.
--- A tenant that comes back is a new one: it begins at the level, as any that has been idle.
+-- (`forget_tenants`), and drop those that have had nothing for long enough, and no settings of their own. A tenant that
+-- comes back is a new one: it begins at the level, as any that has been idle.
 
 local ACCOUNTS_PER_CALL = 200  -- that one call looks at, at most
 local SHORT = 1000  -- entries of the wake list, among which many tenants of one call may be looked for
 
 -- What a tenant has: {name, how many, ...}; kept_bytes: of all these, and of batches, results, dedupe keys.
-local function holdings(call, t)
-  local d, schedules = accounts.details_of(call, t), redis.call('HLEN', key(call, 'schedules:' .. t.name))
-  return {'ready', t.ready, 'pending', d.pending, 'delayed', d.delayed, 'leased', t.leased, 'dead', d.dead,
-    'schedules', schedules, 'kept_bytes', accounts.books_of(call, t).bytes}
+local function holdings(call, account)
+  local details = accounts.details_of(call, account)
+  local schedules = redis.call('HLEN', key(call, 'schedules:' .. account.name))
+  return {'ready', account.ready, 'pending', details.pending, 'delayed', details.delayed, 'leased', account.leased,
+    'dead', details.dead, 'schedules', schedules, 'kept_bytes', accounts.books_of(call, account).bytes}
 end
 
 local function has_nothing(held)
@@ -25,12 +25,11 @@ local function has_nothing(held)
 end
 
 -- Deletes a tenant that has nothing: its account, its settings and its feed.
-local function drop(call, t)
-  local name, tag = t.name, t.tag
-  places.drop_lists(call, t)
-  if t.is_on_wake_list == 1 then redis.call('LREM', key(call, 'wake'), 0, tag) end
+local function drop(call, account)
+  local name, tag = account.name, account.tag
+  if account.is_on_wake_list == 1 then redis.call('LREM', key(call, 'wake'), 0, tag) end
   redis.call('UNLINK', key(call, 'events:' .. name))
-  for _, hash in ipairs({'accounts', 'quiet'}) do redis.call('HDEL', key(call, hash), tag) end
+  redis.call('HDEL', key(call, 'accounts'), tag)
   for _, hash in ipairs({'tenants', 'limits', 'opening_hours'}) do redis.call('HDEL', key(call, hash), name) end
   redis.call('ZREM', key(call, 'idle'), tag)
   for _, set in ipairs({'opening_changes', 'parked', 'due'}) do redis.call('ZREM', key(call, set), name) end
@@ -44,30 +43,23 @@ function drains.drop_tenant(keys, args)
   local call, name = calls.open(keys, args), args[3]
   local packed = redis.call('HGET', key(call, 'tenants'), name)
   if not packed then return {'gone'} end
-  local t = accounts.named(call, name, packed)
-  local held = holdings(call, t)
+  local account = accounts.named(call, name, packed)
+  local held = holdings(call, account)
   if not has_nothing(held) then return {'not_empty', unpack(held)} end
-  drop(call, t)
+  drop(call, account)
   return {'ok'}
 end
 
--- True if a tenant has nothing, and is as a new one would be.
-local function is_like_new(call, t)
-  if t.ready + t.leased > 0 or t.weight ~= accounts.DEFAULT_WEIGHT then return false end
-  if t.is_on_wake_list == 1 and redis.call('LLEN', key(call, 'wake')) > SHORT then return false end
-  if accounts.books_of(call, t).bytes > 0 or not has_nothing(holdings(call, t)) then return false end
-  local d, name = accounts.details_of(call, t), t.name
-  return d.limited == 0 and d.blocked == 0 and redis.call('HEXISTS', key(call, 'opening_hours'), name) == 0
+-- True if a tenant has had nothing for so long, and is as a new one would be.
+local function is_like_new(call, account, for_ms)
+  local books = accounts.books_of(call, account)
+  if call.queue.origin + books.seen_at + for_ms > call.sure then return false end
+  if account.ready + account.leased > 0 or account.weight ~= accounts.DEFAULT_WEIGHT then return false end
+  if account.is_on_wake_list == 1 and redis.call('LLEN', key(call, 'wake')) > SHORT then return false end
+  if books.bytes > 0 or not has_nothing(holdings(call, account)) then return false end
+  local details, name = accounts.details_of(call, account), account.name
+  return details.limited == 0 and details.blocked == 0 and redis.call('HEXISTS', key(call, 'opening_hours'), name) == 0
     and redis.call('EXISTS', key(call, 'events:' .. name)) == 0
-end
-
--- True if nothing has become of the tenant for so long. What is not known is noted from now on.
-local function is_quiet(call, t, for_ms)
-  local packed = redis.call('HGET', key(call, 'quiet'), t.tag)
-  local noted = packed and QUIET.unpack(packed)
-  if noted and noted.books == t.books then return noted.since + for_ms <= call.sure end
-  redis.call('HSET', key(call, 'quiet'), t.tag, QUIET.pack({since = call.now, books = t.books}))
-  return false
 end
 
 -- forget_tenants(keys, argv): look at a page of the accounts, and drop tenants that have had nothing for so long.
@@ -81,9 +73,9 @@ function drains.forget_tenants(keys, args)
   calls.confirm(call, args[6])
   local cursor, page = scan('HSCAN', key(call, 'accounts'), args[3], count)
   for i = 1, #page, 2 do
-    local t = accounts.unpack(call, page[i], page[i + 1])
-    if is_like_new(call, t) and is_quiet(call, t, for_ms) then
-      drop(call, t)
+    local account = accounts.unpack(call, page[i], page[i + 1])
+    if is_like_new(call, account, for_ms) then
+      drop(call, account)
       dropped = dropped + 1
     end
   end

@@ -24,31 +24,31 @@ local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- at most, of the store: 
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
 -- True if nothing about the tenant matters but its account: its details need not be read.
-function accounts.is_plain(t)
-  return t.is_odd == 0 and not t.details
+function accounts.is_plain(account)
+  return account.is_odd == 0 and not account.details
 end
 
 -- How long a tenant's running leases have run, added up.
-local function age_of(call, t)
-  return t.leased * call.at - t.starts
+local function age_of(call, account)
+  return account.leased * call.at - account.starts
 end
 accounts.age_of = age_of
 
-function accounts.vtime_of(call, t)
-  if call.queue.share == SHARE_COUNT or t.loan == GIFT then return t.base end
-  return t.base + age_of(call, t) / t.weight
+function accounts.vtime_of(call, account)
+  if call.queue.share == SHARE_COUNT or account.loan == GIFT then return account.base end
+  return account.base + age_of(call, account) / account.weight
 end
 
 -- How many leases of the tenant move the clock while they run, if it competes.
-function accounts.running_of(t)
-  return t.loan == GIFT and 0 or t.leased
+function accounts.running_of(account)
+  return account.loan == GIFT and 0 or account.leased
 end
 
 -- What a task of the tenant is expected to cost at least. It guides the choice, and is not charged.
 -- call.mean is what a running task, looked at now, takes in all: the mean over worker time, when the call began.
-local function expected_of(call, t)
+local function expected_of(call, account)
   if call.queue.share == SHARE_COUNT then return 1 end
-  local expected, mean = t.estimate, call.mean
+  local expected, mean = account.estimate, call.mean
   if mean > expected then expected = mean end
   return expected > 1 and expected or 1
 end
@@ -56,38 +56,38 @@ accounts.expected_of = expected_of
 
 -- The virtual time by which tenants are compared: as if each running lease took at least what is expected of it. One
 -- whose share of the slots has room for one more lease comes before those that have their shares.
-function accounts.tentative_of(call, t)
-  local leased, time = t.leased, t.base
+function accounts.tentative_of(call, account)
+  local leased, time = account.leased, account.base
   if call.queue.share == SHARE_COUNT then return time end
   if leased > 0 then
-    local age, least = age_of(call, t), leased * expected_of(call, t)
-    time = time + (age > least and age or least) / t.weight
+    local age, least = age_of(call, account), leased * expected_of(call, account)
+    time = time + (age > least and age or least) / account.weight
   end
-  return leased + 1 <= t.weight * call.slots_per_weight and time - SOONER or time
+  return leased + 1 <= account.weight * call.slots_per_weight and time - SOONER or time
 end
 
 -- The tenant's part of the dispatches, to be: its weight / what its tasks take, those that run now included.
-function accounts.rate_of(call, t)
-  if call.queue.share == SHARE_COUNT then return t.weight end
-  local ms, leased = t.estimate, t.leased
+function accounts.rate_of(call, account)
+  if call.queue.share == SHARE_COUNT then return account.weight end
+  local ms, leased = account.estimate, account.leased
   if ms == 0 then ms = call.mean end
-  if leased > 0 and age_of(call, t) > ms * leased then ms = age_of(call, t) / leased end
-  return t.weight / (ms > 1 and ms or 1)
+  if leased > 0 and age_of(call, account) > ms * leased then ms = age_of(call, account) / leased end
+  return account.weight / (ms > 1 and ms or 1)
 end
 
 -- What a tenant was entitled to, and got.
-function accounts.books_of(call, t)
-  local books = call.books[t]
+function accounts.books_of(call, account)
+  local books = call.books[account]
   if not books then
-    books = BOOKS.unpack(t.books)
-    call.books[t] = books
+    books = BOOKS.unpack(account.books)
+    call.books[account] = books
   end
   return books
 end
 
 -- What the tenant got, with what runs now.
-function accounts.delivered_to(call, t)
-  return accounts.books_of(call, t).delivered + (call.queue.share == SHARE_TIME and age_of(call, t) or 0)
+function accounts.delivered_to(call, account)
+  return accounts.books_of(call, account).delivered + (call.queue.share == SHARE_TIME and age_of(call, account) or 0)
 end
 
 -- What a thing of that name and size counts among its tenant's bytes (lua/KEYS.md says how that was measured).
@@ -96,31 +96,31 @@ function accounts.bytes_of(name, size)
 end
 
 -- What a tenant keeps, its feed included: of that no more than half of the limit counts, where there is one.
-function accounts.kept_by(call, t, limit)
-  local books = accounts.books_of(call, t)
+function accounts.kept_by(call, account, limit)
+  local books = accounts.books_of(call, account)
   local feed = EVENT_COST * books.events
   return books.bytes + math.min(feed, limit and limit / 2 or feed)
 end
 
 -- What the tenant keeps in the store has grown by so many bytes.
-function accounts.add_bytes(call, t, bytes)
-  local books = accounts.books_of(call, t)
+function accounts.add_bytes(call, account, bytes)
+  local books = accounts.books_of(call, account)
   books.bytes = books.bytes + bytes
 end
 
 -- The unit of service has changed since the account was written: everyone starts anew, together, with what runs from
 -- then on.
-local function renew(call, t)
-  local q, books = call.queue, accounts.books_of(call, t)
-  t.base, t.starts, t.estimate = 0, t.leased * q.epoch_at, 0
-  books.epoch, books.delivered, books.entitled = q.epoch, 0, 0
+local function renew(call, account)
+  local queue, books = call.queue, accounts.books_of(call, account)
+  account.base, account.starts, account.estimate = 0, account.leased * queue.epoch_at, 0
+  books.epoch, books.delivered, books.entitled = queue.epoch, 0, 0
 end
 
 local function add(call, tag, packed)
-  local t, epoch = ACCOUNT.unpack(packed), call.queue.epoch
-  t.tag, call.accounts[tag] = tag, t
-  if epoch > 0 and struct.unpack('<I', t.books) ~= epoch then renew(call, t) end
-  return t
+  local account, epoch = ACCOUNT.unpack(packed), call.queue.epoch
+  account.tag, call.accounts[tag] = tag, account
+  if epoch > 0 and struct.unpack('<I', account.books) ~= epoch then renew(call, account) end
+  return account
 end
 
 -- The account of a tag whose record has been read.
@@ -146,18 +146,19 @@ end
 
 -- The account of a tag; nil if there is none.
 function accounts.at(call, tag)
-  local t = call.accounts[tag]
-  if t == nil then accounts.read(call, {tag}) end
+  local account = call.accounts[tag]
+  if account == nil then accounts.read(call, {tag}) end
   return call.accounts[tag] or nil
 end
 
 local function new_account(call, name)
-  local q = call.queue
-  q.numbers = q.numbers + 1
-  local tag = struct.pack('<I', q.numbers)
-  local t = ACCOUNT.new{weight = accounts.DEFAULT_WEIGHT, name = name, tag = tag, details = DETAILS.new{tag = tag}}
-  call.accounts[tag], call.books[t] = t, BOOKS.new{epoch = q.epoch}
-  return t
+  local queue = call.queue
+  queue.numbers = queue.numbers + 1
+  local tag = struct.pack('<I', queue.numbers)
+  local account = ACCOUNT.new{weight = accounts.DEFAULT_WEIGHT, name = name, tag = tag,
+    details = DETAILS.new{tag = tag}}
+  call.accounts[tag], call.books[account] = account, BOOKS.new{epoch = queue.epoch}
+  return account
 end
 
 local function unpack_details(packed)
@@ -170,17 +171,17 @@ end
 -- details, if they have been read.
 function accounts.named(call, name, packed)
   local named = calls.table_of(call, 'named')
-  local t = named[name]
-  if t then return t end
+  local account = named[name]
+  if account then return account end
   packed = packed or redis.call('HGET', key(call, 'tenants'), name)
   if packed then
     local details = unpack_details(packed)
-    t = accounts.at(call, details.tag)
-    if t then t.details = t.details or details end
+    account = accounts.at(call, details.tag)
+    if account then account.details = account.details or details end
   end
-  t = t or new_account(call, name)
-  named[name] = t
-  return t
+  account = account or new_account(call, name)
+  named[name] = account
+  return account
 end
 
 -- The accounts of tenants by their names and packed details. Tenants that do not exist, whose details are false, are
@@ -198,17 +199,19 @@ function accounts.of_details(call, names, details)
 end
 
 -- What is seldom asked of a tenant.
-function accounts.details_of(call, t)
-  if not t.details then t.details = unpack_details(redis.call('HGET', key(call, 'tenants'), t.name)) end
-  return t.details
+function accounts.details_of(call, account)
+  if not account.details then
+    account.details = unpack_details(redis.call('HGET', key(call, 'tenants'), account.name))
+  end
+  return account.details
 end
 
 -- Has a tenant seated and written back when the call closes.
-function accounts.touch(call, t)
-  if not call.is_touched[t] then
-    call.is_touched[t], call.touched[#call.touched + 1] = true, t
+function accounts.touch(call, account)
+  if not call.is_touched[account] then
+    call.is_touched[account], call.touched[#call.touched + 1] = true, account
   end
-  return t
+  return account
 end
 
 function accounts.touch_named(call, name)
@@ -216,28 +219,31 @@ function accounts.touch_named(call, name)
 end
 
 -- An account as it is kept, with what the call has booked.
-function accounts.pack(call, t)
-  local books = call.books[t]
-  if books then t.books = BOOKS.pack(books) end
-  return ACCOUNT.pack(t)
+function accounts.pack(call, account)
+  local books = call.books[account]
+  if books then
+    books.seen_at = call.at
+    account.books = BOOKS.pack(books)
+  end
+  return ACCOUNT.pack(account)
 end
 
 -- True if details matter to the fair pick.
-function accounts.are_odd(d)
-  return d.blocked > 0 or d.limited > 0 or d.tombstones > 0 or d.grouped > 0 or d.priorities > 0 or d.cause > 0
+function accounts.are_odd(details)
+  return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
 end
 
 -- Writes the tenants that the call touched.
 function accounts.write(call)
   local fields, changed, n = {}, {}, 0
-  for _, t in ipairs(call.touched) do
-    local d = t.details
-    if d then
-      t.is_odd = accounts.are_odd(d) and 1 or 0
-      local packed = DETAILS.pack(d)
-      if packed ~= d.packed then changed[#changed + 1], changed[#changed + 2] = t.name, packed end
+  for _, account in ipairs(call.touched) do
+    local details = account.details
+    if details then
+      account.is_odd = accounts.are_odd(details) and 1 or 0
+      local packed = DETAILS.pack(details)
+      if packed ~= details.packed then changed[#changed + 1], changed[#changed + 2] = account.name, packed end
     end
-    fields[n + 1], fields[n + 2], n = t.tag, accounts.pack(call, t), n + 2
+    fields[n + 1], fields[n + 2], n = account.tag, accounts.pack(call, account), n + 2
   end
   write('HSET', key(call, 'accounts'), fields)
   write('HSET', key(call, 'tenants'), changed)

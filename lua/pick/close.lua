@@ -5,20 +5,20 @@
 -- Seats and writes what the call touched, and wakes the servers if they wait for work that there now is: not where one
 -- has said that it claims at once. Should that claim be lost, they find out by their ticks.
 function close.call(call)
-  local q = call.queue
+  local queue = call.queue
   charges.bound_level(call)
   seats.seat_all(call)
   seats.write(call)
   limits.write_parked(call)
   accounts.write(call)
-  if q.reserve > 0 then reserve.write(call) end
-  if q.hungry == 1 and call.notify and q.blocked == 0 then
+  if queue.reserve > 0 then reserve.write(call) end
+  if queue.hungry == 1 and call.notify and queue.blocked == 0 then
     if call.readied or call.freed and reserve.has_room(call) then
-      q.hungry = 0
+      queue.hungry = 0
       calls.announce(call, call.notify)
     end
   end
-  q.now = call.now
+  queue.now = call.now
   calls.save_queue(call)
   calls.publish(call)
 end

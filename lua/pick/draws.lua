@@ -14,13 +14,14 @@ local WHOLE = 2048  -- classes of up to so many tenants are read whole
 -- then it loses its slot when the round is over. One that the call has not touched can be, unless limits that all have
 -- are lower now.
 local function account_of(call, round, tag)
-  local t = accounts.at(call, tag)
-  if not t then return nil end  -- its record is gone; `repair` takes it out of its slot
-  if (round.is_limited or call.is_touched[t]) and (call.passed_over[t] or not limits.is_eligible(call, t)) then
-    accounts.touch(call, t)
+  local account = accounts.at(call, tag)
+  if not account then return nil end  -- its record is gone; `repair` takes it out of its slot
+  if (round.is_limited or call.is_touched[account])
+      and (call.passed_over[account] or not limits.is_eligible(call, account)) then
+    accounts.touch(call, account)
     return nil
   end
-  return t
+  return account
 end
 
 -- The slots as a line that probes are thrown at: one span per class that has tenants, in the order of the classes.
@@ -102,10 +103,10 @@ end
 
 -- Has a tenant in the pool, once: behind those with a lower virtual time, and equals. The pool keeps its bound; who has
 -- the highest virtual time goes.
-local function add(call, round, t)
+local function add(call, round, account)
   local pool, times, pooled = round.pool, round.times, round.pooled
-  if not t or pooled[t] then return end
-  local time, place = accounts.tentative_of(call, t), #pool
+  if not account or pooled[account] then return end
+  local time, place = accounts.tentative_of(call, account), #pool
   if place == round.most then
     if times[place] <= time then return end
     pooled[pool[place]] = nil
@@ -115,7 +116,7 @@ local function add(call, round, t)
     pool[place + 1], times[place + 1] = pool[place], times[place]
     place = place - 1
   end
-  pool[place + 1], times[place + 1], pooled[t] = t, time, true
+  pool[place + 1], times[place + 1], pooled[account] = account, time, true
 end
 
 -- Draws one tenant, unless too many probes in a row hit an empty seat.
@@ -124,19 +125,19 @@ local function draw(call, round)
   for _ = 1, PROBES do
     if probes.next > probes.count then probes = aim(call, round) end
     local i = probes.next
-    local t, top = account_of(call, round, probes.tags[i]), probes.tops[i]
+    local account, top = account_of(call, round, probes.tags[i]), probes.tops[i]
     probes.next = i + 1
-    if t then
-      if seats.is_outside(accounts.rate_of(call, t), top) then accounts.touch(call, t) end
-      return add(call, round, t)
+    if account then
+      if seats.is_outside(accounts.rate_of(call, account), top) then accounts.touch(call, account) end
+      return add(call, round, account)
     end
   end
 end
 
 -- Moves the cursor on, to the next tenant.
 local function pass_on(call, round)
-  local q, passed, passes = call.queue, round.passed, round.passes
-  q.cursor, round.passes = (q.cursor + 1) % round.line.slots, passes + 1
+  local queue, passed, passes = call.queue, round.passed, round.passes
+  queue.cursor, round.passes = (queue.cursor + 1) % round.line.slots, passes + 1
   add(call, round, account_of(call, round, passed[passes % #passed + 1]))
 end
 
@@ -156,22 +157,22 @@ end
 -- round.pool: those that were looked at and may be served, by virtual time (round.times). round.ahead: what is expected
 -- of running leases puts all ahead of the clock, on average by so much for each of these leases.
 function draws.begin(call, wanted)
-  local q, line = call.queue, draws.line_up(call)
-  local is_shared_by_time = q.share == SHARE_TIME and q.weight_sum > 0
-  local has_slots = is_shared_by_time and q.slots > 0
-  call.slots_per_weight = has_slots and (q.slots - q.leased + q.running) / q.weight_sum or 0
+  local queue, line = call.queue, draws.line_up(call)
+  local is_shared_by_time = queue.share == SHARE_TIME and queue.weight_sum > 0
+  local has_slots = is_shared_by_time and queue.slots > 0
+  call.slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
   return {line = line, wanted = wanted, pool = {}, times = {}, pooled = {}, most = line.slots > FEW and POOL or FEW,
-    probes = {next = 1, count = 0}, passed = false, passes = 0, is_limited = q.limited == 1,
-    ahead = is_shared_by_time and call.mean / 2 / q.weight_sum or 0}
+    probes = {next = 1, count = 0}, passed = false, passes = 0, is_limited = queue.limited == 1,
+    ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0}
 end
 
 -- The tenant with a slot that is to be served next; nil if none is left.
 function draws.choose(call, round)
-  local q, slots, pool, times = call.queue, round.line.slots, round.pool, round.times
+  local queue, slots, pool, times = call.queue, round.line.slots, round.pool, round.times
   if slots <= FEW then return slots > 0 and choose_of_few(call, round) or nil end
   for _ = round.passes == 0 and 1 or FIRST, FIRST do draw(call, round) end
   pass_on(call, round)
-  local latest = q.level + q.running * round.ahead
+  local latest = queue.level + queue.running * round.ahead
   for _ = 1, REDRAWS do
     local best = pool[1]
     if best and times[1] <= latest + accounts.expected_of(call, best) / 2 / best.weight then break end
@@ -183,12 +184,12 @@ end
 -- The chosen tenant is served: it leaves the pool.
 function draws.take(call, round)
   table.remove(round.times, 1)
-  local t = table.remove(round.pool, 1)
-  round.pooled[t] = nil
-  return accounts.touch(call, t)
+  local account = table.remove(round.pool, 1)
+  round.pooled[account] = nil
+  return accounts.touch(call, account)
 end
 
 -- A tenant has been served: it is in the pool (again) if it has a slot, and more.
-function draws.give_back(call, round, t)
-  if t.slot > 0 and t.standing ~= 0 then add(call, round, t) end
+function draws.give_back(call, round, account)
+  if account.slot > 0 and account.standing ~= 0 then add(call, round, account) end
 end

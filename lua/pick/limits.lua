@@ -21,7 +21,7 @@ local REFILL_MS = 20
 limits.names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead'}
 -- What holds for all where nothing is set (0: none), in each queue. stored_bytes compares what the store takes for a
 -- tenant, at most (accounts.bytes_of), and refuses new tasks, batches and schedules beyond it. What tasks then say
--- (results, errors, events) counts, and is taken; errors of letters, tombstones and marks have other bounds.
+-- (results, errors, events) counts, and is taken; errors of letters, and marks, have other bounds.
 limits.defaults = {
   max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
   dead = 0,
@@ -37,50 +37,50 @@ function limits.set_for(call, name)
 end
 
 -- True if a tenant has limits of its own.
-local function has_own(call, t)
-  return not accounts.is_plain(t) and accounts.details_of(call, t).limited == 1
+local function has_own(call, account)
+  return not accounts.is_plain(account) and accounts.details_of(call, account).limited == 1
 end
 
 -- The limits that hold for a tenant; 0 is none.
-function limits.of(call, t)
-  local is_own = has_own(call, t)
+function limits.of(call, account)
+  local is_own = has_own(call, account)
   if call.queue.limited == 0 and not is_own then return limits.defaults end
   local known = calls.table_of(call, 'limits')
   local for_all = known[''] or limits.set_for(call, '')
   known[''] = for_all
   if not is_own then return for_all end
-  if not known[t.name] then
-    local own = limits.set_for(call, t.name)
+  if not known[account.name] then
+    local own = limits.set_for(call, account.name)
     for limit, value in pairs(for_all) do
       if own[limit] == UNSET then own[limit] = value end
     end
-    known[t.name] = own
+    known[account.name] = own
   end
-  return known[t.name]
+  return known[account.name]
 end
 
 -- True if neither details nor limits matter to the tenant.
-function limits.is_plain(call, t)
-  return call.queue.limited == 0 and accounts.is_plain(t)
+function limits.is_plain(call, account)
+  return call.queue.limited == 0 and accounts.is_plain(account)
 end
 
 -- True if one more task of the tenant may be leased.
-function limits.is_eligible(call, t)
-  if t.ready == 0 then return false end
-  if limits.is_plain(call, t) then return true end
-  if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end
-  local max_running = limits.of(call, t).max_running
-  return max_running == 0 or t.leased < max_running
+function limits.is_eligible(call, account)
+  if account.ready == 0 then return false end
+  if limits.is_plain(call, account) then return true end
+  if not accounts.is_plain(account) and accounts.details_of(call, account).blocked ~= 0 then return false end
+  local max_running = limits.of(call, account).max_running
+  return max_running == 0 or account.leased < max_running
 end
 
-function limits.is_guaranteed(call, t)
-  return has_own(call, t) and t.leased < limits.of(call, t).guaranteed
+function limits.is_guaranteed(call, account)
+  return has_own(call, account) and account.leased < limits.of(call, account).guaranteed
 end
 
 -- True if all that the tenant has is what it is guaranteed: then it does not compete with the others.
-function limits.is_within_guarantee(call, t)
-  local guaranteed = has_own(call, t) and limits.of(call, t).guaranteed or 0
-  return guaranteed > 0 and t.leased <= guaranteed
+function limits.is_within_guarantee(call, account)
+  local guaranteed = has_own(call, account) and limits.of(call, account).guaranteed or 0
+  return guaranteed > 0 and account.leased <= guaranteed
 end
 
 -- Sets or clears a reason for which a tenant, or the queue, is not served.
@@ -92,8 +92,8 @@ end
 function limits.block_named(call, name, reason, is_blocked)
   local target, ready = call.queue, call.queue.servable
   if name ~= '' then
-    local t = accounts.touch_named(call, name)
-    target, ready = accounts.details_of(call, t), t.ready
+    local account = accounts.touch_named(call, name)
+    target, ready = accounts.details_of(call, account), account.ready
   end
   local previous = bit.band(target.blocked, reason)
   limits.block(target, reason, is_blocked)
@@ -103,43 +103,45 @@ end
 
 -- Notes what keeps a tenant out of the draw that has ready tasks, and since when. It stays noted when the tenant is let
 -- in again, until it has nothing ready: the bits of `blocked`, or 8, as many leased tasks as its limit allows.
-function limits.keep_out(call, t)
-  if limits.is_plain(call, t) then return end
-  local d = accounts.details_of(call, t)
-  local cause = t.ready > 0 and (d.blocked ~= 0 and d.blocked or 8) or 0
-  if cause ~= 0 and (t.slot ~= OUT or d.cause == 0) then d.out_at = call.now end
-  d.cause, d.since = cause, 0
+function limits.keep_out(call, account)
+  if limits.is_plain(call, account) then return end
+  local details = accounts.details_of(call, account)
+  local cause = account.ready > 0 and (details.blocked ~= 0 and details.blocked or 8) or 0
+  if cause ~= 0 and (account.slot ~= OUT or details.cause == 0) then details.out_at = call.now end
+  details.cause, details.since = cause, 0
 end
 
 -- Notes that a tenant which was kept out is let in.
-function limits.let_in(call, t)
-  if not accounts.is_plain(t) then accounts.details_of(call, t).since = call.now end
+function limits.let_in(call, account)
+  if not accounts.is_plain(account) then accounts.details_of(call, account).since = call.now end
 end
 
 -- Tells the claiming server, once, that a tenant was blocked: why, and from when until when.
-function limits.tell_kept(call, t)
-  if accounts.is_plain(t) then return end
-  local d, kept = accounts.details_of(call, t), calls.table_of(call, 'kept')
-  if d.cause == 0 or kept[t.name] then return end
-  kept[t.name] = true
-  for _, value in ipairs({t.name, d.cause, d.out_at, d.since}) do table.insert(kept, value) end
+function limits.tell_kept(call, account)
+  if accounts.is_plain(account) then return end
+  local details, kept = accounts.details_of(call, account), calls.table_of(call, 'kept')
+  if details.cause == 0 or kept[account.name] then return end
+  kept[account.name] = true
+  for _, value in ipairs({account.name, details.cause, details.out_at, details.since}) do table.insert(kept, value) end
 end
 
 -- Bars a tenant that has no token, or lets it in again.
-function limits.meter(call, t)
-  local rate, burst, d = limits.of(call, t).rate, limits.of(call, t).burst, accounts.details_of(call, t)
-  if rate == 0 then return limits.block(d, BLOCKED_RATE, false) end
+function limits.meter(call, account)
+  local own, details = limits.of(call, account), accounts.details_of(call, account)
+  local rate, burst = own.rate, own.burst
+  if rate == 0 then return limits.block(details, BLOCKED_RATE, false) end
   local interval = 1000 / rate
   if burst == 0 then burst = math.max(1, math.floor(rate)) end  -- what comes in a second
-  d.theoretical_arrival = math.min(d.theoretical_arrival, call.now + burst * interval)  -- the rate may have changed
-  local next_at = d.theoretical_arrival - (burst - 1) * interval
+  -- The rate may have changed.
+  details.theoretical_arrival = math.min(details.theoretical_arrival, call.now + burst * interval)
+  local next_at = details.theoretical_arrival - (burst - 1) * interval
   if next_at > call.now then
     local refill = math.min(burst, math.max(1, math.floor(REFILL_MS / interval)))
     local unpark_at = math.ceil(next_at + (refill - 1) * interval)
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
-    calls.table_of(call, 'parked')[t.name] = unpark_at
+    calls.table_of(call, 'parked')[account.name] = unpark_at
   end
-  limits.block(d, BLOCKED_RATE, next_at > call.now)
+  limits.block(details, BLOCKED_RATE, next_at > call.now)
 end
 
 -- The limits for all have changed: the next ticks count tokens anew, and let in tenants that have room under the new
@@ -154,9 +156,9 @@ end
 -- the tokens of rate-limited tenants, notes tenants without running tasks (pick/reserve.lua), and watches each tenant's
 -- first delayed task.
 function limits.sweep(call, count)
-  local q, at, tags = call.queue, key(call, 'sweep'), {}
-  if q.sweeping == 0 then return end
-  local cursor = q.sweeping == 1 and redis.call('GET', at) or '0'
+  local queue, at, tags = call.queue, key(call, 'sweep'), {}
+  if queue.sweeping == 0 then return end
+  local cursor = queue.sweeping == 1 and redis.call('GET', at) or '0'
   local page = redis.call('HSCAN', key(call, 'accounts'), cursor, 'COUNT', count)
   for i = 1, #page[2], 2 do
     tags[#tags + 1] = page[2][i]
@@ -164,28 +166,28 @@ function limits.sweep(call, count)
   end
   table.sort(tags)
   for _, tag in ipairs(tags) do
-    local t = accounts.at(call, tag)
-    local is_idle = q.reserve > 0 and t.slot > 0 and t.leased == 0
-    if t.ready > 0 and t.slot == OUT or is_idle then accounts.touch(call, t) end
-    if t.is_odd == 1 and bit.band(accounts.details_of(call, t).blocked, BLOCKED_RATE) ~= 0 then
-      redis.call('ZREM', key(call, 'parked'), t.name)
-      limits.meter(call, accounts.touch(call, t))
+    local account = accounts.at(call, tag)
+    local is_idle = queue.reserve > 0 and account.slot > 0 and account.leased == 0
+    if account.ready > 0 and account.slot == OUT or is_idle then accounts.touch(call, account) end
+    if account.is_odd == 1 and bit.band(accounts.details_of(call, account).blocked, BLOCKED_RATE) ~= 0 then
+      redis.call('ZREM', key(call, 'parked'), account.name)
+      limits.meter(call, accounts.touch(call, account))
     end
-    local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
-    if first then redis.call('ZADD', key(call, 'due'), 'LT', first, t.name) end
+    local first = redis.call('ZRANGE', key(call, 'delayed:' .. account.name), 0, 0, 'WITHSCORES')[2]
+    if first then redis.call('ZADD', key(call, 'due'), 'LT', first, account.name) end
   end
-  q.sweeping, call.is_changed = page[1] == '0' and 0 or 1, true
-  if q.sweeping == 1 then redis.call('SET', at, page[1]) else redis.call('DEL', at) end
+  queue.sweeping, call.is_changed = page[1] == '0' and 0 or 1, true
+  if queue.sweeping == 1 then redis.call('SET', at, page[1]) else redis.call('DEL', at) end
 end
 
 -- Takes a token for a dispatch, or (count = -1) gives it back.
-function limits.spend(call, t, count)
-  if limits.is_plain(call, t) then return end
-  local rate, d = limits.of(call, t).rate, accounts.details_of(call, t)
+function limits.spend(call, account, count)
+  if limits.is_plain(call, account) then return end
+  local rate, details = limits.of(call, account).rate, accounts.details_of(call, account)
   if rate == 0 then return end
   call.tokens = call.tokens + count
-  d.theoretical_arrival = math.max(d.theoretical_arrival, call.now) + count * 1000 / rate
-  limits.meter(call, t)
+  details.theoretical_arrival = math.max(details.theoretical_arrival, call.now) + count * 1000 / rate
+  limits.meter(call, account)
 end
 
 function limits.write_parked(call)

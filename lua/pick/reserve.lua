@@ -26,35 +26,35 @@
 local NO_LOAN, LOAN, GIFT = accounts.NO_LOAN, accounts.LOAN, accounts.GIFT
 
 -- How many leases may be ordinary.
-local function ordinary_slots(q)
-  return math.max(1, q.slots - math.ceil(q.slots * q.reserve / 100))
+local function ordinary_slots(queue)
+  return math.max(1, queue.slots - math.ceil(queue.slots * queue.reserve / 100))
 end
 
 -- True if none but kept slots are left.
 function reserve.is_full(call)
-  local q = call.queue
-  return q.leased - q.loans >= ordinary_slots(q)
+  local queue = call.queue
+  return queue.leased - queue.loans >= ordinary_slots(queue)
 end
 
 -- How many slots are kept, if none but those are left; else 0.
 function reserve.kept(call)
-  local q = call.queue
-  if q.reserve == 0 or not reserve.is_full(call) then return 0 end
-  return math.max(0, q.slots - ordinary_slots(q))
+  local queue = call.queue
+  if queue.reserve == 0 or not reserve.is_full(call) then return 0 end
+  return math.max(0, queue.slots - ordinary_slots(queue))
 end
 
 -- True if tenants that have leases may be served, now that a lease has ended.
 function reserve.has_room(call)
-  local q = call.queue
-  return q.reserve > 0 and q.servable > 0 and not reserve.is_full(call)
+  local queue = call.queue
+  return queue.reserve > 0 and queue.servable > 0 and not reserve.is_full(call)
 end
 
-local function is_idle(t)
-  return t.slot > 0 and t.leased == 0
+local function is_idle(account)
+  return account.slot > 0 and account.leased == 0
 end
 
-local function may_borrow(call, t)
-  return is_idle(t) and not call.passed_over[t]
+local function may_borrow(call, account)
+  return is_idle(account) and not call.passed_over[account]
 end
 
 -- The tenants with nothing running that have slots, in the order in which they are to be served: as many as the round
@@ -63,15 +63,17 @@ local function line_up(call, wanted)
   local line, numbers, tags = {}, {}, redis.call('ZRANGE', key(call, 'idle'), 0, wanted + #call.touched - 1)
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
-    local t = accounts.at(call, tag)
-    if t and may_borrow(call, t) then
-      line[#line + 1], numbers[t] = t, struct.unpack('<I', tag)
-    elseif t then
-      accounts.touch(call, t)
+    local account = accounts.at(call, tag)
+    if account and may_borrow(call, account) then
+      line[#line + 1], numbers[account] = account, struct.unpack('<I', tag)
+    elseif account then
+      accounts.touch(call, account)
     end
   end
-  for _, t in ipairs(call.touched) do
-    if may_borrow(call, t) and not numbers[t] then line[#line + 1], numbers[t] = t, struct.unpack('<I', t.tag) end
+  for _, account in ipairs(call.touched) do
+    if may_borrow(call, account) and not numbers[account] then
+      line[#line + 1], numbers[account] = account, struct.unpack('<I', account.tag)
+    end
   end
   table.sort(line, function(one, other)
     if one.base ~= other.base then return one.base < other.base end
@@ -83,45 +85,45 @@ end
 -- The first of them that this round has not served; nil if there is none.
 function reserve.first_idle(call, round)
   if not round.idle then round.idle, round.next_idle = line_up(call, round.wanted), 1 end
-  local t = round.idle[round.next_idle]
-  while t and t.leased > 0 do
+  local account = round.idle[round.next_idle]
+  while account and account.leased > 0 do
     round.next_idle = round.next_idle + 1
-    t = round.idle[round.next_idle]
+    account = round.idle[round.next_idle]
   end
-  return t
+  return account
 end
 
 -- A lease of the tenant is to begin: in a kept slot it is a loan.
-function reserve.lend(call, t)
-  if not reserve.is_full(call) or limits.is_guaranteed(call, t) then return end
-  local q = call.queue
-  local is_ahead = accounts.vtime_of(call, t) > q.level + accounts.expected_of(call, t) / t.weight
-  t.loan, q.loans = is_ahead and GIFT or LOAN, q.loans + 1
+function reserve.lend(call, account)
+  if not reserve.is_full(call) or limits.is_guaranteed(call, account) then return end
+  local queue = call.queue
+  local is_ahead = accounts.vtime_of(call, account) > queue.level + accounts.expected_of(call, account) / account.weight
+  account.loan, queue.loans = is_ahead and GIFT or LOAN, queue.loans + 1
 end
 
 -- The loan ends with its lease.
-function reserve.end_loan(call, t)
-  t.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1
+function reserve.end_loan(call, account)
+  account.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1
 end
 
 -- The fair pick has come to a tenant that has a loan: from now on its lease is an ordinary one. Gifts stay
 -- so. Returns whether it is to have another lease nevertheless, since it is guaranteed more.
-function reserve.repay(call, t)
-  local q, vtime, running = call.queue, accounts.vtime_of(call, t), accounts.running_of(t)
-  reserve.end_loan(call, t)
-  t.base = t.base + vtime - accounts.vtime_of(call, t)
-  if t.standing == COMPETES then q.running = q.running + accounts.running_of(t) - running end
-  return limits.is_guaranteed(call, t)
+function reserve.repay(call, account)
+  local queue, vtime, running = call.queue, accounts.vtime_of(call, account), accounts.running_of(account)
+  reserve.end_loan(call, account)
+  account.base = account.base + vtime - accounts.vtime_of(call, account)
+  if account.standing == COMPETES then queue.running = queue.running + accounts.running_of(account) - running end
+  return limits.is_guaranteed(call, account)
 end
 
 -- Writes which of the tenants that the call touched have slots and nothing running.
 function reserve.write(call)
   local idle, others = {}, {}
-  for _, t in ipairs(call.touched) do
-    if is_idle(t) then
-      idle[#idle + 1], idle[#idle + 2] = text(t.base), t.tag
+  for _, account in ipairs(call.touched) do
+    if is_idle(account) then
+      idle[#idle + 1], idle[#idle + 2] = text(account.base), account.tag
     else
-      others[#others + 1] = t.tag
+      others[#others + 1] = account.tag
     end
   end
   write('ZADD', key(call, 'idle'), idle)
@@ -130,8 +132,8 @@ end
 
 -- The reserve has changed, or what virtual time counts: ticks fill the set anew, and there may be room.
 function reserve.renew(call)
-  local q = call.queue
+  local queue = call.queue
   redis.call('DEL', key(call, 'idle'))
-  if q.reserve > 0 then q.sweeping = 2 end
-  call.readied = q.servable > 0
+  if queue.reserve > 0 then queue.sweeping = 2 end
+  call.readied = queue.servable > 0
 end

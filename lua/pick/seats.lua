@@ -14,24 +14,24 @@ local function put_in_slot(call, class, slot, tag)
   slots[class][slot] = tag
 end
 
-local function take_slot(call, t)
-  local classes, _, class = call.queue.classes, math.frexp(accounts.rate_of(call, t))
-  t.class, t.slot = class, (classes[class] or 0) + 1
-  classes[class] = t.slot
-  put_in_slot(call, class, t.slot, t.tag)
+local function take_slot(call, account)
+  local classes, _, class = call.queue.classes, math.frexp(accounts.rate_of(call, account))
+  account.class, account.slot = class, (classes[class] or 0) + 1
+  classes[class] = account.slot
+  put_in_slot(call, class, account.slot, account.tag)
 end
 
-local function free_slot(call, t)
-  local classes, class = call.queue.classes, t.class
+local function free_slot(call, account)
+  local classes, class = call.queue.classes, account.class
   local last = classes[class]
-  if t.slot ~= last then
+  if account.slot ~= last then
     local moved = accounts.touch(call, accounts.at(call, tag_in(call, class, last)))
-    moved.slot = t.slot
-    put_in_slot(call, class, t.slot, moved.tag)
+    moved.slot = account.slot
+    put_in_slot(call, class, account.slot, moved.tag)
   end
   put_in_slot(call, class, last, false)
   classes[class] = last - 1
-  t.slot = OUT
+  account.slot = OUT
 end
 
 -- True if a rate has left the class of that top, in which the tenant has its slot.
@@ -40,76 +40,83 @@ function seats.is_outside(rate, top)
 end
 
 -- What the tenant was entitled to. While it competes the clock adds to that; its books hold the rest.
-function seats.entitled_to(call, t)
-  local booked = accounts.books_of(call, t).entitled
-  return t.standing == COMPETES and booked + t.weight * call.queue.clock or booked
+function seats.entitled_to(call, account)
+  local booked = accounts.books_of(call, account).entitled
+  return account.standing == COMPETES and booked + account.weight * call.queue.clock or booked
 end
 
 -- The tenant begins to compete (sign = 1) or ends (-1).
-local function compete(call, t, sign)
-  local q, books = call.queue, accounts.books_of(call, t)
-  books.entitled = books.entitled - sign * t.weight * q.clock
-  q.weight_sum, q.running = q.weight_sum + sign * t.weight, q.running + sign * accounts.running_of(t)
+local function compete(call, account, sign)
+  local queue, books = call.queue, accounts.books_of(call, account)
+  books.entitled = books.entitled - sign * account.weight * queue.clock
+  queue.weight_sum = queue.weight_sum + sign * account.weight
+  queue.running = queue.running + sign * accounts.running_of(account)
 end
 
 -- Counts the tenant among the eligible and among those that compete, or no longer, as its state says.
-local function recount(call, t)
-  local previous, standing = t.standing, 0
-  if limits.is_eligible(call, t) then
-    standing = limits.is_within_guarantee(call, t) and ELIGIBLE or COMPETES
+local function recount(call, account)
+  local previous, standing = account.standing, 0
+  if limits.is_eligible(call, account) then
+    standing = limits.is_within_guarantee(call, account) and ELIGIBLE or COMPETES
   end
   if standing == previous then return end
-  local q = call.queue
-  if previous == 0 then q.servable = q.servable + 1 elseif standing == 0 then q.servable = q.servable - 1 end
-  if standing == COMPETES then compete(call, t, 1) elseif previous == COMPETES then compete(call, t, -1) end
-  t.standing = standing
+  local queue = call.queue
+  if previous == 0 then
+    queue.servable = queue.servable + 1
+  elseif standing == 0 then
+    queue.servable = queue.servable - 1
+  end
+  if standing == COMPETES then compete(call, account, 1) elseif previous == COMPETES then compete(call, account, -1) end
+  account.standing = standing
 end
 seats.recount = recount
 
 -- A lease of the tenant begins now, or (count = -1) has not begun after all.
-function seats.count_lease(call, t, count)
-  local q = call.queue
-  t.leased, t.starts, q.leased = t.leased + count, t.starts + count * call.at, q.leased + count
-  if t.standing == COMPETES and t.loan ~= accounts.GIFT then q.running = q.running + count end
+function seats.count_lease(call, account, count)
+  local queue = call.queue
+  account.leased = account.leased + count
+  account.starts = account.starts + count * call.at
+  queue.leased = queue.leased + count
+  if account.standing == COMPETES and account.loan ~= accounts.GIFT then queue.running = queue.running + count end
 end
 
-local function wake(call, t)
-  t.slot = AWAKE
-  if t.is_on_wake_list == 1 then return end
-  t.is_on_wake_list = 1
-  table.insert(calls.table_of(call, 'woken'), t.tag)
+local function wake(call, account)
+  account.slot = AWAKE
+  if account.is_on_wake_list == 1 then return end
+  account.is_on_wake_list = 1
+  table.insert(calls.table_of(call, 'woken'), account.tag)
 end
 
-function seats.may_wake(call, t)
-  return call.queue.reserve == 0 or t.leased == 0 or limits.is_guaranteed(call, t)
+function seats.may_wake(call, account)
+  return call.queue.reserve == 0 or account.leased == 0 or limits.is_guaranteed(call, account)
 end
 
-local function arrive(call, t)
+local function arrive(call, account)
   call.readied = true
-  local behind = call.queue.level - accounts.vtime_of(call, t)
-  if behind < 0 and not limits.is_guaranteed(call, t) then return take_slot(call, t) end
-  t.base = t.base + math.max(behind, 0)
-  if seats.may_wake(call, t) then wake(call, t) else take_slot(call, t) end
+  local behind = call.queue.level - accounts.vtime_of(call, account)
+  if behind < 0 and not limits.is_guaranteed(call, account) then return take_slot(call, account) end
+  account.base = account.base + math.max(behind, 0)
+  if seats.may_wake(call, account) then wake(call, account) else take_slot(call, account) end
 end
 
 -- Puts a tenant where its state says it belongs. Every touched tenant passes here once, at the end.
-local function seat(call, t)
-  recount(call, t)
-  if t.standing == 0 then
-    limits.keep_out(call, t)
-    if t.slot > 0 then free_slot(call, t) end
-    t.slot = OUT
-  elseif t.slot == OUT then
-    limits.let_in(call, t)
-    arrive(call, t)
-  elseif limits.is_guaranteed(call, t) then
-    if t.slot > 0 then free_slot(call, t) end
-    wake(call, t)
-  elseif t.slot == AWAKE then
-    if t.is_on_wake_list == 0 then take_slot(call, t) end  -- served from the wake list, and has more
-  elseif seats.is_outside(accounts.rate_of(call, t), 2 ^ t.class) then
-    free_slot(call, t)
-    take_slot(call, t)
+local function seat(call, account)
+  recount(call, account)
+  if account.standing == 0 then
+    limits.keep_out(call, account)
+    if account.slot > 0 then free_slot(call, account) end
+    account.slot = OUT
+  elseif account.slot == OUT then
+    limits.let_in(call, account)
+    arrive(call, account)
+  elseif limits.is_guaranteed(call, account) then
+    if account.slot > 0 then free_slot(call, account) end
+    wake(call, account)
+  elseif account.slot == AWAKE then
+    if account.is_on_wake_list == 0 then take_slot(call, account) end  -- served from the wake list, and has more
+  elseif seats.is_outside(accounts.rate_of(call, account), 2 ^ account.class) then
+    free_slot(call, account)
+    take_slot(call, account)
   end
 end
 

@@ -3,7 +3,6 @@
 -- New tasks: what they ask for, which of them are taken, and how they are stored.
 
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
-arrivals.MAX_TOMBSTONES = 1000000   -- entries of tasks that were cancelled or moved, behind one that is not served
 local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl'}
 
@@ -16,14 +15,15 @@ function arrivals.read_hint(call, args)
 end
 
 -- What a task with these OPTIONS asks for that few tasks ask for.
-local function options_of(o)
-  if o.priority == DEFAULT_PRIORITY and o.dedupe_key == '' and o.batch == '' and o.group == '' and o.result_ttl == 0
-      and o.events == 0 then
+local function options_of(options)
+  if options.priority == DEFAULT_PRIORITY and options.dedupe_key == '' and options.batch == '' and options.group == ''
+      and options.result_ttl == 0 and options.events == 0 then
     return PLAIN
   end
-  local has_group = o.group ~= '' or o.batch ~= ''
-  return {priority = o.priority, result_ttl = o.result_ttl, opened_at = 0, events = o.events,
-    weight = has_group and o.group_weight or 1, key = o.dedupe_key, batch = o.batch, group = o.group}
+  local has_group = options.group ~= '' or options.batch ~= ''
+  return {priority = options.priority, result_ttl = options.result_ttl, opened_at = 0, events = options.events,
+    weight = has_group and options.group_weight or 1, key = options.dedupe_key, batch = options.batch,
+    group = options.group}
 end
 
 -- The terms of a task that asks for nothing.
@@ -41,34 +41,39 @@ local function kind_of(name) return name:match('^[^\31]*') end
 function arrivals.read_options(call, packed, due_at)
   if packed == '' then return arrivals.plain_terms(call) end
   if #packed < OPTIONS.size then refuse('bad_request', 'options') end
-  local o = OPTIONS.unpack(packed)
+  local options = OPTIONS.unpack(packed)
   for _, name in ipairs(TIMES) do
-    if not (o[name] >= 0 and o[name] <= HORIZON_MS) then refuse('bad_request', 'options') end
+    if not (options[name] >= 0 and options[name] <= HORIZON_MS) then refuse('bad_request', 'options') end
   end
-  if o.priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
-  if not (o.group_weight >= MIN_WEIGHT and o.group_weight <= MAX_WEIGHT) then refuse('bad_request', 'group_weight') end
-  if o.group:find('%c') then refuse('bad_request', 'group') end
-  if kind_of(o.name):find('%c') then refuse('bad_request', 'name') end
-  if o.replace > 0 and (o.dedupe_key == '' or o.batch ~= '') then refuse('bad_request', 'replace') end
-  if o.delay > 0 then o.start_at = call.now + o.delay end
-  o.start_at = due_at or o.start_at
-  if o.expires_in > 0 then o.expires_at = call.now + o.expires_in end
-  local moves = o.expires_after_start > 0
-  if moves then o.expires_at = (o.start_at > 0 and o.start_at or call.now) + o.expires_after_start end
-  if o.max_attempts < 0 then o.max_attempts = call.queue.max_attempts end
-  local asked = options_of(o)
-  return {start_at = o.start_at, expires_at = o.expires_at, max_attempts = o.max_attempts, asked = asked,
-    period = o.dedupe_period, features = (moves and END_MOVES or 0) + (asked == PLAIN and 0 or HAS_OPTIONS),
-    replaces = o.replace > 0, name = o.name}
+  if options.priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
+  if not (options.group_weight >= MIN_WEIGHT and options.group_weight <= MAX_WEIGHT) then
+    refuse('bad_request', 'group_weight')
+  end
+  if options.group:find('%c') then refuse('bad_request', 'group') end
+  if kind_of(options.name):find('%c') then refuse('bad_request', 'name') end
+  if options.replace > 0 and (options.dedupe_key == '' or options.batch ~= '') then refuse('bad_request', 'replace') end
+  if options.delay > 0 then options.start_at = call.now + options.delay end
+  options.start_at = due_at or options.start_at
+  if options.expires_in > 0 then options.expires_at = call.now + options.expires_in end
+  local moves = options.expires_after_start > 0
+  if moves then
+    options.expires_at = (options.start_at > 0 and options.start_at or call.now) + options.expires_after_start
+  end
+  if options.max_attempts < 0 then options.max_attempts = call.queue.max_attempts end
+  local asked = options_of(options)
+  local features = (moves and END_MOVES or 0) + (asked == PLAIN and 0 or HAS_OPTIONS)
+  return {start_at = options.start_at, expires_at = options.expires_at, max_attempts = options.max_attempts,
+    asked = asked, period = options.dedupe_period, features = features, replaces = options.replace > 0,
+    name = options.name}
 end
 
 -- A task can be added to an open batch of its own tenant.
 function arrivals.check_batch(call, name, asked)
   if asked.batch == '' then return end
-  local b = batches.find(call, asked.batch)
-  if not b or b.tenant ~= name then refuse('not_found', 'batch') end
-  if b.state ~= OPENED then refuse('batch_closed', 'batch') end
-  asked.opened_at = b.created_at
+  local batch = batches.find(call, asked.batch)
+  if not batch or batch.tenant ~= name then refuse('not_found', 'batch') end
+  if batch.state ~= OPENED then refuse('batch_closed', 'batch') end
+  asked.opened_at = batch.created_at
 end
 
 -- Tasks of one call that will be stored; nothing is written before all are known. `replaced`: those that will be
@@ -129,23 +134,23 @@ end
 
 -- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.
 function arrivals.exceeded(call, new)
-  local t = accounts.named(call, new.name)
-  local d, l, count = accounts.details_of(call, t), limits.of(call, t), #new.records / 2
-  if not d.packed and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants then
+  local account = accounts.named(call, new.name)
+  local details, allowed, count = accounts.details_of(call, account), limits.of(call, account), #new.records / 2
+  if not details.packed and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants then
     return 'max_tenants', RETRY_MS[2]
   end
-  local waiting, delayed = t.ready + d.pending + d.delayed, #new.delayed / 2 - new.freed_delayed
-  local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
-  if count > 0 and d.tombstones >= arrivals.MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
-  local excess = waiting + count - #new.replaced - l.queued
-  if l.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms end
-  local bytes = accounts.kept_by(call, t, l.stored_bytes)
-  excess = bytes + new.bytes - new.freed_bytes - l.stored_bytes
-  if l.stored_bytes > 0 and new.bytes > 0 and excess > 0 then
+  local waiting, delayed = account.ready + details.pending + details.delayed, #new.delayed / 2 - new.freed_delayed
+  local least_ms = allowed.rate > 0 and 1000 / allowed.rate or 1
+  local task_ms = math.max(account.estimate / math.max(account.leased, 1), least_ms)
+  local excess = waiting + count - #new.replaced - allowed.queued
+  if allowed.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms end
+  local bytes = accounts.kept_by(call, account, allowed.stored_bytes)
+  excess = bytes + new.bytes - new.freed_bytes - allowed.stored_bytes
+  if allowed.stored_bytes > 0 and new.bytes > 0 and excess > 0 then
     return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms
   end
-  if l.delayed > 0 and delayed > 0 and d.delayed + delayed > l.delayed then
-    local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
+  if allowed.delayed > 0 and delayed > 0 and details.delayed + delayed > allowed.delayed then
+    local first = redis.call('ZRANGE', key(call, 'delayed:' .. account.name), 0, 0, 'WITHSCORES')[2]
     return 'delayed', (first or call.now) - call.now
   end
 end
@@ -158,30 +163,30 @@ function arrivals.check_quotas(call, new)
 end
 
 -- Refuses what would have a tenant keep so many bytes more than its limit allows, or make one tenant too many.
-function arrivals.check_bytes(call, t, bytes)
-  local new = arrivals.new(t.name)
+function arrivals.check_bytes(call, account, bytes)
+  local new = arrivals.new(account.name)
   new.bytes = bytes
   arrivals.check_quotas(call, new)
 end
 
 function arrivals.store(call, new)
-  local t = accounts.touch_named(call, new.name)
+  local account = accounts.touch_named(call, new.name)
   write('HSET', key(call, 'tasks'), new.records)
   write('HSET', key(call, 'payloads'), new.payloads)
-  accounts.add_bytes(call, t, new.bytes)
+  accounts.add_bytes(call, account, new.bytes)
   task_options.drop_results(call, new.records)
   if #new.tasks_with_options > 0 then task_options.add(call, new.tasks_with_options) end
   for _, task in ipairs(new.tasks_with_options) do
     local id, asked, period = unpack(task)
-    if asked.key ~= '' then task_options.hold_key(call, t, id, asked.key, period) end
+    if asked.key ~= '' then task_options.hold_key(call, account, id, asked.key, period) end
     if asked.batch ~= '' then
-      local b = batches.find(call, asked.batch)
-      b.total = b.total + 1
-      batches.add_member(call, b, id)
+      local batch = batches.find(call, asked.batch)
+      batch.total = batch.total + 1
+      batches.add_member(call, batch, id)
     end
   end
-  if #new.ready > 0 then places.put_ready(call, t, new.ready) end
-  if #new.delayed > 0 then places.put_delayed(call, t, new.delayed) end
+  if #new.ready > 0 then places.put_ready(call, account, new.ready) end
+  if #new.delayed > 0 then places.put_delayed(call, account, new.delayed) end
   write('ZADD', key(call, 'expiring'), new.expiring)
   call.queue.enqueued = call.queue.enqueued + #new.records / 2
 end

@@ -1,4 +1,4 @@
--- needs: accounts, calls, task_options
+-- needs: accounts, calls, priorities, task_options
 --
 -- Batches: one request of many tasks, perhaps with a limit on how many of them run at once.
 --
@@ -10,8 +10,6 @@
 -- is pending, in `pending:<batch>` by priority and then in order. A task that ends, or is put off, gives its slot back,
 -- and when the call ends `refill` (tasks/batch_ends.lua) hands free slots to pending tasks. So a lease that is given
 -- back, or was held by a worker that died, gets its own slot again.
-
-local PRIORITY_SPAN = 2 ^ 42  -- in the score of a pending task, of one priority
 
 -- A batch, to be changed: `batch_ends.finish` writes it back. nil where there is none.
 local function find(call, id)
@@ -25,23 +23,23 @@ end
 batches.find = find
 
 -- What a batch counts among its tenant's bytes, until it is forgotten.
-function batches.bytes_of(id, b)
-  return accounts.bytes_of(id, b.on_complete + b.on_success + b.on_death)
+function batches.bytes_of(id, batch)
+  return accounts.bytes_of(id, batch.on_complete + batch.on_success + batch.on_death)
 end
 
 -- The batch that a task belongs to, if any, and if it is not complete.
 function batches.of_task(call, id)
   if call.queue.tasks_with_options == 0 then return nil end
   local asked = task_options.of(call, id)
-  local b = asked.batch ~= '' and find(call, asked.batch)
-  if not b or b.state == COMPLETE then return nil end
-  return b.created_at == asked.opened_at and b or nil  -- else it is a later one of that name
+  local batch = asked.batch ~= '' and find(call, asked.batch)
+  if not batch or batch.state == COMPLETE then return nil end
+  return batch.created_at == asked.opened_at and batch or nil  -- else it is a later one of that name
 end
 
 -- The id of the task that calls back. Its payload stands in `payloads` from the opening of the batch on; BATCH says how
 -- long it is.
-function batches.callback_id(id, b, event)
-  return string.format('%s-%s-%.0f', id, event, b.created_at)
+function batches.callback_id(id, batch, event)
+  return string.format('%s-%s-%.0f', id, event, batch.created_at)
 end
 
 local function members_key(call, id)
@@ -52,26 +50,23 @@ function batches.pending_key(call, id)
   return key(call, 'pending:' .. task_options.of(call, id).batch)
 end
 
-function batches.count_pending(call, t, count)
-  local d = accounts.details_of(call, t)
-  d.pending, call.queue.pending = d.pending + count, call.queue.pending + count
+function batches.count_pending(call, account, count)
+  local details = accounts.details_of(call, account)
+  details.pending, call.queue.pending = details.pending + count, call.queue.pending + count
 end
 
--- The score of a pending task.
-function batches.score(priority, order) return priority * PRIORITY_SPAN + order end
-
 -- Of ids that are to become ready, those that get a batch slot; the others become pending.
-function batches.take_slots(call, t, ids)
+function batches.take_slots(call, account, ids)
   local with_slots = {}
   for _, id in ipairs(ids) do
-    local b = batches.of_task(call, id)
-    if b and b.max_running > 0 and b.admitted >= b.max_running then
-      b.sequence = b.sequence + 1
-      local score = batches.score(task_options.of(call, id).priority, b.sequence)
+    local batch = batches.of_task(call, id)
+    if batch and batch.max_running > 0 and batch.admitted >= batch.max_running then
+      batch.sequence = batch.sequence + 1
+      local score = priorities.score(task_options.of(call, id).priority, batch.sequence)
       redis.call('ZADD', batches.pending_key(call, id), score, id)
-      batches.count_pending(call, t, 1)
+      batches.count_pending(call, account, 1)
     else
-      if b then b.admitted = b.admitted + 1 end
+      if batch then batch.admitted = batch.admitted + 1 end
       with_slots[#with_slots + 1] = id
     end
   end
@@ -79,13 +74,13 @@ function batches.take_slots(call, t, ids)
 end
 
 function batches.give_slot_back(call, id)
-  local b = batches.of_task(call, id)
-  if b then b.admitted = b.admitted - 1 end
+  local batch = batches.of_task(call, id)
+  if batch then batch.admitted = batch.admitted - 1 end
 end
 
-function batches.take_out_pending(call, t, id)
+function batches.take_out_pending(call, account, id)
   if not batches.of_task(call, id) or redis.call('ZREM', batches.pending_key(call, id), id) == 0 then return false end
-  batches.count_pending(call, t, -1)
+  batches.count_pending(call, account, -1)
   return true
 end
 
@@ -93,29 +88,29 @@ end
 -- wait for its result.
 function batches.note_end(call, id, how)
   if task_options.of(call, id).result_ttl > 0 then calls.announce(call, 'end ' .. id) end
-  local b = batches.of_task(call, id)
-  if not b then return end
-  b[how] = b[how] + 1
-  if how == 'expired' then b.dead = b.dead + 1 end
+  local batch = batches.of_task(call, id)
+  if not batch then return end
+  batch[how] = batch[how] + 1
+  if how == 'expired' then batch.dead = batch.dead + 1 end
   redis.call('ZREM', members_key(call, id), id)
 end
 
 function batches.count_running(call, id, count)
-  local b = batches.of_task(call, id)
-  if b then b.running = b.running + count end
+  local batch = batches.of_task(call, id)
+  if batch then batch.running = batch.running + count end
 end
 
 -- Notes a member of a batch; those that have ended are members no longer.
-function batches.add_member(call, b, id)
-  b.sequence = b.sequence + 1
-  redis.call('ZADD', members_key(call, id), b.sequence, id)
+function batches.add_member(call, batch, id)
+  batch.sequence = batch.sequence + 1
+  redis.call('ZADD', members_key(call, id), batch.sequence, id)
 end
 
 -- A dead letter of an unfinished batch, which died for this reason, is to run once more.
 function batches.count_revived(call, id, reason)
-  local b = batches.of_task(call, id)
-  if not b then return end
-  b.dead = b.dead - 1
-  if reason == EXPIRED then b.expired = b.expired - 1 end
-  batches.add_member(call, b, id)
+  local batch = batches.of_task(call, id)
+  if not batch then return end
+  batch.dead = batch.dead - 1
+  if reason == EXPIRED then batch.expired = batch.expired - 1 end
+  batches.add_member(call, batch, id)
 end

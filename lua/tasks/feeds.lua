@@ -9,8 +9,8 @@ local EVENT_BYTES = 256  -- of what an event says beside its kind, what is kept
 local GOING = 10         -- old events that go with each new one, where fewer are to be kept than there are
 
 -- Puts an event into a tenant's feed, and says once in a call that there are new ones.
-function feeds.tell(call, t, event, id, attempt, detail)
-  local name, books = t.name, accounts.books_of(call, accounts.touch(call, t))
+function feeds.tell(call, account, event, id, attempt, detail)
+  local name, books = account.name, accounts.books_of(call, accounts.touch(call, account))
   local length = math.max(call.queue.events_keep, books.events + 1 - GOING)
   redis.call('XADD', key(call, 'events:' .. name), 'MAXLEN', '=', length, '0-*', 'event', event,
     'id', id, 'at', text(call.now), 'attempt', attempt, 'detail', detail:sub(1, EVENT_BYTES))
@@ -22,6 +22,6 @@ function feeds.tell(call, t, event, id, attempt, detail)
 end
 
 -- Tells what has become of a task, if it asked for that.
-function feeds.tell_of(call, t, id, event, attempt, detail)
-  if task_options.of(call, id).events > 0 then feeds.tell(call, t, event, id, attempt, detail) end
+function feeds.tell_of(call, account, id, event, attempt, detail)
+  if task_options.of(call, id).events > 0 then feeds.tell(call, account, event, id, attempt, detail) end
 end

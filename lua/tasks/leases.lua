@@ -5,7 +5,7 @@
 -- What one claim takes is a *bundle*: one number, one entry in `leases` with the deadline, one record in `bundles` that
 -- names the tasks. The number is the fence: (id, lease) opens a lease, and never a later one of the same id, since no
 -- number is given twice, not even after a failover to a store that has lost the last ones (time has gone on).
--- A lease that is extended has a deadline of its own, in `extended`.
+-- A lease that is extended has a deadline of its own, in `extended`. Deadlines count from `queue.origin`.
 --
 -- A *run* in `runs` is what changes of a task: its lease, its attempts. It is there from the first lease on, also while
 -- the task waits for its next attempt.
@@ -75,11 +75,11 @@ function leases.lease_of(call, id)
 end
 
 -- Notes in a run of the tenant why the task has failed, or is put off.
-function leases.set_error(call, t, run, message)
+function leases.set_error(call, account, run, message)
   local before = #run.error
   run.error = message:sub(1, ERROR_BYTES)
   run.bytes = run.bytes + #run.error - before
-  accounts.add_bytes(call, t, #run.error - before)
+  accounts.add_bytes(call, account, #run.error - before)
 end
 
 -- Keeps a run that has changed, or (nil) forgets it.
@@ -122,16 +122,16 @@ local function leave(call, lease, ended)
 end
 
 -- Books the end of a task's lease to its tenant, which is returned.
-function leases.finish(call, id, lease, until_ms, is_worked)
-  local t = accounts.touch(call, accounts.at(call, lease.tag))
+function leases.finish(call, id, lease, until_at, is_worked)
+  local account = accounts.touch(call, accounts.at(call, lease.tag))
   if lease.is_extended == 1 then table.insert(state_of(call).ended, id) end
   leave(call, lease, 1)
   if call.queue.tasks_with_options > 0 then
     batches.count_running(call, id, -1)
     batches.give_slot_back(call, id)
   end
-  charges.lease(call, t, lease.began_at, until_ms, is_worked)
-  return t
+  charges.lease(call, account, lease.began_at, until_at, is_worked)
+  return account
 end
 
 -- The lease goes on for another lease_ms, or for as long as it began with, if that was longer: its worker knows of no
@@ -144,7 +144,7 @@ function leases.extend(call, id)
     run.is_extended, run.lasts = 1, lasts
     leases.set_run(call, id, run)
   end
-  table.insert(known.extended, call.now + lasts)
+  table.insert(known.extended, call.at + lasts)
   table.insert(known.extended, id)
 end
 
@@ -218,7 +218,7 @@ function leases.write_new(call, lease, claim_name, ids, runs)
   call.queue.last_lease = lease
   redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack({left = #ids, together = #ids, claim = claim_name,
     ids = table.concat(ids, '\n')}))
-  redis.call('ZADD', key(call, 'leases'), bundle_field(call.now + call.queue.lease_ms), field)
+  redis.call('ZADD', key(call, 'leases'), text(call.at + call.queue.lease_ms), field)
   redis.call('HSET', key(call, 'claims'), claim_name, field)
   write('HSET', key(call, 'runs'), runs)
 end

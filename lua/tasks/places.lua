@@ -1,201 +1,152 @@
 -- needs: accounts, batches, feeds, limits, priorities, records, task_options, turns
 --
--- The places that tasks wait in: ready lists, delayed sets, dead letters.
+-- The places that tasks wait in: ready tasks, delayed tasks, dead letters.
 --
--- A task is in exactly one of: ready (a list per tenant and priority, or its group: tasks/turns.lua), delayed (a sorted
--- set per tenant, score start_at_ms), pending (tasks/batches.lua), leased (tasks/leases.lua), dead (`dead`).
---
--- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *tombstone*,
--- counted in `tombstone:<tenant>` (and all of them in details.tombstones), and the call that pops it passes over it.
+-- A task is in exactly one of: ready (a sorted set per tenant: tasks/priorities.lua; or its group: tasks/turns.lua),
+-- delayed (a sorted set per tenant, score start_at_ms), pending (tasks/batches.lua), leased (tasks/leases.lua), dead
+-- (`dead`).
 
 places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
 
 -- Puts tasks where they wait for their start; `starts`: when one starts, and its id, by turns. The sorted set `due`
 -- holds each tenant's earliest start, so that the ticker visits tenants, not tasks.
-function places.put_delayed(call, t, starts)
-  local d, first = accounts.details_of(call, t), starts[1]
+function places.put_delayed(call, account, starts)
+  local details, first = accounts.details_of(call, account), starts[1]
   for i = 3, #starts, 2 do first = math.min(first, starts[i]) end
-  write('ZADD', key(call, 'delayed:' .. t.name), starts)
-  redis.call('ZADD', key(call, 'due'), 'LT', first, t.name)
-  d.delayed, call.queue.delayed = d.delayed + #starts / 2, call.queue.delayed + #starts / 2
+  write('ZADD', key(call, 'delayed:' .. account.name), starts)
+  redis.call('ZADD', key(call, 'due'), 'LT', first, account.name)
+  details.delayed, call.queue.delayed = details.delayed + #starts / 2, call.queue.delayed + #starts / 2
 end
 
-function places.count_delayed(call, t, count)
-  local d = accounts.details_of(call, t)
-  d.delayed, call.queue.delayed = d.delayed + count, call.queue.delayed + count
+function places.count_delayed(call, account, count)
+  local details = accounts.details_of(call, account)
+  details.delayed, call.queue.delayed = details.delayed + count, call.queue.delayed + count
 end
 
-local function count_ready(call, t, count)
-  t.ready, call.queue.ready = t.ready + count, call.queue.ready + count
+local function count_ready(call, account, count)
+  account.ready, call.queue.ready = account.ready + count, call.queue.ready + count
   if count > 0 and not call.readied then
-    call.readied = accounts.is_plain(t) or accounts.details_of(call, t).blocked == 0
+    call.readied = accounts.is_plain(account) or accounts.details_of(call, account).blocked == 0
   end
 end
 
--- ids go to the ends of their lists, or (push = 'LPUSH') to the heads; those without a batch slot become pending.
-function places.put_ready(call, t, ids, push)
-  push = push or 'RPUSH'
-  if call.queue.tasks_with_options == 0 then
-    count_ready(call, t, #ids)
-    redis.call(push, priorities.list(call, t, DEFAULT_PRIORITY), unpack(ids))
-    return
+-- Puts ids behind those that are ready, or at the head; those without a batch slot become pending.
+function places.put_ready(call, account, ids, is_at_head)
+  if call.queue.tasks_with_options > 0 then
+    task_options.read(call, ids)
+    ids = batches.take_slots(call, account, ids)
   end
-  task_options.read(call, ids)
-  ids = batches.take_slots(call, t, ids)
-  count_ready(call, t, #ids)
-  places.line_up(call, t, ids, push)
+  count_ready(call, account, #ids)
+  places.line_up(call, account, ids, is_at_head)
 end
 
 -- Puts a task where it waits for a start, which may be over.
-function places.put(call, t, id, start_at)
+function places.put(call, account, id, start_at)
   if start_at > call.now then
-    places.put_delayed(call, t, {start_at, id})
+    places.put_delayed(call, account, {start_at, id})
   else
-    places.put_ready(call, t, {id})
+    places.put_ready(call, account, {id})
   end
 end
 
--- Puts tasks that are counted as ready into their lists and groups.
-function places.line_up(call, t, ids, push)
-  local lists, groups = {}, {}
+-- Puts tasks that are counted as ready into their order, or their groups.
+function places.line_up(call, account, ids, is_at_head)
+  local entries, groups, n, is_plain = {}, {}, 0, call.queue.tasks_with_options == 0
   for _, id in ipairs(ids) do
-    local asked = task_options.of(call, id)
-    local priority = asked.priority
-    if turns.group_of(asked) == '' then
-      lists[priority] = lists[priority] or {}
-      table.insert(lists[priority], id)
+    local asked, order = is_plain and PLAIN or task_options.of(call, id), priorities.next_order(call, is_at_head)
+    if is_plain or turns.group_of(asked) == '' then
+      entries[n + 1], entries[n + 2], n = priorities.score(asked.priority, order), id, n + 2
     else
-      groups[priority] = groups[priority] or {}
-      turns.note(call, groups[priority], asked, id, push == 'LPUSH')
+      turns.note(groups, asked, id, order)
     end
   end
-  for priority, some in pairs(lists) do
-    redis.call(push, priorities.list(call, t, priority), unpack(some))
-    priorities.open(call, t, priority)
-  end
-  for priority, some in pairs(groups) do
-    turns.put(call, t, priority, some)
-    priorities.open(call, t, priority)
-  end
+  write('ZADD', priorities.ready_key(call, account), entries)
+  for priority, some in pairs(groups) do turns.put(call, account, priority, some) end
 end
 
 -- Takes a dead letter out of its places; its tenant is in its packed death. Its task stays.
 function places.take_out_dead(call, id, death)
   local name = DEATH.unpack(death).tenant
-  local t = accounts.touch_named(call, name)
-  local d = accounts.details_of(call, t)
+  local account = accounts.touch_named(call, name)
+  local details = accounts.details_of(call, account)
   redis.call('HDEL', key(call, 'dead'), id)
   redis.call('ZREM', key(call, 'deaths'), id)
   redis.call('ZREM', key(call, 'deaths:' .. name), id)
-  d.dead, call.queue.dead = d.dead - 1, call.queue.dead - 1
-  if d.dead > 0 then
-    redis.call('ZADD', key(call, 'dead_counts'), d.dead, name)
+  details.dead, call.queue.dead = details.dead - 1, call.queue.dead - 1
+  if details.dead > 0 then
+    redis.call('ZADD', key(call, 'dead_counts'), details.dead, name)
   else
     redis.call('ZREM', key(call, 'dead_counts'), name)
   end
-  return t
+  return account
 end
 
 -- Deletes a dead letter and its task.
 function places.drop_letter(call, id, death)
-  local t, record = places.take_out_dead(call, id, death), redis.call('HGET', key(call, 'tasks'), id)
+  local account, record = places.take_out_dead(call, id, death), redis.call('HGET', key(call, 'tasks'), id)
   if records.is_task(record) then
     local header, bytes = records.read(record, id)
-    accounts.add_bytes(call, t, -bytes)
+    accounts.add_bytes(call, account, -bytes)
     records.drop(call, id, header)
   end
-  task_options.drop(call, t.name, id)
+  task_options.drop(call, account.name, id)
 end
 
 -- Deletes the oldest dead letters of a tenant that has more than its limit, two at most.
-local function make_room_for_dead(call, t)
-  local d = accounts.details_of(call, t)
-  if d.limited == 0 and call.queue.limited == 0 then return end
-  local limit = limits.of(call, t).dead
-  if limit == 0 or d.dead <= limit then return end
-  for _, id in ipairs(redis.call('ZRANGE', key(call, 'deaths:' .. t.name), 0, math.min(2, d.dead - limit) - 1)) do
+local function make_room_for_dead(call, account)
+  local details = accounts.details_of(call, account)
+  if details.limited == 0 and call.queue.limited == 0 then return end
+  local limit = limits.of(call, account).dead
+  if limit == 0 or details.dead <= limit then return end
+  local last = math.min(2, details.dead - limit) - 1
+  for _, id in ipairs(redis.call('ZRANGE', key(call, 'deaths:' .. account.name), 0, last)) do
     places.drop_letter(call, id, redis.call('HGET', key(call, 'dead'), id))
   end
 end
 
 -- Lists a dead letter, and counts it.
-function places.count_dead(call, t, id, died_at)
-  local d = accounts.details_of(call, t)
+function places.count_dead(call, account, id, died_at)
+  local details = accounts.details_of(call, account)
   redis.call('ZADD', key(call, 'deaths'), died_at, id)
-  redis.call('ZADD', key(call, 'deaths:' .. t.name), died_at, id)
-  d.dead, call.queue.dead = d.dead + 1, call.queue.dead + 1
-  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
+  redis.call('ZADD', key(call, 'deaths:' .. account.name), died_at, id)
+  details.dead, call.queue.dead = details.dead + 1, call.queue.dead + 1
+  redis.call('ZADD', key(call, 'dead_counts'), details.dead, account.name)
 end
 
 -- Buries a task with what its run (or NO_RUN) says, and the traceback of its error, where there is one.
-function places.put_dead(call, t, id, reason, run, traceback)
-  local q = call.queue
+function places.put_dead(call, account, id, reason, run, traceback)
+  local queue = call.queue
   redis.call('HSET', key(call, 'dead'), id, DEATH.pack({reason = reason, attempts = run.attempt, lease = run.lease,
-    died_at = call.now, tenant = t.name, error = run.error, traceback = (traceback or ''):sub(1, TRACEBACK_BYTES)}))
-  places.count_dead(call, t, id, call.now)
-  accounts.add_bytes(call, t, -#run.error)
-  q.buried = q.buried + 1
-  if reason == EXPIRED then q.expired = q.expired + 1 end
-  task_options.free_key(call, t.name, id)
+    died_at = call.now, tenant = account.name, error = run.error,
+    traceback = (traceback or ''):sub(1, TRACEBACK_BYTES)}))
+  places.count_dead(call, account, id, call.now)
+  accounts.add_bytes(call, account, -#run.error)
+  queue.buried = queue.buried + 1
+  if reason == EXPIRED then queue.expired = queue.expired + 1 end
+  task_options.free_key(call, account.name, id)
   batches.note_end(call, id, reason == EXPIRED and 'expired' or 'dead')
-  feeds.tell_of(call, t, id, reason == EXPIRED and 'expired' or 'dead', run.attempt, REASONS[reason])
-  make_room_for_dead(call, t)
+  feeds.tell_of(call, account, id, reason == EXPIRED and 'expired' or 'dead', run.attempt, REASONS[reason])
+  make_room_for_dead(call, account)
 end
 
--- For a tenant with nothing ready: what its lists still hold is tombstone.
-function places.drop_lists(call, t)
-  local d = accounts.details_of(call, t)
-  if d.tombstones == 0 and d.priorities == 0 then return end
-  local lists = {}
-  for _, priority in ipairs(priorities.of(call, t)) do lists[#lists + 1] = priorities.list(call, t, priority) end
-  redis.call('UNLINK', key(call, 'tombstone:' .. t.name), key(call, 'priorities:' .. t.name), unpack(lists))
-  d.tombstones, d.priorities = 0, 0
-end
-
--- Whether the entry that comes next in a list is a tombstone; if so, it is no longer counted.
-local function pass_tombstone(call, t, id, priority)
-  local d = accounts.details_of(call, t)
-  if d.tombstones == 0 then return false end
-  local tombstone, field = key(call, 'tombstone:' .. t.name), priorities.field(id, priority)
-  if redis.call('HEXISTS', tombstone, field) == 0 then return false end
-  if redis.call('HINCRBY', tombstone, field, -1) == 0 then redis.call('HDEL', tombstone, field) end
-  d.tombstones = d.tombstones - 1
-  return true
-end
-
--- Two tombstones go for each one that comes, once they are at the head: a list that is not popped does not grow for
--- ever.
-local function make_tombstone(call, t, id)
-  local priority, d = task_options.of(call, id).priority, accounts.details_of(call, t)
-  redis.call('HINCRBY', key(call, 'tombstone:' .. t.name), priorities.field(id, priority), 1)
-  d.tombstones = d.tombstones + 1
-  count_ready(call, t, -1)
-  if t.ready == 0 then return places.drop_lists(call, t) end
-  local list = priorities.list(call, t, priority)
-  for _ = 1, 2 do
-    local first = redis.call('LINDEX', list, 0)
-    if not first then return priorities.close(call, t, priority) end
-    if not pass_tombstone(call, t, first, priority) then return end
-    redis.call('LPOP', list)
-  end
-end
-
-local function take_out_ready(call, t, id)
+local function take_out_ready(call, account, id)
   local asked = task_options.of(call, id)
   local group = turns.group_of(asked)
-  if group == '' then return make_tombstone(call, t, id) end
-  turns.take_out(call, t, asked.priority, group, id)
-  count_ready(call, t, -1)
-  if t.ready == 0 then places.drop_lists(call, t) end
+  if group == '' then
+    redis.call('ZREM', priorities.ready_key(call, account), id)
+  else
+    turns.take_out(call, account, asked.priority, group, id)
+  end
+  count_ready(call, account, -1)
 end
 
 -- Takes a waiting task out of the place where it waits.
-function places.take_out(call, t, id)
-  local is_delayed = accounts.details_of(call, t).delayed > 0
-  if is_delayed and redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
-    places.count_delayed(call, t, -1)
-  elseif not batches.take_out_pending(call, t, id) then
-    take_out_ready(call, t, id)
+function places.take_out(call, account, id)
+  local is_delayed = accounts.details_of(call, account).delayed > 0
+  if is_delayed and redis.call('ZREM', key(call, 'delayed:' .. account.name), id) == 1 then
+    places.count_delayed(call, account, -1)
+  elseif not batches.take_out_pending(call, account, id) then
+    take_out_ready(call, account, id)
     batches.give_slot_back(call, id)
   end
 end

@@ -106,9 +106,9 @@ function records.minute(call) return math.floor(call.now / MINUTE_MS) end
 
 -- Names the marks of these ids for their end.
 function records.name_marks(call, ids)
-  local q, minute, plain, derived = call.queue, records.minute(call), {}, {}
-  if q.remembered == 0 or minute < q.minute then q.minute = minute end
-  q.remembered = q.remembered + #ids
+  local queue, minute, plain, derived = call.queue, records.minute(call), {}, {}
+  if queue.remembered == 0 or minute < queue.minute then queue.minute = minute end
+  queue.remembered = queue.remembered + #ids
   for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and derived or plain, id) end
   write('RPUSH', key(call, 'done:' .. minute), plain)
   write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), derived)
@@ -126,8 +126,8 @@ function records.write_marks(call)
 end
 
 -- When the oldest marks may go.
-function records.next_trim_at(q)
-  return (q.minute + 2) * MINUTE_MS
+function records.next_trim_at(queue)
+  return (queue.minute + 2) * MINUTE_MS
 end
 
 -- True if this is the id of a copy whose task is stored.
@@ -148,14 +148,14 @@ end
 
 -- Forgets ids that ended long enough ago, up to `limit`.
 function records.trim_marks(call, limit)
-  local q = call.queue
-  while limit > 0 and q.remembered > 0 and records.next_trim_at(q) <= call.sure do
-    local ids = redis.call('LPOP', key(call, 'done:' .. q.minute), limit)
+  local queue = call.queue
+  while limit > 0 and queue.remembered > 0 and records.next_trim_at(queue) <= call.sure do
+    local ids = redis.call('LPOP', key(call, 'done:' .. queue.minute), limit)
     if ids then
       forget_marks(call, ids)
       limit, call.is_changed = limit - #ids, true
     else
-      q.minute, limit, call.is_changed = q.minute + 1, limit - 1, true
+      queue.minute, limit, call.is_changed = queue.minute + 1, limit - 1, true
     end
   end
 end

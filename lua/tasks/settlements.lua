@@ -26,20 +26,20 @@ end
 
 -- Forgets a task that has come to its end (`how`: done or cancelled). Its id is remembered with the lease, if its own
 -- owner ended it; else with 0, so that the owner's settlement is stale.
-function settlements.forget(call, t, id, how, lease, attempt, features, bytes)
+function settlements.forget(call, account, id, how, lease, attempt, features, bytes)
   leases.set_run(call, id, nil)
   records.mark(call, id, how, lease, features)
-  accounts.add_bytes(call, t, -bytes)
+  accounts.add_bytes(call, account, -bytes)
   call.queue[how] = call.queue[how] + 1
   if features % 2 == 0 then return end
   batches.note_end(call, id, how)
-  feeds.tell_of(call, t, id, how, attempt, '')
-  task_options.drop(call, t.name, id)
+  feeds.tell_of(call, account, id, how, attempt, '')
+  task_options.drop(call, account.name, id)
 end
 
-function settlements.bury(call, t, id, run, reason, traceback)
+function settlements.bury(call, account, id, run, reason, traceback)
   leases.set_run(call, id, nil)
-  places.put_dead(call, t, id, reason, run, traceback)
+  places.put_dead(call, account, id, reason, run, traceback)
 end
 
 local function end_run(call, id, state)
@@ -60,69 +60,69 @@ end
 
 -- Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count.
 local function backoff_ms(call, run)
-  local q, failed = call.queue, math.min(run.attempt - run.uncounted_attempts - 1, 40)
-  return math.floor(calls.random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ failed)) + 1
+  local queue, failed = call.queue, math.min(run.attempt - run.uncounted_attempts - 1, 40)
+  return math.floor(calls.random(call) * math.min(queue.retry_cap_ms, queue.retry_base_ms * 2 ^ failed)) + 1
 end
 
 local ENDS_WELL = {ack = true, ack_with_result = true}
 -- The handler came to an end:
 local WORKED = {ack = true, ack_with_result = true, nack = true, reject = true}
 
-local ACTIONS = {}  -- what becomes of a task of tenant t whose lease has just ended
+local ACTIONS = {}  -- what becomes of a task of a tenant whose lease has just ended
 
-local function end_well(call, t, id, lease)
-  settlements.forget(call, t, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
-  local books = accounts.books_of(call, t)
+local function end_well(call, account, id, lease)
+  settlements.forget(call, account, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
+  local books = accounts.books_of(call, account)
   books.done = books.done + 1
 end
 
-function ACTIONS.ack(call, t, id, lease)
-  if lease.features % 2 == HAS_OPTIONS then task_options.keep_result(call, t, id, 'null') end
-  end_well(call, t, id, lease)
+function ACTIONS.ack(call, account, id, lease)
+  if lease.features % 2 == HAS_OPTIONS then task_options.keep_result(call, account, id, 'null') end
+  end_well(call, account, id, lease)
 end
 
-function ACTIONS.ack_with_result(call, t, id, lease, result)
-  task_options.keep_result(call, t, id, result)
-  end_well(call, t, id, lease)
+function ACTIONS.ack_with_result(call, account, id, lease, result)
+  task_options.keep_result(call, account, id, result)
+  end_well(call, account, id, lease)
 end
 
-function ACTIONS.nack(call, t, id, _, delay, message, traceback)
+function ACTIONS.nack(call, account, id, _, delay, message, traceback)
   local run = end_run(call, id, leases.SETTLED)
-  leases.set_error(call, t, run, message)
-  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
-  if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED, traceback) end
+  leases.set_error(call, account, run, message)
+  feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)
+  if is_last_attempt(run) then return settlements.bury(call, account, id, run, EXHAUSTED, traceback) end
   keep_waiting(call, id, run)
-  places.put(call, t, id, call.now + (tonumber(delay) or backoff_ms(call, run)))
+  places.put(call, account, id, call.now + (tonumber(delay) or backoff_ms(call, run)))
 end
 
-function ACTIONS.reject(call, t, id, _, message, traceback)
+function ACTIONS.reject(call, account, id, _, message, traceback)
   local run = end_run(call, id, leases.SETTLED)
-  leases.set_error(call, t, run, message)
-  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
-  settlements.bury(call, t, id, run, REJECTED, traceback)
+  leases.set_error(call, account, run, message)
+  feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)
+  settlements.bury(call, account, id, run, REJECTED, traceback)
 end
 
-function ACTIONS.postpone(call, t, id, _, delay, message)
+function ACTIONS.postpone(call, account, id, _, delay, message)
   local run = end_run(call, id, leases.SETTLED)
   run.uncounted_attempts = run.uncounted_attempts + 1
-  leases.set_error(call, t, run, message)
+  leases.set_error(call, account, run, message)
   keep_waiting(call, id, run)
-  places.put(call, t, id, call.now + tonumber(delay))
+  places.put(call, account, id, call.now + tonumber(delay))
 end
 
-function ACTIONS.release(call, t, id)
+function ACTIONS.release(call, account, id)
   local run = end_run(call, id, leases.SETTLED)
   run.uncounted_attempts = run.uncounted_attempts + 1
   keep_waiting(call, id, run)
-  places.put_ready(call, t, {id}, 'LPUSH')
+  places.put_ready(call, account, {id}, true)
 end
 
-function ACTIONS.reap(call, t, id)
+function ACTIONS.reap(call, account, id)
   local run = end_run(call, id, leases.REAPED)
-  feeds.tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])
-  if is_last_attempt(run) then return settlements.bury(call, t, id, run, LEASE_LOST) end
+  feeds.tell_of(call, account, id, 'failed', run.attempt, REASONS[LEASE_LOST])
+  if is_last_attempt(run) then return settlements.bury(call, account, id, run, LEASE_LOST) end
   keep_waiting(call, id, run)
-  places.put_ready(call, t, {id}, 'LPUSH')
+  places.put_ready(call, account, {id}, true)
 end
 
 -- Why this number does not open a lease: `gone` if its owner settled it already, or there is no such lease; else
@@ -148,8 +148,8 @@ function settlements.open_lease(call, id, number)
   return is_open and lease or nil
 end
 
--- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_ms`.
-function settlements.settle(call, action, id, number, until_ms, ...)
+-- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_at`.
+function settlements.settle(call, action, id, number, until_at, ...)
   local lease = settlements.open_lease(call, id, number)
   if not lease then return refusal(call, id, number) end
   local is_stopping, is_done = lease.state == leases.STOPPING, ENDS_WELL[action]
@@ -160,13 +160,13 @@ function settlements.settle(call, action, id, number, until_ms, ...)
     return (is_stopping and 'cancelled ' or 'ok ') .. leases.take(call, id)
   end
   local is_worked = WORKED[action] and (is_done or not is_stopping)
-  local t = leases.finish(call, id, lease, math.min(call.now, until_ms), is_worked)
+  local account = leases.finish(call, id, lease, math.min(call.at, until_at), is_worked)
   if is_stopping and not is_done then
     local is_reaped = action == 'reap'
-    settlements.forget(call, t, id, 'cancelled', is_reaped and 0 or lease.lease, is_reaped and 0 or lease.attempt,
+    settlements.forget(call, account, id, 'cancelled', is_reaped and 0 or lease.lease, is_reaped and 0 or lease.attempt,
       lease.features, lease.bytes)
   else
-    ACTIONS[action](call, t, id, lease, ...)
+    ACTIONS[action](call, account, id, lease, ...)
   end
   return 'ok'
 end

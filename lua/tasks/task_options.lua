@@ -77,22 +77,23 @@ end
 
 -- Notes that a tenant keeps a result (r) or a dedupe key (k) for so long: its bytes count until then (see `trim`), and
 -- it is to be looked for when the queue is deleted.
-local function note_kept(call, t, kind, name, size, ms)
+local function note_kept(call, account, kind, name, size, ms)
   local bytes = accounts.bytes_of(name, size)
-  local member = kind .. t.tag .. struct.pack('<I', bytes) .. name
-  if redis.call('ZADD', key(call, 'ends'), call.now + ms, member) == 1 then accounts.add_bytes(call, t, bytes) end
+  local member = kind .. account.tag .. struct.pack('<I', bytes) .. name
+  if redis.call('ZADD', key(call, 'ends'), call.now + ms, member) == 1 then accounts.add_bytes(call, account, bytes) end
   call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
 end
 
-function task_options.hold_key(call, t, id, dedupe_key, period_ms)
-  local at, until_ms = task_options.unique_key(call, t.name, dedupe_key), period_ms > 0 and call.now + period_ms or 0
+function task_options.hold_key(call, account, id, dedupe_key, period_ms)
+  local at = task_options.unique_key(call, account.name, dedupe_key)
+  local until_ms = period_ms > 0 and call.now + period_ms or 0
   local holder = string.format('%.0f %s', until_ms, id)
   if period_ms == 0 then
     redis.call('SET', at, holder)
     return
   end
   redis.call('SET', at, holder, 'PX', string.format('%.0f', period_ms + KEY_GRACE_MS))
-  note_kept(call, t, 'k', dedupe_key, #id, period_ms)
+  note_kept(call, account, 'k', dedupe_key, #id, period_ms)
 end
 
 -- Gives a task's dedupe key back, if it is the task's still and not held for a period.
@@ -108,8 +109,8 @@ function task_options.trim(call, limit)
   local members = redis.call('ZRANGE', key(call, 'ends'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
   if #members == 0 then return end
   for _, member in ipairs(members) do
-    local t = accounts.touch(call, accounts.at(call, member:sub(2, 5)))
-    accounts.add_bytes(call, t, -struct.unpack('<I', member, 6))
+    local account = accounts.touch(call, accounts.at(call, member:sub(2, 5)))
+    accounts.add_bytes(call, account, -struct.unpack('<I', member, 6))
   end
   redis.call('ZREM', key(call, 'ends'), unpack(members))
 end
@@ -131,10 +132,10 @@ function task_options.drop_results(call, new_records)
   write('UNLINK', kept[1], kept)
 end
 
-function task_options.keep_result(call, t, id, result)
+function task_options.keep_result(call, account, id, result)
   local result_ttl = task_options.of(call, id).result_ttl
   if result_ttl == 0 then return end
   local kept, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + KEY_GRACE_MS)
   redis.call('SET', key(call, 'result:' .. id), kept .. result, 'PX', ttl)
-  note_kept(call, t, 'r', id, #result, result_ttl)
+  note_kept(call, account, 'r', id, #result, result_ttl)
 end

@@ -15,11 +15,11 @@
 -- equal. Of groups that come at one turn the first goes first: a turn has a little more for who comes later, and less
 -- for who goes to the head later, never as much as one dispatch (`ORDERS`).
 --
--- The ids of a group stand in the sorted set `group:<tenant>:<priority>:<group>`, in order of `queue.sequence`, which
--- counts up; those that go to the head have it with a minus sign. The turns stand in `turns:<tenant>:<priority>`: the
--- member of a group is a colon and its name, the loose tasks are a colon, and the clock is the empty member: no turn is
--- below it, so it always comes first. Both sets exist while that priority has ready tasks of groups; details.grouped
--- counts these. The loose tasks stay in their list; they get their turn when a claim finds them beside groups.
+-- The ids of a group stand in the sorted set `group:<tenant>:<priority>:<group>`, in order of `queue.sequence`. The
+-- turns stand in `turns:<tenant>:<priority>`: the member of a group is a colon and its name, the loose tasks are a
+-- colon, and the clock is the empty member: no turn is below it, so it always comes first. Both sets exist while that
+-- priority has ready tasks of groups, and `priorities:<tenant>` names it; details.grouped counts these tasks. The loose
+-- tasks stay where they are; they get their turn when a claim finds them beside groups.
 
 local CLOCK, LOOSE = '', ':'
 local ORDERS, ORDER_STEP = 2 ^ 20, 2 ^ -34
@@ -30,82 +30,84 @@ function turns.group_of(asked)
   return asked.group ~= '' and asked.group or asked.batch
 end
 
-local function group_key(call, t, priority, group)
-  return key(call, 'group:' .. t.name .. ':' .. priority .. ':' .. group)
+local function group_key(call, account, priority, group)
+  return key(call, 'group:' .. account.name .. ':' .. priority .. ':' .. group)
 end
 turns.group_key = group_key
 
--- Gives groups a turn that have none: {group, weight, order} each; returns how many these were. Those that go to the
--- head (order < 0) get a sooner one if they have one.
-function turns.join(call, t, priority, groups)
-  local at, joining = priorities.turns(call, t, priority), {}
+-- The key of the turns of a tenant's groups.
+function turns.key(call, account, priority)
+  return key(call, 'turns:' .. account.name .. ':' .. priority)
+end
+
+-- Gives groups a turn that have none: {group, weight, order} each. Those that go to the head (order < 0) get a sooner
+-- one if they have one.
+local function join(call, account, priority, groups)
+  local at, joining = turns.key(call, account, priority), {}
   local clock = redis.call('ZSCORE', at, CLOCK)
   if not clock then
     clock = 0
     redis.call('ZADD', at, clock, CLOCK)
+    redis.call('ZADD', key(call, 'priorities:' .. account.name), priority, priority)
   end
   for _, own in ipairs(groups) do
     local turn = clock + 1 / own.weight + math.fmod(own.order, ORDERS) * ORDER_STEP
     joining[#joining + 1], joining[#joining + 2] = text(turn), LOOSE .. own.group
   end
-  return redis.call('ZADD', at, groups[1].order < 0 and 'LT' or 'NX', unpack(joining))
+  redis.call('ZADD', at, groups[1].order < 0 and 'LT' or 'NX', unpack(joining))
 end
 
--- The next place in the order in which tasks come to their groups.
-function turns.next_order(call)
-  call.queue.sequence = call.queue.sequence + 1
-  return call.queue.sequence
-end
-
--- Notes a ready task among those that are to be put into groups of one priority: {group, weight, order, entries} each,
+-- Notes a ready task among those that are to be put into groups, by priority: {group, weight, order, entries} each,
 -- `entries` being scores and ids by turns.
-function turns.note(call, groups, asked, id, is_at_head)
-  local order, group = turns.next_order(call), turns.group_of(asked)
-  if is_at_head then order = -order end
-  local own = groups[group]
-  if not own then
-    own = {group = group, weight = asked.weight, order = order, entries = {}}
-    groups[group], groups[#groups + 1] = own, own
+function turns.note(groups, asked, id, order)
+  local some, group = groups[asked.priority] or {}, turns.group_of(asked)
+  groups[asked.priority] = some
+  if not some[group] then
+    some[group] = {group = group, weight = asked.weight, order = order, entries = {}}
+    some[#some + 1] = some[group]
   end
-  own.entries[#own.entries + 1], own.entries[#own.entries + 2] = text(order), id
+  local entries = some[group].entries
+  entries[#entries + 1], entries[#entries + 2] = text(order), id
 end
 
 -- Puts ready tasks into their groups.
-function turns.put(call, t, priority, groups)
-  local d = accounts.details_of(call, t)
+function turns.put(call, account, priority, groups)
+  local details = accounts.details_of(call, account)
   for _, own in ipairs(groups) do
-    write('ZADD', group_key(call, t, priority, own.group), own.entries)
-    d.grouped = d.grouped + #own.entries / 2
+    write('ZADD', group_key(call, account, priority, own.group), own.entries)
+    details.grouped = details.grouped + #own.entries / 2
   end
-  turns.join(call, t, priority, groups)
+  join(call, account, priority, groups)
 end
 
--- Groups have no ready tasks any more. After the last one all turns go; returns how often that was.
-function turns.leave(call, t, priority, members)
-  local at = priorities.turns(call, t, priority)
+-- Groups have no ready tasks any more. After the last one all turns go.
+function turns.leave(call, account, priority, members)
+  local at = turns.key(call, account, priority)
   write('ZREM', at, members)
   local left = redis.call('ZCARD', at)
-  if left == 1 or left == 2 and redis.call('ZSCORE', at, LOOSE) then return redis.call('DEL', at) end
-  return 0
+  if left == 1 or left == 2 and redis.call('ZSCORE', at, LOOSE) then
+    redis.call('DEL', at)
+    redis.call('ZREM', key(call, 'priorities:' .. account.name), priority)
+  end
 end
 
 -- Takes a ready task out of its group.
-function turns.take_out(call, t, priority, group, id)
-  local d, at = accounts.details_of(call, t), group_key(call, t, priority, group)
+function turns.take_out(call, account, priority, group, id)
+  local details, at = accounts.details_of(call, account), group_key(call, account, priority, group)
   redis.call('ZREM', at, id)
-  d.grouped = d.grouped - 1
-  if redis.call('EXISTS', at) == 0 then turns.leave(call, t, priority, {LOOSE .. group}) end
+  details.grouped = details.grouped - 1
+  if redis.call('EXISTS', at) == 0 then turns.leave(call, account, priority, {LOOSE .. group}) end
 end
 
 -- The line of groups of a tenant and priority, as a claim has left it so far; nil where there are none. `line`: their
 -- members, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
 -- have been read, the last of them `last`, with the turn `seen_to`.
-function turns.line(call, t, priority)
-  local lines, at = calls.table_of(call, 'lines'), priorities.turns(call, t, priority)
+local function line_of(call, account, priority)
+  local lines, at = calls.table_of(call, 'lines'), turns.key(call, account, priority)
   if lines[at] == nil then
     local clock = redis.call('ZSCORE', at, CLOCK)
-    lines[at] = clock and {tenant = t, priority = priority, at = at, clock = tonumber(clock), line = {}, turn = {},
-      sources = {}, seen = 1, seen_to = 0, last = CLOCK, is_read = false, changed = {}}
+    lines[at] = clock and {tenant = account, priority = priority, at = at, clock = tonumber(clock), line = {},
+      turn = {}, sources = {}, seen = 1, seen_to = 0, last = CLOCK, is_read = false, changed = {}}
   end
   return lines[at] or nil
 end
@@ -126,33 +128,40 @@ local function stand_in_line(own, member, turn)
   table.insert(line, low, member)
 end
 
--- Whether there are loose tasks. They have a turn from then on, as one who has just come, or none any more.
-function turns.set_loose(own, has_loose)
+-- The first `wanted` ids of a group, or of the loose tasks that the call has not taken; fewer, if there are no more.
+local function ids_of(call, own, member, wanted)
+  local source, account = own.sources[member], own.tenant
+  if not source then
+    source = {ids = {}, taken = 0, first = 0, at = group_key(call, account, own.priority, member:sub(2)), past = '+inf'}
+    if member == LOOSE then
+      source.first, source.at = call.taken[account], priorities.ready_key(call, account)
+      source.past = text(priorities.score(own.priority + 0.5, 0))
+    end
+    own.sources[member] = source
+  end
+  local known = #source.ids
+  if known < wanted and not source.is_read then
+    local more = math.max(wanted - known, known)
+    local offset = source.first + known
+    local ids = redis.call('ZRANGE', source.at, '-inf', source.past, 'BYSCORE', 'LIMIT', offset, more)
+    for i, id in ipairs(ids) do source.ids[known + i] = id end
+    source.is_read = #ids < more
+    if known > 0 and #ids > 0 then task_options.read(call, ids) end
+  end
+  return source
+end
+
+-- Gives the loose tasks a turn, as one who has just come; or takes it from them, if there are none any more.
+local function see_loose(call, own)
   local turn = own.turn[LOOSE] or redis.call('ZSCORE', own.at, LOOSE)
+  local source = ids_of(call, own, LOOSE, 1)
+  local has_loose = #source.ids > source.taken
   if has_loose and not own.turn[LOOSE] then
     own.changed[LOOSE] = not turn
     stand_in_line(own, LOOSE, turn and tonumber(turn) or own.clock + 1)
   elseif not has_loose and turn then
     own.changed[LOOSE] = true
   end
-end
-
--- The first `wanted` ids of a group, or fewer, if there are no more.
-local function ids_of(call, own, member, wanted)
-  local source = own.sources[member]
-  if not source then
-    source = {ids = {}, taken = 0, at = group_key(call, own.tenant, own.priority, member:sub(2))}
-    own.sources[member] = source
-  end
-  local known = #source.ids
-  if known < wanted and not source.is_read then
-    local more = math.max(wanted - known, known)
-    local ids = redis.call('ZRANGE', source.at, known, known + more - 1)
-    for i, id in ipairs(ids) do source.ids[known + i] = id end
-    source.is_read = #ids < more
-    if known > 0 and #ids > 0 then task_options.read(call, ids) end
-  end
-  return source
 end
 
 -- Reads the next groups in line, with what each may need for `wanted` tasks in all.
@@ -172,7 +181,7 @@ local function read_line(call, own, wanted)
 end
 
 -- Whose turn it is; nil: nobody's.
-function turns.first(call, own, wanted)
+local function first(call, own, wanted)
   local member = own.line[1]
   while not own.is_read and (not member or is_sooner(own.seen_to, own.last, own.turn[member], member)) do
     read_line(call, own, wanted)
@@ -181,35 +190,48 @@ function turns.first(call, own, wanted)
   return member
 end
 
--- The next task of the group that is first in line, and whether the group has more; nil: it has none.
-function turns.next_id(call, own, member)
+-- Takes the next task of the first in line, whose turn moves on; nil if it has none. Without more it leaves the line.
+local function take_next(call, own, member)
   local taken = own.sources[member].taken
   local source = ids_of(call, own, member, taken + 2)
-  source.taken = math.min(taken + 1, #source.ids)
-  return source.ids[taken + 1], source.ids[taken + 2] ~= nil
-end
-
--- The first in line has had a dispatch.
-function turns.move_on(own, member, weight, has_more)
+  local id = source.ids[taken + 1]
   table.remove(own.line, 1)
-  own.clock, own.turn[member], own.changed[member] = own.turn[member], nil, true
-  if has_more then stand_in_line(own, member, own.clock + 1 / weight) end
+  own.changed[member] = true
+  if id then
+    local weight = member == LOOSE and 1 or task_options.of(call, id).weight
+    source.taken, own.clock = taken + 1, own.turn[member]
+    if source.ids[taken + 2] then
+      stand_in_line(own, member, own.clock + 1 / weight)
+      return id
+    end
+  end
+  own.turn[member] = nil
+  return id
 end
 
--- The first in line has nothing: it leaves the line.
-function turns.drop_first(own)
-  local member = table.remove(own.line, 1)
-  own.turn[member], own.changed[member] = nil, true
+-- Takes ids of one priority by turns until there are `wanted`.
+function turns.take(call, account, priority, wanted, ids)
+  local own = line_of(call, account, priority)
+  if own then see_loose(call, own) end
+  while own and #ids < wanted do
+    local member = first(call, own, wanted - #ids)
+    if not member then break end
+    local id = take_next(call, own, member)
+    ids[#ids + 1] = id
+    if id and member == LOOSE then call.taken[account] = call.taken[account] + 1 end
+  end
 end
 
 -- Writes what a claim has taken from groups, and the turns that are next.
 function turns.write(call)
   for _, own in pairs(call.lines or {}) do
     if own then
-      local d, moved, gone = accounts.details_of(call, own.tenant), {text(own.clock), CLOCK}, {}
-      for _, source in pairs(own.sources) do
-        if source.taken > 0 then redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1) end
-        d.grouped = d.grouped - source.taken
+      local details, moved, gone = accounts.details_of(call, own.tenant), {text(own.clock), CLOCK}, {}
+      for member, source in pairs(own.sources) do
+        if member ~= LOOSE and source.taken > 0 then
+          redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1)
+          details.grouped = details.grouped - source.taken
+        end
       end
       for member, is_changed in pairs(own.changed) do
         local turn = own.turn[member]

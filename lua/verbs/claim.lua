@@ -8,10 +8,10 @@
 -- outside the wake list (a tenant that is served from there takes a slot only afterwards), or picks found no task, or
 -- probes ran out.
 --
--- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT, or
--- behind so many tombstones, had its turn: the claim passes it over while others can be served, and its virtual time is
--- a task ahead of the level at least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it
--- has too many keeps its share; nor less, or it would have every pick of every claim.
+-- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT had
+-- its turn: the claim passes it over while others can be served, and its virtual time is a task ahead of the level at
+-- least (`picks.pass_over`). It is charged no more, so a tenant whose tasks expire as it has too many keeps its share;
+-- nor less, or it would have every pick of every claim.
 
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
@@ -63,16 +63,16 @@ end
 -- The window of a picked task has closed. The pick is for the tenant's next one, up to a bound. A task that went back
 -- would be counted as such a one: so none is buried once the reply is full.
 local function bury(call, round, i, claim, id, last_run)
-  local t, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
+  local account, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
   claim.expiring[#claim.expiring + 1] = id
-  claim.late[#claim.late + 1] = {account = t, id = id, run = last_run}
-  late_of[t] = (late_of[t] or 0) + 1
-  if t.ready > 0 and late_of[t] < LATE_PER_TENANT then
-    picks.skip(call, t)
-    round.pending, round.tenants[pending], round.moves[pending] = pending, t, round.moves[i]
+  claim.late[#claim.late + 1] = {account = account, id = id, run = last_run}
+  late_of[account] = (late_of[account] or 0) + 1
+  if account.ready > 0 and late_of[account] < LATE_PER_TENANT then
+    picks.skip(call, account)
+    round.pending, round.tenants[pending], round.moves[pending] = pending, account, round.moves[i]
   else
     picks.unpick(call, round, i, 0)
-    picks.pass_over(call, t)
+    picks.pass_over(call, account)
   end
 end
 
@@ -82,10 +82,10 @@ end
 --   late       the task's window has closed
 --   no_room    the task goes back, since the reply is full
 --   lease      the task is leased
-local function fate_of(call, claim, t, id, record, last_run)
+local function fate_of(call, claim, account, id, record, last_run)
   local run = claim.run
   if not records.is_task(record) or last_run and is_left_over(call, id, last_run) then return 'left_over' end
-  run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record, id)
+  run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = account.tag, records.terms(record, id)
   local is_full = claim.bytes >= PAGE_BYTES
   local is_late = run.expires_at > 0 and run.expires_at <= call.sure
   if is_late and not is_full and #claim.late < LATE_PER_CALL then return 'late' end
@@ -99,15 +99,15 @@ local function lease_round(call, round, claim)
   round.pending = 0
   if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
   for i = 1, round.count do
-    local id, t, record, last_run = ids[i], tenants[i], found[i], runs[i] and RUN.unpack(runs[i])
-    local fate = fate_of(call, claim, t, id, record, last_run)
+    local id, account, record, last_run = ids[i], tenants[i], found[i], runs[i] and RUN.unpack(runs[i])
+    local fate = fate_of(call, claim, account, id, record, last_run)
     if fate == 'left_over' then
       picks.unpick(call, round, i, 0)
     elseif fate == 'late' then
       bury(call, round, i, claim, id, last_run)
     elseif fate == 'no_room' then
       picks.unpick(call, round, i, 1)
-      claim.returned[#claim.returned + 1] = {account = t, id = id}
+      claim.returned[#claim.returned + 1] = {account = account, id = id}
     else
       add_lease(call, claim, id, record, last_run)
     end
@@ -125,9 +125,9 @@ local function bury_late(call, claim)
   end
 end
 
--- Puts tasks that the reply has no room for back at the heads of their lists.
+-- Puts tasks that the reply has no room for back at the head.
 local function put_back(call, returned)
-  for i = #returned, 1, -1 do places.line_up(call, returned[i].account, {returned[i].id}, 'LPUSH') end
+  for i = #returned, 1, -1 do places.line_up(call, returned[i].account, {returned[i].id}, true) end
 end
 
 -- The one block of writes of a claim.
@@ -146,7 +146,7 @@ local function recall(call, name, claim)
   local field = redis.call('HGET', key(call, 'claims'), name)
   local bundle = field and leases.bundle(call, tonumber(field))
   if not bundle then return false end
-  local ids, deadline, lease = leases.ids_of(bundle), leases.field(call.now + call.queue.lease_ms), tonumber(field)
+  local ids, deadline, lease = leases.ids_of(bundle), text(call.at + call.queue.lease_ms), tonumber(field)
   leases.read_runs(call, ids)
   local found = records.of(call, ids)
   for i, id in ipairs(ids) do
@@ -167,24 +167,25 @@ end
 
 -- The reply: what is told of the queue, before the leases.
 local function reply_of(call, claim)
-  local q, out, wanted = call.queue, claim.out, {}
+  local queue, out, wanted = call.queue, claim.out, {}
   for _, id in ipairs(claim.asking) do
     if task_options.of(call, id).result_ttl > 0 then wanted[#wanted + 1] = id end
   end
-  out[1], out[2], out[3], out[4], out[5] = call.now, q.lease_ms, #out > HEAD and claim.lease or 0, wanted,
+  out[1], out[2], out[3], out[4], out[5] = call.now, queue.lease_ms, #out > HEAD and claim.lease or 0, wanted,
     call.unpark_at or -1
-  out[6] = q.blocked == 0 and {unpack(call.kept or {})} or {'', q.blocked, call.now, call.now}
-  out[7] = q.run_timeout_ms
+  out[6] = queue.blocked == 0 and {unpack(call.kept or {})} or {'', queue.blocked, call.now, call.now}
+  out[7] = queue.run_timeout_ms
   return out
 end
 
 -- Round after round, until the claim has what it asks for, or there is no more. When only tenants that were passed over
 -- are left, they are looked at again.
 local function fill(call, claim, limit)
-  local q, rounds = call.queue, 0
+  local queue, rounds = call.queue, 0
   call.wake = {taken = 0, unserved = {}, again = {}}
-  while q.blocked == 0 and #claim.ids < limit and q.servable > 0 and rounds < ROUNDS and #claim.late < LATE_PER_CALL
-      and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES and not claim.is_kept do
+  while queue.blocked == 0 and #claim.ids < limit and queue.servable > 0 and rounds < ROUNDS
+      and #claim.late < LATE_PER_CALL and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES
+      and not claim.is_kept do
     if rounds > 0 then seats.seat_all(call) end
     local round = picks.round(call, limit - #claim.ids)
     while round.count > 0 do
@@ -220,21 +221,21 @@ function drains.claim(keys, args)
   if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
-  local q, claim = call.queue, {name = args[3], lease = leases.next_number(call), ids = {}, runs = {},
+  local queue, claim = call.queue, {name = args[3], lease = leases.next_number(call), ids = {}, runs = {},
     out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {},
     late_of = {}, bytes = 0, is_kept = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
-  claim.run = RUN.new{lease = claim.lease, state = leases.LEASED, began_at = call.at, lasts = q.lease_ms}
-  local has_changed = slots ~= q.slots
-  q.slots = slots
+  claim.run = RUN.new{lease = claim.lease, state = leases.LEASED, began_at = call.at, lasts = queue.lease_ms}
+  local has_changed = slots ~= queue.slots
+  queue.slots = slots
   local rounds = fill(call, claim, limit)
   local is_short = #claim.ids < limit
-  if rounds > 0 or has_changed or is_short and q.hungry == 0 then
+  if rounds > 0 or has_changed or is_short and queue.hungry == 0 then
     task_options.read(call, claim.asking)
     write_claim(call, claim)
     batch_ends.finish(call)
-    if is_short then  -- perhaps work is left behind many tombstones: come again
-      q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept
+    if is_short then  -- perhaps work is left behind many tasks that have expired: come again
+      queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not claim.is_kept
     end
     close.call(call)
   end

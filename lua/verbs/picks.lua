@@ -26,14 +26,15 @@ local function next_woken(call, wanted)
   local tags, woken, passed = take_tags(call, wanted), {}, 0
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
-    local t = accounts.at(call, tag)
-    if t and call.passed_over[t] then
+    local account = accounts.at(call, tag)
+    if account and call.passed_over[account] then
       table.insert(call.wake.again, tag)
       passed = passed + 1
-    elseif t and t.slot == AWAKE and limits.is_eligible(call, t) and seats.may_wake(call, t) then
-      woken[#woken + 1] = t
-    elseif t then
-      accounts.touch(call, t).is_on_wake_list = 0
+    elseif account and account.slot == AWAKE and limits.is_eligible(call, account)
+        and seats.may_wake(call, account) then
+      woken[#woken + 1] = account
+    elseif account then
+      accounts.touch(call, account).is_on_wake_list = 0
     end
   end
   return woken, #tags > passed
@@ -66,8 +67,8 @@ end
 -- The next tenant to serve, or nil: the first of the wake list, unless the drawn one wins. When only kept slots are
 -- left (pick/reserve.lua), a tenant that has nothing running takes the place of the drawn one, and the level stays.
 local function pick(call, round)
-  local q, woken, best = call.queue, round.woken[round.next_woken], nil
-  local is_full = q.reserve > 0 and reserve.is_full(call)
+  local queue, woken, best = call.queue, round.woken[round.next_woken], nil
+  local is_full = queue.reserve > 0 and reserve.is_full(call)
   if is_full then best = reserve.first_idle(call, round) else best = draws.choose(call, round) end
   if woken and not (best and drawn_wins(call, woken, best)) then
     round.next_woken, woken.is_on_wake_list = round.next_woken + 1, 0
@@ -76,22 +77,22 @@ local function pick(call, round)
   if not best then return nil end
   if is_full then return accounts.touch(call, best) end
   local vtime = accounts.vtime_of(call, best)
-  if vtime > q.level then q.level = vtime end
+  if vtime > queue.level then queue.level = vtime end
   return draws.take(call, round)
 end
 
 -- Counts a dispatch of a tenant, and sees whether it can have another one.
-local function dispatch(call, round, t)
-  local q, is_plain = call.queue, limits.is_plain(call, t)
-  t.ready, q.ready = t.ready - 1, q.ready - 1
-  seats.count_lease(call, t, 1)
+local function dispatch(call, round, account)
+  local queue, is_plain = call.queue, limits.is_plain(call, account)
+  account.ready, queue.ready = account.ready - 1, queue.ready - 1
+  seats.count_lease(call, account, 1)
   if not is_plain then
-    limits.tell_kept(call, t)
-    limits.spend(call, t, 1)
+    limits.tell_kept(call, account)
+    limits.spend(call, account, 1)
   end
-  if t.ready == 0 or not is_plain then seats.recount(call, t) end
-  if not is_plain and t.standing ~= 0 and limits.is_guaranteed(call, t) then
-    round.woken[#round.woken + 1], t.is_on_wake_list = t, 1  -- again, after the other newly active tenants
+  if account.ready == 0 or not is_plain then seats.recount(call, account) end
+  if not is_plain and account.standing ~= 0 and limits.is_guaranteed(call, account) then
+    round.woken[#round.woken + 1], account.is_on_wake_list = account, 1  -- again, after the other newly active tenants
   end
 end
 
@@ -99,74 +100,73 @@ end
 -- charge moved the clock by moves[i]. `is_kept`: nothing was picked, since the free slots are kept for tenants that
 -- have nothing running.
 function picks.round(call, wanted)
-  local q, woken, has_popped = call.queue, next_woken(call, wanted)
+  local queue, woken, has_popped = call.queue, next_woken(call, wanted)
   local round = draws.begin(call, wanted)
   local tenants, moves, count = {}, {}, 0
   round.woken, round.next_woken, round.popped = woken, 1, #woken
-  while count < wanted and q.servable > 0 and call.tokens < TOKENS_PER_CALL do
+  while count < wanted and queue.servable > 0 and call.tokens < TOKENS_PER_CALL do
     round.wanted = wanted - count
-    local t = pick(call, round)
-    if not t then break end
-    if t.loan == accounts.NO_LOAN or reserve.repay(call, t) then
+    local account = pick(call, round)
+    if not account then break end
+    if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then
       count = count + 1
-      if q.reserve > 0 then reserve.lend(call, t) end
-      tenants[count], moves[count] = t, charges.dispatch(call, t)
-      dispatch(call, round, t)
+      if queue.reserve > 0 then reserve.lend(call, account) end
+      tenants[count], moves[count] = account, charges.dispatch(call, account)
+      dispatch(call, round, account)
     end
-    draws.give_back(call, round, t)
+    draws.give_back(call, round, account)
   end
   keep_woken(call, round)
   local is_empty = count == 0 and not has_popped
-  local is_kept = is_empty and q.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
+  local is_kept = is_empty and queue.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
   return {tenants = tenants, moves = moves, count = count, is_empty = is_empty, is_kept = is_kept}
 end
 
--- Takes back pick i, whose entry turned out to be a tombstone (`returned` = 1: it is still ready) or expired (0).
+-- Takes back pick i, whose task is still ready (`returned` = 1), or not (0).
 function picks.unpick(call, round, i, returned)
-  local t = round.tenants[i]
-  charges.refund(call, t, round.moves[i])
-  seats.count_lease(call, t, -1)
-  if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end
-  t.ready, call.queue.ready = t.ready + returned, call.queue.ready + returned
-  limits.spend(call, t, -1)
-  seats.recount(call, t)
+  local account = round.tenants[i]
+  charges.refund(call, account, round.moves[i])
+  seats.count_lease(call, account, -1)
+  if account.loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end
+  account.ready, call.queue.ready = account.ready + returned, call.queue.ready + returned
+  limits.spend(call, account, -1)
+  seats.recount(call, account)
 end
 
 -- The pick of a tenant is for its next task: the one that it was for is ready no more.
-function picks.skip(call, t)
-  t.ready, call.queue.ready = t.ready - 1, call.queue.ready - 1
-  if t.ready == 0 then seats.recount(call, t) end
+function picks.skip(call, account)
+  account.ready, call.queue.ready = account.ready - 1, call.queue.ready - 1
+  if account.ready == 0 then seats.recount(call, account) end
 end
 
 -- A tenant that was picked had no task to give: it had its turn, and is passed over (verbs/claim.lua).
-function picks.pass_over(call, t)
-  local turn = call.queue.level + accounts.expected_of(call, t) / t.weight
-  t.base = t.base + math.max(0, turn - accounts.vtime_of(call, t))
-  call.passed_over[t] = true
+function picks.pass_over(call, account)
+  local turn = call.queue.level + accounts.expected_of(call, account) / account.weight
+  account.base = account.base + math.max(0, turn - accounts.vtime_of(call, account))
+  call.passed_over[account] = true
 end
 
--- Gives the picks their tasks' ids; those that found only tombstones are taken back.
+-- Gives the picks their tasks' ids; a pick that finds none, which a call that failed half way has left, is taken back.
 function picks.take(call, round)
-  local tenants, moves, wanted, taken, tired, ids, left = round.tenants, round.moves, {}, {}, {}, {}, 0
+  local tenants, moves, wanted, taken, ids = round.tenants, round.moves, {}, {}, {}
   for i = 1, round.count do
-    local t = tenants[i]
-    wanted[t], left = (wanted[t] or 0) + 1, wanted[t] and left or left + 1
+    local account = tenants[i]
+    wanted[account] = (wanted[account] or 0) + 1
   end
-  for t, count in pairs(wanted) do
-    taken[t], tired[t] = takes.ids(call, t, count, left)
-    wanted[t], left = 0, left - 1
+  for account, count in pairs(wanted) do
+    taken[account] = takes.ids(call, account, count)
+    wanted[account] = 0
   end
   for i = 1, round.count do
-    local t = tenants[i]
-    local nth = wanted[t] + 1
-    local id = taken[t][nth]
-    wanted[t] = nth
+    local account = tenants[i]
+    local nth = wanted[account] + 1
+    local id = taken[account][nth]
+    wanted[account] = nth
     if id then
       local n = #ids + 1
-      ids[n], tenants[n], moves[n] = id, t, moves[i]
+      ids[n], tenants[n], moves[n] = id, account, moves[i]
     else
-      picks.unpick(call, round, i, tired[t] and 1 or 0)
-      picks.pass_over(call, t)
+      picks.unpick(call, round, i, 0)
     end
   end
   round.ids, round.count = ids, #ids

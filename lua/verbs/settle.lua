@@ -79,7 +79,7 @@ function drains.settle(keys, args)
     work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
     if work > WORK_PER_CALL then break end
     outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'
-      or settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4],
+      or settlements.settle(call, args[first], ids[n], numbers[n], call.at, args[first + 3], args[first + 4],
         args[first + 5])
     changed = changed or outcomes[n] ~= 'gone' and outcomes[n] ~= 'stale'
   end
@@ -106,11 +106,11 @@ function writes.settle_linked(keys, args)
   local call, id, number = calls.open(keys, args), args[3], tonumber(args[4]) or -1
   leases.read_runs(call, {id})
   local lease = settlements.open_lease(call, id, number)
-  if not lease then return settlements.settle(call, 'ack', id, number, call.now) end
+  if not lease then return settlements.settle(call, 'ack', id, number, call.at) end
   read_more(call, {id}, {number})
   local new = arrivals.new(accounts.at(call, lease.tag).name)
   decide_links(call, new, args, lease)
-  settlements.settle(call, 'ack_with_result', id, number, call.now, args[5])
+  settlements.settle(call, 'ack_with_result', id, number, call.at, args[5])
   enqueue.store_decided(call, new)
   return 'ok'
 end

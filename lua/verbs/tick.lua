@@ -19,12 +19,12 @@ local function promote(call, limit)
   local budget, moved = math.max(1, math.floor(limit / #tenants)), 0
   for _, name in ipairs(tenants) do
     if moved >= limit then break end
-    local delayed, t = key(call, 'delayed:' .. name), accounts.touch_named(call, name)
+    local delayed, account = key(call, 'delayed:' .. name), accounts.touch_named(call, name)
     local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)
     if #ids > 0 then
       redis.call('ZREM', delayed, unpack(ids))
-      places.count_delayed(call, t, -#ids)
-      places.put_ready(call, t, ids)
+      places.count_delayed(call, account, -#ids)
+      places.put_ready(call, account, ids)
       moved = moved + #ids
     end
     local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
@@ -47,9 +47,9 @@ local function expire(call, limit)
   task_options.read(call, ids)
   for i, id in ipairs(ids) do
     if records.is_task(found[i]) then
-      local t, run = accounts.touch_named(call, records.read(found[i]).tenant), leases.run_of(call, id)
-      places.take_out(call, t, id)
-      settlements.bury(call, t, id, run or places.NO_RUN, EXPIRED)
+      local account, run = accounts.touch_named(call, records.read(found[i]).tenant), leases.run_of(call, id)
+      places.take_out(call, account, id)
+      settlements.bury(call, account, id, run or places.NO_RUN, EXPIRED)
     end
   end
   return #ids
@@ -71,7 +71,7 @@ local function live_in(call, number)
 end
 
 local function past_deadline(call, name, limit)
-  return redis.call('ZRANGE', key(call, name), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  return redis.call('ZRANGE', key(call, name), '-inf', call.at, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
 end
 
 -- The leases whose deadline has passed: {id, deadline} each, the oldest first; `limit` at most.
@@ -98,34 +98,15 @@ local function lost_leases(call, limit)
 end
 
 -- Takes back leases whose deadline has passed. They are charged up to their last renewal, since when no worker has
--- worked on them; not if the clock may have jumped ahead since then (see `set_time`), or they would be free.
+-- worked on them.
 local function reap(call, limit)
   local lost = lost_leases(call, limit)
   for i = #lost, 1, -1 do  -- the oldest ends up at the head
     local id, deadline = lost[i][1], lost[i][2]
     local lease = leases.lease_of(call, id)
-    local end_ms = math.max(deadline, call.now - calls.longest_step(call.queue))
-    settlements.settle(call, 'reap', id, nil, end_ms - (lease and lease.lasts or 0))
+    settlements.settle(call, 'reap', id, nil, deadline - (lease and lease.lasts or 0))
   end
   return #lost
-end
-
--- After the queue's time went back, leases that were given before that end as if they had been renewed now.
-local function pull_in(call, name, limit)
-  local latest, deadlines = call.now + call.queue.lease_ms, {}
-  for _, member in ipairs(redis.call('ZRANGE', key(call, name), '(' .. text(latest), '+inf', 'BYSCORE', 'LIMIT', 0,
-      limit)) do
-    deadlines[#deadlines + 1], deadlines[#deadlines + 2] = text(latest), member
-  end
-  write('ZADD', key(call, name), deadlines)
-  return #deadlines / 2 < limit
-end
-
-local function pull_in_leases(call, limit)
-  if call.queue.anchored == 0 then return end
-  local is_done = pull_in(call, 'leases', limit)
-  if pull_in(call, 'extended', limit) and is_done then call.queue.anchored = 0 end
-  call.is_changed = true
 end
 
 local function drop_dead(call, ids)
@@ -142,9 +123,9 @@ local function trim_batches(call, limit)
   local ids = redis.call('ZRANGE', key(call, 'completed'), '-inf', last, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return end
   for _, id in ipairs(ids) do
-    local b = batches.find(call, id)
-    local t = accounts.touch_named(call, b.tenant)
-    accounts.add_bytes(call, t, -batches.bytes_of(id, b))
+    local batch = batches.find(call, id)
+    local account = accounts.touch_named(call, batch.tenant)
+    accounts.add_bytes(call, account, -batches.bytes_of(id, batch))
     call.batches[id] = nil
   end
   redis.call('HDEL', key(call, 'batches'), unpack(ids))
@@ -162,11 +143,11 @@ end
 -- Deletes dead letters that are too old; then, while there are too many, the oldest of the tenant that has most: no
 -- tenant's flood of dead letters pushes out another's.
 local function trim_dead(call, limit)
-  local q, deaths = call.queue, key(call, 'deaths')
-  local ids = redis.call('ZRANGE', deaths, '-inf', call.sure - q.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
+  local queue, deaths = call.queue, key(call, 'deaths')
+  local ids = redis.call('ZRANGE', deaths, '-inf', call.sure - queue.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
   local trimmed = drop_dead(call, ids)
-  while trimmed < limit and q.dead > q.dead_keep do
-    local count = drop_dead(call, oldest_of_most(call, math.min(limit - trimmed, q.dead - q.dead_keep)))
+  while trimmed < limit and queue.dead > queue.dead_keep do
+    local count = drop_dead(call, oldest_of_most(call, math.min(limit - trimmed, queue.dead - queue.dead_keep)))
     if count == 0 then break end  -- never for ever, whatever the keys hold
     trimmed = trimmed + count
   end
@@ -176,16 +157,16 @@ end
 -- When each job next has something to do (nil: nothing waits for it). What only a confirmed clock does waits for as
 -- long as the store's is ahead.
 local function due_times(call)
-  local q, ahead, times = call.queue, call.now - call.sure, {}
-  for name, wait in pairs({due = 0, leases = 0, extended = 0, fires = 0, parked = 0, opening_changes = 0,
-      cancelling = 0,
-    expiring = ahead, ends = ahead, deaths = q.dead_keep_ms + ahead, completed = BATCH_KEEP_MS + ahead}) do
+  local queue, ahead, times = call.queue, call.now - call.sure, {}
+  for name, wait in pairs({due = 0, leases = queue.origin, extended = queue.origin, fires = 0, parked = 0,
+      opening_changes = 0, cancelling = 0,
+    expiring = ahead, ends = ahead, deaths = queue.dead_keep_ms + ahead, completed = BATCH_KEEP_MS + ahead}) do
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     times[name] = first and tonumber(first) + wait
   end
-  if q.remembered > 0 then times.marks = records.next_trim_at(q) + ahead end
-  if q.dead > q.dead_keep then times.deaths = call.now end
-  if q.sweeping + q.anchored > 0 then times.sweep = call.now end
+  if queue.remembered > 0 then times.marks = records.next_trim_at(queue) + ahead end
+  if queue.dead > queue.dead_keep then times.deaths = call.now end
+  if queue.sweeping > 0 then times.sweep = call.now end
   return times
 end
 
@@ -225,7 +206,6 @@ function drains.tick(keys, args)
   local reaped, trimmed = reap(call, ends), trim_dead(call, ends)
   limits.unpark(call, part)
   limits.sweep(call, math.max(LEAST_SEATS, SEATS * part))
-  pull_in_leases(call, part)
   leases.write(call)  -- what follows reads runs again
   waiting.cancel_members(call, math.min(ends, CHANGES_PER_CALL))
   batch_ends.finish(call)

@@ -1,4 +1,4 @@
--- needs: accounts, arrivals, calls, leases, limits, places, records, settlements, task_options
+-- needs: accounts, calls, leases, limits, places, records, settlements, task_options
 --
 -- What becomes of tasks before their time: cancelled, or moved to another start.
 
@@ -35,11 +35,11 @@ function waiting.cancel_one(call, id, record, run)
     return 'running'
   end
   local header, bytes = records.read(record, id)
-  local t = accounts.touch_named(call, header.tenant)
-  places.take_out(call, t, id)
+  local account = accounts.touch_named(call, header.tenant)
+  places.take_out(call, account, id)
   if header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end
   local is_settled = run and run.state == leases.SETTLED
-  settlements.forget(call, t, id, 'cancelled', is_settled and run.lease or 0, is_settled and run.attempt or 0,
+  settlements.forget(call, account, id, 'cancelled', is_settled and run.lease or 0, is_settled and run.attempt or 0,
     header.features, bytes + (run and #run.error or 0))
   return 'ok'
 end
@@ -74,30 +74,29 @@ end
 -- Gives a waiting task another start, and another end if that counts from the start.
 local function move(call, id, record, start_at)
   local header = records.read(record)
-  local t, expires_at = accounts.touch_named(call, header.tenant), header.expires_at
+  local account, expires_at = accounts.touch_named(call, header.tenant), header.expires_at
   local moves, starts_at = records.end_moves(header), math.max(start_at, call.now)
   if expires_at > 0 and expires_at <= (moves and call.now or starts_at) then return 'expired' end
-  if not redis.call('ZSCORE', key(call, 'delayed:' .. t.name), id) then
-    local most, d = limits.of(call, t).delayed, accounts.details_of(call, t)
+  if not redis.call('ZSCORE', key(call, 'delayed:' .. account.name), id) then
+    local most, details = limits.of(call, account).delayed, accounts.details_of(call, account)
     if start_at <= call.now then return 'ok' end
-    if most > 0 and d.delayed >= most or d.tombstones >= arrivals.MAX_TOMBSTONES then return 'quota_exceeded' end
+    if most > 0 and details.delayed >= most then return 'quota_exceeded' end
   end
   if moves then
     expires_at = starts_at + expires_at - (header.start_at > 0 and header.start_at or header.enqueued_at)
     start_at = starts_at  -- its end counts from it
     redis.call('ZADD', key(call, 'expiring'), expires_at, id)
   end
-  places.take_out(call, t, id)
+  places.take_out(call, account, id)
   records.change_window(call, id, record, start_at, expires_at)
-  places.put(call, t, id, start_at)
+  places.put(call, account, id, start_at)
   return 'ok'
 end
 
 -- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
 --   argv  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
 --   out   per id "ok" | "running" | "expired" (it would start after its end) | "quota_exceeded" (its tenant has as many
---         delayed tasks as it may have, or a million entries of moved and cancelled ones) | "gone"; only those that are
---         "ok" have changed
+--         delayed tasks as it may have) | "gone"; only those that are "ok" have changed
 function drains.reschedule(keys, args)
   local call, delay = calls.open(keys, args), check_whole(args[3], 'start_at', 0, HORIZON_MS)
   local start_at = check_whole(args[4], 'start_at', 0, HORIZON_MS)

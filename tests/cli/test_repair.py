@@ -27,7 +27,7 @@ def test_a_queue_is_rebuilt_and_what_it_has_is_told(commands: Commands, keys: re
         commands.enqueue("emails", str(number))
     keys.delete(f"{KEY}ready:ada")
     assert commands("queues", "repair", "emails", "--json").json == {"queue": "emails", "tasks": 3, "tenants": 1}
-    assert keys.llen(f"{KEY}ready:ada") == 3
+    assert keys.zcard(f"{KEY}ready:ada") == 3
     assert commands("queues", "repair", "emails").out == "emails: rebuilt: 3 tasks of 1 tenants\n"
 
 

@@ -13,7 +13,7 @@ from fairq.store import keys
 from fairq.store.embedded import embedded_store
 from fairq.store.store import Store
 from loadtest.bench import PAYLOAD, Bench
-from loadtest.features import FEATURES, OFF, PLACES, PRIORITIES, VERBS, Feature, Features, Side, Sizes, of_off, tables
+from loadtest.features import FEATURES, OFF, PLACES, VERBS, Feature, Features, Side, Sizes, of_off, tables
 from loadtest.purge import row_of
 from loadtest.report import Progress
 from loadtest.stores import opened
@@ -78,11 +78,7 @@ WAITING: dict[str, tuple[Look, object, object]] = {
     "guarantees of their own": (limit("guaranteed"), 1, None),
     "quotas of their own": (limit("queued"), 1_000_000, None),
     "opening hours, open": (open_windows, TENANTS, 0),
-    "three priorities": (
-        key("ZCARD", f"priorities:{TENANT}"),
-        len(PRIORITIES) - 1,
-        0,
-    ),  # the usual one is not named there
+    "three priorities": (key("ZCOUNT", f"ready:{TENANT}", "0", f"{49 * 2**42}"), -(-ROUNDS // 3), 0),
     "three groups": (key("ZCARD", f"turns:{TENANT}:50"), 4, 0),  # and the clock
     "a group per task": (key("ZCARD", f"turns:{TENANT}:50"), 1 + ROUNDS, 0),
     "dedupe keys": (key("GET", f"unique:{TENANT}:{TENANT}-4"), b"0 t2-4", None),

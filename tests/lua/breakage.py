@@ -154,14 +154,6 @@ class Breaker:
                 at = 4 * self.random.randrange(max(1, len(whole) // 4))
                 self.client.setrange(key, at, struct.pack("<I", self.random.choice([1, 2, 3, 77])))
 
-    def tombstone(self, key: str) -> None:
-        """Alter how many tombstones are noted."""
-        field = self.random.choice(self.client.hkeys(key))
-        if self.chance():
-            self.client.hdel(key, field)
-        else:
-            self.client.hset(key, self.random.choice([field, b"ghost"]), self.random.choice([1, 2, 5]))
-
     def claims(self, key: str) -> None:
         """Let a claim's name stand for another bundle."""
         self.client.hset(key, self.random.choice([b"w1", b"other"]), "12345")
@@ -173,11 +165,10 @@ def record_of(format: str, *fields: str, deletes: bool = True) -> Callable[[Brea
 
 
 BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
-    "ready": Breaker.list_,
+    "ready": Breaker.set_,
     "wake": Breaker.list_,
     "done": Breaker.list_,
     "class": Breaker.class_,
-    "tombstone": Breaker.tombstone,
     "priorities": Breaker.set_,
     "group": Breaker.set_,
     "turns": Breaker.set_,
@@ -198,7 +189,7 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
         "ACCOUNT", "leased", "ready", "slot", "class", "standing", "is_on_wake_list", "is_odd", "starts"
     ),
     "accounts books": Breaker.books,
-    "tenants": record_of("DETAILS", "pending", "delayed", "dead", "tombstones", "grouped", "priorities", "limited"),
+    "tenants": record_of("DETAILS", "pending", "delayed", "dead", "grouped", "limited"),
     "batches": record_of("BATCH", "running", "admitted", "total", deletes=False),
     "runs": record_of("RUN", "features", deletes=False),
     "task_options": record_of("TASK_OPTIONS", "priority", deletes=False),

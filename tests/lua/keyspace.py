@@ -20,7 +20,7 @@ TYPES = dict(
 )
 GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
-DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
+DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = 50, 2, 2, 4
 HAS_OPTIONS, IS_LARGE = 1, 4
 QUEUE_SIZE = FORMATS["QUEUE"].size
 
@@ -112,13 +112,7 @@ class Keyspace:
         self.members = {
             n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:8] == "members:"
         }
-        self.lists: dict[str, list[str]] = {t: [] for t in self.seats}
-        self.priorities: dict[str, dict[str, list[str]]] = {t: {} for t in self.seats}
-        for name in self.names:
-            kind, tenant, priority = (*name.split(":"), DEFAULT)[:3] if name.startswith("ready:") else ("", "", "")
-            if kind:
-                self.priorities[tenant][priority] = [id.decode() for id in values[name]]
-                self.lists[tenant] += self.priorities[tenant][priority]
+        self.loose = {t: {k.decode(): v for k, v in values.get(f"ready:{t}", [])} for t in self.seats}
         self.turns = {n[6:]: {k.decode(): v for k, v in values[n]} for n in self.names if n.startswith("turns:")}
         self.groups: dict[str, dict[str, list[str]]] = {}  # of a tenant and priority
         for name in self.names:
@@ -128,13 +122,6 @@ class Keyspace:
         self.open_priorities = {t: {k.decode() for k, _ in values.get(f"priorities:{t}", [])} for t in self.seats}
         self.delayed = {t: {k.decode(): v for k, v in values.get(f"delayed:{t}", [])} for t in self.seats}
         self.buried = {t: {k.decode(): v for k, v in values.get(f"deaths:{t}", [])} for t in self.seats}
-        self.tombstones: dict[str, Counter[str]] = {t: Counter() for t in self.seats}
-        self.priority_tombstones: dict[str, dict[str, Counter[str]]] = {t: {} for t in self.seats}
-        for t in self.seats:
-            for field, count in dict(values.get(f"tombstone:{t}", {})).items():
-                priority, _, id = field.decode().rpartition(":")
-                self.priority_tombstones[t].setdefault(priority or DEFAULT, Counter())[id] += int(count)
-                self.tombstones[t][id] += int(count)
         self.revisions = {
             f"{t}/{k.decode()}": v for t in self.seats for k, v in dict(values.get(f"schedules:{t}", {})).items()
         }
@@ -161,7 +148,7 @@ class Keyspace:
     def check(self) -> None:
         """Assert every invariant."""
         self.check_names()
-        ready = self.check_lists()
+        ready = self.check_ready()
         self.check_places(ready)
         self.check_opening_hours(ready)
         self.check_runs()
@@ -189,27 +176,18 @@ class Keyspace:
                 continue  # was held for a period, which is over; the store deletes it a minute late
             assert kind in without_seat or not rest or rest.split(":")[0] in self.seats, name
 
-    def check_lists(self) -> dict[str, str]:
-        """A list holds the tenant's ready tasks once each, and its tombstones; returns id -> tenant."""
+    def check_ready(self) -> dict[str, str]:
+        """The ready tasks of a tenant are those that are nowhere else; returns id -> tenant."""
         elsewhere = {id for delayed in self.delayed.values() for id in delayed} | self.leases | self.dead.keys()
         elsewhere |= {id for ids in self.pending.values() for id in ids}
-        waiting = self.records.keys() - elsewhere
         ready: dict[str, str] = {}
-        for tenant, ids in self.lists.items():
-            entries = Counter(ids)
-            real = entries - self.tombstones[tenant]
-            assert self.tombstones[tenant].total() == self.seats[tenant].tombstones, tenant
-            assert self.tombstones[tenant] <= entries, (tenant, ids, self.tombstones[tenant])
-            assert all(count == 1 for count in real.values()), (tenant, ids)
+        for tenant, loose in self.loose.items():
             grouped = [id for place, own in self.groups.items() if place.partition(":")[0] == tenant
                        for some in own.values() for id in some]  # fmt: skip
             assert len(grouped) == self.seats[tenant].grouped, tenant
-            assert real.total() + len(grouped) == self.seats[tenant].ready, tenant
-            assert real or grouped or not (ids or self.tombstones[tenant]), (
-                "a list of nothing but tombstones is dropped"
-            )
-            ready |= dict.fromkeys([*real, *grouped], tenant)
-        assert ready.keys() == waiting, "ready tasks are those that are nowhere else"
+            assert len(loose) + len(grouped) == self.seats[tenant].ready, tenant
+            ready |= dict.fromkeys([*loose, *grouped], tenant)
+        assert ready.keys() == self.records.keys() - elsewhere
         return ready
 
     def check_places(self, ready: dict[str, str]) -> None:
@@ -289,29 +267,27 @@ class Keyspace:
         return bytes_of(id, header.end + self.size(id) + header.extra + extra)
 
     def check_task_options(self) -> None:
-        """What a task asks for is there as long as the task; a key is its holder's; a task is in its list."""
+        """What a task asks for is there as long as the task; a key is its holder's; a ready one has its score."""
         assert self.task_options.keys() <= self.records.keys()
         assert len(self.task_options) == self.queue.tasks_with_options
         for name, held in self.unique.items():
             until, _, id = held.partition(" ")
             key = name.split(":", 2)[2]
             assert until != "0" or self.task_options[id].key == key, name
-        for tenant, priorities in self.priorities.items():
-            assert {priority for priority in priorities if priority != DEFAULT} <= self.open_priorities[tenant]
-            assert len(self.open_priorities[tenant]) == self.seats[tenant].priorities
-            for priority, ids in priorities.items():
-                tombstone = self.priority_tombstones[tenant].get(priority, Counter())
-                assert tombstone <= Counter(ids), (tenant, priority)
-                live = Counter(ids) - tombstone
-                asked = [self.task_options[id].priority if id in self.task_options else DEFAULT for id in live]
-                assert all(str(each) == priority for each in asked)
+        for loose in self.loose.values():
+            for id, score in loose.items():
+                asked = self.task_options.get(id)
+                assert round(score / 2**42) == (asked.priority if asked else DEFAULT), id
+                assert not asked or not asked.group + asked.batch, id
 
     def check_turns(self) -> None:
         """Each group with ready tasks holds those of its name, and has a turn that is not before the clock."""
         assert self.groups.keys() == self.turns.keys()
+        assert self.groups.keys() == {
+            f"{t}:{priority}" for t, some in self.open_priorities.items() for priority in some
+        }
         for place, groups in self.groups.items():
-            tenant, _, priority = place.partition(":")
-            assert priority == DEFAULT or priority in self.open_priorities[tenant], place
+            priority = place.partition(":")[2]
             assert {"", *(f":{group}" for group in groups)} == self.turns[place].keys() - {":"}, place
             assert self.turns[place][""] <= min(self.turns[place].values()), place
             for group, ids in groups.items():
@@ -410,7 +386,7 @@ class Keyspace:
             assert seat.bytes == self.kept_by(tenant, seat.tag), tenant
             assert seat.events == len(self.feeds.get(tenant, ())), tenant
             assert not seat.blocked & RATE_LIMITED or tenant in self.parked, tenant
-            odd = (seat.tombstones, seat.grouped, seat.priorities, seat.blocked, seat.limited, seat.cause)
+            odd = (seat.grouped, seat.blocked, seat.limited, seat.cause)
             assert seat.is_odd == any(odd), tenant
             assert not 0 < seat.leased < self.guaranteed(tenant) or seat.slot <= 0, "guaranteed tenants are not drawn"
         is_open = {name: unpack("HOURS", revision) for name, revision in self.opening_hours.items()}

@@ -27,16 +27,14 @@ class Mutant(NamedTuple):
 ODD = {  # who must be looked at more closely: the field that says so
     "a blocked tenant": "blocked",
     "a limited tenant": "limited",
-    "a tenant with tombstones": "tombstones",
     "a tenant with groups": "grouped",
-    "a tenant with priorities": "priorities",
     "a tenant that was kept out": "cause",
 }
 
 
 def odd_by(*fields: str) -> str:
     """Return the text that makes a tenant odd by these fields."""
-    return f"return {' or '.join(f'd.{field} > 0' for field in fields)}\n"
+    return f"return {' or '.join(f'details.{field} > 0' for field in fields)}\n"
 
 
 MUTANTS = [
@@ -67,7 +65,11 @@ MUTANTS = [
         "return how and settled_by ~= number and",
         "return how and settled_by == 0 and",
     ),
-    Mutant("a dead letter's number is not looked at", "local is_own = death.lease == number and (", "local is_own = ("),
+    Mutant(
+        "a dead letter's number is not looked at",
+        "local is_own = death.lease == number and (",
+        "local is_own = (",
+    ),
     Mutant(
         "a task that ran out is remembered by its owner",
         "'cancelled', is_reaped and 0 or lease.lease,",
@@ -80,17 +82,19 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "a purge passes over groups", "    if d.grouped > 0 then\n      stages[", "    if false then\n      stages["
+        "a purge passes over groups",
+        "  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do\n    stages[",
+        "  for _, priority in ipairs({}) do\n    stages[",
     ),
     Mutant(
         "a dropped tenant stays on the wake list",
-        "  if t.is_on_wake_list == 1 then redis.call('LREM'",
+        "  if account.is_on_wake_list == 1 then redis.call('LREM'",
         "  if false then redis.call('LREM'",
     ),
     Mutant("a cancelled task is tried again", "if is_stopping and not is_done then", "if false then"),
     Mutant(
         "a cancelled task stays in its list",
-        "  places.take_out(call, t, id)\n  if header.expires_at",
+        "  places.take_out(call, account, id)\n  if header.expires_at",
         "  if header.expires_at",
     ),
     Mutant(
@@ -99,23 +103,37 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "the limit is not looked at", "if b and b.max_running > 0 and b.admitted >= b.max_running then", "if false then"
+        "the limit is not looked at",
+        "if batch and batch.max_running > 0 and batch.admitted >= batch.max_running then",
+        "if false then",
     ),
-    Mutant("a place is never given back", "if b then b.admitted = b.admitted - 1 end", ""),
+    Mutant("a place is never given back", "if batch then batch.admitted = batch.admitted - 1 end", ""),
     Mutant(
         "a lost lease keeps its place", "    batches.give_slot_back(call, id)\n  end\n  charges", "  end\n  charges"
     ),
-    Mutant("a batch is complete before it is closed", "if b.state == CLOSED and b.done + b", "if b.done + b"),
+    Mutant(
+        "a batch is complete before it is closed",
+        "if batch.state == CLOSED and batch.done + batch",
+        "if batch.done + batch",
+    ),
     Mutant(
         "a batch is complete before its tasks",
-        "if b.state == CLOSED and b.done + b.dead + b.cancelled == b.total",
-        "if b.state == CLOSED",
+        "if batch.state == CLOSED and batch.done + batch.dead + batch.cancelled == batch.total",
+        "if batch.state == CLOSED",
     ),
-    Mutant("free places stay free", "      refill(call, id, b)\n", ""),
-    Mutant("later batches of a name are the same", "return b.created_at == asked.opened_at and b or nil", "return b"),
-    Mutant("tasks are added to closed batches", "if b.state ~= OPENED then refuse('batch_closed', 'batch') end", ""),
-    Mutant("success is called back after a death", "if b.done == b.total then call_back", "if true then call_back"),
-    Mutant("every death calls back", "        b.on_death = 0\n", ""),
+    Mutant("free places stay free", "      refill(call, id, batch)\n", ""),
+    Mutant(
+        "later batches of a name are the same",
+        "return batch.created_at == asked.opened_at and batch or nil",
+        "return batch",
+    ),
+    Mutant(
+        "tasks are added to closed batches", "if batch.state ~= OPENED then refuse('batch_closed', 'batch') end", ""
+    ),
+    Mutant(
+        "success is called back after a death", "if batch.done == batch.total then call_back", "if true then call_back"
+    ),
+    Mutant("every death calls back", "        batch.on_death = 0\n", ""),
     Mutant(
         "an expired pending task keeps its entry",
         "if not batches.of_task(call, id) or redis.call('ZREM', batches.pending_key(call, id), id) == 0 then",
@@ -126,26 +144,21 @@ MUTANTS = [
         "out[i] = result and tonumber(until_ms) > call.now and result or false",
         "out[i] = result or false",
     ),
-    Mutant("a dead task holds its key", "  task_options.free_key(call, t.name, id)\n", ""),
+    Mutant("a dead task holds its key", "  task_options.free_key(call, account.name, id)\n", ""),
     Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
     Mutant(
         "a key is held for ever", "(until_ms == '0' and id ~= call.ending or tonumber(until_ms) > call.now)", "true"
     ),
-    Mutant("priorities are served in any order", "  table.sort(found)\n", ""),
+    Mutant("priorities are served in any order", "return priority * PRIORITY_SPAN + order end", "return order end"),
     Mutant(
         "a priority that is opened is not noted",
-        "t, priority), unpack(some))\n    priorities.open(call, t, priority)\n",
-        "t, priority), unpack(some))\n",
-    ),
-    Mutant(
-        "tombstones are those of any priority",
-        "return priority == DEFAULT_PRIORITY and id or priority .. ':' .. id",
-        "return id",
+        "    redis.call('ZADD', key(call, 'priorities:' .. account.name), priority, priority)\n",
+        "",
     ),
     Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
     Mutant(
         "a moved task stays where it was",
-        "  places.take_out(call, t, id)\n  records.change_window",
+        "  places.take_out(call, account, id)\n  records.change_window",
         "  records.change_window",
     ),
     Mutant("a late owner is told gone", "and lease.state == leases.SETTLED and 'gone'", "and 'gone'"),
@@ -160,8 +173,10 @@ MUTANTS = [
         "    picks.unpick(call, round, i, 0)\n    picks.pass_over",
         "    picks.pass_over",
     ),
-    Mutant("a late task is no turn", "math.max(0, turn - accounts.vtime_of(call, t))", "0"),
-    Mutant("a late task stays counted", "  t.ready, call.queue.ready = t.ready - 1, call.queue.ready - 1\n", ""),
+    Mutant("a late task is no turn", "math.max(0, turn - accounts.vtime_of(call, account))", "0"),
+    Mutant(
+        "a late task stays counted", "  account.ready, call.queue.ready = account.ready - 1, call.queue.ready - 1\n", ""
+    ),
     Mutant(
         "the end of a started task is watched",
         "  if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end\n",
@@ -174,11 +189,15 @@ MUTANTS = [
     ),
     Mutant(
         "blocked tenants stay in the draw",
-        "  if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end\n",
+        "  if not accounts.is_plain(account) and accounts.details_of(call, account).blocked ~= 0 then return false end\n",
         "",
     ),
-    Mutant("a tenant's limit is not looked at", "return max_running == 0 or t.leased < max_running", "return true"),
-    Mutant("a closed queue is served", "while q.blocked == 0 and", "while bit.band(q.blocked, 1) == 0 and"),
+    Mutant(
+        "a tenant's limit is not looked at",
+        "return max_running == 0 or account.leased < max_running",
+        "return true",
+    ),
+    Mutant("a closed queue is served", "while queue.blocked == 0 and", "while bit.band(queue.blocked, 1) == 0 and"),
     Mutant(
         "opening hours that open stay closed",
         "limits.block(target, reason, is_blocked)",
@@ -196,58 +215,55 @@ MUTANTS = [
         "call.readied = target.blocked == 0 and ready > 0",
         "call.readied = reason == BLOCKED_PAUSED and target.blocked == 0 and ready > 0",
     ),
-    Mutant("what keeps a tenant out is forgotten", "    limits.keep_out(call, t)\n", ""),
+    Mutant("what keeps a tenant out is forgotten", "    limits.keep_out(call, account)\n", ""),
     Mutant(
         "a tenant is kept out since its last start",
-        "if cause ~= 0 and (t.slot ~= OUT or d.cause == 0) then",
+        "if cause ~= 0 and (account.slot ~= OUT or details.cause == 0) then",
         "if cause ~= 0 then",
     ),
     Mutant(
         "a tenant is kept out since its first time",
-        "if cause ~= 0 and (t.slot ~= OUT or d.cause == 0) then",
-        "if cause ~= 0 and d.cause == 0 then",
+        "if cause ~= 0 and (account.slot ~= OUT or details.cause == 0) then",
+        "if cause ~= 0 and details.cause == 0 then",
     ),
     Mutant(
         "the time when a tenant was let in is lost",
-        "accounts.details_of(call, t).since = call.now",
-        "accounts.details_of(call, t)",
+        "accounts.details_of(call, account).since = call.now",
+        "accounts.details_of(call, account)",
     ),
     Mutant(
         "an idle tenant is kept out",
-        "t.ready > 0 and (d.blocked ~= 0 and d.blocked or 8) or 0",
-        "(d.blocked ~= 0 and d.blocked or 8)",
+        "account.ready > 0 and (details.blocked ~= 0 and details.blocked or 8) or 0",
+        "(details.blocked ~= 0 and details.blocked or 8)",
     ),
-    Mutant("a claim does not tell who was kept out", "    limits.tell_kept(call, t)\n", ""),
+    Mutant("a claim does not tell who was kept out", "    limits.tell_kept(call, account)\n", ""),
     Mutant(
-        "a tenant over its limit keeps the slot", "    accounts.touch(call, t)\n    return nil\n", "    return nil\n"
+        "a tenant over its limit keeps the slot",
+        "    accounts.touch(call, account)\n    return nil\n",
+        "    return nil\n",
     ),
-    Mutant(
-        "a tombstone at the head stays there",
-        "    if not pass_tombstone(call, t, first, priority) then return end\n    redis.call('LPOP', list)\n",
-        "    if not pass_tombstone(call, t, first, priority) then return end\n",
-    ),
-    Mutant("a start takes no token", "    limits.spend(call, t, 1)\n", ""),
-    Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
+    Mutant("a start takes no token", "    limits.spend(call, account, 1)\n", ""),
+    Mutant("what does not start takes a token", "  limits.spend(call, account, -1)\n", ""),
     Mutant(
         "there is no burst",
-        "local next_at = d.theoretical_arrival - (burst - 1) * interval",
-        "local next_at = d.theoretical_arrival",
+        "local next_at = details.theoretical_arrival - (burst - 1) * interval",
+        "local next_at = details.theoretical_arrival",
     ),
     Mutant(
         "tokens gather for ever",
-        "d.theoretical_arrival = math.max(d.theoretical_arrival, call.now) + count",
-        "d.theoretical_arrival = d.theoretical_arrival + count",
+        "details.theoretical_arrival = math.max(details.theoretical_arrival, call.now) + count",
+        "details.theoretical_arrival = details.theoretical_arrival + count",
     ),
     Mutant(
         "an old rate's debt stays",
-        "  d.theoretical_arrival = math.min(d.theoretical_arrival, call.now + burst * interval)",
-        "  local _ = d.theoretical_arrival",
+        "  details.theoretical_arrival = math.min(details.theoretical_arrival, call.now + burst * interval)",
+        "  local _ = details.theoretical_arrival",
     ),
     Mutant("a tenant out of tokens stays out", "  limits.unpark(call, part)\n", ""),
     Mutant("a fast tenant comes for every token", "(refill - 1) * interval", "0"),
     Mutant(
         "a new rate waits for the old one's end",
-        "    limits.meter(call, t)\n  end\n  close.call(call)\n  return flat",
+        "    limits.meter(call, account)\n  end\n  close.call(call)\n  return flat",
         "  end\n  close.call(call)\n  return flat",
     ),
     Mutant(
@@ -262,42 +278,52 @@ MUTANTS = [
     ),
     Mutant(
         "a guarantee is not kept",
-        "return has_own(call, t) and t.leased < limits.of(call, t).guaranteed",
+        "return has_own(call, account) and account.leased < limits.of(call, account).guaranteed",
         "return false",
     ),
     Mutant(
         "a claim serves a guarantee once",
-        "    round.woken[#round.woken + 1], t.is_on_wake_list = t, 1  --",
-        "    local _ = t  --",
+        "    round.woken[#round.woken + 1], account.is_on_wake_list = account, 1  --",
+        "    local _ = account  --",
     ),
-    Mutant("a guarantee sheds debt", "t.base = t.base + math.max(behind, 0)", "t.base = t.base + behind"),
-    Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
+    Mutant(
+        "a guarantee sheds debt",
+        "account.base = account.base + math.max(behind, 0)",
+        "account.base = account.base + behind",
+    ),
+    Mutant(
+        "a guaranteed tenant keeps its slot",
+        "    if account.slot > 0 then free_slot(call, account) end\n    wake",
+        "    wake",
+    ),
     Mutant("quotas are not looked at", "  if #new.records > 0 then arrivals.check_quotas(call, new) end\n", ""),
-    Mutant("claims tell no run timeout", "  out[7] = q.run_timeout_ms\n", "  out[7] = 0\n"),
+    Mutant("claims tell no run timeout", "  out[7] = queue.run_timeout_ms\n", "  out[7] = 0\n"),
     Mutant("there is one tenant too many", ")) >= call.queue.max_tenants", ")) > call.queue.max_tenants"),
-    Mutant("a known tenant is one too many", "if not d.packed and redis", "if redis"),
+    Mutant("a known tenant is one too many", "if not details.packed and redis", "if redis"),
     Mutant("a fire passes the quota", "if outcome == 'ok' and arrivals.exceeded(call, new) then", "if false then"),
     Mutant(
         "cancelled tasks weigh",
         "    header.features, bytes + (run and #run.error or 0))\n  return 'ok'",
         "    header.features, 0)\n  return 'ok'",
     ),
-    Mutant("dead letters are not bounded", "  make_room_for_dead(call, t)\n", ""),
+    Mutant("dead letters are not bounded", "  make_room_for_dead(call, account)\n", ""),
     Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
     Mutant(
         "a claim overruns the limit",
-        "or not limits.is_eligible(call, t)) then\n    accounts",
-        "or t.ready == 0) then\n    accounts",
+        "or not limits.is_eligible(call, account)) then\n    accounts",
+        "or account.ready == 0) then\n    accounts",
     ),
     Mutant(
-        "the limit for all is not looked at by a draw", "(round.is_limited or call.is_touched[t])", "call.is_touched[t]"
+        "the limit for all is not looked at by a draw",
+        "(round.is_limited or call.is_touched[account])",
+        "call.is_touched[account]",
     ),
-    Mutant("an expired task takes a place under the limit", "  seats.count_lease(call, t, -1)\n", ""),
-    Mutant("idling banks credit", "t.base = t.base + math.max(behind, 0)", "t.base = t.base"),
+    Mutant("an expired task takes a place under the limit", "  seats.count_lease(call, account, -1)\n", ""),
+    Mutant("idling banks credit", "account.base = account.base + math.max(behind, 0)", "account.base = account.base"),
     Mutant(
         "a choice does not see the leases of its own call",
-        "local leased, time = t.leased, t.base\n",
-        "local leased, time = t.leased - (call.is_touched[t] and 1 or 0), t.base\n",
+        "local leased, time = account.leased, account.base\n",
+        "local leased, time = account.leased - (call.is_touched[account] and 1 or 0), account.base\n",
     ),
     Mutant("coming back sheds debt", "if behind < 0 and not", "if false and not"),
     Mutant("the wake list starves the backlog", "if woken and not (best and", "if woken and not (false and"),
@@ -312,26 +338,26 @@ MUTANTS = [
     Mutant("nobody is drawn again", "for _ = 1, REDRAWS do", "for _ = 1, 0 do"),
     Mutant(
         "the cursor stands still",
-        "q.cursor, round.passes = (q.cursor + 1) % round.line.slots, passes + 1",
+        "queue.cursor, round.passes = (queue.cursor + 1) % round.line.slots, passes + 1",
         "round.passes = passes + 1",
     ),
     Mutant(
         "of few not all are looked at", "for i = first, first + count - 1 do", "for i = first, first + count - 2 do"
     ),
-    Mutant("a tenant is is_on_wake_list twice", "  if t.is_on_wake_list == 1 then return end\n", ""),
-    Mutant("a dropped wake entry is not noted", "      accounts.touch(call, t).is_on_wake_list = 0\n", ""),
+    Mutant("a tenant is is_on_wake_list twice", "  if account.is_on_wake_list == 1 then return end\n", ""),
+    Mutant("a dropped wake entry is not noted", "      accounts.touch(call, account).is_on_wake_list = 0\n", ""),
     Mutant("woken tenants that are not served are lost", "  keep_woken(call, round)\n", ""),
     Mutant(
         "the clock stands still",
-        "if q.weight_sum > 0 then calls.move_clock(q, passed",
-        "if q.weight_sum > 0 then q.level = q.level + passed * q.running / q.weight_sum calls.move_clock(q, 0 * passed",
+        "if queue.weight_sum > 0 then calls.move_clock(queue, passed",
+        "if queue.weight_sum > 0 then queue.level = queue.level + passed * queue.running / queue.weight_sum calls.move_clock(queue, 0 * passed",
     ),
     Mutant(
         "dispatches do not move the level",
-        "  calls.move_clock(q, moved)\n  return moved",
-        "  local level = q.level\n  calls.move_clock(q, moved)\n  q.level = level\n  return moved",
+        "  calls.move_clock(queue, moved)\n  return moved",
+        "  local level = queue.level\n  calls.move_clock(queue, moved)\n  queue.level = level\n  return moved",
     ),
-    Mutant("who is served does not raise the level", "  if vtime > q.level then q.level = vtime end\n", ""),
+    Mutant("who is served does not raise the level", "  if vtime > queue.level then queue.level = vtime end\n", ""),
     Mutant(
         "tenants begin at the clock",
         "local behind = call.queue.level - accounts",
@@ -339,98 +365,103 @@ MUTANTS = [
     ),
     Mutant(
         "lost leases leave the level where they moved it",
-        "true, q.level - by",
-        "true, q.level",
+        "true, queue.level - by",
+        "true, queue.level",
     ),
     Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
-    Mutant("a jump of the clock is service", "  if jump <= 0 or q.leased == 0 then return 0 end\n", "  jump = 0\n"),
-    Mutant("a jump of the clock is never service", "return math.max(q.lease_ms, CLOCK_BACK_MS)\n", "return 1000\n"),
+    Mutant("a jump of the clock is service", "  if jump <= 0 or queue.leased == 0 then return 0 end\n", "  jump = 0\n"),
+    Mutant(
+        "a jump of the clock is never service",
+        "time - queue.now - math.max(queue.lease_ms, CLOCK_BACK_MS)\n",
+        "time - queue.now - 1000\n",
+    ),
     Mutant(
         "a short task does not move the clock",
         "if unseen > 0 then calls.move_clock(",
         "if false then calls.move_clock(",
     ),
-    Mutant("running leases do not count", "return t.base + age_of(call, t) / t.weight", "return t.base"),
+    Mutant(
+        "running leases do not count",
+        "return account.base + age_of(call, account) / account.weight",
+        "return account.base",
+    ),
     Mutant(
         "nothing is expected of running leases",
-        "local age, least = age_of(call, t), leased * expected_of(call, t)",
-        "local age, least = age_of(call, t), 0",
+        "local age, least = age_of(call, account), leased * expected_of(call, account)",
+        "local age, least = age_of(call, account), 0",
     ),
     Mutant(
         "an old lease does not lower the rate",
-        "if leased > 0 and age_of(call, t) > ms * leased then ms =",
+        "if leased > 0 and age_of(call, account) > ms * leased then ms =",
         "if false then ms =",
     ),
-    Mutant("the mean is that over tasks", "call.mean = q.estimate_sq / q.estimate end", "call.mean = q.estimate end"),
+    Mutant(
+        "the mean is that over tasks",
+        "call.mean = queue.estimate_sq / queue.estimate end",
+        "call.mean = queue.estimate end",
+    ),
     Mutant(
         "a tenant within its guarantee competes",
-        "standing = limits.is_within_guarantee(call, t) and ELIGIBLE or COMPETES",
+        "standing = limits.is_within_guarantee(call, account) and ELIGIBLE or COMPETES",
         "standing = COMPETES",
     ),
-    Mutant("a dead worker's time is charged", "end_ms - (lease and lease.lasts or 0)", "call.now"),
+    Mutant("a dead worker's time is charged", "deadline - (lease and lease.lasts or 0)", "call.at"),
     Mutant("a lease given back teaches", "  if is_worked then learn(", "  if true then learn("),
-    Mutant("a change of share charges what ran before it", "math.max(began_at, q.epoch_at)", "began_at"),
-    Mutant("a hole in the slots", "moved.slot = t.slot", "moved.slot = last"),
+    Mutant("a change of share charges what ran before it", "math.max(began_at, queue.epoch_at)", "began_at"),
+    Mutant("a hole in the slots", "moved.slot = account.slot", "moved.slot = last"),
     Mutant(
-        "weights leak from the sum", "q.weight_sum + sign * t.weight", "q.weight_sum + math.max(sign, 0) * t.weight"
+        "weights leak from the sum",
+        "queue.weight_sum + sign * account.weight",
+        "queue.weight_sum + math.max(sign, 0) * account.weight",
     ),
-    Mutant("leases leak from the sum", "q.running + sign * accounts.running_of(t)", "q.running"),
+    Mutant("leases leak from the sum", "queue.running + sign * accounts.running_of(account)", "queue.running"),
     Mutant(
         "what a tenant was entitled to is not booked",
-        "books.entitled - sign * t.weight * q.clock",
-        "books.entitled - t.weight * q.clock",
+        "books.entitled - sign * account.weight * queue.clock",
+        "books.entitled - account.weight * queue.clock",
     ),
     Mutant(
         "a weight change alters booked time",
-        "  books.entitled = books.entitled + entitled - seats.entitled_to(call, t)\n",
+        "  books.entitled = books.entitled + entitled - seats.entitled_to(call, account)\n",
         "",
     ),
     Mutant(
         "books outlive a change of share",
-        "books.epoch, books.delivered, books.entitled = q.epoch, 0, 0",
-        "books.epoch = q.epoch",
+        "books.epoch, books.delivered, books.entitled = queue.epoch, 0, 0",
+        "books.epoch = queue.epoch",
     ),
     Mutant(
         "a weight change forgets the sum",
-        "  if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - previous end\n",
+        "  if account.standing == COMPETES then queue.weight_sum = queue.weight_sum + weight - previous end\n",
         "",
     ),
     Mutant(
         "a weight change counts running leases anew",
-        "  t.base = t.base + vtime - accounts.vtime_of(call, t)  --",
-        "  --",
+        "leases that run.\n  account.base = account.base + vtime - accounts.vtime_of(call, account)\n",
+        "leases that run.\n",
     ),
     Mutant(
         "a tenant keeps its class",
-        "elseif seats.is_outside(accounts.rate_of(call, t), 2 ^ t.class) then",
+        "elseif seats.is_outside(accounts.rate_of(call, account), 2 ^ account.class) then",
         "elseif false then",
     ),
     Mutant(
         "draws go by weight alone",
-        "local classes, _, class = call.queue.classes, math.frexp(accounts.rate_of(call, t))",
-        "local classes, _, class = call.queue.classes, math.frexp(t.weight)",
+        "local classes, _, class = call.queue.classes, math.frexp(accounts.rate_of(call, account))",
+        "local classes, _, class = call.queue.classes, math.frexp(account.weight)",
     ),
-    Mutant("tasks may be free", "math.max(until_ms - q.origin - start, 1)", "until_ms - q.origin - start"),
+    Mutant("tasks may be free", "math.max(until_at - start, 1)", "until_at - start"),
     Mutant("estimates do not learn", "  if is_worked then learn(", "  if false then learn("),
-    Mutant("tombstones are taken as tasks", "if (left[field] or 0) > 0 then", "if false then"),
-    Mutant("what is taken stays in its list", "redis.call('LTRIM', list, own.count, -1)", "local _ = own"),
-    Mutant("a tombstone is passed twice", "redis.call('HINCRBY', tombstone, field, -count) == 0", "false"),
-    Mutant("rounds take the same entries", "own.count, own.is_empty = own.count + #entries,", "_, own.is_empty = 0,"),
     Mutant(
-        "tombstones are not credited",
-        "if redis.call('HINCRBY', tombstone, field, -1) == 0 then redis.call('HDEL', tombstone, field) end",
+        "what is taken stays in its list",
+        "    if count > 0 then redis.call('ZREMRANGEBYRANK', priorities.ready_key(call, account), 0, count - 1) end\n",
         "",
     ),
-    Mutant("an emptied list keeps its tombstones", "    if t.ready == 0 then places.drop_lists(call, t) end\n", ""),
+    Mutant("rounds take the same entries", "call.taken[account] = taken + #more", "call.taken[account] = #more"),
     Mutant(
         "expired entries stay counted",
-        "d.tombstones = d.tombstones + 1\n  count_ready(call, t, -1)\n",
-        "d.tombstones = d.tombstones + 1\n",
-    ),
-    Mutant(
-        "a task taken out of its group stays counted",
-        "  turns.take_out(call, t, asked.priority, group, id)\n  count_ready(call, t, -1)\n",
-        "  turns.take_out(call, t, asked.priority, group, id)\n",
+        "    turns.take_out(call, account, asked.priority, group, id)\n  end\n  count_ready(call, account, -1)\n",
+        "    turns.take_out(call, account, asked.priority, group, id)\n  end\n",
     ),
     Mutant("a task that runs is replaced", "  if run and leases.is_leased(run.state) or asked.key", "  if asked.key"),
     Mutant("a task of a batch is replaced", " or asked.batch ~= '' then return nil end", " then return nil end"),
@@ -439,20 +470,18 @@ MUTANTS = [
         "  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end\n",
         "",
     ),
-    Mutant("a wait while a tenant is kept out counts", "d and d.cause ~= 0 and d.since or 0)", "0)"),
-    Mutant("a wait for a place in a batch counts", "if b and b.max_running > 0 then return nil end", ""),
+    Mutant("a wait while a tenant is kept out counts", "details and details.cause ~= 0 and details.since or 0)", "0)"),
+    Mutant("a wait for a place in a batch counts", "if batch and batch.max_running > 0 then return nil end", ""),
     Mutant("another task of the holder's id is replaced", " or asked.key ~= dedupe_key or", " or"),
     Mutant("replaced payloads weigh as before", "  new.freed_bytes = new.freed_bytes + bytes", "  new.freed_bytes = 0"),
-    Mutant("tasks served from groups stay counted", "        d.grouped = d.grouped - source.taken\n", ""),
+    Mutant("tasks served from groups stay counted", "        details.grouped = details.grouped - source.taken\n", ""),
     Mutant(
-        "a group gives its tasks again",
-        "        if source.taken > 0 then redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1) end\n",
-        "",
+        "a group gives its tasks again", "          redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1)\n", ""
     ),
     Mutant(
         "the clock of turns stands still",
-        "own.clock, own.turn[member], own.changed[member] = own.turn[member], nil, true",
-        "own.turn[member], own.changed[member] = nil, true",
+        "source.taken, own.clock = taken + 1, own.turn[member]",
+        "source.taken = taken + 1",
     ),
     Mutant(
         "groups have no weights",
@@ -462,15 +491,15 @@ MUTANTS = [
     Mutant("a group begins at the clock", "clock + 1 / own.weight + math", "clock + math"),
     Mutant(
         "an empty group keeps its turn",
-        "  if redis.call('EXISTS', at) == 0 then turns.leave(call, t, priority, {LOOSE .. group}) end\n",
+        "  if redis.call('EXISTS', at) == 0 then turns.leave(call, account, priority, {LOOSE .. group}) end\n",
         "",
     ),
-    Mutant("the turns outlive the groups", "then return redis.call('DEL', at) end\n", "then return 0 end\n"),
     Mutant(
-        "loose tasks have no turn",
-        "  if #loose.ids > 0 or loose.is_end then turns.set_loose(own, #loose.ids > 0) end\n",
-        "  turns.set_loose(own, false)\n",
+        "the turns outlive the groups",
+        "    redis.call('DEL', at)\n    redis.call('ZREM', key(call, 'priorities:' .. account.name), priority)\n",
+        "",
     ),
+    Mutant("loose tasks have no turn", "  if own then see_loose(call, own) end\n", ""),
     Mutant(
         "each claim gives loose tasks a new turn",
         "stand_in_line(own, LOOSE, turn and tonumber(turn) or own.clock + 1)",
@@ -481,13 +510,12 @@ MUTANTS = [
         "  elseif not has_loose and turn then\n    own.changed[LOOSE] = true\n",
         "",
     ),
-    Mutant("the head of a group is its end", "  if is_at_head then order = -order end\n", ""),
-    Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
     Mutant(
-        "a priority with groups is closed",
-        "  if d.grouped > 0 and redis.call('EXISTS', priorities.turns(call, t, priority)) == 1 then return end\n",
-        "",
+        "the head of a group is its end",
+        "return is_at_head and -queue.sequence or queue.sequence",
+        "return queue.sequence",
     ),
+    Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
     Mutant(
         "of groups that come at one turn the last one goes first",
         "math.fmod(own.order, ORDERS) * ORDER_STEP",
@@ -499,18 +527,13 @@ MUTANTS = [
         "while not own.is_read and not member do",
     ),
     Mutant(
-        "a group that is put back into has no priority",
-        "    turns.put(call, t, priority, some)\n    priorities.open(call, t, priority)\n",
-        "    turns.put(call, t, priority, some)\n",
-    ),
-    Mutant(
         "attempts never run out",
-        "if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED, traceback) end",
+        "if is_last_attempt(run) then return settlements.bury(call, account, id, run, EXHAUSTED, traceback) end",
         "",
     ),
     Mutant(
         "lost leases never run out",
-        "if is_last_attempt(run) then return settlements.bury(call, t, id, run, LEASE_LOST) end",
+        "if is_last_attempt(run) then return settlements.bury(call, account, id, run, LEASE_LOST) end",
         "",
     ),
     Mutant(
@@ -523,7 +546,7 @@ MUTANTS = [
         "return run.max_attempts > 0 and run.attempt",
         "return run.attempt",
     ),
-    Mutant("a limit of 0 is the queue's", "if o.max_attempts < 0 then", "if o.max_attempts <= 0 then"),
+    Mutant("a limit of 0 is the queue's", "if options.max_attempts < 0 then", "if options.max_attempts <= 0 then"),
     Mutant(
         "releases give a task without a limit one",
         "return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0",
@@ -536,15 +559,15 @@ MUTANTS = [
     ),
     Mutant(
         "release goes to the end",
-        "  places.put_ready(call, t, {id}, 'LPUSH')\nend\n\nfunction ACTIONS.reap",
-        "  places.put_ready(call, t, {id})\nend\n\nfunction ACTIONS.reap",
+        "  places.put_ready(call, account, {id}, true)\nend\n\nfunction ACTIONS.reap",
+        "  places.put_ready(call, account, {id})\nend\n\nfunction ACTIONS.reap",
     ),
     Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
     Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), untimed)\n", ""),
     Mutant(
         "leases are reaped early",
-        "'ZRANGE', key(call, name), '-inf', call.now,",
-        "'ZRANGE', key(call, name), '-inf', call.now + 1,",
+        "'ZRANGE', key(call, name), '-inf', call.at,",
+        "'ZRANGE', key(call, name), '-inf', call.at + 1,",
     ),
     Mutant(
         "tasks are promoted early",
@@ -555,17 +578,16 @@ MUTANTS = [
     Mutant("the rest of a herd is forgotten", "  if next_due[2] then\n", "  if false then\n"),
     Mutant(
         "a later start hides an earlier one",
-        "key(call, 'due'), 'LT', first, t.name)\n  d",
-        "key(call, 'due'), first, t.name)\n  d",
+        "key(call, 'due'), 'LT', first, account.name)\n  details",
+        "key(call, 'due'), first, account.name)\n  details",
     ),
-    Mutant("time goes back", "  call.now = math.max(time, q.now)\n", "  call.now = time\n"),
+    Mutant("time goes back", "  call.now = math.max(time, queue.now)\n", "  call.now = time\n"),
     Mutant("a clock that was ahead stops the queue", "if back > CLOCK_BACK_MS then", "if false then"),
     Mutant(
         "accounts see that the time went back",
-        "q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2",
-        "q.now, q.anchored, q.sweeping = time, 1, 2",
+        "queue.now, queue.origin, queue.sweeping = time, queue.origin - back, 2",
+        "queue.now, queue.sweeping = time, 2",
     ),
-    Mutant("leases of before the time went back go on", "  pull_in_leases(call, part)\n", ""),
     Mutant("an id twice in a call is stored twice", "      seen[id] = outcomes[n] == 'ok'", "      seen[id] = false"),
     Mutant(
         "replay keeps the old attempts",
@@ -578,18 +600,26 @@ MUTANTS = [
         "    places.drop_letter(call, id, death)\n  end)",
         "    places.take_out_dead(call, id, death)\n  end)",
     ),
-    Mutant("dead letters are kept for ever", "'-inf', call.sure - q.dead_keep_ms,", "'-inf', 0,"),
+    Mutant("dead letters are kept for ever", "'-inf', call.sure - queue.dead_keep_ms,", "'-inf', 0,"),
     Mutant("a flood pushes out the others", "'dead_counts'), 0, 1, 'REV',", "'dead_counts'), 0, 1,"),
     Mutant("the flooder loses more than its lead", "most[2] - (most[4] or 0)", "most[2] - 0"),
-    Mutant("there may be one dead letter too many", "q.dead > q.dead_keep do", "q.dead > q.dead_keep + 1 do"),
+    Mutant(
+        "there may be one dead letter too many",
+        "queue.dead > queue.dead_keep do",
+        "queue.dead > queue.dead_keep + 1 do",
+    ),
     Mutant("a tenant's letters outlive their end", "  redis.call('ZREM', key(call, 'deaths:' .. name), id)\n", ""),
-    Mutant("a letter is not its tenant's", "  redis.call('ZADD', key(call, 'deaths:' .. t.name), died_at, id)\n", ""),
+    Mutant(
+        "a letter is not its tenant's",
+        "  redis.call('ZADD', key(call, 'deaths:' .. account.name), died_at, id)\n",
+        "",
+    ),
     Mutant(
         "whose letters are most is not counted",
-        "  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)\nend",
+        "  redis.call('ZADD', key(call, 'dead_counts'), details.dead, account.name)\nend",
         "end",
     ),
-    Mutant("an empty dead count is kept", "  if d.dead > 0 then\n", "  if true then\n"),
+    Mutant("an empty dead count is kept", "  if details.dead > 0 then\n", "  if true then\n"),
     Mutant(
         "a walk passes over those of one moment",
         "local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)",
@@ -615,22 +645,34 @@ MUTANTS = [
     ),
     Mutant(
         "accounts outlive a change of share",
-        "  if epoch > 0 and struct.unpack('<I', t.books) ~= epoch then renew(call, t) end\n",
+        "  if epoch > 0 and struct.unpack('<I', account.books) ~= epoch then renew(call, account) end\n",
         "",
     ),
     Mutant(
-        "of many that fire all do", "if s.revision ~= revision or s.paused == 1", "if not s.revision or s.paused == 1"
+        "of many that fire all do",
+        "if schedule.revision ~= revision or schedule.paused == 1",
+        "if not schedule.revision or schedule.paused == 1",
     ),
     Mutant(
         "a twin in one call fires twice",
-        "  s.revision = SCHEDULE.pack(s)\n",
-        "  local s = setmetatable({}, {__index = s})\n  s.revision = SCHEDULE.pack(s)\n",
+        "  schedule.revision = SCHEDULE.pack(schedule)\n",
+        "  local schedule = setmetatable({}, {__index = schedule})\n  schedule.revision = SCHEDULE.pack(schedule)\n",
     ),
-    Mutant("a schedule fires early", "or s.next_at > call.now or", "or"),
-    Mutant("a paused schedule fires", "s.revision ~= revision or s.paused == 1 or", "s.revision ~= revision or"),
-    Mutant("a fire stays due", "  s.next_at = next_at\n  save_schedule(call, s)\n  return outcome", "  return outcome"),
-    Mutant("missed fires are made up for in any case", "s.misfire == ONCE or call.now - due_at <= LATE_MS", "true"),
-    Mutant("missed fires are never made up for", "s.misfire == ONCE or call.now - due_at", "call.now - due_at"),
+    Mutant("a schedule fires early", "or schedule.next_at > call.now\n", "\n"),
+    Mutant(
+        "a paused schedule fires",
+        "schedule.revision ~= revision or schedule.paused == 1 or",
+        "schedule.revision ~= revision or",
+    ),
+    Mutant(
+        "a fire stays due",
+        "  schedule.next_at = next_at\n  save_schedule(call, schedule)\n  return outcome",
+        "  return outcome",
+    ),
+    Mutant(
+        "missed fires are made up for in any case", "schedule.misfire == ONCE or call.now - due_at <= LATE_MS", "true"
+    ),
+    Mutant("missed fires are never made up for", "schedule.misfire == ONCE or call.now - due_at", "call.now - due_at"),
     Mutant("a fire is missed too soon", "call.now - due_at <= LATE_MS", "call.now - due_at < LATE_MS / 2"),
     Mutant(
         "a fire forgets its window",
@@ -649,13 +691,13 @@ MUTANTS = [
     ),
     Mutant(
         "an end after the start counts from the fire's enqueue",
-        "(o.start_at > 0 and o.start_at or call.now) + o.expires_after_start",
-        "(due_at and call.now or o.start_at > 0 and o.start_at or call.now) + o.expires_after_start",
+        "(options.start_at > 0 and options.start_at or call.now) + options.expires_after_start",
+        "(due_at and call.now or options.start_at > 0 and options.start_at or call.now) + options.expires_after_start",
     ),
     Mutant(
         "an end after the start counts from the enqueue",
-        "(o.start_at > 0 and o.start_at or call.now) + o.expires_after_start",
-        "call.now + o.expires_after_start",
+        "(options.start_at > 0 and options.start_at or call.now) + options.expires_after_start",
+        "call.now + options.expires_after_start",
     ),
     Mutant(
         "an end stays when its start moves",
@@ -678,29 +720,45 @@ MUTANTS = [
         "  end\n  places",
     ),
     Mutant("a moved start is forgotten", "    start_at = starts_at  -- its end counts from it\n", ""),
-    Mutant("a duplicate counts as fired", "if outcome == 'ok' then s.last_fired_at", "if true then s.last_fired_at"),
+    Mutant(
+        "a duplicate counts as fired",
+        "if outcome == 'ok' then schedule.last_fired_at",
+        "if true then schedule.last_fired_at",
+    ),
     Mutant(
         "a schedule's known id is enqueued again",
         "  if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end\n",
         "",
     ),
-    Mutant("a paused schedule stays due", "s.paused == 1 and '+inf' or s.next_at", "s.next_at"),
+    Mutant("a paused schedule stays due", "schedule.paused == 1 and '+inf' or schedule.next_at", "schedule.next_at"),
     Mutant("a schedule that is gone stays due", "  redis.call('ZREM', key(call, 'fires'), field)\n", ""),
-    Mutant("another task moves the time", "if s.timing ~= timing then s.timing", "if true then s.timing"),
-    Mutant("a resume does not look at the head", "if not s or s.revision ~= args[5] then", "if not s then"),
-    Mutant("a tick does not see the next fire", "extended = 0, fires = 0,", "extended = 0,"),
     Mutant(
-        "a failed attempt is not told", "  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)\n  if", "  if"
+        "another task moves the time",
+        "if schedule.timing ~= timing then schedule.timing",
+        "if true then schedule.timing",
+    ),
+    Mutant(
+        "a resume does not look at the head",
+        "if not schedule or schedule.revision ~= args[5] then",
+        "if not schedule then",
+    ),
+    Mutant("a tick does not see the next fire", "extended = queue.origin, fires = 0,", "extended = queue.origin,"),
+    Mutant(
+        "a failed attempt is not told",
+        "  feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)\n  if",
+        "  if",
     ),
     Mutant(
         "a rejection is not told",
-        "  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)\n  settlements",
+        "  feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)\n  settlements",
         "  settlements",
     ),
     Mutant(
-        "a lost lease is not told", "  feeds.tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])\n", ""
+        "a lost lease is not told",
+        "  feeds.tell_of(call, account, id, 'failed', run.attempt, REASONS[LEASE_LOST])\n",
+        "",
     ),
-    Mutant("an end is not told", "  feeds.tell_of(call, t, id, how, attempt, '')\n", ""),
+    Mutant("an end is not told", "  feeds.tell_of(call, account, id, how, attempt, '')\n", ""),
     Mutant(
         "an expired task is told as dead",
         "reason == EXPIRED and 'expired' or 'dead', run.attempt",
@@ -711,42 +769,44 @@ MUTANTS = [
         "if task_options.of(call, id).events > 0 then feeds.tell(",
         "if true then feeds.tell(",
     ),
-    Mutant("it is told of batches that did not ask", "  if b.events > 0 then\n    local", "  if true then\n    local"),
-    Mutant("an expired task is not dead to its batch", "  if how == 'expired' then b.dead = b.dead + 1 end\n", ""),
+    Mutant(
+        "it is told of batches that did not ask", "  if batch.events > 0 then\n    local", "  if true then\n    local"
+    ),
+    Mutant(
+        "an expired task is not dead to its batch", "  if how == 'expired' then batch.dead = batch.dead + 1 end\n", ""
+    ),
     Mutant(
         "a replayed task stays expired to its batch",
-        "  if reason == EXPIRED then b.expired = b.expired - 1 end\n",
+        "  if reason == EXPIRED then batch.expired = batch.expired - 1 end\n",
         "",
     ),
-    Mutant("batches of all tenants are listed", "(args[3] == '' or args[3] == b.tenant)", "true"),
-    Mutant("batches in all states are listed", "(args[4] == '' or args[4] == BATCH_STATES[b.state])", "true"),
+    Mutant("batches of all tenants are listed", "(args[3] == '' or args[3] == batch.tenant)", "true"),
+    Mutant("batches in all states are listed", "(args[4] == '' or args[4] == BATCH_STATES[batch.state])", "true"),
     Mutant("a feed grows for ever", "'MAXLEN', '=', length, '0-*'", "'0-*'"),
     Mutant("a feed counts by the clock", "'0-*', 'event'", "'*', 'event'"),
     Mutant("the last event is read again", "string.format('(0-%.0f', after)", "string.format('0-%.0f', after)"),
     Mutant("a gap is not told", "newest - redis.call('XLEN', feed) + 1", "1"),
     Mutant(
-        "hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept", ""
-    ),
-    Mutant("tasks that are covered are told", "q.hungry == 1 and call.notify and", "q.hungry == 1 and"),
-    Mutant("all tasks are covered", "else return #args end", "else call.notify = false return #args end"),
-    Mutant("tasks for a server are covered", "call.notify = '1 ' .. server elseif", "call.notify = false elseif"),
-    Mutant(
-        "more urgent tasks do not stand before one that waits",
-        "    before = before + redis.call('LLEN', priorities.list(call, t, priority))\n",
+        "hunger is never noted",
+        "queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not claim.is_kept",
         "",
     ),
-    Mutant("a place among tombstones is called exact", "tombstones == 0 and place\n", "place\n"),
+    Mutant("tasks that are covered are told", "queue.hungry == 1 and call.notify and", "queue.hungry == 1 and"),
+    Mutant("all tasks are covered", "else return #args end", "else call.notify = false return #args end"),
+    Mutant("tasks for a server are covered", "call.notify = '1 ' .. server elseif", "call.notify = false elseif"),
     Mutant(
         "limits are told as they hold",
         "return flat(limits.set_for({prefix = keys[1]}, args[3]))",
         "return flat(limits.set_for({prefix = keys[1]}, ''))",
     ),
     Mutant(
-        "two tenants get the same number", "  q.numbers = q.numbers + 1\n", "  q.numbers = math.max(q.numbers, 1)\n"
+        "two tenants get the same number",
+        "  queue.numbers = queue.numbers + 1\n",
+        "  queue.numbers = math.max(queue.numbers, 1)\n",
     ),
-    Mutant("a slot that is taken is not written", "  put_in_slot(call, class, t.slot, t.tag)\n", ""),
-    Mutant("a freed slot is left with its old tag", "    put_in_slot(call, class, t.slot, moved.tag)\n", ""),
-    Mutant("the last of a class is not moved into the hole", "  if t.slot ~= last then\n", "  if false then\n"),
+    Mutant("a slot that is taken is not written", "  put_in_slot(call, class, account.slot, account.tag)\n", ""),
+    Mutant("a freed slot is left with its old tag", "    put_in_slot(call, class, account.slot, moved.tag)\n", ""),
+    Mutant("the last of a class is not moved into the hole", "  if account.slot ~= last then\n", "  if false then\n"),
     Mutant("a tenant that left a class is counted in it", "  classes[class] = last - 1\n", ""),
     Mutant(
         "slots are written one too far",
@@ -765,13 +825,13 @@ MUTANTS = [
     ),
     Mutant(
         "details that changed are not written",
-        "      if packed ~= d.packed then changed",
-        "      if not d.packed then changed",
+        "      if packed ~= details.packed then changed",
+        "      if not details.packed then changed",
     ),
     Mutant(
         "a tenant that was odd stays so",
-        "t.is_odd = accounts.are_odd(d) and",
-        "t.is_odd = (t.is_odd > 0 or accounts.are_odd(d)) and",
+        "account.is_odd = accounts.are_odd(details) and",
+        "account.is_odd = (account.is_odd > 0 or accounts.are_odd(details)) and",
     ),
     *(
         Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))
@@ -779,32 +839,40 @@ MUTANTS = [
     ),
     Mutant(
         "a sweep does not look for delayed tasks",
-        "    if first then redis.call('ZADD', key(call, 'due'), 'LT', first, t.name) end\n",
+        "    if first then redis.call('ZADD', key(call, 'due'), 'LT', first, account.name) end\n",
         "",
     ),
-    Mutant("a sweep lets nobody in", "    if t.ready > 0 and t.slot == OUT or is_idle then", "    if is_idle then"),
+    Mutant(
+        "a sweep lets nobody in",
+        "    if account.ready > 0 and account.slot == OUT or is_idle then",
+        "    if is_idle then",
+    ),
     Mutant(
         "delayed tasks wait for the time that went back",
-        "q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2",
-        "q.now, q.origin, q.anchored = time, q.origin - back, 1",
+        "queue.now, queue.origin, queue.sweeping = time, queue.origin - back, 2",
+        "queue.now, queue.origin = time, queue.origin - back",
     ),
     Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
     Mutant(
         "a probe does not touch tenants outside the class",
-        "      if seats.is_outside(accounts.rate_of(call, t), top) then",
+        "      if seats.is_outside(accounts.rate_of(call, account), top) then",
         "      if false then",
     ),
     Mutant(
         "a tenant without tasks stays in the pool",
-        "  if t.slot > 0 and t.standing ~= 0 then add(call, round, t) end\n",
-        "  if t.slot > 0 then add(call, round, t) end\n",
+        "  if account.slot > 0 and account.standing ~= 0 then add(call, round, account) end\n",
+        "  if account.slot > 0 then add(call, round, account) end\n",
     ),
     Mutant(
         "a served tenant stays in the pool unchanged",
-        "  table.remove(round.times, 1)\n  local t = table.remove(round.pool, 1)\n  round.pooled[t] = nil\n",
-        "  local t = round.pool[1]\n",
+        "  table.remove(round.times, 1)\n  local account = table.remove(round.pool, 1)\n  round.pooled[account] = nil\n",
+        "  local account = round.pool[1]\n",
     ),
-    Mutant("a tenant is in the pool twice", "  if not t or pooled[t] then return end", "  if not t then return end"),
+    Mutant(
+        "a tenant is in the pool twice",
+        "  if not account or pooled[account] then return end",
+        "  if not account then return end",
+    ),
     Mutant("the pool has no bound", "  if place == round.most then\n    if", "  if false then\n    if"),
     Mutant(
         "the last comer leaves the pool",
@@ -849,8 +917,8 @@ MUTANTS = [
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
     Mutant(
         "an extension is over at once",
-        "  table.insert(known.extended, call.now + lasts)",
-        "  table.insert(known.extended, call.now)",
+        "  table.insert(known.extended, call.at + lasts)",
+        "  table.insert(known.extended, call.at)",
     ),
     Mutant(
         "an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), known.ended)\n", ""
@@ -907,11 +975,10 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "extended leases of before the time went back go on",
-        "if pull_in(call, 'extended', limit) and is_done then",
-        "if is_done then",
+        "a tick does not see the next end of an extended lease",
+        "leases = queue.origin, extended = queue.origin,",
+        "leases = queue.origin,",
     ),
-    Mutant("a tick does not see the next end of an extended lease", "leases = 0, extended = 0,", "leases = 0,"),
     Mutant(
         "a mark is not made",
         "  records.mark(call, id, how, lease, features)\n",
@@ -922,24 +989,26 @@ MUTANTS = [
         "marks of one call are alike", "if marked.lease ~= lease or marked.how ~= how then", "if not marked.packed then"
     ),
     Mutant(
-        "a mark is trimmed a minute early", "return (q.minute + 2) * MINUTE_MS", "return (q.minute + 1) * MINUTE_MS"
+        "a mark is trimmed a minute early",
+        "return (queue.minute + 2) * MINUTE_MS",
+        "return (queue.minute + 1) * MINUTE_MS",
     ),
-    Mutant("marks are never trimmed", "while limit > 0 and q.remembered > 0 and", "while false and"),
+    Mutant("marks are never trimmed", "while limit > 0 and queue.remembered > 0 and", "while false and"),
     Mutant("a tick trims too many marks", "records.trim_marks(call, MARKS * part)", "records.trim_marks(call, 500)"),
     Mutant(
         "a minute without marks is not counted",
-        "q.minute, limit, call.is_changed = q.minute + 1, limit - 1, true",
-        "q.minute, call.is_changed = q.minute + 1, true",
+        "queue.minute, limit, call.is_changed = queue.minute + 1, limit - 1, true",
+        "queue.minute, call.is_changed = queue.minute + 1, true",
     ),
     Mutant(
         "marks of before the first minute are not found",
-        "if q.remembered == 0 or minute < q.minute then",
-        "if q.remembered == 0 then",
+        "if queue.remembered == 0 or minute < queue.minute then",
+        "if queue.remembered == 0 then",
     ),
     Mutant(
         "the first minute with marks is never later",
-        "if q.remembered == 0 or minute < q.minute then",
-        "if minute < q.minute then",
+        "if queue.remembered == 0 or minute < queue.minute then",
+        "if minute < queue.minute then",
     ),
     Mutant("a large payload is not stored", "  write('HSET', key(call, 'payloads'), new.payloads)\n", ""),
     Mutant(
@@ -980,7 +1049,7 @@ MUTANTS = [
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
     Mutant(
         "what a reply has no room for is lost",
-        "      claim.returned[#claim.returned + 1] = {account = t, id = id}\n",
+        "      claim.returned[#claim.returned + 1] = {account = account, id = id}\n",
         "",
     ),
     Mutant(
@@ -988,18 +1057,14 @@ MUTANTS = [
         "picks.unpick(call, round, i, 1)",
         "picks.unpick(call, round, i, 0)",
     ),
-    Mutant(
-        "what a reply has no room for goes to the end",
-        "{returned[i].id}, 'LPUSH') end",
-        "{returned[i].id}, 'RPUSH') end",
-    ),
+    Mutant("what a reply has no room for goes to the end", "{returned[i].id}, true) end", "{returned[i].id}) end"),
     Mutant(
         "what a reply has no room for is turned round", "  for i = #returned, 1, -1 do", "  for i = 1, #returned do"
     ),
     Mutant(
         "the end of what a reply has no room for is not watched",
-        "      claim.returned[#claim.returned + 1] = {account = t, id = id}\n",
-        "      claim.returned[#claim.returned + 1] = {account = t, id = id}\n      table.insert(claim.expiring, id)\n",
+        "      claim.returned[#claim.returned + 1] = {account = account, id = id}\n",
+        "      claim.returned[#claim.returned + 1] = {account = account, id = id}\n      table.insert(claim.expiring, id)\n",
     ),
     Mutant("a done task weighs", "lease.attempt, lease.features, lease.bytes)", "lease.attempt, lease.features, 0)"),
     Mutant(
@@ -1007,9 +1072,13 @@ MUTANTS = [
         "      lease.features, lease.bytes)\n  else",
         "      lease.features, 0)\n  else",
     ),
-    Mutant("a purged task weighs", "    accounts.add_bytes(call, t, -bytes)\n    records.drop", " records.drop"),
-    Mutant("a new task weighs nothing", "  accounts.add_bytes(call, t, new.bytes)\n", ""),
-    Mutant("a replayed task forgets what it weighs", "bytes = bytes, tag = t.tag", "bytes = 0, tag = t.tag"),
+    Mutant("a purged task weighs", "    accounts.add_bytes(call, account, -bytes)\n    records.drop", " records.drop"),
+    Mutant("a new task weighs nothing", "  accounts.add_bytes(call, account, new.bytes)\n", ""),
+    Mutant(
+        "a replayed task forgets what it weighs",
+        "bytes = bytes,\n        tag = account.tag",
+        "bytes = 0,\n        tag = account.tag",
+    ),
     Mutant("a task's record does not say that it asks for more", "asked == PLAIN and 0 or HAS_OPTIONS", "0"),
     Mutant(
         "a task's run does not say that it asks for more",
@@ -1041,41 +1110,35 @@ MUTANTS = [
         "if features[i] % 2 == 0 then known[id] = PLAIN elseif",
         "if true then known[id] = PLAIN elseif",
     ),
-    Mutant(
-        "a task that is taken alone stays in its list",
-        "    if own.count == 1 then\n      redis.call('LPOP', list)\n",
-        "    if own.count == 1 then\n",
-    ),
-    Mutant(
-        "tombstones that were passed stay counted",
-        "  d.tombstones, call.tombstones = d.tombstones - (last - count), call.tombstones + last - count\n",
-        "",
-    ),
     Mutant("kept slots are lent while others are free", "  if not reserve.is_full(call) or limits", "  if limits"),
     Mutant(
         "a guaranteed lease is a loan",
-        "if not reserve.is_full(call) or limits.is_guaranteed(call, t) then",
+        "if not reserve.is_full(call) or limits.is_guaranteed(call, account) then",
         "if not reserve.is_full(call) then",
     ),
     Mutant(
         "a loan that ended is counted",
-        "  t.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1\n",
-        "  t.loan = NO_LOAN\n",
+        "  account.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1\n",
+        "  account.loan = NO_LOAN\n",
     ),
     Mutant(
         "a loan that did not begin is counted",
-        "  if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end\n  t.ready",
-        "  t.ready",
+        "  if account.loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end\n  account.ready",
+        "  account.ready",
     ),
     Mutant("no loan is a gift", "is_ahead and GIFT or LOAN", "LOAN"),
     Mutant("every loan is a gift", "is_ahead and GIFT or LOAN", "GIFT"),
-    Mutant("no loan is repaid", "if t.loan == accounts.NO_LOAN or reserve.repay(call, t) then", "if true then"),
+    Mutant(
+        "no loan is repaid", "if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then", "if true then"
+    ),
     Mutant("who has tasks running is among the idle", "  write('ZREM', key(call, 'idle'), others)\n", ""),
     Mutant("nobody is among the idle", "  write('ZADD', key(call, 'idle'), idle)\n", ""),
     Mutant(
-        "a sweep does not look for the idle", "t.slot == OUT or is_idle then accounts", "t.slot == OUT then accounts"
+        "a sweep does not look for the idle",
+        "account.slot == OUT or is_idle then accounts",
+        "account.slot == OUT then accounts",
     ),
-    Mutant("the last slot is kept", "math.max(1, q.slots - math", "math.max(0, q.slots - math"),
+    Mutant("the last slot is kept", "math.max(1, queue.slots - math", "math.max(0, queue.slots - math"),
     Mutant(
         "who is served in a kept slot raises the level", "  if is_full then return accounts.touch(call, best) end\n", ""
     ),
@@ -1085,68 +1148,72 @@ MUTANTS = [
         "  leases.set_error",
     ),
     # Found in queues whose slots are all in use.
-    Mutant("kept slots are anybody's", "  return q.leased - q.loans >= ordinary_slots(q)\n", "  return false\n"),
+    Mutant(
+        "kept slots are anybody's",
+        "  return queue.leased - queue.loans >= ordinary_slots(queue)\n",
+        "  return false\n",
+    ),
     Mutant(
         "kept slots are rounded down",
-        "q.slots - math.ceil(q.slots * q.reserve / 100)",
-        "q.slots - math.floor(q.slots * q.reserve / 100)",
+        "queue.slots - math.ceil(queue.slots * queue.reserve / 100)",
+        "queue.slots - math.floor(queue.slots * queue.reserve / 100)",
     ),
-    Mutant("loans count as ordinary leases", "return q.leased - q.loans >=", "return q.leased >="),
+    Mutant("loans count as ordinary leases", "return queue.leased - queue.loans >=", "return queue.leased >="),
     Mutant(
         "a repaid loan gets another lease",
-        "  return limits.is_guaranteed(call, t)\nend\n\n-- Writes which",
+        "  return limits.is_guaranteed(call, account)\nend\n\n-- Writes which",
         "  return true\nend\n\n-- Writes which",
     ),
     Mutant(
         "who is guaranteed more gets none when it repays",
-        "  return limits.is_guaranteed(call, t)\nend\n\n-- Writes which",
+        "  return limits.is_guaranteed(call, account)\nend\n\n-- Writes which",
         "  return false\nend\n\n-- Writes which",
     ),
     Mutant(
         "a loan outlives its lease",
-        "  if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end\n  if q.share",
-        "  if q.share",
+        "  if account.loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end\n  if queue.share",
+        "  if queue.share",
     ),
     Mutant(
         "a gift is charged at its end",
-        "if not is_gift then t.base = t.base + took / t.weight end",
-        "t.base = t.base + took / t.weight",
+        "if not is_gift then account.base = account.base + took / account.weight end",
+        "account.base = account.base + took / account.weight",
     ),
     Mutant(
         "a gift moves the clock at its end",
         "if moves_clock then correct_clock(",
-        "if t.standing == COMPETES then correct_clock(",
+        "if account.standing == COMPETES then correct_clock(",
     ),
     Mutant(
         "a gift leaves the running leases twice",
-        "if moves_clock then q.running",
-        "if t.standing == COMPETES then q.running",
+        "if moves_clock then queue.running",
+        "if account.standing == COMPETES then queue.running",
     ),
     Mutant(
         "a gift moves the clock while it runs",
-        "if t.standing == COMPETES and t.loan ~= accounts.GIFT then",
-        "if t.standing == COMPETES then",
+        "if account.standing == COMPETES and account.loan ~= accounts.GIFT then",
+        "if account.standing == COMPETES then",
     ),
-    Mutant("a gift's time does not stand still", "SHARE_COUNT or t.loan == GIFT then", "SHARE_COUNT then"),
-    Mutant("a gift is charged as a dispatch", "  if t.loan == accounts.GIFT then return false end\n", ""),
+    Mutant("a gift's time does not stand still", "SHARE_COUNT or account.loan == GIFT then", "SHARE_COUNT then"),
+    Mutant("a gift is charged as a dispatch", "  if account.loan == accounts.GIFT then return false end\n", ""),
     Mutant(
         "a repaid gift is charged",
-        "  t.base = t.base + vtime - accounts.vtime_of(call, t)\n  if t.standing == COMPETES then q.running",
-        "  if t.standing == COMPETES then q.running",
+        "  account.base = account.base + vtime - accounts.vtime_of(call, account)\n  if account.standing == COMPETES then queue.running",
+        "  if account.standing == COMPETES then queue.running",
     ),
     Mutant(
         "a repaid gift does not run",
-        "  if t.standing == COMPETES then q.running = q.running + accounts.running_of(t) - running end\n",
+        "  if account.standing == COMPETES then queue.running = queue.running + accounts.running_of(account) - running end\n",
         "",
     ),
     Mutant(
         "a gift that stops competing is counted",
-        "q.running + sign * accounts.running_of(t)",
-        "q.running + sign * t.leased",
+        "queue.running + sign * accounts.running_of(account)",
+        "queue.running + sign * account.leased",
     ),
     Mutant(
         "who has leases stands on the wake list",
-        "return call.queue.reserve == 0 or t.leased == 0 or limits",
+        "return call.queue.reserve == 0 or account.leased == 0 or limits",
         "return true or limits",
     ),
     Mutant(
@@ -1156,20 +1223,20 @@ MUTANTS = [
     ),
     Mutant(
         "those that this call has touched are overlooked",
-        "    if may_borrow(call, t) and not numbers[t] then line",
-        "    if false then line",
+        "    if may_borrow(call, account) and not numbers[account] then\n",
+        "    if false then\n",
     ),
-    Mutant("no tick looks for the idle", "  if q.reserve > 0 then q.sweeping = 2 end\n", ""),
+    Mutant("no tick looks for the idle", "  if queue.reserve > 0 then queue.sweeping = 2 end\n", ""),
     Mutant("the idle stay when there is no reserve", "  redis.call('DEL', key(call, 'idle'))\n", ""),
     Mutant(
         "a change of share keeps the old times of the idle",
-        "if q.reserve ~= old_reserve or q.reserve > 0 and q.share ~= old_share then",
-        "if q.reserve ~= old_reserve then",
+        "if queue.reserve ~= old_reserve or queue.reserve > 0 and queue.share ~= old_share then",
+        "if queue.reserve ~= old_reserve then",
     ),
     Mutant(
         "a claim that got nothing calls for the next",
-        "call.readied or q.servable > 0 and not claim.is_kept",
-        "call.readied or q.servable > 0",
+        "call.readied or queue.servable > 0 and not claim.is_kept",
+        "call.readied or queue.servable > 0",
     ),
     Mutant(
         "nobody is told of room",
@@ -1178,22 +1245,43 @@ MUTANTS = [
     ),
     Mutant(
         "room is told of while there is none",
-        "q.servable > 0 and not reserve.is_full(call)\nend\n\nlocal function is_idle",
-        "q.servable > 0\nend\n\nlocal function is_idle",
+        "queue.servable > 0 and not reserve.is_full(call)\nend\n\nlocal function is_idle",
+        "queue.servable > 0\nend\n\nlocal function is_idle",
     ),
-    Mutant("the number of slots is not kept", "  q.slots = slots\n", ""),
+    Mutant("the number of slots is not kept", "  queue.slots = slots\n", ""),
     # Found in queues that are emptied, and forgotten.
     Mutant("a queue is forgotten with what it has", "\n      or redis.call('EXISTS', unpack(has)) > 0 then", " then"),
-    Mutant("a queue is forgotten with its settings", " or not settings.are_default(q)\n", "\n"),
-    Mutant("a paused queue is forgotten", "> call.sure or q.blocked > 0 or not", "> call.sure or not"),
-    Mutant("a queue is forgotten at once", "math.max(q.now, made_at) + for_ms", "made_at + for_ms"),
+    Mutant("a queue is forgotten with its settings", " or not settings.are_default(queue)\n", "\n"),
+    Mutant("a paused queue is forgotten", "> call.sure or queue.blocked > 0 or not", "> call.sure or not"),
+    Mutant("a queue is forgotten at once", "math.max(queue.now, made_at) + for_ms", "made_at + for_ms"),
     Mutant("a forgotten queue keeps its record", "unlink(call, {'queue', unpack(HISTORY)})", "unlink(call, HISTORY)"),
     # Found where errors are counted.
     Mutant("a later attempt forgets its error's bytes", "    run.bytes = run.bytes + #last_run.error\n", ""),
-    Mutant("a dead task keeps its error's bytes", "  accounts.add_bytes(call, t, -#run.error)\n", ""),
+    Mutant("a dead task keeps its error's bytes", "  accounts.add_bytes(call, account, -#run.error)\n", ""),
     Mutant(
         "a cancelled task keeps its error's bytes",
         "header.features, bytes + (run and #run.error or 0))",
         "header.features, bytes)",
+    ),
+    Mutant(
+        "a priority without groups stays named",
+        "    redis.call('ZREM', key(call, 'priorities:' .. account.name), priority)\n",
+        "",
+    ),
+    Mutant(
+        "a loose task that had its turn stays",
+        "call.taken[account] = call.taken[account] + 1",
+        "call.taken[account] = call.taken[account]",
+    ),
+    Mutant(
+        "loose tasks of other priorities take turns",
+        "      source.past = text(priorities.score(own.priority + 0.5, 0))\n",
+        "",
+    ),
+    Mutant("more urgent loose tasks wait for groups", "text(priorities.score(past - 0.5, 0))", "'-inf'"),
+    Mutant(
+        "loose tasks have a turn before their priority is served",
+        "      if #ids < wanted then turns.take(",
+        "      if #ids <= wanted then turns.take(",
     ),
 ]

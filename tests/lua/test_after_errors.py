@@ -13,12 +13,11 @@ from .calls import Queue, Told, leased_in, snapshot
 
 
 def fill(queue: Queue) -> None:
-    """Make a queue in which a claim meets everything: a backlog, a newcomer, tombstones, priorities, windows, batch."""
+    """Make a queue in which a claim meets everything: a backlog, a newcomer, priorities, windows, batch."""
     queue.enqueue("ada", *(f"a{n}" for n in range(6)))
     queue.claim(2)
     queue.enqueue("ada", "urgent", priority=0)
     queue.enqueue("ada", "late", expires_in=10)
-    queue.enqueue("ada", "tombstone", expires_in=5)
     queue.open_batch("batch", max_running=1)
     queue.enqueue("ada", "b0", "b1", batch="batch", result=1000)
     queue.advance(6)
@@ -28,8 +27,7 @@ def fill(queue: Queue) -> None:
 
 
 READ = (
-    "tasks", "runs", "task_options", "ready:ada", "ready:ada:0", "priorities:ada", "tombstone:ada", "wake", "tenants",
-    "limits",
+    "tasks", "runs", "task_options", "ready:ada", "wake", "tenants", "limits",
 )  # fmt: skip
 
 

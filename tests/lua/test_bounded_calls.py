@@ -163,16 +163,6 @@ def test_long_results_come_a_page_at_a_time(queue: Queue) -> None:
     assert list(map(len, queue.call("results", *"abcd"))) == [PAGE // 2] * 2
 
 
-def test_a_peek_behind_tombstones_of_many_priorities_reads_no_more_than_of_one(queue: Queue) -> None:
-    for priority in range(100):
-        names = [f"l{priority}-{n}" for n in range(12)]
-        queue.enqueue("ada", *names, priority=priority)
-        queue.cancel(*names[1:-1])
-    assert queue.tenant("ada").ready == 200
-    assert run_by(queue, lambda: queue.peek("ada", 10)) < 200
-    assert queue.peek("ada", 10) == [f"l{priority}-{n}" for priority in range(5) for n in (0, 11)]
-
-
 def test_a_rate_for_all_is_set_without_looking_at_who_is_out_of_tokens(queue: Queue) -> None:
     queue.claimed = CLAIMED_BY_RATE
     queue.set_limits("", rate=0.001, burst=1)

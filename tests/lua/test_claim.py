@@ -86,21 +86,6 @@ def test_a_claim_leases_no_more_than_servers_ask_for(queue: Queue) -> None:
 EXPIRES_IN_10 = options(expires_in=10)
 
 
-def test_more_tombstones_than_one_call_passes_over_are_left_to_the_next(queue: Queue) -> None:
-    queue.enqueue("ada", *(f"tombstone{n}" for n in range(500)), expires_in=10)
-    queue.enqueue("ada", *(f"more{n}" for n in range(500)), expires_in=10)
-    queue.enqueue("ada", *(f"last{n}" for n in range(300)), expires_in=10)
-    queue.enqueue("ada", "real")
-    queue.advance(10)
-    while queue.tick(500).expired:
-        pass
-    with Listener(queue) as listener:
-        for _ in range(2):
-            assert queue.claim() == []
-            assert listener.heard() == [b"1"], "work is left: the servers are told to come again"
-    assert [lease.id for lease in queue.claim()] == ["real"]
-
-
 def test_a_claim_that_got_less_is_told_once_when_there_is_work(queue: Queue) -> None:
     with Listener(queue) as listener:
         queue.enqueue("ada", "a")

@@ -57,15 +57,12 @@ def fill(queue: Queue) -> None:
     queue.set_limits("slow", rate=0.001, burst=1)
     queue.enqueue("slow", "s-1", "s-2")
     queue.end("extend", queue.claim(5)[0])
-    queue.enqueue("eve", "before", "tombstone")
     queue.enqueue("eve", "pressing", priority=7)
-    queue.cancel("tombstone")
     queue.call("add_webhook", "0000000a", "https://a.example/", "", 0, "")
     queue.client.set(queue.key("progress:urgent"), '[1,0.5,""]', px=3_600_000)
     queue.client.set(queue.key("sweep"), 0)  # a limit for all was removed, and there are many tenants
     queue.client.zadd(queue.key("idle"), {b"\1\0\0\0": 0})  # there is a reserve
-    queue.client.hset(queue.key("quiet"), b"\1\0\0\0", b"")  # a tenant had nothing
-    queue.client.hset(queue.key("repair"), "number", 1)  # a repair was broken off
+    queue.client.set(queue.key("repair"), 1)  # a repair was broken off
     queue.client.zadd(queue.key("repair:tenants"), {"ada": 0})
     queue.client.zadd(queue.key("repair:tasks:ada"), {"lost": 1})
     queue.client.zadd(queue.key("repair:delayed:ada"), {"lost": 1})
@@ -160,8 +157,8 @@ def test_a_blocked_queue_answers_no_other_verb(queue: Queue) -> None:
     others = {
         **PUTS_IN, "claim": ("w", 1), "settle": ("ack", "a", 1), "tick": (1,), "cancel": ("", "a"), "replay": ("dead",),
         "reschedule": (0, 0, "a"), "purge": ("dead",), "close_batch": ("capped",), "cancel_batch": ("capped",),
-        "unschedule": ("ada", "nightly"), "pause_schedule": ("ada", "nightly"), "make_queue": (),
-        "resume_schedule": ("ada", "nightly", revision, 1), "fire": ("ada/nightly", revision, 1),
+        "unschedule": ("ada", "nightly"), "pause_schedule": ("ada", "nightly", revision, 1), "make_queue": (),
+        "fire": ("ada/nightly", revision, 1),
         "drop_tenant": ("ada",), "forget_tenants": ("0", 10, 0, ""), "waiting_tasks": ("ada", "", 0, ""),
         "forget_queue": (0, 0, "", 1),
     }  # fmt: skip

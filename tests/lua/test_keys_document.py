@@ -33,7 +33,7 @@ def built_keys() -> set[str]:
     names = set(re.findall(r"key\(call, '([a-z_:]+)'", TEXT)) | set(re.findall(r"prefix \.\. ':([a-z_]+)'", TEXT))
     looped = re.search(r"pairs\(\{(due.*?)\}\)", TEXT, re.DOTALL)
     assert looped, "next_due goes over some sorted sets by name"
-    called = re.findall(r"(?:past_deadline|pull_in)\(call, '(\w+)'", TEXT)
+    called = re.findall(r"past_deadline\(call, '(\w+)'", TEXT)
     return names | set(re.findall(r"(\w+) =", looped[1])) | set(called)
 
 

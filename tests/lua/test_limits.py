@@ -146,14 +146,11 @@ def test_a_hungry_server_is_told_when_tokens_come(queue: Queue) -> None:
         assert listener.heard() == [b"1"]
 
 
-@pytest.mark.parametrize("how", ["expired", "tombstone"])
-def test_what_does_not_start_spends_no_token(queue: Queue, how: str) -> None:
+def test_what_does_not_start_spends_no_token(queue: Queue) -> None:
     queue.set_limits("ada", rate=1, burst=2)
     queue.enqueue("ada", "late1", "late2", "late3", expires_in=10)
     queue.enqueue("ada", "a", "b", "c")
     queue.advance(10)
-    if how == "tombstone":
-        queue.tick()
     assert sorted(lease.id for lease in queue.claim(10)) == ["a", "b"]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 
 from .calls import LEASE_MS, START, Queue, refused, snapshot, unpack, words, writes
@@ -31,12 +29,17 @@ def revision_of(queue: Queue, name: str = "nightly", tenant: str = "ada") -> byt
 
 def next_of(queue: Queue, name: str = "nightly") -> int:
     """Read when a schedule fires next."""
-    return int(struct.unpack_from("<BBBdd", revision_of(queue, name))[3])
+    return int(unpack("SCHEDULE", revision_of(queue, name)).next_at)
 
 
 def last_of(queue: Queue, name: str = "nightly") -> int:
     """Read which fire a schedule's last task was for."""
-    return int(struct.unpack_from("<BBBdd", revision_of(queue, name))[4])
+    return int(unpack("SCHEDULE", revision_of(queue, name)).last_fired_at)
+
+
+def pause(queue: Queue, name: str = "nightly", tenant: str = "ada") -> None:
+    """Pause a schedule."""
+    assert queue.call("pause_schedule", tenant, name, revision_of(queue, name, tenant), "") == b"ok"
 
 
 def fire(queue: Queue, name: str = "nightly", revision: bytes | None = None, after: int = HOUR) -> str:
@@ -215,18 +218,19 @@ def test_a_schedule_made_anew_does_not_fire_the_same_time_again(queue: Queue) ->
     assert queue.queue_state()["ready"] == 0
 
 
-def test_pause_and_resume_say_how_it_was_and_make_up_for_nothing(queue: Queue) -> None:
+def test_pause_and_resume_are_of_one_revision_and_make_up_for_nothing(queue: Queue) -> None:
     schedule(queue, misfire=ONCE)
-    assert [queue.call("pause_schedule", "ada", name) for name in ("nightly", "nightly", "none")] == [0, 1, -1]
+    old = revision_of(queue)
+    pause(queue)
     queue.advance(10 * HOUR)
     assert queue.tick()[1::6] == (-1, 0)
     assert fire(queue) == "gone"
     revision = revision_of(queue)
-    resume = ("resume_schedule", "ada", "nightly")
-    assert queue.call(*resume, b"old", queue.now + 5) == b"stale"
+    resume = ("pause_schedule", "ada", "nightly")
+    assert queue.call(*resume, old, queue.now + 5) == b"stale"
+    assert queue.call("pause_schedule", "ada", "none", old, "") == b"stale"
     assert queue.call(*resume, revision, queue.now + 5) == b"ok"
     assert queue.call(*resume, revision, queue.now + 9) == b"stale"
-    assert queue.call(*resume, revision_of(queue), queue.now + 9) == b"ok"  # not paused: nothing to do
     assert next_of(queue) == queue.now + 5
     queue.advance(5)
     assert (queue.tick().fires, fire(queue)) == (1, "ok")
@@ -234,9 +238,9 @@ def test_pause_and_resume_say_how_it_was_and_make_up_for_nothing(queue: Queue) -
 
 def test_a_paused_schedule_that_is_changed_stays_paused(queue: Queue) -> None:
     schedule(queue)
-    queue.call("pause_schedule", "ada", "nightly")
+    pause(queue)
     schedule(queue, timing=b"other")
-    assert struct.unpack_from("<BBB", revision_of(queue)) == (1, 1, SKIP)
+    assert unpack("SCHEDULE", revision_of(queue)).paused == 1
     assert queue.tick().next_due == -1
 
 
@@ -298,7 +302,7 @@ def test_schedules_are_listed_by_tenant_and_all_by_their_next_fire(queue: Queue)
     schedule(queue, "c", 300)
     schedule(queue, "a", 200, tenant="bob")
     schedule(queue, "b", 100)
-    queue.call("pause_schedule", "ada", "b")
+    pause(queue, "b")
 
     def fields(tenant: str, offset: int = 0, count: int = 100) -> list[str]:
         return [row[0].decode() for row in queue.call("schedules", tenant, "", offset, count)[1:]]
@@ -349,7 +353,7 @@ def test_schedules_that_are_due_are_told_in_order_a_part_of_each_tenant_and_none
     schedule(queue, "c", 101, tenant="cid")
     schedule(queue, "later", 300, tenant="cid")
     schedule(queue, "paused", 10, tenant="bob")
-    queue.call("pause_schedule", "bob", "paused")
+    pause(queue, "paused", "bob")
 
     def due(count: int, *passed: str) -> list[str]:
         now, next_at, *rows = queue.call("due_schedules", count, *passed)

@@ -207,8 +207,8 @@ def replay(queue: Queue) -> None:
     queue.call("replay", "a")
 
 
-def replay_behind_its_tombstone(queue: Queue) -> None:
-    """Replay a task whose expired entry still stands in the ready list."""
+def replay_after_it_expired(queue: Queue) -> None:
+    """Replay a task that expired in the ready list."""
     queue.enqueue("ada", "a", expires_in=10)
     queue.enqueue("ada", "b")
     queue.advance(10)
@@ -240,7 +240,7 @@ def come_back_in_debt(queue: Queue) -> None:
         change_weight,
         change_share,
         replay,
-        replay_behind_its_tombstone,
+        replay_after_it_expired,
         come_back_in_debt,
     ],
     ids=lambda way: way.__name__,
@@ -248,16 +248,6 @@ def come_back_in_debt(queue: Queue) -> None:
 def test_whatever_makes_work_ready_makes_it_claimable(queue: Queue, make_ready: Callable[[Queue], None]) -> None:
     make_ready(queue)
     assert "a" in [lease.id for lease in queue.claim(10)]
-
-
-def test_a_tombstone_and_its_replayed_task_popped_together_are_told_apart(queue: Queue) -> None:
-    queue.enqueue("ada", "a", expires_in=10)
-    queue.enqueue("ada", "b")
-    queue.advance(10)
-    assert queue.tick().expired == 1
-    queue.call("replay", "a")
-    assert [lease.id for lease in queue.claim(5)] == ["b", "a"]
-    assert not queue.client.exists(queue.key("ready:ada"), queue.key("tombstone:ada"))
 
 
 def test_a_tenant_stands_on_the_wake_list_once_however_often_it_wakes(queue: Queue) -> None:

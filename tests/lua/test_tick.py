@@ -92,11 +92,11 @@ def test_a_task_whose_start_and_end_have_both_passed_is_never_served(queue: Queu
     assert queue.state("a") == "dead"
 
 
-def test_a_list_of_nothing_but_tombstones_is_dropped(queue: Queue) -> None:
+def test_a_tenant_whose_tasks_have_expired_is_not_served(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b", expires_in=10)
     queue.advance(10)
     queue.tick()
-    assert not queue.client.exists(queue.key("ready:ada"), queue.key("tombstone:ada"))
+    assert not queue.client.exists(queue.key("ready:ada"))
     assert queue.tenant("ada").is_eligible == 0
 
 
@@ -201,26 +201,18 @@ def test_many_tickers_promote_each_task_once(queue: Queue) -> None:
     assert len(queue.claim(10)) == 2
 
 
-@pytest.mark.parametrize("priority", [50, 0])
-def test_a_list_that_nobody_serves_does_not_grow_by_what_expires_in_it(queue: Queue, priority: int) -> None:
-    queue.call("pause", "ada")
-    list_key = queue.key("ready:ada") + ("" if priority == 50 else f":{priority}")
-    for n in range(50):
-        queue.enqueue("ada", f"a{n}", f"b{n}", expires_in=1000, priority=priority)
-        queue.advance(100)
-        queue.tick()
-    ready = queue.queue_state()["ready"]
-    assert 15 <= ready <= 20
-    assert queue.client.llen(list_key) <= ready + 1
-    queue.call("resume", "ada")
-    assert len(queue.claim(100)) == ready
-
-
-def test_what_is_cancelled_behind_others_goes_when_those_before_it_have_gone(queue: Queue) -> None:
-    queue.enqueue("ada", *"abcdef")
-    queue.cancel("b", "c", "d")
-    assert queue.client.llen(queue.key("ready:ada")) == 6
-    queue.cancel("a")
-    queue.cancel("e")
-    assert queue.client.llen(queue.key("ready:ada")) < 6
-    assert [lease.id for lease in queue.claim(5)] == ["f"]
+@pytest.mark.parametrize("is_extended", [False, True])
+def test_a_clock_that_is_set_back_shortens_no_lease(queue: Queue, is_extended: bool) -> None:
+    queue.configure(lease_ms=600_000)
+    queue.enqueue("ada", "a")
+    (lease,) = queue.claim()
+    if is_extended:
+        queue.end("extend", lease)
+    queue.configure(lease_ms=1000)
+    queue.advance(-100_000)
+    queue.tick()
+    assert queue.tasks("a")[0].at == queue.now + 600_000
+    queue.advance(599_999)
+    assert queue.tick().reaped == 0
+    queue.advance(1)
+    assert queue.tick().reaped == 1

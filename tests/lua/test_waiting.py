@@ -184,7 +184,7 @@ def test_a_replayed_task_whose_window_was_dropped_has_none_when_it_is_moved(queu
     assert window_of(queue) == (10, -queue.now)
 
 
-def test_peek_passes_over_tombstones_and_takes_nothing(queue: Queue) -> None:
+def test_peek_shows_what_is_next_and_takes_nothing(queue: Queue) -> None:
     queue.enqueue("ada", *"abcde")
     queue.cancel("a", "c")
     assert queue.peek("ada", 2) == ["b", "d"]

@@ -26,7 +26,7 @@ VERBS = {
     "cancel_batch",
     "schedule", "unschedule", "pause_schedule",
     "add_webhook", "remove_webhook", "pause_webhook", "webhooks",
-    "resume_schedule", "fire", "schedules", "due_schedules", "why", "oldest", "permissions",
+    "fire", "schedules", "due_schedules", "why", "oldest", "permissions",
     "begin_change", "end_change",
     "add_history", "history",
     "make_queue", "delete_queue", "forget_queue", "add_queue", "remove_queue",

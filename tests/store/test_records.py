@@ -111,7 +111,7 @@ def test_a_schedules_task_is_read_as_it_was_packed(
     asked["events"] = bool(priority % 2)
     plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts, "expires_after_start_ms": period}
     timing = Timing("0 3 * * *", "UTC")
-    head = struct.pack("<BBBdd", 1, 0, 1, NOW_MS, 0) + pack_timing(timing)
+    head = struct.pack("<BBdd", 0, 1, NOW_MS, 0) + pack_timing(timing)
     for options in ({}, plain, asked, plain | asked):
         packed = pack_template(NewTask("", b'"any"', **options))
         state = unpack_schedule((b"ada/nightly", head, packed))

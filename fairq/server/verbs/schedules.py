@@ -59,27 +59,30 @@ async def unschedule(app: App, connection: Connection, request: wire.Unschedule)
 
 async def pause_schedule(app: App, connection: Connection, request: wire.PauseSchedule) -> Body:
     """Stop a schedule from firing."""
-    queue, tenant, name = _target(connection, request)
-    previous = await app.store.pause_schedule(queue, tenant, name)
-    if previous is None:
-        raise _none(queue, tenant, name)
-    return {"previous": previous}
+    return await _set_paused(app, connection, request, is_paused=True)
 
 
 async def resume_schedule(app: App, connection: Connection, request: wire.ResumeSchedule) -> Body:
     """Let a schedule fire again, at its next time from now."""
+    return await _set_paused(app, connection, request, is_paused=False)
+
+
+async def _set_paused(
+    app: App, connection: Connection, request: wire.PauseSchedule | wire.ResumeSchedule, *, is_paused: bool
+) -> Body:
     queue, tenant, name = _target(connection, request)
     while True:
         now_ms, found = await app.store.schedules(queue, tenant, name)
         if not found:
             raise _none(queue, tenant, name)
         state = found[0].state
-        if not state.is_paused:
-            return {"previous": False}
-        next_at = next_fire(state.timing, now_ms, state.next_at_ms)
-        if await app.store.resume_schedule(queue, found[0], next_at):
-            app.ticker.tick_within(queue, next_at - now_ms)
-            return {"previous": True}
+        if state.is_paused == is_paused:
+            return {"previous": is_paused}
+        next_at = None if is_paused else next_fire(state.timing, now_ms, state.next_at_ms)
+        if await app.store.pause_schedule(queue, found[0], next_at):
+            if next_at is not None:
+                app.ticker.tick_within(queue, next_at - now_ms)
+            return {"previous": not is_paused}
 
 
 def _none(queue: str, tenant: str, name: str) -> FairqError:
