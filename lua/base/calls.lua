@@ -4,7 +4,7 @@
 --
 --   call.now     the store's, but it does not go back by less than a minute: when tasks start, and what replies tell
 --   call.at      the same since `queue.origin`: what runs, and until when. It sees no jump of the clock
---   call.sure    confirmed by the calling server's clock: by it tasks expire, and what was kept for long enough goes
+--   call.sure    confirmed by the calling server's clock: by it tasks expire, and records go that were kept long enough
 --   queue.now    `call.now` of the last call that changed anything
 
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong

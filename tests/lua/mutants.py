@@ -1046,7 +1046,7 @@ MUTANTS = [
         "  local kind, asked = 'header', terms.asked\n",
     ),
     Mutant("a reply is never full", "local is_full = claim.bytes >= PAGE_BYTES", "local is_full = false"),
-    Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
+    Mutant("a full reply takes another round", " and claim.bytes < PAGE_BYTES\n", "\n"),
     Mutant(
         "what a reply has no room for is lost",
         "      claim.returned[#claim.returned + 1] = {account = account, id = id}\n",
