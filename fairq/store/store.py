@@ -13,7 +13,7 @@ import structlog
 import trio
 from attrs import astuple, define, evolve, field
 
-from fairq.errors import Deleting, FairqError, NotEmpty, OutcomeUnknown, StoreFull, StoreRefused, Unavailable
+from fairq.errors import Deleting, FairqError, NotEmpty, StoreRefused, Unavailable
 from fairq.model.batches import BatchPage, BatchState
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
@@ -68,10 +68,11 @@ from fairq.store.rows import (
     task_state,
     tenant_states,
 )
+from fairq.store.tokens import Tokens
+from fairq.store.workers import Workers
 
 log = structlog.get_logger("fairq.store")
 
-_RUNS, _RUNS_MS = 64, 7 * 86_400_000  # runs of a worker: how many are remembered, and for how long
 CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
 _PROGRESS_MS = 3_600_000
 _ACCOUNTS = 100  # that one call looks at
@@ -81,12 +82,6 @@ _UNMADE = "unmade"
 def _wall_ms() -> int:
     """Return this process's time in ms: the store compares its own clock with it."""
     return round(time.time() * 1000)
-
-
-def _order_of(id: bytes) -> int:
-    """Return the id of a stream entry as one number."""
-    ms, _, nth = id.decode().partition("-")
-    return int(ms) << 10 | min(int(nth), 1023)
 
 
 def _task_args(tasks: Sequence[NewTask]) -> list[str | bytes]:
@@ -176,8 +171,11 @@ class Store:
     counts: Counts | None = None  # of what goes by, for the history
     registry: Registry = field(init=False)
     audit: Audit = field(init=False)
+    tokens: Tokens = field(init=False)
+    workers: Workers = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.tokens, self.workers = Tokens(self.connection), Workers(self.connection)
         self.registry = Registry(self.connection, self._call_at)
         self.audit = Audit(self.connection, self._call_at)
 
@@ -690,117 +688,6 @@ class Store:
         found = [unpack_webhook(id, packed) for id, packed in zip(flat[::2], flat[1::2], strict=True)]
         return sorted(found, key=lambda webhook: (webhook.created_at_ms, webhook.id))
 
-    async def read_tokens(self, id: str | None = None) -> dict[str, bytes]:
-        """Read all token records (id -> JSON), or just one."""
-        if id is not None:
-            record = await self.connection.call("HGET", keys.TOKENS, id)
-            return {id: record} if record else {}
-        flat = await self.connection.call("HGETALL", keys.TOKENS)
-        return {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}
-
-    async def write_token(self, id: str, record: bytes) -> bool:
-        """Store a token record under a new id; returns False if the id is taken."""
-        return bool(await self.connection.call("HSETNX", keys.TOKENS, id, record))
-
-    async def delete_token(self, id: str) -> bool:
-        """Delete a token record and tell all servers; returns whether it was there."""
-        if await self.connection.call("HEXISTS", keys.TOKENS, id):
-            await self.connection.call("INCR", keys.REVOCATIONS)  # first: servers that see it look for a while
-        deleted = bool(await self.connection.call("HDEL", keys.TOKENS, id))
-        await self.connection.call("HDEL", keys.TOKEN_USES, id)
-        await self.connection.call("PUBLISH", keys.REVOKED, id)
-        return deleted
-
-    async def write_token_uses(self, uses: Mapping[str, int]) -> None:
-        """Write when tokens were last used (id -> ms), of those that there are."""
-        known = sorted(await self.known_tokens(list(uses)))
-        for start in range(0, len(known), LOOKS):
-            pairs = [word for id in known[start : start + LOOKS] for word in (id, uses[id])]
-            await self.connection.call("HSET", keys.TOKEN_USES, *pairs)
-
-    async def read_token_uses(self) -> dict[str, int]:
-        """Read when tokens were last used (id -> ms)."""
-        flat = await self.connection.call("HGETALL", keys.TOKEN_USES)
-        return {id.decode(): int(at) for id, at in zip(flat[::2], flat[1::2], strict=True)}
-
-    async def count_revocations(self) -> int:
-        """Return how many tokens were deleted so far, for servers that may have missed a message."""
-        return int(await self.connection.call("GET", keys.REVOCATIONS) or 0)
-
-    async def known_tokens(self, ids: Sequence[str]) -> set[str]:
-        """Return the ids among these that belong to a token."""
-        known: set[str] = set()
-        for start in range(0, len(ids), LOOKS):
-            some = ids[start : start + LOOKS]
-            records = await self.connection.call("HMGET", keys.TOKENS, *some)
-            known.update(id for id, record in zip(some, records, strict=True) if record is not None)
-        return known
-
     async def wake(self, queue: str) -> None:
         """Tell all servers that there may be work in a queue; the message may be lost."""
         await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)
-
-    async def tell_workers(self, message: bytes) -> None:
-        """Send a message about workers to all servers; it may be lost."""
-        await self.connection.call("PUBLISH", keys.WORKERS, message)
-
-    async def order_of_worker(self, token: str, worker: str, run: int) -> int:
-        """Return a number for when this run of a worker first attached under its name: later runs have greater ones.
-
-        A full store does not record a new run; it gets the number after the last recorded run.
-        """
-        key = keys.runs_key(token, worker)
-        runs = [(_order_of(id), int(fields[1])) for id, fields in await self.connection.call("XRANGE", key, "-", "+")]
-        order = next((order for order, known in runs if known == run), 0)
-        if not order:
-            try:
-                order = _order_of(await self.connection.call("XADD", key, "MAXLEN", _RUNS, "*", "run", run))
-            except StoreFull:
-                return 1 + max((order for order, _ in runs), default=0)
-        await self.connection.call("PEXPIRE", key, _RUNS_MS)
-        return order
-
-    async def number_of_attach(self, token: str, worker: str) -> int:
-        """Return a number for one attach of a worker: later ones of the same run have greater ones.
-
-        0: it was not counted, since the store is full or away; the worker is attached all the same.
-        """
-        key = keys.attaches_key(token, worker)
-        try:
-            number = int(await self.connection.call("INCR", key))
-            await self.connection.call("PEXPIRE", key, _RUNS_MS)
-        except (StoreFull, Unavailable, OutcomeUnknown):
-            return 0
-        return number
-
-    async def write_workers(self, server: str, workers: bytes, ttl_ms: int) -> None:
-        """Write the list of a server's workers; an empty one removes the server."""
-        if not workers:
-            await self.connection.call("DEL", keys.workers_key(server))
-            await self.connection.call("SREM", keys.SERVERS, server)
-            return
-        await self.connection.call("SET", keys.workers_key(server), workers, "PX", ttl_ms)
-        await self.connection.call("SADD", keys.SERVERS, server)
-
-    async def renew_workers(self, server: str, ttl_ms: int) -> bool:
-        """Put off the expiry of the list of a server's workers; returns whether it is there."""
-        is_there = bool(await self.connection.call("PEXPIRE", keys.workers_key(server), ttl_ms))
-        # A reader that found no list may have removed the name just after the list was written.
-        if is_there and not await self.connection.call("SISMEMBER", keys.SERVERS, server):
-            await self.connection.call("SADD", keys.SERVERS, server)
-        return is_there
-
-    async def servers_with_workers(self) -> set[str]:
-        """Read the names of the servers whose list of workers has not expired."""
-        names = [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]
-        return {name for name in names if await self.connection.call("EXISTS", keys.workers_key(name))}
-
-    async def read_workers(self) -> dict[str, bytes]:
-        """Read the lists of workers by server; removes servers whose list has expired."""
-        lists = {}
-        for server in [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]:
-            if workers := await self.connection.call("GET", keys.workers_key(server)):
-                lists[server] = workers
-            else:
-                await self.connection.call("SREM", keys.SERVERS, server)
-        return lists

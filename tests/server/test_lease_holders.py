@@ -15,7 +15,7 @@ from fairq.server.net.questions import Questions
 from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS, WorkerRegistry
 from fairq.server.run import Served
 from fairq.store import keys
-from fairq.store.store import Store
+from fairq.store.workers import Workers
 from fairq.wire.terms import Role
 from tests import stores
 from tests.store.waiting import wait_until
@@ -280,14 +280,14 @@ async def test_a_worker_is_found_among_thousands(served: Served) -> None:
 
 async def test_a_list_is_kept_without_writing_it_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.0)
-    renewed, write_workers, renew_workers = trio.Event(), Store.write_workers, Store.renew_workers
+    renewed, write_workers, renew_workers = trio.Event(), Workers.write, Workers.renew
     written: list[str] = []
 
-    async def write(self: Store, *args: Any) -> None:
+    async def write(self: Workers, *args: Any) -> None:
         written.append("list")
         await write_workers(self, *args)
 
-    async def renew(self: Store, *args: Any) -> bool:
+    async def renew(self: Workers, *args: Any) -> bool:
         is_there = await renew_workers(self, *args)
         if is_there:
             renewed.set()
@@ -297,8 +297,8 @@ async def test_a_list_is_kept_without_writing_it_again(served: Served, monkeypat
     async with raw(served, WORKER) as worker:
         await worker.attach("q", name="mill")
         await registry._write()
-        monkeypatch.setattr(Store, "renew_workers", renew)
-        monkeypatch.setattr(Store, "write_workers", write)
+        monkeypatch.setattr(Workers, "renew", renew)
+        monkeypatch.setattr(Workers, "write", write)
         monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 3600.0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(registry.renew)
@@ -341,11 +341,11 @@ async def test_a_name_that_was_removed_while_the_list_was_written_comes_back(ser
         store, name = served.app.store, served.app.name
 
         async def is_there() -> bool:
-            return name in await store.servers_with_workers()
+            return name in await store.workers.servers()
 
         await wait_until(is_there)
         await store.connection.call("SREM", keys.SERVERS, name)
-        assert await store.renew_workers(name, _KEEP_MS)
+        assert await store.workers.renew(name, _KEEP_MS)
         assert await is_there()
 
 
@@ -413,7 +413,7 @@ async def test_lists_are_not_trusted_after_a_failure(served: Served, monkeypatch
     registry = WorkerRegistry("x", served.app.store, served.app.nursery, served.app.questions)
     assert not registry.is_unsure
     with monkeypatch.context() as away:
-        away.setattr(Store, "renew_workers", fail)
+        away.setattr(Workers, "renew", fail)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(registry.renew)
             await wait_until(lambda: registry.is_unsure)
@@ -436,7 +436,7 @@ async def test_a_server_whose_list_is_refused_is_not_taken_for_none(
         raw(two, OPERATOR) as operator,
     ):
         await ada.enqueue("q", ["later"], delay_ms=60_000)
-        monkeypatch.setattr(Store, "write_workers", refuse)
+        monkeypatch.setattr(Workers, "write", refuse)
         await worker.attach("q", name="mill")
         await wait_until(lambda: two.app.worker_registry.is_unsure)
         assert queue_row(await operator.ask("queues"), "q")["takers"] == "unknown"
@@ -449,8 +449,8 @@ async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> 
     async with raw(served, WORKER) as worker:
         await worker.attach("q", name="mill")
         for message in (b'{"server":"x","question":[1]}', b'{"server":"x","question":[1,"no such kind",[]]}'):
-            await served.app.store.tell_workers(message)
-        await served.app.store.tell_workers(b'{"server":"x","drain":"mill","attached_by":9000000000000}')
+            await served.app.store.workers.tell(message)
+        await served.app.store.workers.tell(b'{"server":"x","drain":"mill","attached_by":9000000000000}')
         assert (await worker.receive())["type"] == "dismiss"
 
 

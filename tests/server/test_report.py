@@ -195,7 +195,7 @@ async def test_any_server_tells_what_tasks_waited_for_at_all(server_store: str) 
                 await each.pushed()
 
             async def are_listed() -> bool:
-                return len(await one.app.store.servers_with_workers()) == 2
+                return len(await one.app.store.workers.servers()) == 2
 
             await wait_until(are_listed)
             for each in (ada, other_ada):

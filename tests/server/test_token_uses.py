@@ -129,10 +129,10 @@ async def test_a_connection_that_stays_open_is_a_use(
             served.app.token_uses._used.clear()
             await worker.attach("q")
             await served.app.token_uses.write()
-            first = (await served.app.store.read_token_uses())[id]
+            first = (await served.app.store.tokens.read_uses())[id]
             monkeypatch.setattr(token_uses, "WRITE_S", -1.0)  # nothing was heard of it since
             await served.app.token_uses.write()
-            assert (await served.app.store.read_token_uses())[id] == first
+            assert (await served.app.store.tokens.read_uses())[id] == first
 
 
 async def test_uses_that_cannot_be_written_are_written_later(
@@ -146,17 +146,17 @@ async def test_uses_that_cannot_be_written_are_written_later(
         async with raw(served, text):
             pass
         with monkeypatch.context() as patch:
-            patch.setattr("fairq.store.store.Store.write_token_uses", away)
+            patch.setattr("fairq.store.tokens.Tokens.write_uses", away)
             await served.app.token_uses.write()
         await served.app.token_uses.write()
-        assert id in await served.app.store.read_token_uses()
+        assert id in await served.app.store.tokens.read_uses()
 
 
 async def test_records_of_earlier_versions_are_read(served: Served) -> None:
     with trio.fail_after(60):
         id, text = make_token(Role.TENANT)
         old = b'{"id":"%s","role":"tenant","hash":"%s","tenant":"ada","queues":null,"created_at_ms":5}'
-        await served.app.store.write_token(id, old % (id.encode(), hash_token(text).encode()))
+        await served.app.store.tokens.write(id, old % (id.encode(), hash_token(text).encode()))
         identity = await served.app.auth.identify(text)
         assert (identity.tenant, identity.label, identity.expires_at_ms) == ("ada", "", 0)
         (row,) = await served.app.auth.tokens()

@@ -16,7 +16,7 @@ from fairq.server.net.worker_registry import WorkerRegistry
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.connection import Connection as StoreConnection
-from fairq.store.store import Store
+from fairq.store.workers import Workers
 from tests import stores
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
@@ -129,7 +129,7 @@ async def test_a_worker_that_restarts_where_the_clock_is_behind_supersedes_its_d
 
 async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(server_store: str) -> None:
     async with two_servers(server_store) as (one, two), raw(one, WORKER) as young, raw(two, WORKER) as old:
-        await two.app.store.order_of_worker("", "mill", 1_000)
+        await two.app.store.workers.order_of_worker("", "mill", 1_000)
         await holding(one, young, "a", started=2_000)
         await old.attach("q", name="mill", started_at_ms=1_000)
         assert await old.closed() == SUPERSEDED
@@ -142,13 +142,13 @@ async def test_a_late_announcement_does_not_end_the_connection_that_came_after_i
     server_store: str, monkeypatch: pytest.MonkeyPatch, number: str
 ) -> None:
     """Nor does a second copy of it. Without a number it is the last word."""
-    tell_workers, told = Store.tell_workers, list[bytes]()
+    tell_workers, told = Workers.tell, list[bytes]()
 
-    async def note(self: Store, message: bytes) -> None:
+    async def note(self: Workers, message: bytes) -> None:
         told.extend([message] if b'"attached"' in message else [])
         await tell_workers(self, message)
 
-    monkeypatch.setattr(Store, "tell_workers", note)
+    monkeypatch.setattr(Workers, "tell", note)
     async with (
         two_servers(server_store) as (one, two),
         raw(one, WORKER) as dead,
@@ -163,7 +163,7 @@ async def test_a_late_announcement_does_not_end_the_connection_that_came_after_i
         await other.attach("q", name="other", started_at_ms=1_000)
         if number != "told":
             del late["number"]
-        await one.app.store.tell_workers(orjson.dumps(late))
+        await one.app.store.workers.tell(orjson.dumps(late))
         async with raw(one, WORKER) as heir:
             await heir.attach("q", name="other", started_at_ms=1_000)
         assert await other.closed() == SUPERSEDED, "the announcement after the late one"
@@ -176,11 +176,11 @@ async def test_a_late_announcement_does_not_end_the_connection_that_came_after_i
 
 async def test_a_full_store_numbers_no_attach(served: Served, server_store: str) -> None:
     store, client = served.app.store, stores.connect(server_store)
-    assert [await store.number_of_attach("", "mill") for _ in range(3)] == [1, 2, 3]
+    assert [await store.workers.number_of_attach("", "mill") for _ in range(3)] == [1, 2, 3]
     assert 0 < client.pttl(keys.attaches_key("", "mill")) <= 7 * 86_400_000
     client.config_set("maxmemory", 1)
     try:
-        assert await store.number_of_attach("", "mill") == 0
+        assert await store.workers.number_of_attach("", "mill") == 0
         async with raw(served, WORKER) as one, raw(served, WORKER) as two:
             await one.attach("q", name="mill", started_at_ms=1_000)
             await two.attach("q", name="mill", started_at_ms=1_000)
@@ -209,10 +209,10 @@ async def test_a_worker_attaches_though_its_attach_cannot_be_counted(
 async def test_two_that_attach_at_the_same_time_do_not_both_stay(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell_workers, both = Store.tell_workers, trio.Event()
+    tell_workers, both = Workers.tell, trio.Event()
     waiting = 0
 
-    async def together(self: Store, message: bytes) -> None:
+    async def together(self: Workers, message: bytes) -> None:
         nonlocal waiting
         waiting += 1
         if waiting == 2:
@@ -220,8 +220,8 @@ async def test_two_that_attach_at_the_same_time_do_not_both_stay(
         await both.wait()
         await tell_workers(self, message)
 
-    monkeypatch.setattr(Store, "tell_workers", together)
-    await served.app.store.order_of_worker("", "mill", 1_000)
+    monkeypatch.setattr(Workers, "tell", together)
+    await served.app.store.workers.order_of_worker("", "mill", 1_000)
     with trio.fail_after(60):
         async with raw(served, WORKER) as old, raw(served, WORKER) as young:
 
@@ -276,12 +276,12 @@ async def test_what_no_server_would_say_does_no_harm(served: Served) -> None:
         await worker.attach("q", name="mill", started_at_ms=1)
         await other.attach("q", name="other")
         for message in (b"", b"[", b"1", b"{}", b'{"server":"x","attached":[1]}', b'{"server":"x","attached":5}'):
-            await served.app.store.tell_workers(message)
-        await served.app.store.tell_workers(b'{"server":"x","drain":"mill","attached_by":1}')  # it is late
-        await served.app.store.tell_workers(b'{"server":"x","drain":"other","attached_by":9000000000000}')
+            await served.app.store.workers.tell(message)
+        await served.app.store.workers.tell(b'{"server":"x","drain":"mill","attached_by":1}')  # it is late
+        await served.app.store.workers.tell(b'{"server":"x","drain":"other","attached_by":9000000000000}')
         assert (await other.receive())["type"] == "dismiss"
         assert {each.name: each.is_draining for each in served.app.connections} == {"mill": False, "other": True}
-        await served.app.store.tell_workers(b'{"server":"x","drain":"mill","attached_by":9000000000000}')
+        await served.app.store.workers.tell(b'{"server":"x","drain":"mill","attached_by":9000000000000}')
         assert (await worker.receive())["type"] == "dismiss"  # it is the last message that is heeded, and the first
 
 
@@ -361,7 +361,7 @@ async def test_all_servers_list_all_workers_and_forget_them(server_store: str) -
 
 async def test_a_server_that_died_is_taken_off_the_list(served: Served) -> None:
     store = served.app.store
-    await store.write_workers("dead", b'[["mill",["q"],1,0,5,false]]', 20)
+    await store.workers.write("dead", b'[["mill",["q"],1,0,5,false]]', 20)
     async with raw(served, OPERATOR) as operator:
 
         async def is_gone() -> bool:

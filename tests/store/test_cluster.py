@@ -97,9 +97,9 @@ async def test_tokens_and_their_end_are_the_clusters(spread: Store, cluster: clu
             await other.subscription.add(keys.REVOKED, sharded=False)
             await wait_until(lambda: ended.count(keys.REVOKED) >= 3)  # it is subscribed at each primary
             ended.clear()
-            assert await spread.write_token("abcd", b"{}") is True
-            assert await other.read_tokens() == {"abcd": b"{}"}
-            assert await other.delete_token("abcd") is True
+            assert await spread.tokens.write("abcd", b"{}") is True
+            assert await other.tokens.read() == {"abcd": b"{}"}
+            assert await other.tokens.delete("abcd") is True
             await wait_until(lambda: keys.REVOKED in ended)
 
 
@@ -173,19 +173,19 @@ async def test_a_plain_key_is_asked_for_where_it_has_gone_in_the_middle_of_a_mov
     spread: Store, cluster: clusters.Cluster
 ) -> None:
     with trio.fail_after(30):
-        await spread.write_token("abcd", b"{}")
+        await spread.tokens.write("abcd", b"{}")
         source = cluster.owner(keys.TOKENS)
         with cluster.moving(keys.TOKENS, cluster.other(source)) as move_keys:
-            assert await spread.read_tokens() == {"abcd": b"{}"}  # still at the old owner
+            assert await spread.tokens.read() == {"abcd": b"{}"}  # still at the old owner
             move_keys()
             for node in cluster.nodes:
                 node.client.config_resetstat()
             async with trio.open_nursery() as nursery:  # ASKING counts for one command: others must not come between
                 for number in range(20):
-                    nursery.start_soon(spread.write_token, f"token-{number}", b"{}")
+                    nursery.start_soon(spread.tokens.write, f"token-{number}", b"{}")
             assert cluster.error_counts() == {"ASK": 20}
-            assert len(await spread.read_tokens()) == 21
-        assert len(await spread.read_tokens()) == 21
+            assert len(await spread.tokens.read()) == 21
+        assert len(await spread.tokens.read()) == 21
         cluster.move(keys.TOKENS, source)
 
 

@@ -218,13 +218,13 @@ async def test_tokens_are_written_once_and_their_end_is_announced(store: Store, 
     with trio.fail_after(30):
         async with open_store(store_url, on_message=listen) as other:
             await other.subscription.add(keys.REVOKED, sharded=False)
-            assert await store.write_token("abcd", b"{}") is True
-            assert await store.write_token("abcd", b"other") is False
-            assert await other.read_tokens("abcd") == {"abcd": b"{}"}
-            assert await other.read_tokens("none") == {}
-            assert await store.delete_token("abcd") is True
-            assert await store.delete_token("abcd") is False
-            assert await other.read_tokens() == {}
+            assert await store.tokens.write("abcd", b"{}") is True
+            assert await store.tokens.write("abcd", b"other") is False
+            assert await other.tokens.read("abcd") == {"abcd": b"{}"}
+            assert await other.tokens.read("none") == {}
+            assert await store.tokens.delete("abcd") is True
+            assert await store.tokens.delete("abcd") is False
+            assert await other.tokens.read() == {}
             await heard.wait()
 
 

@@ -77,7 +77,7 @@ class Auth:
 
     async def identify_hashed(self, id: str | None, hashed: str) -> Identity:
         """Return the identity of a token of which only its id and its hash are known, as `identify` does."""
-        records = await self.store.read_tokens(id) if id else {}
+        records = await self.store.tokens.read(id) if id else {}
         if id is None or id not in records:
             raise Unauthorized("unknown token")
         record = cattrs.structure(orjson.loads(records[id]), TokenRecord)
@@ -91,7 +91,7 @@ class Auth:
         """Return an identity as its token gives it now. Raises: as `identify`."""
         if not identity.token_id:
             return identity
-        records = await self.store.read_tokens(identity.token_id)
+        records = await self.store.tokens.read(identity.token_id)
         if identity.token_id not in records:
             raise Unauthorized("the token was revoked")
         record = cattrs.structure(orjson.loads(records[identity.token_id]), TokenRecord)
@@ -116,22 +116,22 @@ class Auth:
         record.check()
         now_ms = int(time.time() * 1000)
         stamped = evolve(record, created_at_ms=now_ms, expires_at_ms=expires_in_ms and now_ms + expires_in_ms)
-        if await self.store.write_token(record.id, orjson.dumps(asdict(stamped))):
+        if await self.store.tokens.write(record.id, orjson.dumps(asdict(stamped))):
             return
-        known = cattrs.structure(orjson.loads((await self.store.read_tokens(record.id))[record.id]), TokenRecord)
+        known = cattrs.structure(orjson.loads((await self.store.tokens.read(record.id))[record.id]), TokenRecord)
         if known.hash != record.hash:
             raise BadRequest("id is already used by another token", field="id")
 
     async def tokens(self) -> list[TokenRow]:
         """List the tokens, oldest first."""
-        records, uses = (await self.store.read_tokens()).values(), await self.store.read_token_uses()
+        records, uses = (await self.store.tokens.read()).values(), await self.store.tokens.read_uses()
         tokens = [cattrs.structure(orjson.loads(record), TokenRow) for record in records]
         rows = [evolve(token, used_at_ms=uses.get(token.id, 0)) for token in tokens]
         return sorted(rows, key=lambda token: (token.created_at_ms, token.id))
 
     async def revoke(self, id: str) -> bool:
         """Delete a token and have all servers close its connections; returns whether it was there."""
-        return await self.store.delete_token(id)
+        return await self.store.tokens.delete(id)
 
 
 def _identity_of(record: TokenRecord) -> Identity:

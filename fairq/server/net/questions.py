@@ -60,14 +60,14 @@ class Questions:
 
     async def ask(self, kind: str, asked: Any, is_enough: Callable[[Any], bool] = lambda _: False) -> Answers:
         """Ask all servers, until those with workers have answered, or an answer `is_enough`. Raises: FairqError."""
-        awaited = await self.store.servers_with_workers()
+        awaited = await self.store.workers.servers()
         self._count += 1
         number = self._count
         question = self._under_way[number] = _Question(awaited, is_enough)
         try:
             question.add(self.server, self.answer(kind, asked))
             if not question.is_over.is_set():
-                await self.store.tell_workers(orjson.dumps({"server": self.server, "question": [number, kind, asked]}))
+                await self.store.workers.tell(orjson.dumps({"server": self.server, "question": [number, kind, asked]}))
                 with trio.move_on_after(ANSWER_S):
                     await question.is_over.wait()
         finally:
@@ -81,7 +81,7 @@ class Questions:
 
     async def _tell(self, answer: bytes) -> None:
         try:
-            await self.store.tell_workers(answer)
+            await self.store.workers.tell(answer)
         except FairqError as error:
             log.debug("cannot answer another server", error=error.message)
 

@@ -105,12 +105,12 @@ class Revocations:
                 await trio.sleep(_RETRY_S)
 
     async def _look(self) -> None:
-        count, now = await self.store.count_revocations(), trio.current_time()
+        count, now = await self.store.tokens.count_revocations(), trio.current_time()
         if count != self._count:
             self._check_until = now + HANDSHAKE_S + POLL_S
         if now <= self._check_until or now >= self._checked_at + FLOOR_S:
             used = list(self._connections)
-            known = await self.store.known_tokens(used)
+            known = await self.store.tokens.known(used)
             for token in used:
                 if token not in known:
                     self._close(token)

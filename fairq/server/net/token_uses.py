@@ -35,7 +35,7 @@ class TokenUses:
                 self.note(connection.identity.token_id)
         used, self._used = self._used, {}
         try:
-            await self.store.write_token_uses(used)
+            await self.store.tokens.write_uses(used)
         except FairqError:  # the next time is soon enough
             self._used = used | self._used
 

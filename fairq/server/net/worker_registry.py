@@ -110,7 +110,7 @@ class WorkerRegistry:
     async def _write(self) -> None:
         rows = self._rows()
         try:
-            await self.store.write_workers(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
+            await self.store.workers.write(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
         except FairqError as error:
             self._failed_at = trio.current_time()
             log.debug("cannot write the list of workers", error=error.message)
@@ -119,7 +119,7 @@ class WorkerRegistry:
 
     async def _tell(self, said: dict[str, Any]) -> None:
         try:
-            await self.store.tell_workers(orjson.dumps(said))
+            await self.store.workers.tell(orjson.dumps(said))
         except FairqError as error:
             log.debug("cannot tell other servers", error=error.message)
 
@@ -128,7 +128,7 @@ class WorkerRegistry:
         while True:
             await trio.sleep(_RENEW_S)
             try:
-                is_there = await self.store.renew_workers(self.server, _KEEP_MS)
+                is_there = await self.store.workers.renew(self.server, _KEEP_MS)
             except FairqError as error:
                 self._failed_at = trio.current_time()
                 log.debug("cannot renew the list of workers", error=error.message)
@@ -151,7 +151,7 @@ class WorkerRegistry:
                     if connection.is_attached:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
         try:
-            await self.store.tell_workers(orjson.dumps({"server": self.server, "slots": slots}))
+            await self.store.workers.tell(orjson.dumps({"server": self.server, "slots": slots}))
         except FairqError as error:
             log.debug("cannot announce slots", error=error.message)
 
@@ -206,7 +206,7 @@ class WorkerRegistry:
     async def all_workers(self) -> list[WorkerState]:
         """Describe the workers attached to any server; rows of other servers are some seconds old."""
         lists: dict[str, Iterable[Any]] = {
-            server: orjson.loads(workers) for server, workers in (await self.store.read_workers()).items()
+            server: orjson.loads(workers) for server, workers in (await self.store.workers.read()).items()
         }
         lists[self.server] = self._rows()
         found = [WorkerState(server, *row) for server, rows in lists.items() for row in rows]
@@ -235,7 +235,7 @@ class WorkerRegistry:
         known = [each for each in await self.all_workers() if each.worker == worker]
         self._dismiss(worker)
         said = {"server": self.server, "drain": worker, "attached_by": _now_ms()}
-        await self.store.tell_workers(orjson.dumps(said))
+        await self.store.workers.tell(orjson.dumps(said))
         if any(each.server != self.server for each in known):
             self.nursery.start_soon(self._insist, worker, {(each.server, each.attached_at_ms) for each in known})
         return len(known)
@@ -253,7 +253,7 @@ class WorkerRegistry:
                 if not left:
                     return
                 said = {"server": self.server, "drain": worker, "attached_at": left}
-                await self.store.tell_workers(orjson.dumps(said))
+                await self.store.workers.tell(orjson.dumps(said))
             except FairqError as error:
                 log.debug("cannot repeat the order to drain a worker", error=error.message)
         log.warning("a server did not confirm the drain of a worker", worker=worker)
@@ -327,7 +327,7 @@ class WorkerRegistry:
         if number:  # 0: a full store has numbered no attach
             said["number"] = number
         try:
-            await self.store.tell_workers(orjson.dumps(said))
+            await self.store.workers.tell(orjson.dumps(said))
         except FairqError as error:
             log.debug("cannot announce a worker", error=error.message)
 

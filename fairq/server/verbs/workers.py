@@ -37,8 +37,8 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
     order = number = 0
     if request.started_at_ms:
         token = connection.identity.token_id
-        order = await app.store.order_of_worker(token, request.worker, request.started_at_ms)
-        number = await app.store.number_of_attach(token, request.worker)
+        order = await app.store.workers.order_of_worker(token, request.worker, request.started_at_ms)
+        number = await app.store.workers.number_of_attach(token, request.worker)
         await app.worker_registry.take_name(token, request.worker, order, number, [each[:2] for each in brought])
     if connection.session.state is State.DRAINING:
         raise Draining("this connection is draining; connect again")
