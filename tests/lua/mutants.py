@@ -83,7 +83,8 @@ MUTANTS = [
     ),
     Mutant(
         "a purge passes over groups",
-        "  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do\n    stages[",
+        "  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do\n"
+        "    stages[",
         "  for _, priority in ipairs({}) do\n    stages[",
     ),
     Mutant(
@@ -189,8 +190,8 @@ MUTANTS = [
     ),
     Mutant(
         "blocked tenants stay in the draw",
-        "  if not accounts.is_plain(account) and accounts.details_of(call, account).blocked ~= 0 then return false end\n",
-        "",
+        "accounts.details_of(call, account).blocked ~= 0 then return false end\n",
+        "false then return false end\n",
     ),
     Mutant(
         "a tenant's limit is not looked at",
@@ -350,7 +351,8 @@ MUTANTS = [
     Mutant(
         "the clock stands still",
         "if queue.weight_sum > 0 then calls.move_clock(queue, passed",
-        "if queue.weight_sum > 0 then queue.level = queue.level + passed * queue.running / queue.weight_sum calls.move_clock(queue, 0 * passed",
+        "if queue.weight_sum > 0 then queue.level = queue.level + passed * queue.running / queue.weight_sum "
+        "calls.move_clock(queue, 0 * passed",
     ),
     Mutant(
         "dispatches do not move the level",
@@ -865,7 +867,8 @@ MUTANTS = [
     ),
     Mutant(
         "a served tenant stays in the pool unchanged",
-        "  table.remove(round.times, 1)\n  local account = table.remove(round.pool, 1)\n  round.pooled[account] = nil\n",
+        "  table.remove(round.times, 1)\n  local account = table.remove(round.pool, 1)\n"
+        "  round.pooled[account] = nil\n",
         "  local account = round.pool[1]\n",
     ),
     Mutant(
@@ -1064,7 +1067,8 @@ MUTANTS = [
     Mutant(
         "the end of what a reply has no room for is not watched",
         "      claim.returned[#claim.returned + 1] = {account = account, id = id}\n",
-        "      claim.returned[#claim.returned + 1] = {account = account, id = id}\n      table.insert(claim.expiring, id)\n",
+        "      claim.returned[#claim.returned + 1] = {account = account, id = id}\n"
+        "      table.insert(claim.expiring, id)\n",
     ),
     Mutant("a done task weighs", "lease.attempt, lease.features, lease.bytes)", "lease.attempt, lease.features, 0)"),
     Mutant(
@@ -1198,13 +1202,14 @@ MUTANTS = [
     Mutant("a gift is charged as a dispatch", "  if account.loan == accounts.GIFT then return false end\n", ""),
     Mutant(
         "a repaid gift is charged",
-        "  account.base = account.base + vtime - accounts.vtime_of(call, account)\n  if account.standing == COMPETES then queue.running",
+        "  account.base = account.base + vtime - accounts.vtime_of(call, account)\n"
+        "  if account.standing == COMPETES then queue.running",
         "  if account.standing == COMPETES then queue.running",
     ),
     Mutant(
         "a repaid gift does not run",
-        "  if account.standing == COMPETES then queue.running = queue.running + accounts.running_of(account) - running end\n",
-        "",
+        "queue.running = queue.running + accounts.running_of(account) - running end\n",
+        "end\n",
     ),
     Mutant(
         "a gift that stops competing is counted",
