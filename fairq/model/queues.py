@@ -67,7 +67,7 @@ def kept_slots(slots: int, reserve: int) -> int:
 
 
 SETTING_RULES = {"share": one_of(*SHARES)} | {name: whole(*both) for name, both in SETTING_RANGES.items()}
-SETTINGS = some_of(SETTING_RULES, "queue setting")
+SETTINGS = some_of(SETTING_RULES, "setting")
 
 
 @frozen
