@@ -21,8 +21,8 @@ from fairq.cli.meter import Counts, Pace, Show, meter, say_counts
 from fairq.cli.payloads import read_json
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, FairqError, NotFound, NotYet, Retryable, TooLarge
-from fairq.model.batches import MAX_RUNNING
-from fairq.model.checks import MAX_BATCH, check_batch_id, check_int
+from fairq.model.batches import RUNNING
+from fairq.model.checks import MAX_BATCH, check_batch_id
 from fairq.model.options import pack_options
 from fairq.model.tasks import NewTask
 
@@ -128,7 +128,7 @@ def parse(line: bytes, number: int, id: str, max_running: int, options: TaskOpti
         found = _read_json(line) if line.lstrip().startswith(b"{") else _read_plain(line)
         if len(found["tasks"]) > MAX_TASKS:
             raise ValueError(f"a request has at most {MAX_TASKS:,} tasks")
-        limit = check_int(found.get("max_running", max_running), "max_running", 0, MAX_RUNNING)
+        limit = RUNNING.check(found.get("max_running", max_running), "max_running")
         name = f"{id}-{number}"
         values = pack_options({**options, "priority": found.get("priority", options.get("priority")), "batch": name})
         payloads = (encode_payload(payload) for payload in found["tasks"])
@@ -291,7 +291,7 @@ async def enqueue_requests(
 ) -> Stored:
     """Make a batch of each line that is not blank; with `wait` (s), return when all are complete."""
     run = _Run(client, queue, check_prefix(id), id is not None, bool(options.get("events")))
-    check_int(max_running, "max_running", 0, MAX_RUNNING)
+    RUNNING.check(max_running, "max_running")
     with open_lines(path, "requests") as (lines, total):
         requests: Iterator[Request] = (
             parse(line, number, run.id, max_running, options) for number, line in lines if line.strip()

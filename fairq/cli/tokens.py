@@ -23,8 +23,8 @@ from fairq.cli.options import Json, Server, Span, connected, seconds_of
 from fairq.cli.output import configure_logging, print_json, print_table
 from fairq.errors import FairqError, NotFound, SettingsError
 from fairq.model.audit import Draft, cut
-from fairq.model.checks import MAX_SPAN_MS, check_int
 from fairq.model.operating import TokenRow
+from fairq.model.rules import SPAN
 from fairq.model.texts import say_moment
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
@@ -184,7 +184,7 @@ def create(
     expires_after
         When it expires, such as 90d or 12h, at most 400 days (default: never).
     """
-    expires_in_ms = check_int(round((seconds_of(expires_after) or 0) * 1000), "expires_after", 0, MAX_SPAN_MS)
+    expires_in_ms = SPAN.check(round((seconds_of(expires_after) or 0) * 1000), "expires_after")
     id, text = make_token(Role(role))
     record = TokenRecord(id, role, hash_token(text), tenant, queue or None, label=label)
     record.check()

@@ -16,13 +16,12 @@ import uuid_utils
 from attrs import frozen
 
 from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
-from fairq.model.batches import MAX_RUNNING, BatchPage, BatchStage, BatchState
+from fairq.model.batches import RUNNING, BatchPage, BatchStage, BatchState
 from fairq.model.checks import (
     DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
     MAX_INLINE_BYTES,
     check_flag,
-    check_int,
     check_known_batch,
     check_name,
     check_task_id,
@@ -42,6 +41,7 @@ from fairq.model.options import (
     scheduled_options,
 )
 from fairq.model.purges import Purge
+from fairq.model.rules import COUNT
 from fairq.model.schedules import ScheduleState, check_schedule_name
 from fairq.model.tasks import NewTask, Outcome, TaskState, WaitingTask
 from fairq.model.versions import VERSION
@@ -215,7 +215,7 @@ def open_batch(queue: str, id: str, max_running: int, callbacks: Mapping[str, An
     body = {
         "queue": check_name(queue, "queue"),
         "id": check_known_batch(id),
-        "max_running": check_int(max_running, "max_running", 0, MAX_RUNNING),
+        "max_running": RUNNING.check(max_running, "max_running"),
     }
     body |= {name: orjson.Fragment(encode_payload(it)) for name, it in callbacks.items() if it is not None}
     if check_flag(events, "events"):
@@ -245,7 +245,7 @@ def named_batches(queue: str, ids: Sequence[str]) -> Ask[list[BatchState]]:
 
 def batches(queue: str, tenant: str | None, state: BatchStage | None, cursor: str, count: int) -> Ask[BatchPage]:
     """Read a page of batches."""
-    body = target(queue, tenant) | {"count": check_int(count, "count", 1, MAX_BATCH)}
+    body = target(queue, tenant) | {"count": COUNT.check(count, "count")}
     body |= {name: text for name, text in (("state", state), ("cursor", cursor)) if text}
     read = read_list(BatchState, "batches")
     return Ask("batches", body, lambda reply: BatchPage(read(reply), reply["cursor"] or ""))
@@ -255,7 +255,7 @@ def events(queue: str, after: int, tenant: str | None, count: int | None = None)
     """Read a tenant's events after one of them."""
     body = target(queue, tenant) | {"after": EVENT_ID.check(after, "after")}
     if count is not None:
-        body["count"] = check_int(count, "count", 1, MAX_BATCH)
+        body["count"] = COUNT.check(count, "count")
     return Ask(
         "events",
         body,

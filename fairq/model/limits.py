@@ -51,6 +51,5 @@ class OpeningHours:
     revision: bytes = b""
 
 
-LIMITS = some_of(
-    {name: or_null((number if name == "rate" else whole)(0, most)) for name, most in LIMIT_RANGES.items()}, "limit"
-)
+LIMIT_RULES = {name: (number if name == "rate" else whole)(0, most) for name, most in LIMIT_RANGES.items()}
+LIMITS = some_of({name: or_null(rule) for name, rule in LIMIT_RULES.items()}, "limit")

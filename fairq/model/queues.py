@@ -66,10 +66,8 @@ def kept_slots(slots: int, reserve: int) -> int:
     return max(0, min(-(-slots * reserve // 100), slots - 1))
 
 
-SETTINGS = some_of(
-    {"share": one_of(*SHARES)} | {name: whole(low, high) for name, (low, high) in SETTING_RANGES.items()},
-    "queue setting",
-)
+SETTING_RULES = {"share": one_of(*SHARES)} | {name: whole(*both) for name, both in SETTING_RANGES.items()}
+SETTINGS = some_of(SETTING_RULES, "setting")
 
 
 @frozen

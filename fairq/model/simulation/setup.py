@@ -10,8 +10,8 @@ from attrs import evolve, field, frozen
 
 from fairq.errors import BadRequest
 from fairq.model.checks import check_int, check_weight
-from fairq.model.limits import LIMIT_RANGES
-from fairq.model.queues import SETTING_RANGES, SHARES
+from fairq.model.limits import LIMIT_RULES
+from fairq.model.queues import SETTING_RULES
 
 MAX_TENANTS = 20  # of their own; more take part as others
 MAX_SLOTS = 10_000
@@ -85,16 +85,12 @@ def check_proposal(proposal: Proposal) -> Proposal:
         for name, value in limits.items():
             if name not in LIMITS:
                 raise BadRequest(f"the simulation knows no limit {name!r:.40}", field=name[:80])
-            if name != "rate":
-                check_int(value, name, 0, LIMIT_RANGES[name])
-            elif not math.isfinite(value) or not 0 <= value <= LIMIT_RANGES[name]:
-                raise BadRequest(f"rate must be a number from 0 to {LIMIT_RANGES[name]}: starts a second", field=name)
+            LIMIT_RULES[name].check(value, name)
     if len(proposal.tenants) > MAX_TENANTS:
         raise BadRequest(f"a proposal may name {MAX_TENANTS} tenants", field="tenants")
     if proposal.slots is not None:
         check_int(proposal.slots, "slots", 1, MAX_SLOTS)
-    if proposal.reserve is not None:
-        check_int(proposal.reserve, "reserve", *SETTING_RANGES["reserve"])
-    if proposal.share is not None and proposal.share not in SHARES:
-        raise BadRequest(f"share must be one of {', '.join(SHARES)}", field="share")
+    for name in ("reserve", "share"):
+        if (value := getattr(proposal, name)) is not None:
+            SETTING_RULES[name].check(value, name)
     return proposal
