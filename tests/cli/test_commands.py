@@ -240,7 +240,7 @@ def test_a_queue_setting_that_can_be_none_is_refused(commands: Commands) -> None
         "lease_ms=1": "lease_ms",
         f"lease_ms={10**30}": "lease_ms must be",
         "share=luck": "share",
-        "colour=1": "there is no queue setting 'colour'",
+        "colour=1": "there is no setting 'colour'",
         "lease_ms": "expected name=value",
         **{f"reserve={text}": "reserve" for text in ("20", "91%", "-1%", "12.5%", "0.125", "a%", "20%%", "", "nan")},
     }.items():
