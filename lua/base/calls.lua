@@ -110,7 +110,7 @@ function calls.open_any(keys, args)
     prefix = keys[1], random_values = args[2], next_random = 1, queue = calls.load_queue(keys[1]),
     now = 0, at = 0, sure = 0, mean = 0,
     accounts = {}, books = {}, touched = {}, is_touched = {}, named = false,  -- tenants (pick/accounts.lua)
-    limits = false, parked = false, kept = false, unpark_at = false, tokens = 0,  -- what bounds them (pick/limits.lua)
+    limits = false, parked = false, kept_out = false, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
     slots = false, woken = false, wake = false, passed_over = {},
     slots_per_weight = 0,                            -- the fair pick's (pick/README.md, verbs/picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)

@@ -100,9 +100,9 @@ end
 function reads.results(keys, args)
   local call, out, bytes = calls.ask(keys, args), {}, 0
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
-    local kept = redis.call('GET', key(call, 'result:' .. id))
+    local stored = redis.call('GET', key(call, 'result:' .. id))
     local until_ms, result
-    if kept then until_ms, result = kept:match('^(%d+) (.*)$') end
+    if stored then until_ms, result = stored:match('^(%d+) (.*)$') end
     out[i] = result and tonumber(until_ms) > call.now and result or false
     bytes = bytes + #(out[i] or '')
     if bytes >= PAGE_BYTES then break end

@@ -32,8 +32,8 @@ end
 -- call has ended only the number is kept, so that one that fails half way is not gone on with.
 local function begin(call)
   local at, life = key(call, 'repair'), calls.life_of_store()
-  local kept = redis.call('GET', at) or text(call.now)
-  local number, step, cursor = kept:match('^%d+'), kept:match('^%d+ ' .. life .. ' (%d+) (%d+)$')
+  local saved = redis.call('GET', at) or text(call.now)
+  local number, step, cursor = saved:match('^%d+'), saved:match('^%d+ ' .. life .. ' (%d+) (%d+)$')
   if not step or call.queue.blocked < BLOCKED_REPAIR then
     step, cursor = 1, '0'
     clear(call)

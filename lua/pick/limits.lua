@@ -117,18 +117,20 @@ function limits.let_in(call, account)
 end
 
 -- Tells the claiming server, once, that a tenant was blocked: why, and from when until when.
-function limits.tell_kept(call, account)
+function limits.note_kept_out(call, account)
   if accounts.is_plain(account) then return end
-  local details, kept = accounts.details_of(call, account), calls.table_of(call, 'kept')
-  if details.cause == 0 or kept[account.name] then return end
-  kept[account.name] = true
-  for _, value in ipairs({account.name, details.cause, details.out_at, details.since}) do table.insert(kept, value) end
+  local details, kept_out = accounts.details_of(call, account), calls.table_of(call, 'kept_out')
+  if details.cause == 0 or kept_out[account.name] then return end
+  kept_out[account.name] = true
+  for _, value in ipairs({account.name, details.cause, details.out_at, details.since}) do
+    table.insert(kept_out, value)
+  end
 end
 
 -- Bars a tenant that has no token, or lets it in again.
 function limits.meter(call, account)
-  local own, details = limits.of(call, account), accounts.details_of(call, account)
-  local rate, burst = own.rate, own.burst
+  local holds, details = limits.of(call, account), accounts.details_of(call, account)
+  local rate, burst = holds.rate, holds.burst
   if rate == 0 then return limits.block(details, BLOCKED_RATE, false) end
   local interval = 1000 / rate
   if burst == 0 then burst = math.max(1, math.floor(rate)) end  -- what comes in a second

@@ -16,9 +16,9 @@ end
 
 -- Forgets the oldest entry of a tenant that has its part, or of all if there is no room for more.
 local function make_room(call, tenant)
-  local own = redis.call('ZRANGE', key(call, 'of_tenants'), '[' .. tenant .. '/', '(' .. tenant .. '0', 'BYLEX')
-  if #own >= PART then
-    forget(call, tenant, own[1]:sub(#tenant + 2))
+  local entries = redis.call('ZRANGE', key(call, 'of_tenants'), '[' .. tenant .. '/', '(' .. tenant .. '0', 'BYLEX')
+  if #entries >= PART then
+    forget(call, tenant, entries[1]:sub(#tenant + 2))
   elseif redis.call('XLEN', key(call, 'changes')) >= KEPT then
     local entry = redis.call('XRANGE', key(call, 'changes'), '-', '+', 'COUNT', 1)[1]
     forget(call, entry[2][TENANT], entry[1])
@@ -39,8 +39,8 @@ function drains.end_change(keys, args)
   local call, id, tenant = {prefix = keys[1]}, args[3], args[3 + TENANT]
   if id == '' then
     make_room(call, tenant)
-    local own = redis.call('XADD', key(call, 'changes'), '*', unpack(args, 4))
-    redis.call('ZADD', key(call, 'of_tenants'), 0, tenant .. '/' .. own)
+    local entry = redis.call('XADD', key(call, 'changes'), '*', unpack(args, 4))
+    redis.call('ZADD', key(call, 'of_tenants'), 0, tenant .. '/' .. entry)
   else
     redis.call('XDEL', key(call, 'begun'), id)
     redis.call('XADD', key(call, 'changes'), 'MAXLEN', '~', KEPT, '*', unpack(args, 4))

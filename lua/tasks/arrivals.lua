@@ -124,9 +124,9 @@ end
 function arrivals.admit(call, new, id, payload, terms)
   if terms.expires_at > 0 and terms.expires_at <= math.max(terms.start_at, call.now) then return 'expired' end
   if terms.asked.key ~= '' then
-    local own = new.holders[terms.asked.key]
-    local holder = own or task_options.holder_of(call, new.name, terms.asked.key)
-    if holder then return 'duplicate ' .. holder, not own and holder end
+    local new_holder = new.holders[terms.asked.key]
+    local holder = new_holder or task_options.holder_of(call, new.name, terms.asked.key)
+    if holder then return 'duplicate ' .. holder, not new_holder and holder end
   end
   arrivals.add(call, new, id, payload, terms)
   return 'ok'

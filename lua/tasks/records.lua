@@ -139,10 +139,10 @@ end
 
 -- Forgets these ids, but copies that may be made anew.
 local function forget_marks(call, ids)
-  local kept, gone = {}, {}
-  for _, id in ipairs(ids) do table.insert(is_made_anew(call, id) and kept or gone, id) end
+  local again, gone = {}, {}
+  for _, id in ipairs(ids) do table.insert(is_made_anew(call, id) and again or gone, id) end
   write('HDEL', key(call, 'tasks'), gone)
-  write('RPUSH', key(call, 'done:' .. records.minute(call) + DERIVED_MINUTES), kept)
+  write('RPUSH', key(call, 'done:' .. records.minute(call) + DERIVED_MINUTES), again)
   call.queue.remembered = call.queue.remembered - #gone
 end
 

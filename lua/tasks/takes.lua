@@ -3,11 +3,11 @@
 -- Taking the next ids of a tenant. A claim reads all that it needs before it writes anything: ids are only counted as
 -- taken, also for what the same call reads next, until `takes.write`.
 
--- Takes ids that are of no group until there are `wanted`: of the priorities below `past`, if that is given.
-local function take_loose(call, account, wanted, ids, past)
+-- Takes ids that are of no group until there are `wanted`: of the priorities before `before`, if that is given.
+local function take_loose(call, account, wanted, ids, before)
   local at, taken, left, more = priorities.ready_key(call, account), call.taken[account] or 0, wanted - #ids, nil
-  if past then
-    local last = text(priorities.score(past - 0.5, 0))
+  if before then
+    local last = text(priorities.score(before - 0.5, 0))
     more = redis.call('ZRANGE', at, '-inf', last, 'BYSCORE', 'LIMIT', taken, left)
   else
     more = redis.call('ZRANGE', at, taken, taken + left - 1)

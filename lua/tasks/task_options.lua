@@ -127,15 +127,15 @@ end
 -- for the clock may go back. Their bytes count until their time.
 function task_options.drop_results(call, new_records)
   if #new_records == 0 or call.queue.kept_until == 0 then return end
-  local kept = {}
-  for i = 1, #new_records, 2 do kept[#kept + 1] = key(call, 'result:' .. new_records[i]) end
-  write('UNLINK', kept[1], kept)
+  local results = {}
+  for i = 1, #new_records, 2 do results[#results + 1] = key(call, 'result:' .. new_records[i]) end
+  write('UNLINK', results[1], results)
 end
 
 function task_options.keep_result(call, account, id, result)
   local result_ttl = task_options.of(call, id).result_ttl
   if result_ttl == 0 then return end
-  local kept, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + KEY_GRACE_MS)
-  redis.call('SET', key(call, 'result:' .. id), kept .. result, 'PX', ttl)
+  local until_ms, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + KEY_GRACE_MS)
+  redis.call('SET', key(call, 'result:' .. id), until_ms .. result, 'PX', ttl)
   note_kept(call, account, 'r', id, #result, result_ttl)
 end

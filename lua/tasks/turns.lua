@@ -50,9 +50,9 @@ local function join(call, account, priority, groups)
     redis.call('ZADD', at, clock, CLOCK)
     redis.call('ZADD', key(call, 'priorities:' .. account.name), priority, priority)
   end
-  for _, own in ipairs(groups) do
-    local turn = clock + 1 / own.weight + math.fmod(own.order, ORDERS) * ORDER_STEP
-    joining[#joining + 1], joining[#joining + 2] = text(turn), LOOSE .. own.group
+  for _, each in ipairs(groups) do
+    local turn = clock + 1 / each.weight + math.fmod(each.order, ORDERS) * ORDER_STEP
+    joining[#joining + 1], joining[#joining + 2] = text(turn), LOOSE .. each.group
   end
   redis.call('ZADD', at, groups[1].order < 0 and 'LT' or 'NX', unpack(joining))
 end
@@ -73,9 +73,9 @@ end
 -- Puts ready tasks into their groups.
 function turns.put(call, account, priority, groups)
   local details = accounts.details_of(call, account)
-  for _, own in ipairs(groups) do
-    write('ZADD', group_key(call, account, priority, own.group), own.entries)
-    details.grouped = details.grouped + #own.entries / 2
+  for _, each in ipairs(groups) do
+    write('ZADD', group_key(call, account, priority, each.group), each.entries)
+    details.grouped = details.grouped + #each.entries / 2
   end
   join(call, account, priority, groups)
 end
@@ -99,51 +99,52 @@ function turns.take_out(call, account, priority, group, id)
   if redis.call('EXISTS', at) == 0 then turns.leave(call, account, priority, {LOOSE .. group}) end
 end
 
--- The line of groups of a tenant and priority, as a claim has left it so far; nil where there are none. `line`: their
--- members, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
+-- The line of groups of a tenant and priority, as a claim has left it so far; nil where there are none. `members`:
+-- theirs, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
 -- have been read, the last of them `last`, with the turn `seen_to`.
 local function line_of(call, account, priority)
   local lines, at = calls.table_of(call, 'lines'), turns.key(call, account, priority)
   if lines[at] == nil then
     local clock = redis.call('ZSCORE', at, CLOCK)
-    lines[at] = clock and {tenant = account, priority = priority, at = at, clock = tonumber(clock), line = {},
-      turn = {}, sources = {}, seen = 1, seen_to = 0, last = CLOCK, is_read = false, changed = {}}
+    lines[at] = clock and {account = account, priority = priority, at = at, clock = tonumber(clock),
+      members = {}, turn = {}, sources = {}, seen = 1, seen_to = 0, last = CLOCK, is_read = false, changed = {}}
   end
   return lines[at] or nil
 end
 
--- Whether one turn and member come before others.
+-- True if one turn and member come before others.
 local function is_sooner(turn, member, other_turn, other)
   return turn < other_turn or turn == other_turn and precedes(member, other)
 end
 
-local function stand_in_line(own, member, turn)
-  local line, low = own.line, 1
-  local high = #line + 1
-  own.turn[member] = turn
+local function stand_in_line(line, member, turn)
+  local members, low = line.members, 1
+  local high = #members + 1
+  line.turn[member] = turn
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if is_sooner(own.turn[line[middle]], line[middle], turn, member) then low = middle + 1 else high = middle end
+    if is_sooner(line.turn[members[middle]], members[middle], turn, member) then low = middle + 1 else high = middle end
   end
-  table.insert(line, low, member)
+  table.insert(members, low, member)
 end
 
 -- The first `wanted` ids of a group, or of the loose tasks that the call has not taken; fewer, if there are no more.
-local function ids_of(call, own, member, wanted)
-  local source, account = own.sources[member], own.tenant
+local function ids_of(call, line, member, wanted)
+  local source, account = line.sources[member], line.account
   if not source then
-    source = {ids = {}, taken = 0, first = 0, at = group_key(call, account, own.priority, member:sub(2)), past = '+inf'}
+    local at = group_key(call, account, line.priority, member:sub(2))
+    source = {ids = {}, taken = 0, first = 0, at = at, last_score = '+inf'}
     if member == LOOSE then
       source.first, source.at = call.taken[account], priorities.ready_key(call, account)
-      source.past = text(priorities.score(own.priority + 0.5, 0))
+      source.last_score = text(priorities.score(line.priority + 0.5, 0))
     end
-    own.sources[member] = source
+    line.sources[member] = source
   end
   local known = #source.ids
   if known < wanted and not source.is_read then
     local more = math.max(wanted - known, known)
     local offset = source.first + known
-    local ids = redis.call('ZRANGE', source.at, '-inf', source.past, 'BYSCORE', 'LIMIT', offset, more)
+    local ids = redis.call('ZRANGE', source.at, '-inf', source.last_score, 'BYSCORE', 'LIMIT', offset, more)
     for i, id in ipairs(ids) do source.ids[known + i] = id end
     source.is_read = #ids < more
     if known > 0 and #ids > 0 then task_options.read(call, ids) end
@@ -152,71 +153,71 @@ local function ids_of(call, own, member, wanted)
 end
 
 -- Gives the loose tasks a turn, as one who has just come; or takes it from them, if there are none any more.
-local function see_loose(call, own)
-  local turn = own.turn[LOOSE] or redis.call('ZSCORE', own.at, LOOSE)
-  local source = ids_of(call, own, LOOSE, 1)
+local function see_loose(call, line)
+  local turn = line.turn[LOOSE] or redis.call('ZSCORE', line.at, LOOSE)
+  local source = ids_of(call, line, LOOSE, 1)
   local has_loose = #source.ids > source.taken
-  if has_loose and not own.turn[LOOSE] then
-    own.changed[LOOSE] = not turn
-    stand_in_line(own, LOOSE, turn and tonumber(turn) or own.clock + 1)
+  if has_loose and not line.turn[LOOSE] then
+    line.changed[LOOSE] = not turn
+    stand_in_line(line, LOOSE, turn and tonumber(turn) or line.clock + 1)
   elseif not has_loose and turn then
-    own.changed[LOOSE] = true
+    line.changed[LOOSE] = true
   end
 end
 
 -- Reads the next groups in line, with what each may need for `wanted` tasks in all.
-local function read_line(call, own, wanted)
-  local page, ids = redis.call('ZRANGE', own.at, own.seen, own.seen + wanted, 'WITHSCORES'), {}
+local function read_line(call, line, wanted)
+  local page, ids = redis.call('ZRANGE', line.at, line.seen, line.seen + wanted, 'WITHSCORES'), {}
   local count = #page / 2
   for i = 1, #page, 2 do
     local member, turn = page[i], tonumber(page[i + 1])
-    own.seen, own.seen_to, own.last = own.seen + 1, turn, member
+    line.seen, line.seen_to, line.last = line.seen + 1, turn, member
     if member ~= LOOSE then
-      stand_in_line(own, member, turn)
-      for _, id in ipairs(ids_of(call, own, member, math.ceil(wanted / count) + 1).ids) do ids[#ids + 1] = id end
+      stand_in_line(line, member, turn)
+      for _, id in ipairs(ids_of(call, line, member, math.ceil(wanted / count) + 1).ids) do ids[#ids + 1] = id end
     end
   end
-  own.is_read = count <= wanted
+  line.is_read = count <= wanted
   if #ids > 0 then task_options.read(call, ids) end
 end
 
 -- Whose turn it is; nil: nobody's.
-local function first(call, own, wanted)
-  local member = own.line[1]
-  while not own.is_read and (not member or is_sooner(own.seen_to, own.last, own.turn[member], member)) do
-    read_line(call, own, wanted)
-    member = own.line[1]
+local function first(call, line, wanted)
+  local member = line.members[1]
+  while not line.is_read and (not member or is_sooner(line.seen_to, line.last, line.turn[member], member)) do
+    read_line(call, line, wanted)
+    member = line.members[1]
   end
   return member
 end
 
 -- Takes the next task of the first in line, whose turn moves on; nil if it has none. Without more it leaves the line.
-local function take_next(call, own, member)
-  local taken = own.sources[member].taken
-  local source = ids_of(call, own, member, taken + 2)
+local function take_next(call, line, member)
+  local taken = line.sources[member].taken
+  local source = ids_of(call, line, member, taken + 2)
   local id = source.ids[taken + 1]
-  table.remove(own.line, 1)
-  own.changed[member] = true
+  table.remove(line.members, 1)
+  line.changed[member] = true
   if id then
     local weight = member == LOOSE and 1 or task_options.of(call, id).weight
-    source.taken, own.clock = taken + 1, own.turn[member]
+    source.taken, line.clock = taken + 1, line.turn[member]
     if source.ids[taken + 2] then
-      stand_in_line(own, member, own.clock + 1 / weight)
+      stand_in_line(line, member, line.clock + 1 / weight)
       return id
     end
   end
-  own.turn[member] = nil
+  line.turn[member] = nil
   return id
 end
 
 -- Takes ids of one priority by turns until there are `wanted`.
 function turns.take(call, account, priority, wanted, ids)
-  local own = line_of(call, account, priority)
-  if own then see_loose(call, own) end
-  while own and #ids < wanted do
-    local member = first(call, own, wanted - #ids)
+  local line = line_of(call, account, priority)
+  if line then see_loose(call, line) end
+  while line and #ids < wanted do
+    local member = first(call, line, wanted - #ids)
     if not member then break end
-    local id = take_next(call, own, member)
+    local id = take_next(call, line, member)
     ids[#ids + 1] = id
     if id and member == LOOSE then call.taken[account] = call.taken[account] + 1 end
   end
@@ -224,25 +225,25 @@ end
 
 -- Writes what a claim has taken from groups, and the turns that are next.
 function turns.write(call)
-  for _, own in pairs(call.lines or {}) do
-    if own then
-      local details, moved, gone = accounts.details_of(call, own.tenant), {text(own.clock), CLOCK}, {}
-      for member, source in pairs(own.sources) do
+  for _, line in pairs(call.lines or {}) do
+    if line then
+      local details, moved, gone = accounts.details_of(call, line.account), {text(line.clock), CLOCK}, {}
+      for member, source in pairs(line.sources) do
         if member ~= LOOSE and source.taken > 0 then
           redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1)
           details.grouped = details.grouped - source.taken
         end
       end
-      for member, is_changed in pairs(own.changed) do
-        local turn = own.turn[member]
+      for member, is_changed in pairs(line.changed) do
+        local turn = line.turn[member]
         if not turn then
           gone[#gone + 1] = member
         elseif is_changed then
           moved[#moved + 1], moved[#moved + 2] = text(turn), member
         end
       end
-      redis.call('ZADD', own.at, unpack(moved))
-      turns.leave(call, own.tenant, own.priority, gone)
+      redis.call('ZADD', line.at, unpack(moved))
+      turns.leave(call, line.account, line.priority, gone)
     end
   end
   call.lines = false

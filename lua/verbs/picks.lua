@@ -12,9 +12,9 @@ local function take_tags(call, wanted)
   local wake, tags = call.wake, {}
   move_tags(wake.unserved, tags, wanted)
   if #tags < wanted then
-    local own = redis.call('LRANGE', key(call, 'wake'), wake.taken, wake.taken + wanted - #tags - 1)
-    wake.taken = wake.taken + #own
-    move_tags(own, tags, wanted)
+    local entries = redis.call('LRANGE', key(call, 'wake'), wake.taken, wake.taken + wanted - #tags - 1)
+    wake.taken = wake.taken + #entries
+    move_tags(entries, tags, wanted)
   end
   move_tags(wake.again, tags, wanted)
   return tags
@@ -87,7 +87,7 @@ local function dispatch(call, round, account)
   account.ready, queue.ready = account.ready - 1, queue.ready - 1
   seats.count_lease(call, account, 1)
   if not is_plain then
-    limits.tell_kept(call, account)
+    limits.note_kept_out(call, account)
     limits.spend(call, account, 1)
   end
   if account.ready == 0 or not is_plain then seats.recount(call, account) end

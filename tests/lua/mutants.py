@@ -237,7 +237,7 @@ MUTANTS = [
         "account.ready > 0 and (details.blocked ~= 0 and details.blocked or 8) or 0",
         "(details.blocked ~= 0 and details.blocked or 8)",
     ),
-    Mutant("a claim does not tell who was kept out", "    limits.tell_kept(call, account)\n", ""),
+    Mutant("a claim does not tell who was kept out", "    limits.note_kept_out(call, account)\n", ""),
     Mutant(
         "a tenant over its limit keeps the slot",
         "    accounts.touch(call, account)\n    return nil\n",
@@ -482,15 +482,15 @@ MUTANTS = [
     ),
     Mutant(
         "the clock of turns stands still",
-        "source.taken, own.clock = taken + 1, own.turn[member]",
+        "source.taken, line.clock = taken + 1, line.turn[member]",
         "source.taken = taken + 1",
     ),
     Mutant(
         "groups have no weights",
-        "stand_in_line(own, member, own.clock + 1 / weight)",
-        "stand_in_line(own, member, own.clock + 1)",
+        "stand_in_line(line, member, line.clock + 1 / weight)",
+        "stand_in_line(line, member, line.clock + 1)",
     ),
-    Mutant("a group begins at the clock", "clock + 1 / own.weight + math", "clock + math"),
+    Mutant("a group begins at the clock", "clock + 1 / each.weight + math", "clock + math"),
     Mutant(
         "an empty group keeps its turn",
         "  if redis.call('EXISTS', at) == 0 then turns.leave(call, account, priority, {LOOSE .. group}) end\n",
@@ -501,15 +501,15 @@ MUTANTS = [
         "    redis.call('DEL', at)\n    redis.call('ZREM', key(call, 'priorities:' .. account.name), priority)\n",
         "",
     ),
-    Mutant("loose tasks have no turn", "  if own then see_loose(call, own) end\n", ""),
+    Mutant("loose tasks have no turn", "  if line then see_loose(call, line) end\n", ""),
     Mutant(
         "each claim gives loose tasks a new turn",
-        "stand_in_line(own, LOOSE, turn and tonumber(turn) or own.clock + 1)",
-        "stand_in_line(own, LOOSE, own.clock + 1)",
+        "stand_in_line(line, LOOSE, turn and tonumber(turn) or line.clock + 1)",
+        "stand_in_line(line, LOOSE, line.clock + 1)",
     ),
     Mutant(
         "loose tasks keep the turn of the last ones",
-        "  elseif not has_loose and turn then\n    own.changed[LOOSE] = true\n",
+        "  elseif not has_loose and turn then\n    line.changed[LOOSE] = true\n",
         "",
     ),
     Mutant(
@@ -520,13 +520,13 @@ MUTANTS = [
     Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
     Mutant(
         "of groups that come at one turn the last one goes first",
-        "math.fmod(own.order, ORDERS) * ORDER_STEP",
-        "-math.fmod(own.order, ORDERS) * ORDER_STEP",
+        "math.fmod(each.order, ORDERS) * ORDER_STEP",
+        "-math.fmod(each.order, ORDERS) * ORDER_STEP",
     ),
     Mutant(
         "groups that were not read have no turn",
-        "while not own.is_read and (not member or is_sooner(own.seen_to, own.last, own.turn[member], member)) do",
-        "while not own.is_read and not member do",
+        "while not line.is_read and (not member or is_sooner(line.seen_to, line.last, line.turn[member], member)) do",
+        "while not line.is_read and not member do",
     ),
     Mutant(
         "attempts never run out",
@@ -1280,10 +1280,10 @@ MUTANTS = [
     ),
     Mutant(
         "loose tasks of other priorities take turns",
-        "      source.past = text(priorities.score(own.priority + 0.5, 0))\n",
+        "      source.last_score = text(priorities.score(line.priority + 0.5, 0))\n",
         "",
     ),
-    Mutant("more urgent loose tasks wait for groups", "text(priorities.score(past - 0.5, 0))", "'-inf'"),
+    Mutant("more urgent loose tasks wait for groups", "text(priorities.score(before - 0.5, 0))", "'-inf'"),
     Mutant(
         "loose tasks have a turn before their priority is served",
         "      if #ids < wanted then turns.take(",
