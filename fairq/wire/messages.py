@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar
 
 import orjson
@@ -55,12 +56,18 @@ INLINE = Rule(lambda value, _: check_inline(orjson.dumps(value)), {})
 class Request:
     """A frame that a client sends; `ref` is the client's own number for it, repeated in the answer.
 
-    The rules of its fields (fairq/model/rules.py) are checked in their order, but for those that are `first`.
+    Its type is the name of its class, unless it gives one: `CloseBatch` is `close_batch`. The rules of its fields
+    (fairq/model/rules.py) are checked in their order, but for those that are `first`.
     """
 
     type: ClassVar[str]
     first: ClassVar[tuple[str, ...]] = ()
     ref: int
+
+    def __init_subclass__(cls) -> None:
+        """Name the type of a class."""
+        if "type" not in vars(cls):
+            cls.type = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
 @frozen
@@ -74,7 +81,6 @@ class OfQueue(Request):
 class Enqueue(OfQueue):
     """Store tasks of the token's tenant; a producer names the tenant of all tasks here, or of each in its full id."""
 
-    type: ClassVar[str] = "enqueue"
     tasks: list[NewTask]
     tenant: Annotated[str | None, TENANT] = None
 
@@ -83,7 +89,6 @@ class Enqueue(OfQueue):
 class Tasks(OfQueue):
     """Read the states of tasks."""
 
-    type: ClassVar[str] = "tasks"
     ids: Annotated[list[str], IDS]
 
 
@@ -91,7 +96,6 @@ class Tasks(OfQueue):
 class Cancel(OfQueue):
     """Cancel waiting tasks, and stop running ones."""
 
-    type: ClassVar[str] = "cancel"
     ids: Annotated[list[str], IDS_ONCE]
 
 
@@ -99,7 +103,6 @@ class Cancel(OfQueue):
 class CancelAll(OfQueue):
     """Cancel waiting tasks of a tenant that match, as many as the time of one request allows."""
 
-    type: ClassVar[str] = "cancel_all"
     tenant: Annotated[str | None, TENANT] = None
     older_than_ms: Annotated[int, SPAN] = 0
     error: Annotated[str | None, SEARCH] = None
@@ -111,7 +114,6 @@ class CancelAll(OfQueue):
 class Reschedule(OfQueue):
     """Change when waiting tasks start: after `delay_ms`, or at `start_at_ms`; without either, now."""
 
-    type: ClassVar[str] = "reschedule"
     ids: Annotated[list[str], IDS_ONCE]
     delay_ms: Annotated[int, SPAN] = 0
     start_at_ms: Annotated[int, MOMENT] = 0
@@ -121,7 +123,6 @@ class Reschedule(OfQueue):
 class Peek(OfQueue):
     """Show a tenant's next tasks without taking them; an operator names the tenant."""
 
-    type: ClassVar[str] = "peek"
     count: Annotated[int, COUNT] = 10
     tenant: Annotated[str | None, TENANT] = None
 
@@ -130,7 +131,6 @@ class Peek(OfQueue):
 class WaitTasks(OfQueue):
     """Tell of the ends of these tasks as they happen, for at most `timeout_ms`."""
 
-    type: ClassVar[str] = "wait_tasks"
     ids: Annotated[list[str], IDS_ONCE]
     timeout_ms: Annotated[int, WAIT] = 0
 
@@ -139,7 +139,6 @@ class WaitTasks(OfQueue):
 class OpenBatch(OfQueue):
     """Open a batch; callbacks are payloads of tasks to enqueue on completion, success or death."""
 
-    type: ClassVar[str] = "open_batch"
     id: Annotated[str, NEW_BATCH]
     max_running: Annotated[int, RUNNING] = 0
     on_complete: Any = None
@@ -152,7 +151,6 @@ class OpenBatch(OfQueue):
 class CloseBatch(OfQueue):
     """Add no more tasks to a batch."""
 
-    type: ClassVar[str] = "close_batch"
     id: Annotated[str, BATCH]
 
 
@@ -160,7 +158,6 @@ class CloseBatch(OfQueue):
 class CancelBatch(OfQueue):
     """Close a batch and cancel its tasks."""
 
-    type: ClassVar[str] = "cancel_batch"
     id: Annotated[str, BATCH]
 
 
@@ -168,7 +165,6 @@ class CancelBatch(OfQueue):
 class Batch(OfQueue):
     """Read a batch's state; with `timeout_ms`, wait at most so long until it is complete."""
 
-    type: ClassVar[str] = "batch"
     id: Annotated[str, BATCH]
     timeout_ms: Annotated[int, WAIT] = 0
 
@@ -177,7 +173,6 @@ class Batch(OfQueue):
 class Batches(OfQueue):
     """Read the states of the named batches; or list batches (of a tenant, in a state), page by page."""
 
-    type: ClassVar[str] = "batches"
     ids: Annotated[list[str] | None, BATCHES] = None
     tenant: Annotated[str | None, TENANT] = None
     state: Annotated[str | None, STAGE] = None
@@ -189,7 +184,6 @@ class Batches(OfQueue):
 class Events(OfQueue):
     """Read a tenant's feed after an event; with `timeout_ms`, wait at most so long for an event."""
 
-    type: ClassVar[str] = "events"
     first: ClassVar[tuple[str, ...]] = ("queue", "count", "tenant")
     after: Annotated[int, EVENT_ID] = 0
     count: Annotated[int, COUNT] = 100
@@ -201,7 +195,6 @@ class Events(OfQueue):
 class Why(OfQueue):
     """Ask why a task waits, and when it may start."""
 
-    type: ClassVar[str] = "why"
     id: Annotated[str, TASK]
 
 
@@ -217,7 +210,6 @@ class TenantReport(OfQueue):
 class History(OfQueue):
     """Read what happened in a queue over a period: of the named tenants, or of those with the most service."""
 
-    type: ClassVar[str] = "history"
     period: Annotated[str, PERIOD] = "1h"
     tenants: Annotated[list[str] | None, TENANTS] = None
     since_ms: Annotated[int, MOMENT] = 0
@@ -230,7 +222,6 @@ class Attach(Request):
     It has begun all that it holds but up to `prefetch`, and begins tasks in the order in which they were pushed.
     """
 
-    type: ClassVar[str] = "attach"
     first: ClassVar[tuple[str, ...]] = ("worker", "queues", "credit", "prefetch", "weights")
     worker: Annotated[str, WORKER]
     queues: Annotated[list[str], ATTACHED_QUEUES]
@@ -245,7 +236,6 @@ class Attach(Request):
 class Credit(Request):
     """Change how many tasks the worker holds at most."""
 
-    type: ClassVar[str] = "credit"
     credit: Annotated[int, CREDIT]
 
 
@@ -253,7 +243,6 @@ class Credit(Request):
 class Settle(OfQueue):
     """End leases."""
 
-    type: ClassVar[str] = "settle"
     settlements: list[Settlement]
 
 
@@ -261,7 +250,6 @@ class Settle(OfQueue):
 class EnqueueFrom(OfQueue):
     """Store tasks, which the handlers of leased tasks enqueue, one lease for each: for the tenants of these."""
 
-    type: ClassVar[str] = "enqueue_from"
     leases: list[HeldLease]
     tasks: list[NewTask]
 
@@ -270,7 +258,6 @@ class EnqueueFrom(OfQueue):
 class Extend(OfQueue):
     """Renew leases."""
 
-    type: ClassVar[str] = "extend"
     leases: list[Fence]
 
 
@@ -278,7 +265,6 @@ class Extend(OfQueue):
 class Progress(OfQueue):
     """Report the progress of tasks."""
 
-    type: ClassVar[str] = "progress"
     reports: list[Report]
 
 
@@ -286,7 +272,6 @@ class Progress(OfQueue):
 class Idle(Request):
     """Ask whether there is a task for this worker."""
 
-    type: ClassVar[str] = "idle"
     ref: int
 
 
@@ -294,7 +279,6 @@ class Idle(Request):
 class Queues(Request):
     """List all queues, or one, with counts and settings."""
 
-    type: ClassVar[str] = "queues"
     queue: Annotated[str | None, QUEUE] = None
 
 
@@ -302,7 +286,6 @@ class Queues(Request):
 class Configure(OfQueue):
     """Change settings of a queue."""
 
-    type: ClassVar[str] = "configure"
     first: ClassVar[tuple[str, ...]] = ("settings",)
     settings: Annotated[dict[str, Any], queues.SETTINGS]
     if_version: Annotated[str | None, VERSION] = None
@@ -312,7 +295,6 @@ class Configure(OfQueue):
 class DeleteQueue(OfQueue):
     """Delete an empty queue, or with `purge` a queue and its contents."""
 
-    type: ClassVar[str] = "delete_queue"
     purge: bool = False
 
 
@@ -320,7 +302,6 @@ class DeleteQueue(OfQueue):
 class Tenants(OfQueue):
     """List a queue's tenants page by page, or one of them, with weights, counts and shares."""
 
-    type: ClassVar[str] = "tenants"
     first: ClassVar[tuple[str, ...]] = ("cursor", "count", "tenant")
     tenant: Annotated[str | None, TENANT] = None
     cursor: Annotated[str | None, SCAN] = None
@@ -331,7 +312,6 @@ class Tenants(OfQueue):
 class DropTenant(OfQueue):
     """Delete a tenant that has nothing, with its settings and its feed."""
 
-    type: ClassVar[str] = "drop_tenant"
     tenant: Annotated[str, TENANT]
 
 
@@ -339,7 +319,6 @@ class DropTenant(OfQueue):
 class SetWeight(OfQueue):
     """Give a tenant a weight."""
 
-    type: ClassVar[str] = "set_weight"
     tenant: Annotated[str, TENANT]
     weight: Annotated[float, WEIGHT]
     if_version: Annotated[str | None, VERSION] = None
@@ -349,7 +328,6 @@ class SetWeight(OfQueue):
 class SetLimits(OfQueue):
     """Set limits of a tenant, or of all tenants without such a limit of their own."""
 
-    type: ClassVar[str] = "set_limits"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     limits: Annotated[dict[str, Any], LIMITS]
     tenant: Annotated[str | None, TENANT] = None
@@ -360,7 +338,6 @@ class SetLimits(OfQueue):
 class Limits(OfQueue):
     """Read the limits and opening hours of a tenant, or of all."""
 
-    type: ClassVar[str] = "limits"
     tenant: Annotated[str | None, TENANT] = None
 
 
@@ -368,7 +345,6 @@ class Limits(OfQueue):
 class SetOpeningHours(OfQueue):
     """Set the opening hours of a tenant, or of the whole queue."""
 
-    type: ClassVar[str] = "set_opening_hours"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     opening_hours: Annotated[str, OPENING_HOURS]
     tenant: Annotated[str | None, TENANT] = None
@@ -379,7 +355,6 @@ class SetOpeningHours(OfQueue):
 class Workers(Request):
     """List the workers that are attached to any server of the store."""
 
-    type: ClassVar[str] = "workers"
     ref: int
 
 
@@ -387,7 +362,6 @@ class Workers(Request):
 class WorkerTasks(Request):
     """Describe the workers of a name and the tasks that they hold."""
 
-    type: ClassVar[str] = "worker_tasks"
     worker: Annotated[str, WORKER]
     count: Annotated[int, COUNT] = 100
 
@@ -396,7 +370,6 @@ class WorkerTasks(Request):
 class DrainWorker(Request):
     """Let the workers of a name finish their tasks and end."""
 
-    type: ClassVar[str] = "drain_worker"
     worker: Annotated[str, WORKER]
 
 
@@ -404,7 +377,6 @@ class DrainWorker(Request):
 class Pause(OfQueue):
     """Stop starting tasks of a tenant, or of the whole queue."""
 
-    type: ClassVar[str] = "pause"
     tenant: Annotated[str | None, TENANT] = None
 
 
@@ -412,7 +384,6 @@ class Pause(OfQueue):
 class Resume(OfQueue):
     """Undo `pause`."""
 
-    type: ClassVar[str] = "resume"
     tenant: Annotated[str | None, TENANT] = None
 
 
@@ -420,7 +391,6 @@ class Resume(OfQueue):
 class Repair(OfQueue):
     """Repair a queue for about a second; repeat it, with the `number` of the reply, while the outcome is `more`."""
 
-    type: ClassVar[str] = "repair"
     number: Annotated[int | None, MOMENT] = None
 
 
@@ -428,7 +398,6 @@ class Repair(OfQueue):
 class Dead(OfQueue):
     """List dead letters that match, oldest first."""
 
-    type: ClassVar[str] = "dead"
     tenant: Annotated[str | None, TENANT] = None
     reason: Annotated[str | None, REASON] = None
     error: Annotated[str | None, SEARCH] = None
@@ -443,7 +412,6 @@ class Dead(OfQueue):
 class DeadLetter(OfQueue):
     """Read one dead letter."""
 
-    type: ClassVar[str] = "dead_letter"
     id: Annotated[str, TASK]
 
 
@@ -451,7 +419,6 @@ class DeadLetter(OfQueue):
 class Replay(OfQueue):
     """Give dead letters a fresh set of attempts."""
 
-    type: ClassVar[str] = "replay"
     ids: Annotated[list[str], IDS]
 
 
@@ -459,7 +426,6 @@ class Replay(OfQueue):
 class Purge(OfQueue):
     """Delete dead letters."""
 
-    type: ClassVar[str] = "purge"
     ids: Annotated[list[str], IDS]
 
 
@@ -467,7 +433,6 @@ class Purge(OfQueue):
 class Schedule(OfQueue, ScheduledOptions):
     """Create a schedule, or change the one with this name; give `cron` or `every_ms`."""
 
-    type: ClassVar[str] = "schedule"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant", "name", "cron", "zone", "every_ms", "misfire", "payload")
     name: Annotated[str, SCHEDULE_NAME]
     payload: Annotated[Any, INLINE]
@@ -482,7 +447,6 @@ class Schedule(OfQueue, ScheduledOptions):
 class Unschedule(OfQueue):
     """Delete a schedule."""
 
-    type: ClassVar[str] = "unschedule"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     name: Annotated[str, SCHEDULE_NAME]
     tenant: Annotated[str | None, TENANT] = None
@@ -492,7 +456,6 @@ class Unschedule(OfQueue):
 class PauseSchedule(OfQueue):
     """Stop a schedule from firing until it is resumed."""
 
-    type: ClassVar[str] = "pause_schedule"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     name: Annotated[str, SCHEDULE_NAME]
     tenant: Annotated[str | None, TENANT] = None
@@ -502,7 +465,6 @@ class PauseSchedule(OfQueue):
 class ResumeSchedule(OfQueue):
     """Undo `pause_schedule`."""
 
-    type: ClassVar[str] = "resume_schedule"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     name: Annotated[str, SCHEDULE_NAME]
     tenant: Annotated[str | None, TENANT] = None
@@ -512,7 +474,6 @@ class ResumeSchedule(OfQueue):
 class Schedules(OfQueue):
     """List schedules."""
 
-    type: ClassVar[str] = "schedules"
     first: ClassVar[tuple[str, ...]] = ("queue", "offset", "count", "tenant")
     name: Annotated[str | None, SCHEDULE_NAME] = None
     tenant: Annotated[str | None, TENANT] = None
@@ -524,7 +485,6 @@ class Schedules(OfQueue):
 class AddWebhook(OfQueue):
     """Have a queue's tasks posted to a URL, or change how; `name`: only tasks of that name."""
 
-    type: ClassVar[str] = "add_webhook"
     url: Annotated[str, URL]
     name: Annotated[str, SHORT_NAME] = ""
     has_fan_out: bool = False
@@ -535,7 +495,6 @@ class AddWebhook(OfQueue):
 class RemoveWebhook(OfQueue):
     """Forget a webhook; tasks that are for it stay."""
 
-    type: ClassVar[str] = "remove_webhook"
     url: Annotated[str, URL]
     name: Annotated[str, SHORT_NAME] = ""
 
@@ -544,7 +503,6 @@ class RemoveWebhook(OfQueue):
 class PauseWebhook(OfQueue):
     """Post no tasks to a webhook until it is resumed."""
 
-    type: ClassVar[str] = "pause_webhook"
     url: Annotated[str, URL]
     name: Annotated[str, SHORT_NAME] = ""
 
@@ -553,7 +511,6 @@ class PauseWebhook(OfQueue):
 class ResumeWebhook(OfQueue):
     """Undo `pause_webhook`."""
 
-    type: ClassVar[str] = "resume_webhook"
     url: Annotated[str, URL]
     name: Annotated[str, SHORT_NAME] = ""
 
@@ -562,7 +519,6 @@ class ResumeWebhook(OfQueue):
 class Webhooks(Request):
     """List the webhooks of a queue; workers are told their secrets too."""
 
-    type: ClassVar[str] = "webhooks"
     queue: Annotated[str, QUEUE]
 
 
@@ -570,7 +526,6 @@ class Webhooks(Request):
 class CreateToken(Request):
     """Register a token that the caller made; `hash` is the SHA-256 of its text, which is never sent."""
 
-    type: ClassVar[str] = "create_token"
     id: Annotated[str, tokens.TOKEN_ID]
     role: Annotated[str, ROLE]
     hash: Annotated[str, tokens.HASH]
@@ -584,7 +539,6 @@ class CreateToken(Request):
 class ListTokens(Request):
     """List tokens, without their secrets."""
 
-    type: ClassVar[str] = "list_tokens"
     ref: int
 
 
@@ -592,7 +546,6 @@ class ListTokens(Request):
 class RevokeToken(Request):
     """Delete a token and close the connections that use it."""
 
-    type: ClassVar[str] = "revoke_token"
     id: str
 
 
@@ -600,7 +553,6 @@ class RevokeToken(Request):
 class Audit(Request):
     """Read what operators have changed, or (`by_tenants`) what tenants and producers have set, the newest first."""
 
-    type: ClassVar[str] = "audit"
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant", "since_ms")
     token: Annotated[str | None, TOKEN] = None
     verb: Annotated[str | None, VERB] = None
