@@ -3,7 +3,7 @@
 -- Taking the next ids of a tenant. A claim reads all that it needs before it writes anything: ids are only counted as
 -- taken, also for what the same call reads next, until `takes.write`.
 
--- Takes ids that are of no group until there are `wanted`: of the priorities before `before`, if that is given.
+-- Takes ids that are of no group until there are `wanted`; where a priority is given, only of more urgent ones.
 local function take_loose(call, account, wanted, ids, before)
   local at, taken, left, more = priorities.ready_key(call, account), call.taken[account] or 0, wanted - #ids, nil
   if before then
