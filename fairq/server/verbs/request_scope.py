@@ -17,7 +17,7 @@ from fairq.wire.beside import payload_field
 
 Body = dict[str, Any]
 T = TypeVar("T")
-_OF_ATTACHED = (wire.Settle, wire.Extend, wire.Progress)  # in their queues the worker is attached, or it may not
+_OF_ATTACHED = (wire.Settle, wire.Extend, wire.Progress)  # the worker must be attached to their queue
 
 
 def full_id_of(connection: Connection, id: str, field: str = "id") -> str:
@@ -45,8 +45,9 @@ def check_request(connection: Connection, request: Any) -> None:
     if mine and getattr(request, "tenant", None) not in (None, mine):
         raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
     check_fields(request)
-    queue = getattr(request, "queue", None)
-    if queue is not None and not isinstance(request, _OF_ATTACHED):
+    if connection.identity.queues is None or isinstance(request, _OF_ATTACHED):
+        return
+    if (queue := getattr(request, "queue", None)) is not None:
         connection.identity.check_queue(queue)
 
 
