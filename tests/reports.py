@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from .fair_pick import OUT, Run
-from .model import Model
+from fairq.model.queue.accounts import OUT
+from fairq.model.queue.model import Model
+from fairq.model.queue.tasks import Run
 
 
 def queue_state(model: Model) -> dict[str, float]:

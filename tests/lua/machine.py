@@ -13,12 +13,14 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from fairq.model.queue.accounts import OUT
+from fairq.model.queue.batches import BATCH_KEEP_MS
+from fairq.model.queue.claim import LEASES_SINCE
+from fairq.model.queue.limits import AT_MAX_RUNNING
+from fairq.model.queue.model import Model
+from fairq.model.queue.ready import LOOSE
+from fairq.model.queue.schedules import Revision
 from tests import reports
-from tests.fair_pick import OUT
-from tests.limits_model import AT_MAX_RUNNING
-from tests.model import BATCH_KEEP_MS, LEASES_SINCE, Model
-from tests.ready_model import LOOSE
-from tests.schedule_model import Revision
 
 from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args, unpack, words
 from .keyspace import Keyspace

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from fairq.errors import BatchClosed, NotFound
 from fairq.model.batches import BatchState
 from fairq.model.events import Event
+from fairq.model.queue.model import Model
 from fairq.model.queues import QueueSettings
 from fairq.model.tasks import NewTask, Settlement
 from fairq.testing.batches import MemoryBatch
 from fairq.testing.memory import MemoryQueue, Record
-from tests.model import Model
 
 MS = st.sampled_from([0, 0, 1, 7, 50, 400])
 ENQUEUE = st.tuples(
