@@ -78,7 +78,6 @@ WORDS = (
     # The wire, the command line and the documents.
     Barred(r"(?<!retry_)[Cc]aps?(?!_drop|_add)|CAPPED", "max_running, limit", (
         May("fairq/store/", "FullJitterBackoff(cap=", "redis-py's own argument"),
-        May("fairq/testing/memory.py", "min(cap, base", BACKOFF),
         May("lua/tasks/settlements.lua", "min(cap, base", BACKOFF),
         May("tests/lua/test_settle.py", "test_backoff_doubles_up_to_the_cap", BACKOFF),
     )),

@@ -35,22 +35,22 @@ class TrackedTask(EnqueuedTask):
     @property
     def outcome(self) -> str:
         """Its state now: `done`, `dead`, or `ready`, `delayed` or `leased` if it is not over yet."""
-        return self._record.state
+        return self._record.state.state
 
     @property
     def reason(self) -> str:
         """Why it is dead: `exhausted`, `rejected` or `expired`."""
-        return self._record.reason
+        return self._record.state.reason
 
     @property
     def error(self) -> str:
         """What the last failure said, as operators read it."""
-        return self._record.error
+        return self._record.state.error
 
     @property
     def attempts(self) -> int:
         """How often its handler was called."""
-        return self._record.attempt
+        return self._record.state.attempt
 
     @property
     def exceptions(self) -> Sequence[BaseException]:

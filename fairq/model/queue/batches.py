@@ -18,7 +18,7 @@ class Batching(Records):
         id = f"{name}-{event}-{b.created_at:.0f}"
         if b.callbacks.get(event) and id not in self.records:
             t = self.touch(b.tenant)
-            size = len(b.callbacks[event])
+            size = b.callbacks[event]
             self.add_record(id, Task(t, 0, 0, self.settings["max_attempts"], size=size, is_apart=True))
             self.put_ready(t, id)
             self.counts["enqueued"] += 1
@@ -37,7 +37,7 @@ class Batching(Records):
                     self.put_ready(t, id)
             if b.dead and b.callbacks.get("death"):
                 self.call_back(name, "death", now)
-                self.touch(b.tenant).bytes -= len(b.callbacks.pop("death"))
+                self.touch(b.tenant).bytes -= b.callbacks.pop("death")
             if b.state == "closed" and b.ended == b.total:
                 b.state, b.completed_at = "complete", now
                 if b.events:
@@ -49,7 +49,7 @@ class Batching(Records):
                     self.call_back(name, "success", now)
 
     def open_batch(
-        self, now: float, tenant: str, name: str, max_running: int, callbacks: dict[str, str], events: int = 0
+        self, now: float, tenant: str, name: str, max_running: int, callbacks: dict[str, int], events: int = 0
     ) -> str:
         """Open a batch."""
         now = self.open(now)

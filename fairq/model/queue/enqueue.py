@@ -9,6 +9,15 @@ from fairq.model.queue.batches import Batching
 from fairq.model.queue.tasks import Task
 
 
+def window(now: float, given: dict[str, Any]) -> tuple[float, float]:
+    """Tell when a task starts, and when it expires; 0 for neither."""
+    start_at = now + given["delay"] if given.get("delay") else given.get("start_at", 0)
+    expires_at = now + given["expires_in"] if given.get("expires_in") else given.get("expires_at", 0)
+    if after := given.get("after_start"):
+        expires_at = (start_at or now) + after
+    return start_at, expires_at
+
+
 class Enqueueing(Batching):
     """The verb that stores tasks."""
 
@@ -33,10 +42,7 @@ class Enqueueing(Batching):
         holders: dict[str, str] = {}
         t = self.tenants.get(tenant) or Tenant(tenant)
         for id, given in tasks:
-            start_at = now + given["delay"] if given.get("delay") else given.get("start_at", 0)
-            expires_at = now + given["expires_in"] if given.get("expires_in") else given.get("expires_at", 0)
-            if after := given.get("after_start"):
-                expires_at = (start_at or now) + after
+            start_at, expires_at = window(now, given)
             key = given.get("key", "")
             first = holders.get(key) or self.holder(tenant, key, now)
             may_replace = given.get("replace") and key not in holders and first and self.can_be_replaced(first, key)
@@ -56,7 +62,7 @@ class Enqueueing(Batching):
                 group = {"group": given.get("group", ""), "weight": given.get("weight", 1)}
                 group["weight"] = group["weight"] if group["group"] or given.get("batch") else 1
                 task = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2))
-                task.end_moves, task.created_at = bool(after), now
+                task.end_moves, task.created_at = bool(given.get("after_start")), now
                 task.name = given.get("name", "")
                 new[id] = task, given
                 if first:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import struct
+from typing import Any
 
+from fairq.model.checks import DERIVED
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.fair_pick import FairPick
 from fairq.model.queue.feeds import Feeds
 from fairq.model.queue.limits import EVENT_COST, bytes_of
 from fairq.model.queue.sorted_set import SortedSet, first_by_score
 from fairq.model.queue.tasks import Batch, Death, Run, Task
+from fairq.model.tasks import TaskState
 
-MINUTE_MS, CLOCK_BACK_MS = 60_000, 60_000
+MINUTE_MS, CLOCK_BACK_MS, DERIVED_MINUTES = 60_000, 60_000, 60
 SETTINGS = {
     "share": 0,
     "lease_ms": 30_000,
@@ -188,7 +191,8 @@ class Records(FairPick):
         if not self.marks or minute < self.minute:
             self.minute = minute
         self.marks[id] = lease, how
-        self.ended.setdefault(minute, []).append(id)
+        more = DERIVED_MINUTES if f"/{DERIVED}" in id else 0
+        self.ended.setdefault(minute + more, []).append(id)
 
     def trim_marks(self, now: float, limit: int) -> bool:
         """Forget ids that ended long enough ago; each minute that is over counts as one."""
@@ -225,6 +229,24 @@ class Records(FairPick):
         if b := self.batch_of(id):
             setattr(b, how, getattr(b, how) + 1)
             b.members.pop(id, None)
+
+    def state_of(self, id: str) -> TaskState:
+        """Tell what is known of a task: the reply of `tasks`."""
+        if death := self.dead.get(id):
+            at, reason = int(death.died_at), death.reason
+            return TaskState(id, "dead", death.tenant.name, death.attempts, at, reason=reason, error=death.error)
+        if id not in self.records:
+            return TaskState(id, self.marks.get(id, (0, "unknown"))[1])  # type: ignore[arg-type]
+        t, run, b = self.records[id].tenant, self.runs.get(id) or Run(0), self.batch_of(id)
+        if id in self.leases:
+            at = int(self.leases[id] + self.call_origin) if self.leases[id] < math.inf else 0
+            return TaskState(id, "leased", t.name, run.attempt, at, worker=run.worker, error=run.error)
+        state: Any = "delayed" if id in t.delayed else "pending" if b and id in b.pending else "ready"
+        return TaskState(id, state, t.name, run.attempt, int(t.delayed.get(id, 0)), error=run.error)
+
+    def stopping(self) -> list[str]:
+        """List the running tasks that were cancelled."""
+        return [id for id in self.leases if self.runs[id].state == "stopping"]
 
     def tell_of(self, id: str, event: str, now: float, attempt: int, detail: str = "") -> None:
         """Tell what has become of a task, if it asked for that."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
+from fairq.model.batches import BatchStage, BatchState
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.limits import bytes_of
 from fairq.model.queue.ready import Asked
@@ -85,9 +86,9 @@ class Batch:
     tenant: str
     max_running: int
     created_at: float
-    callbacks: dict[str, str]
+    callbacks: dict[str, int]  # of each, how long its payload is
     events: int = 0
-    state: str = "open"
+    state: BatchStage = "open"
     completed_at: float = 0
     sequence: int = 0
     total: int = 0
@@ -102,7 +103,13 @@ class Batch:
 
     def bytes(self, id: str) -> int:
         """Tell what it counts among its tenant's bytes."""
-        return bytes_of(id, sum(len(payload) for payload in self.callbacks.values()))
+        return bytes_of(id, sum(self.callbacks.values()))
+
+    def state_of(self, id: str) -> BatchState:
+        """Tell how far it is, under this id."""
+        counts = (self.max_running, self.total, self.running, self.done, self.dead, self.cancelled)
+        moments = (int(self.created_at), int(self.completed_at))
+        return BatchState(id, self.state, self.tenant, *counts, *moments, self.expired)
 
     @property
     def ended(self) -> int:
