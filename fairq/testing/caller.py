@@ -94,14 +94,16 @@ class MemoryCaller:
 
     async def request(self, verb: str, body: Body, deadline: float) -> Any:
         """Carry out what a tenant, or a producer, may ask."""
-        verbs: dict[str, Callable[[MemoryQueue, Body], Awaitable[Any]]] = {
+        if verb not in (verbs := self._verbs()):
+            raise Forbidden(f"the service in memory has no verb {verb}", field="type")
+        return await verbs[verb](self.memory.queue(check_name(body["queue"], "queue")), body)
+
+    def _verbs(self) -> dict[str, Callable[[MemoryQueue, Body], Awaitable[Body]]]:
+        return {
             "tasks": self._tasks, "cancel": self._cancel, "events": self._events, "open_batch": self._open_batch,
             "close_batch": self._close_batch, "cancel_batch": self._cancel_batch, "batch": self._batch,
             "batches": self._batches, "reschedule": self._reschedule,
         }  # fmt: skip
-        if verb not in verbs:
-            raise Forbidden(f"the service in memory has no verb {verb}", field="type")
-        return await verbs[verb](self.memory.queue(check_name(body["queue"], "queue")), body)
 
     async def wait_task(self, queue: str, id: str, deadline: float) -> Body:
         """Return a task's row of `wait_tasks` once it has ended. Raises: NotYet at the deadline."""

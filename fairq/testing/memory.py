@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -15,6 +15,7 @@ from fairq.model.checks import bare_id, full_id
 from fairq.model.events import Event, EventPage
 from fairq.model.queue.enqueue import window
 from fairq.model.queue.feeds import Told
+from fairq.model.queue.limits import PAUSED, UNSET
 from fairq.model.queue.model import Model
 from fairq.model.queue.tasks import Run, Task
 from fairq.model.queue.tick import first_of
@@ -152,6 +153,20 @@ class MemoryQueue:
         """Give waiting tasks another start."""
         return self._model.reschedule(now, ids, delay_ms, start_at_ms)
 
+    def set_weight(self, now: int, tenant: str, weight: float) -> float:
+        """Give a tenant a weight; returns the one before."""
+        return self._model.set_weight(now, tenant, round(weight * 1000)) / 1000
+
+    def set_limits(self, now: int, tenant: str, limits: Mapping[str, float | None]) -> dict[str, float | None]:
+        """Bound a tenant, or (empty) all; returns the limits before."""
+        values = {name: UNSET if value is None else value for name, value in limits.items()}
+        previous = self._model.set_limits(now, tenant, values)
+        return {name: None if value == UNSET else value for name, value in previous.items()}
+
+    def set_paused(self, now: int, tenant: str, *, is_paused: bool) -> bool:
+        """Pause or resume a tenant, or (empty) the queue; returns whether it was paused before."""
+        return bool(self._model.set_paused(now, tenant, PAUSED * is_paused))
+
     def tick(self, now: float) -> None:
         """Do what time does, all that is due."""
         while first_of(self._model.due_times(now).values()) <= now:
@@ -159,8 +174,10 @@ class MemoryQueue:
 
     def next_due(self) -> float:
         """Return when the next tick will make a task ready, or let one expire."""
-        starts = (self._model.tenants[tenant].delayed.lowest for tenant in self._model.due)
-        return min(first_of(starts), self._model.expiring.lowest, first_of(self._model.parked.values()))
+        tenants = self._model.tenants
+        starts = (tenants[name].delayed.lowest for name in self._model.due)
+        tokens = (at for name, at in self._model.parked.items() if tenants[name].ready)
+        return min(first_of(starts), self._model.expiring.lowest, first_of(tokens))
 
     def claim(self, now: int) -> PushedTask | None:
         """Lease the next task by the fair pick, if any is ready."""

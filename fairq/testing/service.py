@@ -13,6 +13,7 @@ from attrs import define, field
 from fairq.client.caller import Caller
 from fairq.client.client import Client
 from fairq.client.listed import lists_options
+from fairq.client.operator import OperatorClient
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, FairqError
@@ -22,6 +23,7 @@ from fairq.model.queues import SETTINGS, QueueSettings
 from fairq.model.tasks import NewTask
 from fairq.testing.caller import MemoryCaller
 from fairq.testing.memory import Record
+from fairq.testing.operating import MemoryOperator
 from fairq.testing.running import NEVER, Memory
 from fairq.wire.terms import MAX_CREDIT
 
@@ -142,6 +144,10 @@ class MemoryService(MemoryClient):
     def as_producer(self) -> MemoryClient:
         """Return the client of a producer, which names the tenant of each task, for all tenants."""
         return MemoryClient.of(self._memory, None)
+
+    def as_operator(self) -> OperatorClient:
+        """Return the client of an operator, which sets weights and limits, and pauses."""
+        return OperatorClient(cast(Caller, MemoryOperator(self._memory, None)))
 
     @property
     def now(self) -> datetime:

@@ -10,7 +10,7 @@ import trio
 
 import fairq
 import fairq.testing
-from fairq.errors import QuotaExceeded
+from fairq.errors import BadRequest, Forbidden, QuotaExceeded
 
 
 def make_app(order: list[Any]) -> fairq.Worker:
@@ -57,6 +57,50 @@ async def test_a_group_of_twice_the_weight_has_twice_the_turns(order: list[Any])
         await service.enqueue_many("emails", ["b"] * 6, group="b")
         await service.drain()
     assert order[:9].count("a") == 6
+
+
+async def test_an_operator_sets_weights(order: list[Any]) -> None:
+    async with fairq.testing.run(make_app(order), tenant="ada", settings=BY_COUNT) as service:
+        operator = service.as_operator()
+        assert await operator.set_weight("emails", "ada", 3.0) == 1.0
+        assert await operator.set_weight("emails", "ada", 3.0) == 3.0
+        await service.enqueue_many("emails", ["ada"] * 90)
+        await service.as_tenant("bob").enqueue_many("emails", ["bob"] * 90)
+        await service.drain()
+    assert order[:80].count("ada") == pytest.approx(60, abs=2)
+
+
+async def test_an_operator_limits_tenants(order: list[Any]) -> None:
+    async with fairq.testing.run(make_app(order), tenant="ada") as service:
+        operator = service.as_operator()
+        assert (await operator.set_limits("emails", "ada", queued=2, rate=0.1)).queued is None
+        with pytest.raises(QuotaExceeded, match="the tenant has reached its limit queued"):
+            await service.enqueue_many("emails", [1, 2, 3])
+        began = service.now
+        await service.enqueue_many("emails", [1, 2])
+        await service.drain()
+        assert (service.now - began).total_seconds() == pytest.approx(10, abs=1)
+        with pytest.raises(Forbidden, match="no versions"):
+            await operator.set_weight("emails", "ada", 3.0, if_version="0" * 12)
+        with pytest.raises(BadRequest, match="guaranteed to one tenant"):
+            await operator.set_limits("emails", guaranteed=1)
+
+
+async def test_an_operator_pauses_a_tenant_and_the_queue(order: list[Any]) -> None:
+    async with fairq.testing.run(make_app(order), tenant="ada") as service:
+        operator = service.as_operator()
+        await service.enqueue("emails", "ada")
+        await service.as_tenant("bob").enqueue("emails", "bob")
+        assert not await operator.pause("emails", "ada")
+        assert not await operator.pause("emails")
+        await service.drain()
+        assert order == []
+        assert await operator.resume("emails")
+        await service.drain()
+        assert order == ["bob"]
+        assert await operator.resume("emails", "ada")
+        await service.drain()
+    assert order == ["bob", "ada"]
 
 
 async def test_a_task_is_moved_to_another_start(order: list[Any]) -> None:
