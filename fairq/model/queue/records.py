@@ -94,7 +94,7 @@ class Records(FairPick):
         return max(self.settings["lease_ms"], CLOCK_BACK_MS, *(at + self.origin - since for at in self.leases.values()))
 
     def close(self, now: float, *, notify: bool = True) -> None:
-        """End a call that changes something; `is_covered`: the caller claims what it has made ready."""
+        """End a call that changes something; without `notify` its caller claims what it has made ready."""
         self.bound_level()
         self.seat_all()
         self.write_idle()
