@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from .fair_pick import OUT, Run
-from .model import Model
+from fairq.model.queue.accounts import OUT
+from fairq.model.queue.model import Model
 
 
 def queue_state(model: Model) -> dict[str, float]:
@@ -97,19 +97,9 @@ def batches(model: Model, tenant: str, state: str) -> dict[str, object]:
 
 def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, str]:
     """What `tasks` says of an id."""
-    now = model.open(now)
-    if id in model.dead:
-        d = model.dead[id]
-        return ("dead", d.tenant.name, d.attempts, d.died_at, d.reason, d.error)
-    if id not in model.records:
-        _, how = model.marks.get(id, (0, "unknown"))
-        return (how, "", 0, 0, "", "")
-    t, run = model.records[id].tenant, model.runs.get(id) or Run(0)
-    if id in model.leases:
-        return ("leased", t.name, run.attempt, model.leases[id] + model.call_origin, run.worker, run.error)
-    b = model.batch_of(id)
-    state = "delayed" if id in t.delayed else "pending" if b and id in b.pending else "ready"
-    return (state, t.name, run.attempt, t.delayed.get(id, 0), "", run.error)
+    model.open(now)
+    state = model.state_of(id)
+    return (state.state, state.tenant, state.attempt, state.at_ms, state.worker or state.reason, state.error)
 
 
 def schedules(model: Model) -> list[str]:

@@ -8,22 +8,13 @@ from typing import Any
 import hiredis
 import trio
 
-from fairq.errors import FairqError, QuotaExceeded, StoreFull, StoreRefused, Unavailable, from_code
+from fairq.errors import FairqError, StoreFull, StoreRefused, Unavailable
+from fairq.model.refusals import refusal
 from fairq.store.address import Address
 
 Word = str | bytes | int | float
 
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
-_REFUSALS = {
-    "not_found": "there is no such {}",
-    "batch_closed": "the {} takes no more tasks",
-    "repairing": "the {} is being repaired; try again when that is done",
-    "quota_exceeded": "the tenant has reached its limit {}",
-    "quota_exceeded max_tenants": "the queue has as many tenants as its setting {} allows, and this would be a new one",
-    "unmade": "the {} was not made",
-    "stale_version": "another operator has changed it since it was read: read it again; its version is now {more}",
-    "deleting": "the {} is being deleted",
-}  # by code, or code and field
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
 
 
@@ -41,16 +32,9 @@ class Redirected(Unavailable):
 def as_error(reply: Exception) -> FairqError:
     """Translate the store's error reply into ours."""
     text = str(reply)
-    word, _, rest = text.partition(" ")
-    if word == "FAIRQ":
-        code, where, *more = rest.split(" ")
-        message = _REFUSALS.get(f"{code} {where}", _REFUSALS.get(code, "invalid {}")).format(
-            where, more=more[0] if more else ""
-        )
-        if code != QuotaExceeded.code or not (more and more[0].isdecimal()):
-            return from_code(code, message, where)
-        wait_ms = int(more[0])
-        return from_code(code, f"{message}; try again in {wait_ms / 1000:g} s", where, wait_ms)
+    word = text.partition(" ")[0]
+    if known := refusal(text):
+        return known
     if word in ("MOVED", "ASK"):
         return Redirected(text)
     if word == "OOM":

@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 from attrs import asdict, define
 
 from fairq.errors import BadRequest, FairqError, Forbidden, NotFound, NotYet, TooLarge
-from fairq.model.batches import MAX_CALLBACK_BYTES
+from fairq.model.batches import MAX_CALLBACK_BYTES, BatchState
 from fairq.model.checks import (
     DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
@@ -25,8 +25,7 @@ from fairq.model.checks import (
     owner_of,
 )
 from fairq.model.tasks import NewTask
-from fairq.testing.batches import MemoryBatch
-from fairq.testing.memory import MemoryQueue, Record
+from fairq.testing.memory import MemoryQueue
 from fairq.testing.running import Memory, owned
 from fairq.wire.calls import Call
 
@@ -87,7 +86,7 @@ class MemoryCaller:
             if any(owner_of(task.id) for task in tasks):
                 raise Forbidden("only producers name the tenant of a task", field="tenant")
             stored = [owned(tenant, task) for task in tasks]
-        outcomes = self.memory.queue(queue).enqueue_all(self.memory.now(), tenant, stored)
+        outcomes = self.memory.queue(queue).enqueue(self.memory.now(), tenant, stored)
         self.memory.on_change()
         if self.tenant is None:
             return outcomes
@@ -95,14 +94,16 @@ class MemoryCaller:
 
     async def request(self, verb: str, body: Body, deadline: float) -> Any:
         """Carry out what a tenant, or a producer, may ask."""
-        verbs: dict[str, Callable[[MemoryQueue, Body], Awaitable[Any]]] = {
-            "tasks": self._tasks, "cancel": self._cancel, "events": self._events, "open_batch": self._open_batch,
-            "close_batch": self._close_batch, "cancel_batch": self._cancel_batch, "batch": self._batch,
-            "batches": self._batches,
-        }  # fmt: skip
-        if verb not in verbs:
+        if verb not in (verbs := self._verbs()):
             raise Forbidden(f"the service in memory has no verb {verb}", field="type")
         return await verbs[verb](self.memory.queue(check_name(body["queue"], "queue")), body)
+
+    def _verbs(self) -> dict[str, Callable[[MemoryQueue, Body], Awaitable[Body]]]:
+        return {
+            "tasks": self._tasks, "cancel": self._cancel, "events": self._events, "open_batch": self._open_batch,
+            "close_batch": self._close_batch, "cancel_batch": self._cancel_batch, "batch": self._batch,
+            "batches": self._batches, "reschedule": self._reschedule,
+        }  # fmt: skip
 
     async def wait_task(self, queue: str, id: str, deadline: float) -> Body:
         """Return a task's row of `wait_tasks` once it has ended. Raises: NotYet at the deadline."""
@@ -129,15 +130,23 @@ class MemoryCaller:
         return {"tasks": [{**asdict(state), "id": id} for id, state in states]}
 
     async def _cancel(self, line: MemoryQueue, body: Body) -> Body:
+        ids = self._full_ids(body)
+        outcomes = line.cancel(self.memory.now(), ids)
+        self.memory.stop(line.records[id] for id, outcome in zip(ids, outcomes, strict=True) if outcome == "running")
+        self.memory.on_change()
+        return {"outcomes": outcomes}
+
+    async def _reschedule(self, line: MemoryQueue, body: Body) -> Body:
+        times = body.get("delay_ms", 0), body.get("start_at_ms", 0)
+        outcomes = line.reschedule(self.memory.now(), self._full_ids(body), *times)
+        self.memory.on_change()
+        return {"outcomes": outcomes}
+
+    def _full_ids(self, body: Body) -> list[str]:
         ids = [self._full(id, check_known_id, "ids") for id in body["ids"]]
         if len(set(ids)) < len(ids):
             raise BadRequest("ids must not repeat a task", field="ids")
-        outcomes = []
-        for record in map(line.records.get, ids):
-            outcomes.append(line.cancel(self.memory.now(), record) if record else "gone")
-            self.memory.stop([record] if record and record.is_stopping else [])
-        self.memory.on_change()
-        return {"outcomes": outcomes}
+        return ids
 
     async def _events(self, line: MemoryQueue, body: Body) -> Body:
         if self.tenant is None:
@@ -146,9 +155,9 @@ class MemoryCaller:
             raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
         after, count, timeout_ms = body["after"], body.get("count", MAX_BATCH), body.get("timeout_ms", 0)
         with anyio.move_on_after(timeout_ms / 1000):
-            while timeout_ms and not line.feeds.read(self.tenant, after, count).events:
+            while timeout_ms and not line.events(self.tenant, after, count).events:
                 await self.memory.wait_for_ends()
-        return asdict(line.feeds.read(self.tenant, after, count))
+        return asdict(line.events(self.tenant, after, count))
 
     async def _open_batch(self, line: MemoryQueue, body: Body) -> Body:
         id, now, callbacks = self._full(body["id"], check_batch_id), self.memory.now(), dict[str, bytes]()
@@ -159,39 +168,40 @@ class MemoryCaller:
                     message = f"on_{event} has {len(payload)} bytes; the limit is {MAX_CALLBACK_BYTES}"
                     raise TooLarge(message, field=f"on_{event}")
         events, max_running = body.get("events", False), body["max_running"]
-        batch = MemoryBatch[Record](id, owner_of(id), max_running, callbacks, events, now)
-        return {"outcome": line.open_batch(now, batch)}
+        return {"outcome": line.open_batch(now, id, owner_of(id), max_running, callbacks, has_events=events)}
 
-    def _named(self, line: MemoryQueue, body: Body) -> MemoryBatch[Record]:
-        batch = line.batches.get(self._full(body["id"], check_batch_id))
-        if batch is None or not batch.is_kept(self.memory.now()):
+    def _named(self, line: MemoryQueue, body: Body) -> tuple[str, BatchState]:
+        """Return the full id of a batch, and how far it is."""
+        id = self._full(body["id"], check_batch_id)
+        state = line.batch(id, body["id"])
+        if state is None:
             raise NotFound(f"there is no batch {body['id']}", field="id")
-        return batch
+        return id, state
 
     async def _close_batch(self, line: MemoryQueue, body: Body) -> Body:
-        previous = line.close_batch(self.memory.now(), self._named(line, body))
+        previous = line.close_batch(self.memory.now(), self._named(line, body)[0])
         self.memory.on_change()
         return {"previous": previous}
 
     async def _cancel_batch(self, line: MemoryQueue, body: Body) -> Body:
-        previous, running = line.cancel_batch(self.memory.now(), self._named(line, body))
+        previous, running = line.cancel_batch(self.memory.now(), self._named(line, body)[0])
         self.memory.stop(running)
         self.memory.on_change()
         return {"previous": previous}
 
     async def _batch(self, line: MemoryQueue, body: Body) -> Body:
         with anyio.move_on_after(body.get("timeout_ms", 0) / 1000):
-            while body.get("timeout_ms") and self._named(line, body).state != "complete":
+            while body.get("timeout_ms") and self._named(line, body)[1].state != "complete":
                 await self.memory.wait_for_ends()
-        return {"batch": asdict(self._named(line, body).told(body["id"]))}
+        return {"batch": asdict(self._named(line, body)[1])}
 
     async def _batches(self, line: MemoryQueue, body: Body) -> Body:
         if "ids" not in body and self.tenant is None:
             raise BadRequest("ids are required: producers may not list batches", field="ids")
         if "ids" not in body and body.get("tenant", self.tenant) != self.tenant:
             raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
-        named = body.get("ids") or [bare_id(batch.id) for batch in line.batches.values() if batch.tenant == self.tenant]
-        now, wanted = self.memory.now(), body.get("state")
-        found = [(id, line.batches.get(self._full(id, check_batch_id, "ids"))) for id in named]
-        rows = [asdict(batch.told(id)) for id, batch in found if batch and batch.is_kept(now)]
+        named = body.get("ids") or map(bare_id, line.batches(self.tenant))
+        wanted = body.get("state")
+        found = [line.batch(self._full(id, check_batch_id, "ids"), id) for id in named]
+        rows = [asdict(state) for state in found if state]
         return {"batches": [row for row in rows if wanted in (None, row["state"])], "cursor": None}

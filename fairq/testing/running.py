@@ -70,7 +70,8 @@ class Memory:
     def queue(self, name: str) -> MemoryQueue:
         """Find a queue; the first use makes it."""
         if name not in self.queues:
-            self.queues[name] = MemoryQueue(self.settings.get(name, QueueSettings()), self.rng.random)
+            settings = self.settings.get(name, QueueSettings())
+            self.queues[name] = MemoryQueue(settings, self.worker.concurrency, self.rng)
         return self.queues[name]
 
     def on_change(self) -> None:
@@ -121,11 +122,11 @@ class Memory:
             self._in_threads -= not handler.is_async
             self._running -= 1
             tasks = [(self.queue(target), owned(pushed.tenant, task)) for target, task in settlement.links]
-            if any(target.is_late(self.now(), task) for target, task in tasks):
+            if any(target.is_late(self.now(), pushed.tenant, task) for target, task in tasks):
                 settlement, tasks = Settlement("nack", pushed.id, pushed.lease, error=_LATE), []
             self._settle(name, pushed, settlement)
             for target, task in tasks:
-                target.enqueue(self.now(), pushed.tenant, task)
+                target.enqueue(self.now(), pushed.tenant, [task])
             self.on_change()
 
     def _settle(self, name: str, pushed: PushedTask, settlement: Settlement) -> None:
@@ -143,10 +144,10 @@ class Memory:
     async def _enqueue(self, name: str, pushed: PushedTask, target: str, task: NewTask) -> str:
         """Store a task that a handler enqueues."""
         await checkpoint()
-        record = self.queues[name].records[pushed.id]
-        if record.state != "leased" or record.attempt != pushed.attempt:
+        state = self.queues[name].state(pushed.id)
+        if state.state != "leased" or state.attempt != pushed.attempt:
             raise Forbidden(f"this worker does not hold lease {pushed.lease} of task {pushed.id}", field="leases")
-        (outcome,) = self.queue(target).enqueue_all(self.now(), pushed.tenant, [owned(pushed.tenant, task)])
+        (outcome,) = self.queue(target).enqueue(self.now(), pushed.tenant, [owned(pushed.tenant, task)])
         self.on_change()
         return outcome.replace(f" {pushed.tenant}/", " ")
 

@@ -13,6 +13,7 @@ from attrs import define, field
 from fairq.client.caller import Caller
 from fairq.client.client import Client
 from fairq.client.listed import lists_options
+from fairq.client.operator import OperatorClient
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, FairqError
@@ -22,6 +23,7 @@ from fairq.model.queues import SETTINGS, QueueSettings
 from fairq.model.tasks import NewTask
 from fairq.testing.caller import MemoryCaller
 from fairq.testing.memory import Record
+from fairq.testing.operating import MemoryOperator
 from fairq.testing.running import NEVER, Memory
 from fairq.wire.terms import MAX_CREDIT
 
@@ -35,22 +37,22 @@ class TrackedTask(EnqueuedTask):
     @property
     def outcome(self) -> str:
         """Its state now: `done`, `dead`, or `ready`, `delayed` or `leased` if it is not over yet."""
-        return self._record.state
+        return self._record.state.state
 
     @property
     def reason(self) -> str:
         """Why it is dead: `exhausted`, `rejected` or `expired`."""
-        return self._record.reason
+        return self._record.state.reason
 
     @property
     def error(self) -> str:
         """What the last failure said, as operators read it."""
-        return self._record.error
+        return self._record.state.error
 
     @property
     def attempts(self) -> int:
         """How often its handler was called."""
-        return self._record.attempt
+        return self._record.state.attempt
 
     @property
     def exceptions(self) -> Sequence[BaseException]:
@@ -142,6 +144,10 @@ class MemoryService(MemoryClient):
     def as_producer(self) -> MemoryClient:
         """Return the client of a producer, which names the tenant of each task, for all tenants."""
         return MemoryClient.of(self._memory, None)
+
+    def as_operator(self) -> OperatorClient:
+        """Return the client of an operator, which sets weights and limits, and pauses."""
+        return OperatorClient(cast(Caller, MemoryOperator(self._memory, None)))
 
     @property
     def now(self) -> datetime:

@@ -14,7 +14,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from attrs import define, field
 
 import fairq.sync.client as blocking
-from fairq.client import batch
+from fairq.client import batch, operator
 from fairq.client.caller import Caller
 from fairq.client.worker import Worker
 from fairq.errors import Closed
@@ -22,8 +22,10 @@ from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, check_tenant
 from fairq.model.tasks import NewTask
 from fairq.sync.blocking import Same, call_for, make
 from fairq.sync.driver import Driver, check_thread
+from fairq.sync.operator import OperatorClient
 from fairq.testing import service
 from fairq.testing.caller import MemoryCaller
+from fairq.testing.operating import MemoryOperator
 from fairq.testing.running import Memory
 from fairq.wire.calls import Call
 
@@ -136,6 +138,11 @@ class MemoryService(MemoryClient):
     def as_producer(self) -> MemoryClient:
         """Return the client of a producer, which names the tenant of each task, for all tenants."""
         return _client_of(self._portal, self._service._memory, None)
+
+    def as_operator(self) -> OperatorClient:
+        """Return the client of an operator, which sets weights and limits, and pauses."""
+        caller = _Caller(self._portal, MemoryOperator(self._service._memory, None))
+        return OperatorClient(operator.OperatorClient(cast(Caller, caller)), cast(Driver, caller))
 
     @property
     def now(self) -> datetime:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
+from fairq.model.queue.limits import bytes_of
 from fairq.store import library
-from tests.limits_model import bytes_of
 
 VERBS = library.verbs("reads") | library.verbs("drains") | library.verbs("writes")
 START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the numbers of leases count from 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from tests.limits_model import LIMITS, UNSET
-from tests.model import BATCH_KEEP_MS, Model
+from fairq.model.queue.batches import BATCH_KEEP_MS
+from fairq.model.queue.limits import LIMITS, UNSET
+from fairq.model.queue.model import Model
 
 from .machine import NAMES, QueueMachine, Walk
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fairq
-from tests.limits_model import bytes_of
+from fairq.model.queue.limits import bytes_of
 
 from .calls import FORMATS, Queue, unpack
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.limits_model import bytes_of
+from fairq.model.queue.limits import bytes_of
 
 from .calls import LEASE_MS, START, Listener, Queue
 

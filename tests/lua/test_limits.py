@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.limits_model import EVENT_COST, bytes_of
+from fairq.model.queue.limits import EVENT_COST, bytes_of
 
 from .calls import LEASE_MS, Listener, Queue, counted, writes
 from .keyspace import Keyspace

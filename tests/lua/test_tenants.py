@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.limits_model import bytes_of
+from fairq.model.queue.limits import bytes_of
 
 from .calls import START, Queue, counted, packed_template, writes
 from .keyspace import Keyspace

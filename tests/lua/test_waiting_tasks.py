@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.limits_model import bytes_of
+from fairq.model.queue.limits import bytes_of
 
 from .calls import Queue, writes
 from .keyspace import Keyspace

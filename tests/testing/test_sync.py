@@ -131,7 +131,8 @@ def test_both_forms_have_the_same_names() -> None:
             assert {name for name in dir(one) if name[0] != "_"} - inside == {
                 name for name in dir(other) if name[0] != "_"
             } - inside
-            for name in ("drain", "advance", "as_tenant", "as_producer", "enqueue", "enqueue_many", "open_batch"):
+            names = "drain advance as_tenant as_producer as_operator enqueue enqueue_many open_batch"
+            for name in names.split():
                 if hasattr(one, name):
                     ours, those = inspect.signature(getattr(other, name)), inspect.signature(getattr(one, name))
                     assert list(ours.parameters) == list(those.parameters), name

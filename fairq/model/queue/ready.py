@@ -6,8 +6,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from attrs import define, field
 
 LOOSE = ""  # the group of tasks that have none
 
@@ -20,12 +21,12 @@ class Asked(NamedTuple):
     weight: float = 1
 
 
-@dataclass
+@define
 class Line:
     """The ready tasks of one priority; `turn` and `clock` count while it has groups."""
 
-    groups: dict[str, deque[str]] = field(default_factory=dict)
-    turn: dict[str, float] = field(default_factory=dict)
+    groups: dict[str, deque[str]] = field(factory=dict)
+    turn: dict[str, float] = field(factory=dict)
     clock: float = 0
 
     @property

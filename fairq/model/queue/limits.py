@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .fair_pick import Tenant
+    from fairq.model.queue.accounts import Tenant
 
 LIMITS = ("max_running", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead")
 UNSET, REFILL_MS = -1, 20
@@ -17,6 +17,7 @@ DEFAULTS: dict[str, float] = {
     "stored_bytes": 2**30,
     "delayed": 10_000_000,
 }
+ALL_UNSET: dict[str, float] = dict.fromkeys(LIMITS, UNSET)
 ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700
 PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING = 1, 2, 4, 8
 
@@ -44,7 +45,7 @@ class Limiting:
 
     def set_for(self, name: str) -> dict[str, float]:
         """Return the limits set for a tenant, or for all."""
-        return self.own.get(name) or (dict.fromkeys(LIMITS, UNSET) if name else DEFAULTS)
+        return self.own.get(name) or (ALL_UNSET if name else DEFAULTS)
 
     def limit(self, t: Tenant, which: str) -> float:
         """Tell a limit that holds for a tenant; 0 is none."""
@@ -100,7 +101,7 @@ class Limiting:
     def change_limits(self, name: str, values: dict[str, float]) -> dict[str, float]:
         """Set limits; returns the previous ones."""
         previous = self.set_for(name)
-        unset = dict.fromkeys(LIMITS, UNSET) if name else DEFAULTS
+        unset = ALL_UNSET if name else DEFAULTS
         after = {**previous, **{limit: unset[limit] if value < 0 else value for limit, value in values.items()}}
         if after == unset:
             self.own.pop(name, None)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
 from typing import Any
 
-from .fair_pick import FairPick
-from .limits_model import bytes_of
+from attrs import astuple, define
+
+from fairq.model.queue.enqueue import Enqueueing
+from fairq.model.queue.limits import bytes_of
 
 LATE_MS = 60_000
 Revision = tuple[Any, ...]
 
 
-@dataclass
+@define
 class Schedule:
     """A schedule's revision."""
 
@@ -25,28 +26,8 @@ class Schedule:
     last_fired_at: float = 0
 
 
-class Scheduling(FairPick):
+class Scheduling(Enqueueing):
     """The verbs on schedules, by `<tenant>/<name>`."""
-
-    def open(self, now: float) -> float:
-        """Begin a call (the model's)."""
-        raise NotImplementedError
-
-    def close(self, now: float) -> None:
-        """End a call that changes something (the model's)."""
-        raise NotImplementedError
-
-    def is_one_too_many(self, tenant: str) -> bool:
-        """True if a tenant is new, and there are as many as there may be (the model's)."""
-        raise NotImplementedError
-
-    def keeps_too_much(self, tenant: str, size: int) -> bool:
-        """True if a tenant would keep more than its limit (the model's)."""
-        raise NotImplementedError
-
-    def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
-        """Store tasks (the model's)."""
-        raise NotImplementedError
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,11 +57,11 @@ class Scheduling(FairPick):
         if self.keeps_too_much(tenant, grows):
             return "FAIRQ quota_exceeded stored_bytes", 0
         self.template_sizes[field] = size
+        self.touch(tenant).bytes += grows
         s = self.schedules.setdefault(field, Schedule(timing, next_at, misfire))
         if s.timing != timing:
             s.timing, s.next_at = timing, next_at
         s.misfire, self.templates[field] = misfire, template
-        self.touch(tenant)
         self.close(now)
         return "changed" if known else "created", s.next_at
 
@@ -89,7 +70,7 @@ class Scheduling(FairPick):
         now = self.open(now)
         if field not in self.schedules:
             return "gone"
-        self.touch(field.partition("/")[0])
+        self.touch(field.partition("/")[0]).bytes -= bytes_of(field, self.template_sizes.pop(field))
         del self.schedules[field], self.templates[field]
         self.close(now)
         return "ok"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-EVENT_BYTES, GOING = 256, 10
+from fairq.model.events import MAX_DETAIL_BYTES
+
+GOING = 10
 Told = tuple[int, str, str, float, int, str]  # id, event, task or batch, at, attempt, detail
 
 
@@ -18,7 +20,8 @@ class Feeds:
     def tell(self, keep: int, tenant: str, event: str, of: str, at: float, attempt: int = 0, detail: str = "") -> None:
         """Put an event into a tenant's feed; the last `keep` stay, and others go a few at a time."""
         self.newest[tenant] += 1
-        self.kept[tenant].append((self.newest[tenant], event, of, at, attempt, detail[:EVENT_BYTES]))
+        text = detail.encode()[:MAX_DETAIL_BYTES].decode(errors="replace")
+        self.kept[tenant].append((self.newest[tenant], event, of, at, attempt, text))
         del self.kept[tenant][: min(GOING, max(0, len(self.kept[tenant]) - keep))]
 
     def read(self, tenant: str, after: int, count: int) -> tuple[int, int, list[Told]]:

@@ -1,0 +1,109 @@
+"""Batches: their verbs, and what follows from changes of their tasks."""
+
+from __future__ import annotations
+
+from fairq.model.queue.records import Records
+from fairq.model.queue.sorted_set import first_by_score
+from fairq.model.queue.tasks import Batch, Task
+
+BATCH_KEEP_MS, CHANGES_PER_CALL = 86_400_000, 64
+
+
+class Batching(Records):
+    """The verbs on batches."""
+
+    def call_back(self, name: str, event: str, now: float) -> None:
+        """Enqueue the callback task for an event of a batch, unless it is there."""
+        b = self.batches[name]
+        id = f"{name}-{event}-{b.created_at:.0f}"
+        if b.callbacks.get(event) and id not in self.records:
+            t = self.touch(b.tenant)
+            size = b.callbacks[event]
+            self.add_record(id, Task(t, 0, 0, self.settings["max_attempts"], size=size, is_apart=True))
+            self.put_ready(t, id)
+            self.counts["enqueued"] += 1
+
+    def finish_batches(self, now: float) -> None:
+        """Hand free places to pending tasks, complete what is at its end, and call back."""
+        for name, b in sorted(self.batches.items()):
+            if b.state == "complete":
+                continue
+            if b.max_running:
+                t = self.touch(b.tenant) if b.pending and b.admitted < b.max_running else self.tenants.get(b.tenant)
+                for id in b.pending.first(b.max_running - b.admitted):
+                    assert t
+                    del b.pending[id]
+                    t.pending -= 1
+                    self.put_ready(t, id)
+            if b.dead and b.callbacks.get("death"):
+                self.call_back(name, "death", now)
+                self.touch(b.tenant).bytes -= b.callbacks.pop("death")
+            if b.state == "closed" and b.ended == b.total:
+                b.state, b.completed_at = "complete", now
+                if b.events:
+                    counts = f"{b.done} {b.dead} {b.cancelled} {b.expired}"
+                    self.touch(b.tenant)
+                    self.feeds.tell(self.settings["events_keep"], b.tenant, "batch_completed", name, now, 0, counts)
+                self.call_back(name, "complete", now)
+                if b.done == b.total:
+                    self.call_back(name, "success", now)
+
+    def open_batch(
+        self, now: float, tenant: str, name: str, max_running: int, callbacks: dict[str, int], events: int = 0
+    ) -> str:
+        """Open a batch."""
+        now = self.open(now)
+        if name in self.batches:
+            return "duplicate"
+        new = Batch(tenant, max_running, now, dict(callbacks), events)
+        if self.is_one_too_many(tenant) or self.keeps_too_much(tenant, new.bytes(name)):
+            return f"FAIRQ quota_exceeded {'max_tenants' if self.is_one_too_many(tenant) else 'stored_bytes'}"
+        self.touch(tenant).bytes += new.bytes(name)
+        self.batches[name] = new
+        self.close(now)
+        return "ok"
+
+    def close_batch(self, now: float, name: str) -> str:
+        """Close a batch; returns the state that it had."""
+        now = self.open(now)
+        b = self.batches[name]
+        previous = b.state
+        if previous == "open":
+            b.state = "closed"
+            self.finish_batches(now)
+            self.close(now)
+        return previous
+
+    def cancel_batch(self, now: float, name: str) -> str:
+        """Close a batch and cancel its tasks."""
+        now = self.open(now)
+        b = self.batches[name]
+        previous = b.state
+        if previous != "complete":
+            b.state = "closed"
+            self.cancelling.setdefault(name, now)
+            self.cancel_members(now, CHANGES_PER_CALL)
+            self.finish_batches(now)
+            self.close(now)
+        return previous
+
+    def cancel_members(self, now: float, limit: int) -> None:
+        """Go on cancelling the tasks of cancelled batches."""
+        for name in first_by_score(self.cancelling, limit):
+            b = self.batches[name]
+            ids = b.members.first(limit)
+            if len(ids) < limit:
+                del self.cancelling[name]
+            for id in ids:
+                del b.members[id]
+                self.cancel_one(id, now)
+            limit -= len(ids)
+            if not limit:
+                break
+
+    def trim_batches(self, now: float, limit: int) -> None:
+        """Forget batches that have been complete for long enough."""
+        completed = {name: b.completed_at for name, b in self.batches.items() if b.state == "complete"}
+        for name in first_by_score(completed, limit, now - BATCH_KEEP_MS):
+            b = self.batches.pop(name)
+            self.touch(b.tenant).bytes -= b.bytes(name)

@@ -1,0 +1,123 @@
+"""How tasks are leased."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fairq.model.queue.accounts import Tenant
+from fairq.model.queue.batches import Batching
+from fairq.model.queue.fair_pick import Pick
+from fairq.model.queue.tasks import Run
+
+ROUNDS, LATE_PER_TENANT = 8, 16
+LEASES_SINCE, LEASES_PER_MS = 1_735_689_600_000, 32
+
+
+class Claiming(Batching):
+    """The verb that leases.
+
+    A claim takes no more once it has `page` bytes of payloads that are longer than `large`.
+    """
+
+    large, page = 4096, 1_048_576
+
+    def claim(
+        self, now: float, random_values: Iterator[float], worker: str, limit: int, slots: int = 0
+    ) -> list[tuple[str, int, int]]:
+        """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number."""
+        now = self.open(now)
+        self.claimed_bytes, self.returned = 0, []
+        leased: list[tuple[str, int, int]] = []
+        number = max(self.last_lease + 1, int(now - LEASES_SINCE) * LEASES_PER_MS)
+        has_changed, is_kept, self.slots = slots != self.slots, False, slots
+        self.passed_over, self.late_of = set(), Counter[Tenant]()
+        rounds, self.kept = 0, [("", self.blocked, now, now)] if self.blocked else []
+        while not self.blocked and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not is_kept:
+            if self.claimed_bytes >= self.page:
+                break
+            if rounds:
+                self.seat_all()
+            picks = self.pick_round(limit - len(leased), random_values)
+            while picks:
+                picks = [p for p in picks if not self.lease(p, worker, now, number, leased)]
+            if self.is_empty and self.passed_over:
+                self.passed_over = set()  # no other tenant is left
+            else:
+                rounds, is_kept = rounds + 1, self.is_kept
+        self.put_back()
+        is_short = len(leased) < limit
+        if leased:
+            self.last_lease, self.claims[worker], self.bundles[number] = number, number, [id for id, *_ in leased]
+        if rounds or has_changed or (is_short and not self.hungry):
+            self.finish_batches(now)
+            if is_short:
+                self.hungry, self.readied = 1, self.readied or (self.servable > 0 and not is_kept)
+            self.close(now)
+        return leased
+
+    def lease(self, p: Pick, worker: str, now: float, number: int, leased: list[tuple[str, int, int]]) -> bool:
+        """Lease a picked task, drop it when its window has closed, or put it back when the reply is full.
+
+        Tells whether that is all; if not, the pick is for another task of its tenant.
+        """
+        task = self.records[p.id]
+        run = self.runs.get(p.id) or Run(task.max_attempts)
+        if self.claimed_bytes >= self.page:
+            self.unpick(p, is_returned=True)
+            return True
+        self.expiring.pop(p.id, None)
+        if 0 < task.expires_at <= now:
+            return self.drop_late(p, now)
+        run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
+        run.is_extended, run.taken, run.lasts = False, 0, self.settings["lease_ms"]
+        self.claimed_bytes += task.length if task.size > self.large or task.is_apart else 0
+        self.runs[p.id], self.leases[p.id] = run, self.at + self.settings["lease_ms"]
+        if b := self.batch_of(p.id):
+            b.running += 1
+        leased.append((p.id, run.attempt, run.last_attempt))
+        return True
+
+    def drop_late(self, p: Pick, now: float) -> bool:
+        """Bury a task whose window has closed; tells whether its tenant is given up."""
+        t, id = p.tenant, p.id
+        self.late_of[t] += 1
+        is_over = not t.ready or self.late_of[t] >= LATE_PER_TENANT
+        if is_over:
+            self.unpick(p)
+            self.pass_over(t)
+        else:
+            p.id = t.ready.popleft()
+            self.recount(t)
+        if b := self.batch_of(id):
+            b.admitted -= 1
+        self.bury(id, "expired", now)
+        return is_over
+
+    def unpick(self, p: Pick, is_returned: bool = False) -> None:
+        """Take a pick back; a task that is returned is ready, and stands where it stood when the claim ends."""
+        t = p.tenant
+        self.refund(t, p.moved)
+        self.count_lease(t, -1)
+        self.end_loan(t)
+        if is_returned:
+            t.ready.put(p.id, self.records[p.id].asked, 0, at_head=True)
+            self.returned.append(p.id)
+        self.spend(t, -1)
+        self.recount(t)
+
+    def put_back(self) -> None:
+        """Put what the claim returned at the heads of its lists, in the order in which it was picked."""
+        for id in self.returned:
+            self.records[id].tenant.ready.remove(id)
+        for id in reversed(self.returned):
+            self.line_up(self.records[id].tenant, id, at_head=True)
+
+    def claim_again(self, now: float, worker: str) -> list[tuple[str, int, int]]:
+        """Give what is left of a claim whose answer was lost, with new deadlines; nothing else changes."""
+        now, number = self.open(now), self.claims.get(worker, 0)
+        ids = [id for id in self.bundles.get(number, []) if id in self.leases and self.runs[id].lease == number]
+        self.leases |= dict.fromkeys(ids, self.at + self.settings["lease_ms"])
+        self.kept = [("", self.blocked, now, now)] if self.blocked else []
+        runs = [(id, self.runs[id]) for id in ids]
+        return [(id, run.attempt, run.last_attempt) for id, run in runs]

@@ -1,0 +1,129 @@
+"""How tasks come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairq.model.queue.accounts import Tenant
+from fairq.model.queue.batches import Batching
+from fairq.model.queue.tasks import Task
+
+
+def window(now: float, given: dict[str, Any]) -> tuple[float, float]:
+    """Tell when a task starts, and when it expires; 0 for neither."""
+    start_at = now + given["delay"] if given.get("delay") else given.get("start_at", 0)
+    expires_at = now + given["expires_in"] if given.get("expires_in") else given.get("expires_at", 0)
+    if after := given.get("after_start"):
+        expires_at = (start_at or now) + after
+    return start_at, expires_at
+
+
+class Enqueueing(Batching):
+    """The verb that stores tasks."""
+
+    def enqueue(
+        self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]], *, notify: bool = True
+    ) -> list[str]:
+        """Store tasks of one tenant; the options are those of `calls.options`."""
+        now = self.open(now)
+        outcomes = self.store(now, tenant, tasks)
+        if self.touched:
+            self.finish_batches(now)
+            self.close(now, notify=notify)
+        return outcomes
+
+    def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
+        """Store those tasks that are new, and that would not expire before they could start."""
+        outcomes: list[str] = []
+        if why_not := self.batches_refuse(tenant, tasks, now):
+            return [why_not]
+        new: dict[str, tuple[Task, dict[str, Any]]] = {}
+        replaced: list[str] = []  # who holds a key that a new task takes
+        holders: dict[str, str] = {}
+        t = self.tenants.get(tenant) or Tenant(tenant)
+        for id, given in tasks:
+            start_at, expires_at = window(now, given)
+            key = given.get("key", "")
+            first = holders.get(key) or self.holder(tenant, key, now)
+            may_replace = given.get("replace") and key not in holders and first and self.can_be_replaced(first, key)
+            if id in self.records or id in new or id in self.marks:
+                outcomes.append("duplicate")
+            elif 0 < expires_at <= max(start_at, now):
+                outcomes.append("expired")
+            elif first and not may_replace:
+                outcomes.append(f"duplicate {first}")
+            else:
+                outcomes.append("replaced" if first else "ok")
+                if key:
+                    holders[key] = id
+                attempts = int(given.get("max_attempts", self.settings["max_attempts"]))
+                priority, result_ttl = given.get("priority", 50), given.get("result", 0)
+                asked = (priority, key, result_ttl, given.get("batch", ""), given.get("events", 0))
+                group = {"group": given.get("group", ""), "weight": given.get("weight", 1)}
+                group["weight"] = group["weight"] if group["group"] or given.get("batch") else 1
+                task = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2))
+                task.end_moves, task.created_at = bool(given.get("after_start")), now
+                task.name = given.get("name", "")
+                new[id] = task, given
+                if first:
+                    replaced.append(first)
+        if new and (which := self.too_much(t, now, {id: task for id, (task, _) in new.items()}, replaced)):
+            return [f"FAIRQ quota_exceeded {which}"]
+        for holder in replaced:
+            self.cancel_one(holder, now)
+        for id, (task, given) in new.items():
+            self.add(id, task, given.get("period", 0), now)
+        self.counts["enqueued"] += len(new)
+        return outcomes
+
+    def holder(self, tenant: str, key: str, now: float) -> str | None:
+        """Name the task that holds a dedupe key."""
+        until, id = self.holders.get((tenant, key), (-1, ""))
+        return id if key and (until == 0 or until > now) else None
+
+    def too_much(self, t: Tenant, now: float, new: dict[str, Task], replaced: list[str]) -> str:
+        """Say which limit new tasks would exceed, with those gone that they replace."""
+        if self.is_one_too_many(t.name):
+            return "max_tenants"
+        delayed = sum(task.start_at > now for task in new.values()) - sum(id in t.delayed for id in replaced)
+        more = sum(task.bytes(id) for id, task in new.items()) - sum(map(self.bytes_of_task, replaced))
+        kept = self.kept_by(t, self.limit(t, "stored_bytes")) + more
+        return self.exceeded(t, len(new) - len(replaced), delayed, kept, t.pending)
+
+    def can_be_replaced(self, id: str, key: str) -> bool:
+        """True if the task that took a key waits, in no batch; its id may be another task's by now."""
+        is_waiting = id in self.records and id not in self.dead and id not in self.leases
+        return is_waiting and self.records[id].key == key and not self.records[id].batch
+
+    def add(self, id: str, task: Task, window: float, now: float) -> None:
+        """Store a new task."""
+        t = task.tenant = self.touch(task.tenant.name)
+        self.add_record(id, task)
+        self.results.pop(id, None)
+        if b := self.batches.get(task.batch):
+            task.opened_at = b.created_at
+            b.total, b.sequence = b.total + 1, b.sequence + 1
+            b.members[id] = b.sequence
+        if task.key:
+            self.holders[t.name, task.key] = now + window if window else 0, id
+            if window:
+                self.keep(t, "k", task.key, len(id), now + window)
+        if task.start_at > now:
+            self.put_delayed(t, id, task.start_at)
+        else:
+            self.put_ready(t, id)
+        if task.expires_at:
+            self.expiring[id] = task.expires_at
+
+    def batches_refuse(self, tenant: str, tasks: list[tuple[str, dict[str, Any]]], now: float) -> str:
+        """Say why tasks cannot be added to their batches, or nothing."""
+        taken: set[str] = set()
+        for id, given in tasks:
+            b, is_new = self.batches.get(given.get("batch", "")), id not in self.records and id not in taken
+            if given.get("batch") and is_new and id not in self.marks:
+                if not b or b.tenant != tenant:
+                    return "FAIRQ not_found batch"
+                if b.state != "open":
+                    return "FAIRQ batch_closed batch"
+            taken.add(id)
+        return ""

@@ -1,0 +1,165 @@
+"""What operators do: weights, limits, pauses, settings, dead letters; and what ends."""
+
+from __future__ import annotations
+
+from fairq.model.queue.limits import PAUSED
+from fairq.model.queue.records import SETTINGS
+from fairq.model.queue.schedules import Scheduling
+from fairq.model.queue.tasks import Run
+
+
+class Operating(Scheduling):
+    """The verbs of operators."""
+
+    def waiting(self, tenant: str) -> list[str]:
+        """Name the waiting tasks of a tenant."""
+        mine = (id for id, task in self.records.items() if task.tenant.name == tenant)
+        return [id for id in mine if id not in self.dead and id not in self.leases]
+
+    def cancel_waiting(self, now: float, ids: list[str]) -> int:
+        """Forget those of these tasks that wait; returns how many these were."""
+        now = self.open(now)
+        count = [self.cancel_one(id, now) for id in ids if id not in self.leases].count("ok")
+        self.finish_batches(now)
+        self.close(now)
+        return count
+
+    def drop_tenant(self, now: float, name: str) -> str:
+        """Delete a tenant that has nothing."""
+        self.open(now)
+        t = self.tenants.get(name)
+        if t is None:
+            return "gone"
+        waiting = len(t.ready) + t.pending + len(t.delayed)
+        if waiting + t.leased + t.dead + t.bytes > 0:
+            return "not_empty"
+        del self.tenants[name]
+        self.dropped["delivered"] += t.delivered
+        self.dropped["entitled"] += self.entitled_to(t)
+        self.wake = type(self.wake)(other for other in self.wake if other is not t)
+        self.idle.discard(name)
+        for known in (self.due, self.parked, self.own, self.hours, self.feeds.kept, self.feeds.newest):
+            known.pop(name, None)
+        return "ok"
+
+    def forget_queue(self, now: float, for_ms: float) -> str:
+        """True if the queue has had nothing for so long, and no settings: then this model is at its end."""
+        now = self.open(now)
+        has_any = self.tenants or self.records or self.marks or self.batches or self.schedules or self.ends
+        is_set = self.own or self.hours or self.blocked or self.settings != SETTINGS
+        return "stays" if has_any or is_set or min(self.now, now) + for_ms > now else "ok"
+
+    def dead_page(
+        self, now: float, tenant: str, cursor: str, count: int, reason: str, error: str, older: float, younger: float
+    ) -> tuple[str, int, list[tuple[str, str, str, int, float, str, str]]]:
+        """Walk over dead letters: where the next page begins, how many are left to look at, and those that match."""
+        now = self.open(now)
+        until, after = max(0, now - older), (max(0, now - younger) if younger else 0, "")
+        if cursor:
+            first, second, id = cursor.split(":")
+            until, after = float(first), (float(second), id)
+        deaths = ((at, id) for id, at in self.deaths_of(tenant).items() if at <= until)
+        line = sorted(each for each in deaths if each > after)
+        rows: list[tuple[str, str, str, int, float, str, str]] = []
+        while line and len(rows) < count:
+            at, id = line.pop(0)
+            d = self.dead[id]
+            cursor = f"{until:.0f}:{at:.0f}:{id}"
+            if reason in ("", d.reason) and error in d.error:
+                rows.append((id, d.tenant.name, d.reason, d.attempts, at, d.error, d.traceback))
+        return (cursor if line else "", len(line), rows)
+
+    def set_weight(self, now: float, tenant: str, weight: int) -> int:
+        """Give a tenant a weight; returns the one that it had."""
+        now = self.open(now)
+        t = self.touch(tenant)
+        previous = t.weight
+        self.weight_sum += t.in_weight_sum * (weight - previous)
+        vtime, entitled = self.vtime_of(t), self.entitled_to(t)
+        t.weight = weight
+        t.entitled = t.entitled + entitled - self.entitled_to(t)
+        t.base = t.base + vtime - self.vtime_of(t)
+        self.close(now)
+        return previous
+
+    def set_limits(self, now: float, name: str, values: dict[str, float]) -> dict[str, float]:
+        """Limit a tenant, or all; returns the previous limits."""
+        now = self.open(now)
+        previous = self.change_limits(name, values)
+        self.close(now)
+        return previous
+
+    def set_opening_hours(
+        self, now: float, name: str, text: str, is_open: bool, changes_at: float, revision: object = None
+    ) -> str | None:
+        """Say when a tenant, or the queue, is open; a revision that is brought along must still be the current one."""
+        now = self.open(now)
+        if revision and revision != self.hours.get(name):
+            return None
+        previous = self.note_opening_hours(name, text, is_open, changes_at)
+        self.close(now)
+        return previous
+
+    def set_paused(self, now: float, tenant: str, paused: int) -> int:
+        """Pause or resume a tenant, or (empty name) the queue."""
+        now = self.open(now)
+        if tenant:
+            t = self.touch(tenant)
+            previous, t.blocked = t.blocked & PAUSED, (t.blocked & ~PAUSED) | paused
+            has_work, is_blocked = bool(t.ready), bool(t.blocked)
+        else:
+            previous, self.blocked = self.blocked & PAUSED, (self.blocked & ~PAUSED) | paused
+            has_work, is_blocked = self.servable > 0, bool(self.blocked)
+        self.readied = not is_blocked and has_work
+        self.close(now)
+        return previous
+
+    def configure(self, now: float, **values: int) -> None:
+        """Change settings; a change of share starts everybody's account anew."""
+        now = self.open(now)
+        self.settings |= values
+        if self.reserve != self.settings["reserve"] or (self.reserve and self.share != self.settings["share"]):
+            self.reserve, self.idle = self.settings["reserve"], set()
+            self.sweeping = 2 if self.reserve else self.sweeping
+            self.readied = self.servable > 0
+        if self.share != self.settings["share"]:
+            self.share, self.epoch, self.epoch_at = self.settings["share"], self.epoch + 1, self.at
+            self.clock = self.level = self.estimate = self.estimate_sq = self.mean = 0
+            self.dropped = dict.fromkeys(self.dropped, 0.0)
+            for t in self.tenants.values():
+                t.base = t.estimate = t.delivered = t.entitled = 0
+                t.starts = t.leased * self.at
+        self.close(now)
+
+    def replay(self, now: float, ids: list[str]) -> list[str]:
+        """Give dead letters a fresh set of attempts."""
+        now = self.open(now)
+        outcomes = []
+        for id in ids:
+            outcomes.append("ok" if id in self.dead else "gone")
+            if id in self.dead:
+                attempts, task, is_expired = self.dead[id].attempts, self.records[id], self.dead[id].reason == "expired"
+                t = self.forget_dead(id)
+                if attempts:
+                    self.runs[id] = Run(task.max_attempts, attempts, uncounted_attempts=attempts, state="reaped")
+                if task.expires_at > now:
+                    self.expiring[id] = task.expires_at
+                task.expires_at = task.expires_at if task.expires_at > now else 0
+                if b := self.batch_of(id):
+                    b.dead, b.expired, b.sequence = b.dead - 1, b.expired - is_expired, b.sequence + 1
+                    b.members[id] = b.sequence
+                self.put_ready(t, id)
+        self.finish_batches(now)
+        self.close(now)
+        return outcomes
+
+    def purge(self, now: float, ids: list[str]) -> list[str]:
+        """Delete dead letters."""
+        now = self.open(now)
+        outcomes = []
+        for id in ids:
+            outcomes.append("ok" if id in self.dead else "gone")
+            if id in self.dead:
+                self.drop_letter(id)
+        self.close(now)
+        return outcomes

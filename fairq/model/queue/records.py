@@ -1,0 +1,318 @@
+"""What every verb does with tasks: where they stand, how they end, what they keep."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from fairq.model.checks import DERIVED
+from fairq.model.queue.accounts import Tenant
+from fairq.model.queue.fair_pick import FairPick
+from fairq.model.queue.feeds import Feeds
+from fairq.model.queue.limits import EVENT_COST, bytes_of
+from fairq.model.queue.sorted_set import SortedSet, first_by_score
+from fairq.model.queue.tasks import Batch, Death, Run, Task
+from fairq.model.tasks import TaskState
+
+MINUTE_MS, CLOCK_BACK_MS, DERIVED_MINUTES = 60_000, 60_000, 60
+SETTINGS = {
+    "share": 0,
+    "lease_ms": 30_000,
+    "max_attempts": 5,
+    "retry_base_ms": 1000,
+    "retry_cap_ms": 3_600_000,
+    "dead_keep_ms": 14 * 86_400_000,
+    "dead_keep": 100_000,
+    "events_keep": 10_000,
+    "max_tenants": 1_000_000,
+    "reserve": 0,
+    "run_timeout_ms": 0,
+}
+
+
+class Records(FairPick):
+    """Tasks and what is kept of them. `now` is the time of the last call that changed anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: float = 0
+        self.stored_clock: float = 0
+        self.stored_level: float = 0
+        self.call_origin: float = 0
+        self.goes_back = False
+        self.settings = dict(SETTINGS)
+        self.last_lease: int = 0
+        self.hungry = 0
+        self.readied = False
+        self.published = 0
+        self.dropped = {"delivered": 0.0, "entitled": 0.0}  # by tenants that are not there any more
+        self.counts = dict.fromkeys(("enqueued", "done", "buried", "expired", "cancelled"), 0)
+        self.records: dict[str, Task] = {}
+        self.runs: dict[str, Run] = {}
+        self.leases: dict[str, float] = {}  # id -> deadline, since the origin
+        self.expiring = SortedSet[str]()
+        self.due: dict[str, float] = {}
+        self.dead: dict[str, Death] = {}
+        self.deaths = SortedSet[str]()
+        self.bundles: dict[int, list[str]] = {}  # number of a claim -> what it took
+        self.claims: dict[str, int] = {}  # its name -> its number
+        self.claimed_bytes = 0
+        self.sequence = 0  # the last order given to a ready task
+        self.returned: list[str] = []  # by a claim whose reply was full
+        self.marks: dict[str, tuple[int, str]] = {}  # id -> its owner's lease or 0, how it ended
+        self.ended: dict[int, list[str]] = {}  # minute -> ids that ended in it
+        self.minute = 0
+        self.ends = SortedSet[bytes]()  # results and dedupe keys that are kept for a time, as the store names them
+        self.holders: dict[tuple[str, str], tuple[float, str]] = {}  # (tenant, dedupe key) -> until (0: its end), id
+        self.batches: dict[str, Batch] = {}
+        self.cancelling: dict[str, float] = {}
+        self.results: dict[str, tuple[float, str]] = {}  # id -> until, result
+        self.kept_until: float = 0  # the last of results and dedupe keys that outlive their tasks
+        self.feeds = Feeds()
+
+    def open(self, now: float) -> float:
+        """Begin a call: time never goes back."""
+        self.touched, self.woken, self.readied, self.freed = [], [], False, False
+        self.lowered_from, self.lowered_by = None, []
+        back = self.now - now
+        self.goes_back = back > CLOCK_BACK_MS
+        jump = max(0, now - self.now - self.longest_step(self.now)) if self.leases else 0
+        last = now if self.goes_back else self.now + jump
+        self.call_now = max(now, last)
+        self.call_origin = (self.origin or self.call_now) - (back if self.goes_back else 0) + jump
+        self.clock, self.level = self.stored_clock, self.stored_level
+        if not self.share and self.weight_sum > 0:
+            moved = (self.call_now - last) * self.running / self.weight_sum
+            self.clock, self.level = self.clock + moved, self.level + moved
+        self.at = self.call_now - self.call_origin
+        self.mean = self.estimate_sq / self.estimate if self.estimate > 0 else 0
+        return self.call_now
+
+    def longest_step(self, since: float) -> float:
+        """Tell for how long nothing may happen while leases run."""
+        return max(self.settings["lease_ms"], CLOCK_BACK_MS, *(at + self.origin - since for at in self.leases.values()))
+
+    def close(self, now: float, *, notify: bool = True) -> None:
+        """End a call that changes something; without `notify` its caller claims what it has made ready."""
+        self.bound_level()
+        self.seat_all()
+        self.write_idle()
+        has_room = self.freed and self.reserve > 0 and self.servable > 0 and not self.is_full()
+        self.stored_clock, self.stored_level, self.origin = self.clock, self.level, self.call_origin
+        self.sweeping = 2 if self.goes_back else self.sweeping
+        self.wake.extend(self.woken)
+        if self.hungry and (self.readied or has_room) and not self.blocked and notify:
+            self.hungry = 0
+            self.published += 1
+        self.now = now
+
+    def add_record(self, id: str, task: Task) -> None:
+        """Keep a task's record."""
+        self.records[id] = task
+        task.tenant.bytes += task.bytes(id)
+
+    def drop_record(self, id: str) -> None:
+        """Delete a task's record."""
+        task = self.records.pop(id)
+        task.tenant.bytes -= task.bytes(id)
+
+    def note_error(self, id: str, run: Run, error: str) -> None:
+        """Keep what a failure said."""
+        self.records[id].tenant.bytes += len(error) - len(run.error)
+        run.error = error
+
+    def drop_run(self, id: str) -> Run | None:
+        """Delete what changes of a task."""
+        if run := self.runs.pop(id, None):
+            self.records[id].tenant.bytes -= len(run.error)
+        return run
+
+    def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
+        """Put a task among those of its priority and group; without a place in its batch it is pending."""
+        asked, b = self.records[id].asked, self.batch_of(id)
+        if b and 0 < b.max_running <= b.admitted:
+            b.sequence += 1
+            b.pending[id] = asked.priority * 2**42 + b.sequence
+            t.pending += 1
+            return
+        if b:
+            b.admitted += 1
+        self.line_up(t, id, at_head)
+        self.readied = self.readied or not t.blocked
+
+    def line_up(self, t: Tenant, id: str, at_head: bool) -> None:
+        """Put a task that has a slot where it stands."""
+        asked = self.records[id].asked
+        self.sequence += 1
+        t.ready.put(id, asked, -self.sequence if at_head else self.sequence, at_head)
+
+    def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
+        """Let a task wait for its start."""
+        t.delayed[id] = start_at
+        self.due[t.name] = min(start_at, self.due.get(t.name, math.inf))
+
+    def bury(self, id: str, reason: str, now: float, traceback: str = "") -> None:
+        """Make a dead letter."""
+        t, run = self.records[id].tenant, self.drop_run(id) or Run(0)
+        self.free_key(id)
+        self.note_end(id, "dead")
+        if b := self.batch_of(id):
+            b.expired += reason == "expired"
+        self.tell_of(id, "expired" if reason == "expired" else "dead", now, run.attempt, reason)
+        self.dead[id], self.deaths[id] = Death(t, reason, run.attempt, run.lease, now, run.error, traceback), now
+        t.dead += 1
+        self.counts["buried"] += 1
+        self.counts["expired"] += reason == "expired"
+        excess = int(t.dead - most) if (most := self.limit(t, "dead")) else 0
+        if excess > 0:
+            for oldest in first_by_score(self.deaths_of(t.name), min(2, excess)):
+                self.drop_letter(oldest)
+
+    def free_key(self, id: str) -> None:
+        """Give a dedupe key back, unless it is held for a period or is another task's."""
+        held = self.records[id].tenant.name, self.records[id].key
+        if self.holders.get(held) == (0, id):
+            del self.holders[held]
+
+    def forget(self, id: str, owner: Run | None, how: str, now: float) -> None:
+        """Forget a task but for its id, and for the lease whose owner ended it, if one did."""
+        self.free_key(id)
+        self.note_end(id, how)
+        self.tell_of(id, how, now, owner.attempt if owner else 0)
+        self.drop_run(id)
+        self.drop_record(id)
+        self.mark(id, owner.lease if owner else 0, how, now)
+        self.counts[how] += 1
+
+    def mark(self, id: str, lease: int, how: str, now: float) -> None:
+        """Remember an id."""
+        minute = math.floor(now / MINUTE_MS)
+        if not self.marks or minute < self.minute:
+            self.minute = minute
+        self.marks[id] = lease, how
+        more = DERIVED_MINUTES if f"/{DERIVED}" in id else 0
+        self.ended.setdefault(minute + more, []).append(id)
+
+    def trim_marks(self, now: float, limit: int) -> bool:
+        """Forget ids that ended long enough ago; each minute that is over counts as one."""
+        previous = self.minute, len(self.marks)
+        while limit > 0 and self.marks and (self.minute + 2) * MINUTE_MS <= now:
+            ids = self.ended.get(self.minute, [])[:limit]
+            for id in ids:
+                del self.marks[id]
+            self.ended[self.minute] = self.ended.get(self.minute, [])[limit:]
+            limit -= len(ids) or 1
+            self.minute += not ids
+        return previous != (self.minute, len(self.marks))
+
+    def take_out(self, id: str) -> None:
+        """Take a waiting task out of its place."""
+        t, b = self.touch(self.records[id].tenant.name), self.batch_of(id)
+        if t.delayed.pop(id, None) is not None:
+            return
+        if b and b.pending.pop(id, None) is not None:
+            t.pending -= 1
+            return
+        t.ready.remove(id)
+        if b:
+            b.admitted -= 1
+
+    def batch_of(self, id: str) -> Batch | None:
+        """Find the unfinished batch of a task."""
+        task = self.records[id]
+        b = self.batches.get(task.batch)
+        return b if b and b.state != "complete" and b.created_at == task.opened_at else None
+
+    def note_end(self, id: str, how: str) -> None:
+        """Count a task's end for its batch."""
+        if b := self.batch_of(id):
+            setattr(b, how, getattr(b, how) + 1)
+            b.members.pop(id, None)
+
+    def state_of(self, id: str) -> TaskState:
+        """Tell what is known of a task: the reply of `tasks`."""
+        if death := self.dead.get(id):
+            at, reason = int(death.died_at), death.reason
+            return TaskState(id, "dead", death.tenant.name, death.attempts, at, reason=reason, error=death.error)
+        if id not in self.records:
+            return TaskState(id, self.marks.get(id, (0, "unknown"))[1])  # type: ignore[arg-type]
+        t, run, b = self.records[id].tenant, self.runs.get(id) or Run(0), self.batch_of(id)
+        if id in self.leases:
+            at = int(self.leases[id] + self.call_origin) if self.leases[id] < math.inf else 0
+            return TaskState(id, "leased", t.name, run.attempt, at, worker=run.worker, error=run.error)
+        state: Any = "delayed" if id in t.delayed else "pending" if b and id in b.pending else "ready"
+        return TaskState(id, state, t.name, run.attempt, int(t.delayed.get(id, 0)), error=run.error)
+
+    def stopping(self) -> list[str]:
+        """List the running tasks that were cancelled."""
+        return [id for id in self.leases if self.runs[id].state == "stopping"]
+
+    def tell_of(self, id: str, event: str, now: float, attempt: int, detail: str = "") -> None:
+        """Tell what has become of a task, if it asked for that."""
+        if self.records[id].events:
+            self.feeds.tell(self.settings["events_keep"], self.records[id].tenant.name, event, id, now, attempt, detail)
+
+    def cancel_one(self, id: str, now: float) -> str:
+        """Forget a waiting task, or have a running one stopped."""
+        run = self.runs.get(id)
+        if id not in self.records or id in self.dead:
+            return "gone"
+        if id in self.leases:
+            assert run
+            run.state = "stopping"
+            return "running"
+        self.take_out(id)
+        self.expiring.pop(id, None)
+        self.forget(id, run if run and run.state == "settled" else None, "cancelled", now)
+        return "ok"
+
+    def forget_dead(self, id: str) -> Tenant:
+        """Delete a dead letter."""
+        death = self.dead.pop(id)
+        del self.deaths[id]
+        t = self.touch(death.tenant.name)
+        t.dead -= 1
+        return t
+
+    def drop_letter(self, id: str) -> None:
+        """Delete a dead letter and its task."""
+        self.forget_dead(id)
+        self.free_key(id)
+        self.drop_record(id)
+
+    def deaths_of(self, tenant: str) -> dict[str, float]:
+        """Tell when a tenant's dead letters died; all, if none is named."""
+        return {id: at for id, at in self.deaths.items() if tenant in ("", self.dead[id].tenant.name)}
+
+    def is_one_too_many(self, tenant: str) -> bool:
+        """True if a tenant is new, and there are as many as there may be."""
+        return tenant not in self.tenants and len(self.tenants) >= self.settings["max_tenants"]
+
+    def keeps_too_much(self, tenant: str, size: int) -> bool:
+        """True if a tenant that kept so much more would have more than its limit."""
+        t = self.tenants.get(tenant) or Tenant(tenant)
+        most = self.limit(t, "stored_bytes")
+        return size > 0 and 0 < most < self.kept_by(t, most) + size
+
+    def keep(self, t: Tenant, kind: str, name: str, size: int, until: float) -> None:
+        """Count a result or a dedupe key among its tenant's bytes, until then."""
+        member = kind.encode() + struct.pack("<II", t.number, bytes_of(name, size)) + name.encode()
+        t.bytes += bytes_of(name, size) * (member not in self.ends)
+        self.ends[member], self.kept_until = until, max(self.kept_until, until + MINUTE_MS)
+
+    def trim_ends(self, now: float, limit: int) -> None:
+        """Stop counting entries that were kept long enough."""
+        for member in self.ends.first(limit, now):
+            number, size = struct.unpack_from("<II", member, 1)
+            self.touch(next(t.name for t in self.tenants.values() if t.number == number)).bytes -= size
+            del self.ends[member]
+
+    def bytes_of_task(self, id: str) -> int:
+        """Tell what a task counts, with what its run says."""
+        run = self.runs.get(id)
+        return self.records[id].bytes(id) + (len(run.error) if run else 0)
+
+    def kept_by(self, t: Tenant, limit: float = math.inf) -> float:
+        """Add up what a tenant keeps; of its feed no more than half of its limit counts."""
+        return t.bytes + min(EVENT_COST * len(self.feeds.kept.get(t.name, ())), limit / 2)

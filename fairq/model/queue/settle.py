@@ -1,0 +1,188 @@
+"""How leases end, and how tasks are called off or moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from fairq.model.queue.accounts import Tenant
+from fairq.model.queue.batches import Batching
+from fairq.model.queue.tasks import Run
+
+
+class Settling(Batching):
+    """The verbs that end leases, and what producers do to tasks."""
+
+    def settle(
+        self,
+        now: float,
+        random_values: Iterator[float],
+        settlements: Sequence[tuple[str, str, int | str, float | None, str, str]],
+    ) -> list[str]:
+        """End or extend leases, each fenced by (id, lease)."""
+        now = self.open(now)
+        outcomes = [self.settle_one(*settlement, now, random_values) for settlement in settlements]
+        if any(outcome not in ("gone", "stale") for outcome in outcomes):
+            self.finish_batches(now)
+            self.close(now)
+        return outcomes
+
+    def settle_one(
+        self,
+        action: str,
+        id: str,
+        lease: int | str,
+        delay: float | None,
+        error: str,
+        traceback: str,
+        now: float,
+        random_values: Iterator[float],
+        until: float = math.inf,
+    ) -> str:
+        """End or extend one lease, which was worked on until then."""
+        until = min(until, now)
+        lease, taken = map(int, lease.split("/")) if isinstance(lease, str) else (lease, None)
+        run = self.runs.get(id)
+        if run is None or run.state not in ("leased", "stopping") or run.lease != lease:
+            return self.refusal(id, lease, now)
+        if taken not in (None, run.taken):
+            return "stale"
+        if action in ("extend", "take"):
+            run.lasts = max(run.lasts, self.settings["lease_ms"])
+            self.leases[id], run.is_extended = self.at + run.lasts, True
+            run.taken += action == "take"
+            outcome = "cancelled" if run.state == "stopping" else "ok"
+            return outcome + (f" {run.taken} {run.lasts}" if action == "take" else "")
+        if action in ("ack", "ack_with_result"):
+            self.end_lease(id, run, "settled", now, True).done += 1
+            if self.records[id].result_ttl:
+                until = now + self.records[id].result_ttl
+                self.results[id] = until, error if action == "ack_with_result" else "null"
+                self.keep(self.records[id].tenant, "r", id, len(self.results[id][1]), until)
+            self.forget(id, run, "done", now)
+        elif run.state == "stopping":
+            self.end_lease(id, run, "settled", until)
+            self.forget(id, None if action == "reap" else run, "cancelled", now)
+        elif action == "nack":
+            self.nack(id, run, delay, error, traceback, now, random_values)
+        elif action == "reject":
+            self.end_lease(id, run, "settled", now, True)
+            self.note_error(id, run, error)
+            self.tell_of(id, "failed", now, run.attempt, error)
+            self.bury(id, "rejected", now, traceback)
+        elif action == "postpone":
+            t = self.end_lease(id, run, "settled", until)
+            run.uncounted_attempts += 1
+            self.note_error(id, run, error)
+            self.wait_for(t, id, delay or 0, now)
+        else:
+            self.take_back(id, run, {"release": "settled", "reap": "reaped"}[action], now, until)
+        return "ok"
+
+    def end_lease(self, id: str, run: Run, state: str, until: float, is_worked: bool = False) -> Tenant:
+        """Close a lease and its account."""
+        t = self.touch(self.records[id].tenant.name)
+        del self.leases[id]
+        if b := self.batch_of(id):
+            b.running, b.admitted = b.running - 1, b.admitted - 1
+        self.charge_lease(t, run.began_at, until, is_worked)
+        run.state = state
+        return t
+
+    def keep_waiting(self, id: str) -> None:
+        """Watch the window again while the task waits for its next attempt."""
+        if self.records[id].expires_at:
+            self.expiring[id] = self.records[id].expires_at
+
+    def take_back(self, id: str, run: Run, state: str, now: float, until: float) -> None:
+        """Return a lease to the head of the list."""
+        t = self.end_lease(id, run, state, until)
+        if state == "reaped":
+            self.tell_of(id, "failed", now, run.attempt, "lease_lost")
+        if state == "reaped" and run.is_last:
+            return self.bury(id, "lease_lost", now)
+        run.uncounted_attempts += state == "settled"
+        self.keep_waiting(id)
+        self.put_ready(t, id, at_head=True)
+
+    def nack(
+        self, id: str, run: Run, delay: float | None, error: str, traceback: str, now: float, random: Iterator[float]
+    ) -> None:
+        """Send a task to its next attempt, or to the dead letters."""
+        t = self.end_lease(id, run, "settled", now, True)
+        self.note_error(id, run, error)
+        self.tell_of(id, "failed", now, run.attempt, error)
+        if run.is_last:
+            return self.bury(id, "exhausted", now, traceback)
+        if delay is None:
+            longest = self.settings["retry_base_ms"] * 2 ** min(run.attempt - run.uncounted_attempts - 1, 40)
+            delay = math.floor(next(random) * min(self.settings["retry_cap_ms"], longest)) + 1
+        self.wait_for(t, id, delay, now)
+
+    def wait_for(self, t: Tenant, id: str, delay: float, now: float) -> None:
+        """Let a task wait for its next attempt."""
+        self.keep_waiting(id)
+        if delay > 0:
+            self.put_delayed(t, id, now + delay)
+        else:
+            self.put_ready(t, id)
+
+    def refusal(self, id: str, lease: int, now: float) -> str:
+        """Say why a number is not that of a task's lease."""
+        run, finished, death = self.runs.get(id), self.marks.get(id), self.dead.get(id)
+        if run:
+            return "gone" if run.lease == lease and run.state == "settled" else "stale"
+        if finished:
+            return "gone" if finished[0] == lease else "stale"
+        if death is None:
+            return "gone"
+        return "gone" if death.lease == lease and death.reason in ("exhausted", "rejected") else "stale"
+
+    def cancel(self, now: float, ids: list[str]) -> list[str]:
+        """Forget waiting tasks, and have running ones stopped."""
+        now = self.open(now)
+        outcomes = [self.cancel_one(id, now) for id in ids]
+        self.finish_batches(now)
+        self.close(now)
+        return outcomes
+
+    def reschedule(self, now: float, ids: list[str], delay: float, start_at: float) -> list[str]:
+        """Give waiting tasks another start."""
+        now = self.open(now)
+        start_at = now + delay if delay else start_at
+        outcomes = []
+        for id in ids:
+            task = self.records.get(id)
+            if task is None or id in self.dead:
+                outcomes.append("gone")
+            elif id in self.leases:
+                outcomes.append("running")
+            elif 0 < task.expires_at <= (now if task.end_moves else max(start_at, now)):
+                self.touch(task.tenant.name)
+                outcomes.append("expired")
+            elif start_at > now and id not in task.tenant.delayed and self.has_all_delayed(task.tenant):
+                self.touch(task.tenant.name)
+                outcomes.append("quota_exceeded")
+            else:
+                t = self.touch(task.tenant.name)
+                outcomes.append("ok")
+                if start_at > now or id in t.delayed:
+                    self.take_out(id)
+                    if task.end_moves and task.expires_at:
+                        starts_at = max(start_at, now)
+                        task.expires_at += starts_at - (task.start_at or task.created_at)
+                        task.start_at, self.expiring[id] = starts_at, task.expires_at
+                    else:
+                        task.start_at = start_at
+                    if start_at > now:
+                        self.put_delayed(t, id, start_at)
+                    else:
+                        self.put_ready(t, id)
+        self.finish_batches(now)
+        self.close(now)
+        return outcomes
+
+    def has_all_delayed(self, t: Tenant) -> bool:
+        """True if a tenant has as many delayed tasks as it may have."""
+        most = self.limit(t, "delayed")
+        return 0 < most <= len(t.delayed)

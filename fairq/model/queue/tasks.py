@@ -1,0 +1,130 @@
+"""What a queue keeps of tasks, batches and dead letters."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from fairq.model.batches import BatchStage, BatchState
+from fairq.model.queue.accounts import Tenant
+from fairq.model.queue.limits import bytes_of
+from fairq.model.queue.ready import Asked
+from fairq.model.queue.sorted_set import SortedSet
+
+HEADER_BYTES = 32  # of a record: the fixed ones of HEADER in lua/base/formats.lua
+
+
+@define
+class Task:
+    """A task's record."""
+
+    tenant: Tenant
+    start_at: float
+    expires_at: float
+    max_attempts: int
+    priority: int = 50
+    key: str = ""
+    result_ttl: float = 0
+    batch: str = ""
+    events: int = 0
+    opened_at: float = 0
+    group: str = ""
+    weight: float = 1  # of its group
+    end_moves: bool = False  # its end counts from its start
+    created_at: float = 0
+    size: int = 2  # of its payload
+    is_apart: bool = False  # its payload, however short: that of a callback
+    name: str = ""
+
+    @property
+    def length(self) -> int:
+        """How long its record is, with its payload."""
+        return HEADER_BYTES + len(self.tenant.name + self.name) + self.size
+
+    def bytes(self, id: str) -> int:
+        """Tell what it counts among its tenant's bytes."""
+        asks = self.priority != 50 or self.key or self.result_ttl or self.batch or self.events or self.group
+        return bytes_of(id, self.length + (bytes_of(self.key + self.group, 0) if asks else 0))
+
+    @property
+    def asked(self) -> Asked:
+        """What says where it stands among its tenant's ready tasks."""
+        group = self.group or self.batch
+        return Asked(self.priority, group, self.weight if group else 1)
+
+
+@define
+class Run:
+    """What changes of a task: its lease, or how the last one ended."""
+
+    max_attempts: int
+    attempt: int = 0
+    lease: int = 0
+    uncounted_attempts: int = 0
+    state: str = ""
+    is_extended: bool = False
+    taken: int = 0
+    began_at: float = 0
+    lasts: float = 0  # ms
+    worker: str = ""
+    error: str = ""
+
+    @property
+    def last_attempt(self) -> int:
+        """The attempt after which a failure is final; 0: none is."""
+        return self.max_attempts + self.uncounted_attempts if self.max_attempts else 0
+
+    @property
+    def is_last(self) -> bool:
+        """True if no attempt is left."""
+        return 0 < self.last_attempt <= self.attempt
+
+
+@define
+class Batch:
+    """A batch: its counts, and where its tasks are."""
+
+    tenant: str
+    max_running: int
+    created_at: float
+    callbacks: dict[str, int]  # of each, how long its payload is
+    events: int = 0
+    state: BatchStage = "open"
+    completed_at: float = 0
+    sequence: int = 0
+    total: int = 0
+    admitted: int = 0
+    running: int = 0
+    done: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    expired: int = 0  # of the dead
+    members: SortedSet[str] = field(factory=SortedSet)
+    pending: SortedSet[str] = field(factory=SortedSet)  # priority and order
+
+    def bytes(self, id: str) -> int:
+        """Tell what it counts among its tenant's bytes."""
+        return bytes_of(id, sum(self.callbacks.values()))
+
+    def state_of(self, id: str) -> BatchState:
+        """Tell how far it is, under this id."""
+        counts = (self.max_running, self.total, self.running, self.done, self.dead, self.cancelled)
+        moments = (int(self.created_at), int(self.completed_at))
+        return BatchState(id, self.state, self.tenant, *counts, *moments, self.expired)
+
+    @property
+    def ended(self) -> int:
+        """How many of its tasks have come to an end."""
+        return self.done + self.dead + self.cancelled
+
+
+@define
+class Death:
+    """A dead letter."""
+
+    tenant: Tenant
+    reason: str
+    attempts: int
+    lease: int
+    died_at: float
+    error: str
+    traceback: str

@@ -1,0 +1,141 @@
+"""What time does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from fairq.model.queue.accounts import OUT
+from fairq.model.queue.batches import BATCH_KEEP_MS, CHANGES_PER_CALL
+from fairq.model.queue.limits import RATE_LIMITED
+from fairq.model.queue.records import MINUTE_MS
+from fairq.model.queue.schedules import Scheduling
+from fairq.model.queue.settle import Settling
+from fairq.model.queue.sorted_set import first_by_score
+
+TENANTS_PER_TICK, ENDS_PER_TICK = 50, 80
+
+
+def first_of(times: Iterable[float]) -> float:
+    """Return the earliest time; infinite if there is none."""
+    return min(times, default=math.inf)
+
+
+class Ticking(Settling, Scheduling):
+    """The verb that does what is due."""
+
+    def tick(self, now: float, limit: int) -> tuple[float, ...]:
+        """Do what time does: the reply of `tick`."""
+        now = self.open(now)
+        times = self.due_times(now).items()
+        due = max(1, sum(at <= now for job, at in times if job not in ("fires", "opening_changes")))
+        part, ends = math.ceil(limit / due), math.ceil(min(limit, ENDS_PER_TICK) / due)
+        self.trim_ends(now, part)
+        promoted, expired = self.promote(now, part), self.expire(now, ends)
+        lost = [id for at, _, ids in self.deadlines() if at <= self.at for id in ids][:ends]
+        for id in reversed(lost):
+            until = self.leases[id] + self.call_origin - self.runs[id].lasts
+            self.settle_one("reap", id, self.runs[id].lease, None, "", "", now, iter(()), until)
+        trimmed = self.trim_dead(now, ends)
+        self.unpark(first_by_score(self.parked, part, now))
+        swept = self.sweep()
+        self.cancel_members(now, min(ends, CHANGES_PER_CALL))
+        self.finish_batches(now)
+        self.trim_batches(now, part)
+        swept |= self.trim_marks(now, 4 * part)
+        if self.touched or swept:
+            self.close(now)
+        ready = sum(len(t.ready) for t in self.tenants.values())
+        fires = sum(self.due_at(field) <= now for field in self.schedules)
+        changes = sum(at <= now for _, _, at in self.hours.values())
+        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, changes)
+
+    def due_times(self, now: float) -> dict[str, float]:
+        """Tell when each job of a tick next has something to do."""
+        completed = [b.completed_at for b in self.batches.values() if b.state == "complete"]
+        has_too_many = len(self.dead) > self.settings["dead_keep"]
+        waiting: dict[str, float] = {
+            "due": first_of(self.due.values()),
+            "expiring": self.expiring.lowest,
+            "leases": first_of(at for at, is_extended, _ in self.deadlines() if not is_extended) + self.call_origin,
+            "extended": first_of(at for at, is_extended, _ in self.deadlines() if is_extended) + self.call_origin,
+            "fires": first_of(self.due_at(field) for field in self.schedules),
+            "deaths": now if has_too_many else self.deaths.lowest + self.settings["dead_keep_ms"],
+            "completed": first_of(completed) + BATCH_KEEP_MS,
+            "ends": self.ends.lowest,
+            "cancelling": first_of(self.cancelling.values()),
+            "parked": first_of(self.parked.values()),
+            "opening_changes": first_of(at for _, _, at in self.hours.values()),
+            "marks": (self.minute + 2) * MINUTE_MS if self.marks else math.inf,
+            "sweep": now if self.sweeping or self.goes_back else math.inf,
+        }
+        return {job: at for job, at in waiting.items() if at < math.inf}
+
+    def next_due(self, now: float) -> float:
+        """Tell when the next tick will find work."""
+        return max(min(times), now) if (times := self.due_times(now).values()) else -1
+
+    def promote(self, now: float, limit: int) -> int:
+        """Move due tasks to their tenants' lists."""
+        names = first_by_score(self.due, TENANTS_PER_TICK, now)
+        moved = 0
+        for name in names:
+            if moved >= limit:
+                break
+            t = self.touch(name)
+            for id in t.delayed.first(max(1, limit // len(names)), now):
+                del t.delayed[id]
+                self.put_ready(t, id)
+                moved += 1
+            del self.due[name]
+            if t.delayed:
+                self.due[name] = max(t.delayed.lowest, now)
+        return moved
+
+    def expire(self, now: float, limit: int) -> int:
+        """Bury waiting tasks whose window has closed."""
+        ids = self.expiring.first(limit, now)
+        for id in ids:
+            del self.expiring[id]
+            self.take_out(id)
+            self.bury(id, "expired", now)
+        return len(ids)
+
+    def trim_dead(self, now: float, limit: int) -> int:
+        """Forget dead letters that are too old, and while there are too many the oldest of the tenant with most."""
+        ids = self.deaths.first(limit, now - self.settings["dead_keep_ms"])
+        trimmed = 0
+        while True:
+            for id in ids:
+                self.drop_letter(id)
+            trimmed += len(ids)
+            if trimmed == limit or len(self.dead) <= self.settings["dead_keep"]:
+                return trimmed
+            _, most = max((t.dead, t.name) for t in self.tenants.values())
+            ids = first_by_score(self.deaths_of(most), 1)
+
+    def deadlines(self) -> list[tuple[float, bool, list[str]]]:
+        """Tell when leases end: those of a claim together, those that were extended each by itself."""
+        found, together = list[tuple[float, bool, str, list[str]]](), dict[int, list[str]]()
+        for id, at in self.leases.items():
+            if self.runs[id].is_extended:
+                found.append((at, True, id, [id]))
+            else:
+                together.setdefault(self.runs[id].lease, []).append(id)
+        found += [(self.leases[ids[0]], False, str(number), ids) for number, ids in together.items()]
+        return [(at, is_extended, ids) for at, is_extended, _, ids in sorted(found)]
+
+    def sweep(self) -> bool:
+        """Let in the tenants that a limit for all kept out, and look for their delayed tasks in time."""
+        if not self.sweeping and not self.goes_back:
+            return False
+        for name, t in self.tenants.items():
+            if (t.ready and t.slot == OUT) or (self.reserve and t.slot > 0 and not t.leased):
+                self.touch(name)
+            if t.blocked & RATE_LIMITED:
+                self.parked.pop(name, None)
+                self.meter(self.touch(name))
+            if t.delayed:
+                self.due[name] = min(self.due.get(name, math.inf), t.delayed.lowest)
+        self.sweeping, self.goes_back = 0, False
+        return True

@@ -1,0 +1,31 @@
+"""Refusals of the function library, in plain words."""
+
+from __future__ import annotations
+
+from fairq.errors import FairqError, QuotaExceeded, from_code
+
+_MESSAGES = {
+    "not_found": "there is no such {}",
+    "batch_closed": "the {} takes no more tasks",
+    "repairing": "the {} is being repaired; try again when that is done",
+    "quota_exceeded": "the tenant has reached its limit {}",
+    "quota_exceeded max_tenants": "the queue has as many tenants as its setting {} allows, and this would be a new one",
+    "unmade": "the {} was not made",
+    "stale_version": "another operator has changed it since it was read: read it again; its version is now {more}",
+    "deleting": "the {} is being deleted",
+}  # by code, or code and field
+
+
+def refusal(text: str) -> FairqError | None:
+    """Read `FAIRQ <code> <field> [<more>]`; None for any other text."""
+    word, _, rest = text.partition(" ")
+    if word != "FAIRQ":
+        return None
+    code, where, *more = rest.split(" ")
+    message = _MESSAGES.get(f"{code} {where}", _MESSAGES.get(code, "invalid {}")).format(
+        where, more=more[0] if more else ""
+    )
+    if code != QuotaExceeded.code or not (more and more[0].isdecimal()):
+        return from_code(code, message, where)
+    wait_ms = int(more[0])
+    return from_code(code, f"{message}; try again in {wait_ms / 1000:g} s", where, wait_ms)
