@@ -6,14 +6,13 @@ import random
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from attrs import define, field
 
 from fairq.client.caller import Caller
 from fairq.client.client import Client
 from fairq.client.listed import lists_options
-from fairq.client.operator import OperatorClient
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, FairqError
@@ -26,6 +25,9 @@ from fairq.testing.memory import Record
 from fairq.testing.operating import MemoryOperator
 from fairq.testing.running import NEVER, Memory
 from fairq.wire.terms import MAX_CREDIT
+
+if TYPE_CHECKING:
+    from fairq.client.operator import OperatorClient
 
 
 @define
@@ -147,6 +149,8 @@ class MemoryService(MemoryClient):
 
     def as_operator(self) -> OperatorClient:
         """Return the client of an operator, which sets weights and limits, and pauses."""
+        from fairq.client.operator import OperatorClient
+
         return OperatorClient(cast(Caller, MemoryOperator(self._memory, None)))
 
     @property
