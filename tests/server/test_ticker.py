@@ -236,6 +236,29 @@ async def test_a_queue_with_a_due_task_is_ticked_before_thousands_without(
     assert {queue for _, queue in store.ticked} == set(await store.queues())
 
 
+DAY_MS = 86_400_000
+
+
+class PatientStore(SlowStore):
+    """Has ready tasks, and one that is due tomorrow; no call takes as long as another."""
+
+    async def tick(self, queue: str) -> Tick:
+        """Find both."""
+        self.ticks += 1
+        now_ms = round(trio.current_time() * 1000)
+        await trio.sleep(0.001 * (self.ticks * 7 % 5))
+        return Tick(now_ms, DAY_MS, 1, 0, 0, 0, 0)
+
+
+async def test_a_time_that_is_far_away_is_kept_once(autojump_clock: trio.testing.MockClock) -> None:
+    store = PatientStore()
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
+    with trio.move_on_after(2_000):
+        await ticker.run()
+    assert store.ticks > 1_500
+    assert len(ticker._due._heap) < 50
+
+
 class StuckStore(SlowStore):
     """Has opening hours that are to change, and does not tell which."""
 

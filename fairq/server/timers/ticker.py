@@ -128,7 +128,8 @@ class Ticker:
         for line, most in ((self._due, TICKS_AT_ONCE - 1), (self._idle, TICKS_AT_ONCE)):
             while len(queues) < most and (first := line.first())[0] <= now:
                 queues.append(queue := first[1])
-                self._due.at.pop(queue, None)
+                if self._due.at.get(queue, math.inf) <= now:
+                    del self._due.at[queue]  # a later time stays, or each tick would leave one more on the heap
                 self._idle.at[queue] = math.inf
         return queues
 
