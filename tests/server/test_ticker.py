@@ -250,6 +250,16 @@ class PatientStore(SlowStore):
         return Tick(now_ms, DAY_MS, 1, 0, 0, 0, 0)
 
 
+async def test_times_that_are_ever_sooner_are_not_all_kept(autojump_clock: trio.testing.MockClock) -> None:
+    """A tenant chooses when its tasks start: a hundred thousand delays, each shorter than the one before."""
+    store = SlowStore()
+    store.answer.set()
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
+    for n in range(100_000):
+        ticker.tick_within("q", 3_600_000 - n)
+    assert len(ticker._due._heap) + len(ticker._idle._heap) < 50
+
+
 async def test_a_time_that_is_far_away_is_kept_once(autojump_clock: trio.testing.MockClock) -> None:
     store = PatientStore()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]

@@ -88,8 +88,13 @@ class Ticker:
     def tick_within(self, queue: str, in_ms: float) -> None:
         """Note that something is due in a queue after `in_ms`: it is ticked then, or earlier at the floor interval."""
         self._floors.pop(queue, None)
-        self._put(self._due, queue, in_ms / 1000)
-        self._put(self._idle, queue, FLOOR_S)
+        self._expect(queue, in_ms / 1000, FLOOR_S)
+
+    def _expect(self, queue: str, due: float, floor: float) -> None:
+        """Note when something is due, unless the tick at the floor comes first and will tell: lines stay short."""
+        if due <= floor:
+            self._put(self._due, queue, due)
+        self._put(self._idle, queue, floor)
 
     def _put(self, line: _Line, queue: str, seconds: float) -> None:
         if line.put(queue, trio.current_time() + seconds):
@@ -128,16 +133,14 @@ class Ticker:
         for line, most in ((self._due, TICKS_AT_ONCE - 1), (self._idle, TICKS_AT_ONCE)):
             while len(queues) < most and (first := line.first())[0] <= now:
                 queues.append(queue := first[1])
-                if self._due.at.get(queue, math.inf) <= now:
-                    del self._due.at[queue]  # a later time stays, or each tick would leave one more on the heap
+                self._due.at.pop(queue, None)
                 self._idle.at[queue] = math.inf
         return queues
 
     async def _tick_and_go_on(self, queue: str) -> None:
         due, floor = await self._tick(queue)
         if queue in self._idle.at:  # not forgotten meanwhile
-            self._put(self._due, queue, due)
-            self._put(self._idle, queue, floor)
+            self._expect(queue, due, floor)
 
     async def _discover(self) -> None:
         """Start ticking queues that other servers have made, and stop ticking queues that do not exist."""
