@@ -45,7 +45,7 @@ def url_of(served: Served) -> str:
 def daily(now_ms: int, begins_in: int, ends_in: int) -> str:
     """Spell opening hours of every day, from so many minutes from now to so many, in UTC."""
     minutes = now_ms // 60_000
-    begin, end = ((minutes + after) % 1440 for after in (begins_in, ends_in))
+    begin, end = (minutes + begins_in) % 1440, (minutes + ends_in - 1) % 1440 + 1  # midnight is an end as 24:00
     return f"mon-sun {begin // 60:02}:{begin % 60:02}-{end // 60:02}:{end % 60:02} UTC"
 
 
