@@ -21,7 +21,7 @@ from fairq.server.app import App
 from fairq.server.fleet import shared_listeners
 from fairq.server.net.admission import RETRY_MS, Admission
 from fairq.server.net.auth import Identity
-from fairq.server.net.opening import Opening
+from fairq.server.net.opening import Opening, read_request
 from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.verbs.table import handle_request
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
@@ -76,7 +76,11 @@ class Listener:
         connection: SocketConnection | None = None
         with ExitStack() as inside:
             with trio.move_on_after(HANDSHAKE_S) as scope, self.admission.handshake(host, scope):
-                opening = Opening(stream, scope, self.begins)
+                asked, rest = await read_request(stream)
+                if not asked:
+                    return
+                await self.begins.enter()
+                opening = Opening(stream, scope, asked)
                 async with trio.open_nursery() as nursery:
                     request = await wrap_server_stream(nursery, opening, receive_buffer_size=RECEIVE_BYTES)
                     try:
@@ -90,7 +94,7 @@ class Listener:
                     else:
                         await request.accept(subprotocol=SUBPROTOCOL)
                         websocket = WebSocket.of_server(self.app.settings.message_bytes)
-                        transport = Transport(stream, websocket, f"{host}:{port}", opening.rest)
+                        transport = Transport(stream, websocket, f"{host}:{port}", rest)
                         session = self._session_of(identity)
                         connection = SocketConnection(
                             transport.remote, identity, session, partial(handle_request, self.app), usage,

@@ -106,6 +106,19 @@ async def test_many_clients_that_connect_and_leave_leave_nothing_behind(
         assert not served.app.connections
 
 
+async def test_a_connection_without_a_request_is_one_task(served: Served) -> None:
+    with trio.fail_after(10):
+        await check_healthy(served)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        tasks = tasks_living()
+        async with socket(served) as silent, socket(served) as slow:
+            await slow.send_all(b"GET / HT")
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert tasks_living() == tasks + 2
+            await silent.send_all(b"\x16\x03\x01")  # what is not HTTP is answered at once
+            assert (await silent.receive_some()).startswith(b"HTTP/1.1 400")
+
+
 async def test_a_slow_handshake_is_closed_after_its_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HANDSHAKE_S", 0.2)
     with trio.fail_after(60):

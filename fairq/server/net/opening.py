@@ -1,50 +1,48 @@
 """The part of a connection that trio-websocket sees: the HTTP request, and nothing behind it.
 
-The library reads the request and answers it. The frames that follow are processed by fairq/wire/websocket.py, with
-limits that the library does not have.
+The library parses the request and answers it. The frames that follow are processed by fairq/wire/websocket.py, with
+limits that the library does not have. The request is read before the library sees it, so that a connection on which
+none comes is one task that waits: it costs little, and ends cheaply.
 """
 
 from __future__ import annotations
 
 import trio
 
-from fairq.transport import Stream
-from fairq.turns import Gate
+from fairq.transport import RECEIVE_BYTES, Stream
 
+MAX_REQUEST_BYTES = 16_384  # what is longer is refused by the library
+_NO_METHOD = bytes(range(33))  # first bytes, such as that of TLS, that the library refuses at once
 _END = b"\r\n\r\n"
 _NO_BODY = b"content-length: 0" + _END  # of the library's answer to what is no request for a websocket
 _REASON = b"this port is for websockets; the HTTP API has one of its own (http_port; 7701 with --dev)\n"
 _NO_WEBSOCKET = b"content-type: text/plain\r\ncontent-length: %d" % len(_REASON) + _END + _REASON
 
 
+async def read_request(stream: Stream) -> tuple[bytes, bytes]:
+    """Return the HTTP request and the bytes behind it, at most MAX_REQUEST_BYTES and one read; empty if none came."""
+    read = bytearray()
+    while not read or (_END not in read and len(read) <= MAX_REQUEST_BYTES and read[0] not in _NO_METHOD):
+        data = await stream.receive_some(RECEIVE_BYTES)
+        if not data:
+            return b"", b""
+        read += data
+    request, end, rest = read.partition(_END)
+    return bytes(request + end), bytes(rest)
+
+
 class Opening(trio.abc.Stream):
-    """A stream that ends with the request; `rest` holds the bytes behind it. Without a request, `scope` is cancelled.
+    """A stream of one request. `scope` is cancelled when the library closes the stream."""
 
-    Each read passes the gate, because thousands of clients may connect at once.
-    """
-
-    def __init__(self, stream: Stream, scope: trio.CancelScope, gate: Gate) -> None:
-        self.rest = b""
-        self._stream, self._scope, self._gate = stream, scope, gate
-        self._tail = b""
-        self._is_read = False
+    def __init__(self, stream: Stream, scope: trio.CancelScope, request: bytes) -> None:
+        self._stream, self._scope, self._request = stream, scope, request
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Receive more of the request; once it is complete, wait until cancelled."""
-        if self._is_read:
+        """Return the request; then wait until cancelled."""
+        if not self._request:
             await trio.sleep_forever()
-        try:
-            data = bytes(await self._stream.receive_some(max_bytes))
-        except trio.BrokenResourceError:
-            data = b""
-        if not data:
-            self._scope.cancel()
-        await self._gate.enter()
-        _, end, rest = (self._tail + data).partition(_END)
-        if end:
-            self._is_read, self.rest = True, rest
-        self._tail = (self._tail + data)[1 - len(_END) :]
-        return data[: len(data) - len(self.rest)]
+        request, self._request = self._request, b""
+        return request
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send the answer; where the library gives no reason, since it is no request for a websocket, say so."""
