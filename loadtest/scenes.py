@@ -15,8 +15,8 @@ from fairq.model.schedules import Timing
 from fairq.model.tasks import MAX_LINKS, MAX_LINKS_BYTES, SPECIAL_PLACES, NewTask
 from fairq.server.stats.history import PAGE_SLOTS
 from fairq.store import keys
+from fairq.store.calls import CHANGES, LOOKS
 from fairq.store.records import CLAIM_HEAD, pack_options, pack_template, pack_timing, pack_waits
-from fairq.store.store import CHANGES, LOOKS
 from loadtest.bench import for_all
 from loadtest.probe import Args, Prepare, Probe
 

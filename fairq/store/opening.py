@@ -12,10 +12,11 @@ from fairq.errors import SettingsError, StoreRefused, Unavailable
 from fairq.scopes import background
 from fairq.store import keys, library
 from fairq.store.address import without_secrets
+from fairq.store.calls import load_library
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
-from fairq.store.store import Store, load_library
+from fairq.store.store import Store
 from fairq.store.topology import is_cluster, parse_seeds
 
 log = structlog.get_logger("fairq.store")

@@ -17,7 +17,8 @@ from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.run import Served
 from fairq.server.timers.ticker import TICKS_AT_ONCE
 from fairq.store import keys
-from fairq.store.store import Claim, Store
+from fairq.store.store import Store
+from fairq.store.task_calls import Claim
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Refused, raw, running, tenant

@@ -13,7 +13,7 @@ from fairq.model.tasks import Lease
 from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.timers.ticker import Ticker
-from fairq.store.store import Claim
+from fairq.store.task_calls import Claim
 
 LEASES = [Lease(f"t{i}", 70, 1, 5, "ada", 1, 0, 0, b"{}") for i in range(3)]
 

@@ -13,7 +13,8 @@ from fairq.errors import BadRequest, Unavailable
 from fairq.server.dispatch.slots import Slots
 from fairq.server.run import Served
 from fairq.server.verbs import workers as work_verbs
-from fairq.store.store import Claim, Store
+from fairq.store.store import Store
+from fairq.store.task_calls import Claim
 from tests.client.harness import worker_of, working
 from tests.store.waiting import wait_until
 

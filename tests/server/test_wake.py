@@ -15,7 +15,8 @@ from fairq.model.tasks import NewTask
 from fairq.server.dispatch.claiming import MAX_PACE_S, Phase
 from fairq.server.net.worker_registry import WorkerRegistry
 from fairq.server.run import Served
-from fairq.store.store import Claim, Store
+from fairq.store.store import Store
+from fairq.store.task_calls import Claim
 from tests.store.waiting import wait_until
 
 from .harness import PRODUCER, WORKER, Raw, raw, running, tenant

@@ -11,8 +11,9 @@ import trio
 from fairq.errors import SettingsError, StoreRefused
 from fairq.model.tasks import NewTask
 from fairq.store import keys, library
+from fairq.store.calls import load_library
 from fairq.store.opening import open_store
-from fairq.store.store import Store, load_library
+from fairq.store.store import Store
 from tests import stores
 
 TASK = NewTask("id-1", b"1")

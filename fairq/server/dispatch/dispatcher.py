@@ -24,7 +24,8 @@ from fairq.server.dispatch.claiming import CLAIM_TASKS, Claiming, Phase, Step
 from fairq.server.dispatch.tracing import Tracing
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
-from fairq.store.store import Claim, Store
+from fairq.store.store import Store
+from fairq.store.task_calls import Claim
 
 log = structlog.get_logger("fairq.server")
 

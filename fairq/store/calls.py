@@ -1,0 +1,108 @@
+"""Calls of the Lua library in the store: it is loaded where it is missing, and queues are made where they are new."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import structlog
+from attrs import define, field
+
+from fairq.errors import FairqError, StoreRefused, Unavailable
+from fairq.store import keys, library
+from fairq.store.audit import Audit
+from fairq.store.cluster import Cluster
+from fairq.store.cluster_subscription import ClusterSubscription
+from fairq.store.connection import Connection, Subscription
+from fairq.store.counts import Counts
+from fairq.store.registry import Registry
+from fairq.store.tokens import Tokens
+from fairq.store.workers import Workers
+
+log = structlog.get_logger("fairq.store")
+
+CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
+_UNMADE = "unmade"
+
+
+def wall_ms() -> int:
+    """Return this process's time in ms: the store compares its own clock with it."""
+    return round(time.time() * 1000)
+
+
+async def load_library(ask: Callable[..., Awaitable[Any]]) -> None:
+    """Load our version of the function library into a store, unless it is there."""
+    if await ask("FUNCTION", "LIST", "LIBRARYNAME", library.name()):
+        return
+    try:
+        await ask("FUNCTION", "LOAD", library.source())
+    except StoreRefused as error:
+        if "already exists" not in error.message:  # it does if another server or call was faster
+            raise
+
+
+@define(eq=False)
+class Calls:
+    """What all verbs of the store are called with."""
+
+    connection: Connection | Cluster
+    subscription: Subscription | ClusterSubscription
+    counts: Counts | None = None  # of what goes by, for the history
+    registry: Registry = field(init=False)
+    audit: Audit = field(init=False)
+    tokens: Tokens = field(init=False)
+    workers: Workers = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.tokens, self.workers = Tokens(self.connection), Workers(self.connection)
+        self.registry = Registry(self.connection, self._call_at)
+        self.audit = Audit(self.connection, self._call_at)
+
+    async def _call(self, verb: str, queue: str, *args: str | bytes | int | float) -> Any:
+        return await self._call_at(keys.queue_prefix(queue), verb, *args)
+
+    async def _call_at(self, prefix: str, verb: str, *args: str | bytes | int | float) -> Any:
+        command = "FCALL_RO" if verb in library.verbs("reads") else "FCALL"
+        call = (command, library.function_name(verb), 1, prefix, "", "", *args)
+        try:
+            return await self.connection.call(*call)
+        except StoreRefused as error:
+            if "Function not found" not in error.message:
+                raise
+        log.warning("loading the function library", library=library.name())
+        for node in self.connection.nodes():
+            if node.is_connected:
+                await load_library(node.call)
+        return await self.connection.call(*call)
+
+    async def _call_in_parts(
+        self, verb: str, queue: str, ids: Sequence[str], *first: str | int, size: int = CHANGES
+    ) -> list[Any]:
+        """Call a verb for `size` ids at a time, to bound each call; join the replies."""
+        parts = [ids[start : start + size] for start in range(0, len(ids), size)] or [ids]
+        return [reply for part in parts for reply in await self._call(verb, queue, *first, *part)]
+
+    async def _put(
+        self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "", at_once: Sequence[str] = ()
+    ) -> Any:
+        """Call a verb that puts something into a queue; make the queue if it does not exist, for `maker` (a tenant).
+
+        `at_once`: more arguments if the queue is known to exist, so that the call is sent before this yields.
+        """
+        if queue not in self.registry.known:
+            at_once = ()
+            await self.registry.make(queue, maker)
+        try:
+            return await self._call(verb, queue, *args, *at_once)
+        except FairqError as error:
+            if error.code != _UNMADE:
+                raise
+        self.registry.forget(queue)  # it was deleted, and the message was lost
+        await self.registry.make(queue, maker, is_unmade=True)
+        try:
+            return await self._call(verb, queue, *args)
+        except FairqError as error:
+            if error.code != _UNMADE:
+                raise
+            raise Unavailable(f"queue {queue} was deleted during the call") from None

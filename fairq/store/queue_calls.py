@@ -1,0 +1,196 @@
+"""The verbs of the store about a queue and its tenants: settings, counts, limits, opening hours, feeds, history."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import trio
+from attrs import define, evolve
+
+from fairq.errors import NotEmpty
+from fairq.model.events import EventPage
+from fairq.model.history import Slot
+from fairq.model.limits import Limits, OpeningHours
+from fairq.model.queues import SHARES, QueueSettings, QueueState, Repair, Tick
+from fairq.model.tenants import TenantPage, TenantState
+from fairq.store import keys
+from fairq.store.calls import LOOKS, Calls, wall_ms
+from fairq.store.counts import QueueCounts
+from fairq.store.records import pack_waits, unpack_opening_hours, unpack_slot
+from fairq.store.rows import event, limits_of, queue_state, settings_of, tenant_states
+
+_ACCOUNTS = 100  # that one call looks at
+
+
+class HistoryPage(NamedTuple):
+    """Some intervals of a queue's history, the store's time, and what the service of tenants is divided by."""
+
+    now_ms: int
+    unit: float
+    slots: list[Slot]
+
+
+@define(eq=False)
+class QueueCalls(Calls):
+    """All verbs about queues and tenants."""
+
+    async def queues(self) -> list[str]:
+        """Name all queues."""
+        return sorted(await self.registry.read())
+
+    async def queue(self, queue: str) -> QueueState:
+        """Read a queue's counts and settings, in O(1)."""
+        return queue_state(queue, await self._call("queue_state", queue))
+
+    async def numbers(self, queue: str) -> dict[str, float]:
+        """Read all numbers of a queue's record (QUEUE in lua/KEYS.md), in O(1)."""
+        reply = await self._call("queue_state", queue)
+        return {reply[i].decode(): float(reply[i + 1]) for i in range(0, len(reply), 2)}
+
+    async def configure(self, queue: str, changes: dict[str, str | int], if_version: str = "") -> QueueSettings:
+        """Change settings of the queue, atomically; returns the old ones. Raises: StaleVersion."""
+        pairs: list[str | int] = ["if_version", if_version] if if_version else []
+        for name, value in changes.items():
+            pairs += (name, SHARES.index(str(value)) if name == "share" else value)
+        return settings_of(await self._put("configure", queue, *pairs))
+
+    async def pause(self, queue: str, tenant: str = "") -> bool:
+        """Stop starting tasks of a tenant, or of the whole queue; returns whether it was already paused."""
+        return bool(await self._put("pause", queue, tenant))
+
+    async def resume(self, queue: str, tenant: str = "") -> bool:
+        """Undo `pause`; returns whether it was paused."""
+        return bool(await self._put("resume", queue, tenant))
+
+    async def tick(self, queue: str, limit: int = 125) -> Tick:
+        """Promote due tasks, expire late ones, reap dead leases, trim dead letters; `limit` bounds their sum."""
+        tick = Tick(*await self._call("tick", queue, limit, wall_ms()))
+        if self.counts is not None and tick.reaped + tick.expired > 0:
+            self.counts.of(queue).lost += tick.reaped
+        return evolve(tick, ahead_ms=tick.now_ms - wall_ms())
+
+    async def wake(self, queue: str) -> None:
+        """Tell all servers that there may be work in a queue; the message may be lost."""
+        await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)
+
+    async def repair(self, queue: str, number: int | None = None, *, seconds: float = float("inf")) -> Repair:
+        """Repair a queue, for about `seconds`; repeat it, with the returned number, while the outcome is `more`.
+
+        Until the outcome is `done`, the queue gives no tasks, and changes are refused with Repairing. Any caller
+        continues where the last one stopped.
+        """
+        deadline = trio.current_time() + seconds
+        while True:
+            outcome, number, doing, tasks, tenants = await self._call("repair", queue, "" if number is None else number)
+            if outcome != b"more" or trio.current_time() >= deadline:
+                return Repair(outcome.decode(), number, doing.decode(), tasks, tenants)
+
+    async def permissions(self, queue: str) -> list[str]:
+        """Return the commands of the library that the store's user may not run on a queue's keys."""
+        return [name.decode() for name in await self._call("permissions", queue)]
+
+    async def oldest_wait_ms(self, queue: str, tenants: int) -> int | None:
+        """Tell the longest time for which a task that is next has been ready; None if there is no such task.
+
+        Of more than `tenants` (at most 500) that may be served, as many are asked, by chance.
+        """
+        wait_ms, _ = await self._call("oldest", queue, tenants)
+        return None if wait_ms < 0 else int(wait_ms)
+
+    async def tenants(self, queue: str, names: Sequence[str] = ()) -> list[TenantState]:
+        """Read those of the named tenants that there are, or all of them page by page, sorted by name."""
+        if not names:
+            return (await self.list_tenants(queue, "", sys.maxsize)).tenants
+        unit, found = await self._unit_of_shares(queue), dict[str, TenantState]()
+        for start in range(0, len(names), LOOKS):
+            found |= tenant_states(await self._call("tenants", queue, "0", LOOKS, *names[start : start + LOOKS]), unit)
+        return [found[tenant] for tenant in sorted(found)]
+
+    async def list_tenants(self, queue: str, cursor: str, count: int) -> TenantPage:
+        """Read `count` tenants or some more from a cursor on (empty: all), fewer only at the end, sorted by name."""
+        unit, found = await self._unit_of_shares(queue), dict[str, TenantState]()
+        while True:
+            reply = await self._call("tenants", queue, cursor or "0", LOOKS)
+            found |= tenant_states(reply, unit)
+            cursor = "" if reply[0] == b"0" else reply[0].decode()
+            if not cursor or len(found) >= count:
+                return TenantPage([found[tenant] for tenant in sorted(found)], cursor)
+
+    async def _unit_of_shares(self, queue: str) -> float:
+        return 1000.0 if (await self.queue(queue)).settings.share == "time" else 1.0
+
+    async def set_weight(self, queue: str, tenant: str, weight: float, if_version: str = "") -> float:
+        """Set a tenant's weight, which applies to its backlog at once; returns the old weight. Raises: StaleVersion."""
+        previous: int = await self._put("set_weight", queue, tenant, max(1, round(weight * 1000)), if_version)
+        return previous / 1000
+
+    async def drop_tenant(self, queue: str, tenant: str) -> bool:
+        """Delete a tenant that has nothing, with its settings and feed; False: there is none. Raises: NotEmpty."""
+        outcome, *pairs = await self._call("drop_tenant", queue, tenant)
+        if outcome == b"not_empty":
+            held = {name.decode(): count for name, count in zip(pairs[::2], pairs[1::2], strict=True)}
+            names = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in held.items() if count)
+            raise NotEmpty(f"tenant {tenant} in queue {queue} is not empty: {names}", field="tenant")
+        return bool(outcome == b"ok")
+
+    async def forget_tenants(self, queue: str, cursor: str, idle_ms: int) -> tuple[str, int]:
+        """Look at some accounts, and drop tenants that have had nothing for so long; returns where to go on ("0": at
+        the end), and how many were dropped.
+        """
+        told, dropped = await self._call("forget_tenants", queue, cursor, _ACCOUNTS, idle_ms, wall_ms())
+        return told.decode(), dropped
+
+    async def set_limits(
+        self, queue: str, tenant: str, changes: Mapping[str, float | None], if_version: str = ""
+    ) -> Limits:
+        """Change limits of a tenant, or (empty name) those for all, atomically; returns the old limits.
+
+        Raises: StaleVersion.
+        """
+        pairs: list[str | float] = ["if_version", if_version] if if_version else []
+        for name, value in changes.items():
+            pairs += (name, -1 if value is None else value)
+        return limits_of(await self._put("set_limits", queue, tenant, *pairs))
+
+    async def limits(self, queue: str, tenant: str) -> Limits:
+        """Read the limits set for a tenant, or (empty name) for all."""
+        return limits_of(await self._call("limits", queue, tenant))
+
+    async def set_opening_hours(self, queue: str, hours: OpeningHours, if_version: str = "") -> str | None:
+        """Set the opening hours of a tenant, or of the queue (empty text: always open); returns the old text.
+
+        Hours with a revision are set only if it is still the one in the store; None if another server was first.
+        Raises: StaleVersion.
+        """
+        rest = (hours.text, int(hours.is_open), hours.changes_at_ms, hours.revision, if_version)
+        previous: bytes | None = await self._put("set_opening_hours", queue, hours.tenant, *rest)
+        return None if previous is None else previous.decode()
+
+    async def opening_hours(self, queue: str, tenants: Sequence[str] = ()) -> tuple[int, list[OpeningHours]]:
+        """Read the store's time, and opening hours: those of `tenants` (empty name: the queue's), or those due."""
+        now_ms, *rows = await self._call("opening_hours", queue, *tenants)
+        return now_ms, [unpack_opening_hours(*row) for row in rows]
+
+    async def events(self, queue: str, tenant: str, after: int, count: int) -> EventPage:
+        """Read a tenant's events after an id, in order; after 0, from the oldest one kept.
+
+        Raises: TooOld if some of them are no longer kept; BadRequest if the id is newer than the newest event.
+        """
+        oldest, newest, *rows = await self._call("events", queue, tenant, after, count)
+        page = EventPage(oldest, newest, [event(row) for row in rows])
+        page.check(after)
+        return page
+
+    async def add_history(self, queue: str, counts: QueueCounts) -> bool:
+        """Add what a server has counted since its last call; returns whether tasks are running."""
+        args: list[str | bytes | int] = [counts.lost]
+        for tenant, count in counts.tenants.items():
+            args += (tenant, count.enqueued, count.started, count.failed, pack_waits(count.waits))
+        return bool(await self._call("add_history", queue, *args))
+
+    async def history(self, queue: str, step_s: int, last: int, count: int) -> HistoryPage:
+        """Read what is kept of `count` intervals up to the one of a number (-1: the newest)."""
+        now_ms, share, *slots = await self._call("history", queue, step_s, last, count)
+        return HistoryPage(now_ms, 1.0 if share else 1000.0, [unpack_slot(packed) for packed in slots])

@@ -1,0 +1,256 @@
+"""The verbs of the store about tasks: from enqueue to settlement, waiting tasks, results and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import orjson
+from attrs import astuple, define, evolve
+
+from fairq.errors import Deleting
+from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
+from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
+from fairq.model.purges import WaitingFilter, WaitingPage
+from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, Taken, TaskState, WaitingTask
+from fairq.model.waiting import BlockedInterval, Facts, Waiting
+from fairq.model.webhooks import webhook_in
+from fairq.scopes import run_all
+from fairq.store import keys
+from fairq.store.calls import LOOKS, Calls, wall_ms
+from fairq.store.records import CLAIM_HEAD, pack_options, unpack_blocked_intervals, unpack_leases, unpack_record
+from fairq.store.rows import dead_letter, task_state
+
+_PROGRESS_MS = 3_600_000
+
+
+def _task_args(tasks: Sequence[NewTask]) -> list[str | bytes]:
+    """Write new tasks as arguments of the store's functions."""
+    return [word for task in tasks for word in (task.id, pack_options(task), task.payload)]
+
+
+def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
+    """Write settlements as arguments of the store's function."""
+    args: list[str | int | bytes] = []
+    for action, id, lease, delay_ms, error, result, _, traceback in settlements:
+        if result and action == "ack":
+            args += ("ack_with_result", id, lease, result)
+            continue
+        args += (action, id, lease)
+        if action in ("nack", "postpone"):
+            args.append("" if delay_ms is None else delay_ms)
+        if action in ("nack", "postpone", "reject"):
+            args.append(error[:MAX_ERROR_CHARS])
+        if action in ("nack", "reject"):
+            args.append(traceback)
+    return args
+
+
+class Claim(NamedTuple):
+    """The leases of one claim, their lease time, and when to tick because it blocked tenants (None: it blocked none).
+
+    `blocked`: the intervals for which the tenants that it served were blocked before.
+    """
+
+    lease_ms: int
+    leases: list[Lease]
+    tick_in_ms: int | None = None
+    now_ms: int = 0
+    blocked: Sequence[BlockedInterval] = ()
+    run_timeout_ms: int = 0  # of the queue's handlers; 0: none
+
+
+@define(eq=False)
+class TaskCalls(Calls):
+    """All verbs about tasks."""
+
+    async def enqueue(
+        self, queue: str, tenant: str, tasks: Sequence[NewTask], *, notify: str = "all", maker: str | None = None
+    ) -> list[str]:
+        """Store up to 500 tasks of one tenant; returns an outcome for each.
+
+        `notify`: which waiting servers are notified: `all`; `wake <server>`: that one first; `covered`: none, because
+        the caller claims as many tasks right behind. `maker`: who makes the queue if it does not exist (None: the
+        tenant; empty: the service).
+
+        Outcomes: `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the dedupe key; `expired`: its
+        expiry has already passed. On return as durable as the store's `appendfsync` makes it. Atomic.
+        """
+        at_once = () if notify == "all" else (notify,)
+        maker = tenant if maker is None else maker
+        reply = await self._put("enqueue", queue, tenant, *_task_args(tasks), maker=maker, at_once=at_once)
+        outcomes = [outcome.decode() for outcome in reply]
+        if self.counts is not None:
+            self.counts.enqueued(queue, tenant, outcomes.count("ok"))
+        return outcomes
+
+    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+        """Lease up to `limit` ready tasks by the fair pick, at most 150.
+
+        `slots`: how many are attached (None: as many as before). `name` stands in the leases, and is the claim's id:
+        after OutcomeUnknown, claim `again` under the same name, which returns the leases of the first call again.
+        Cancelled: the leases expire by themselves.
+        """
+        told = ("again" if again else "", wall_ms(), "" if slots is None else slots)
+        reply = await self._call("claim", queue, name, limit, *told)
+        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
+        tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
+        intervals, leases = unpack_blocked_intervals(blocked), unpack_leases(reply)
+        if leases and self.counts is not None:
+            self.counts.claimed(queue, now_ms, leases)
+        return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms)
+
+    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
+        """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.
+
+        More work than one call may do (many failures, or tasks with options) is divided among several calls.
+        """
+        linked: dict[int, Outcome] = {}
+        plain = [each for each in settlements if not each.links]
+        told = iter(await self._settle(queue, plain) if plain or not settlements else ())
+        numbers = [n for n, each in enumerate(settlements) if each.links]
+        await run_all(*(partial(self._settle_linked, queue, settlements[n], n, linked) for n in numbers))
+        return [linked[n] if each.links else next(told) for n, each in enumerate(settlements)]
+
+    async def _settle_linked(self, queue: str, ack: Settlement, n: int, told: dict[int, Outcome]) -> None:
+        """Acknowledge a task, and store those that follow it, which are all in this queue: all of it or nothing."""
+        tasks = _task_args([link.task for link in ack.links])
+        try:
+            reply = await self._call("settle_linked", queue, ack.id, ack.lease, ack.result or b"null", *tasks)
+        except Deleting:
+            reply = b"gone"
+        told[n] = reply.decode()
+        if self.counts is not None:
+            self.counts.settled(queue, [ack], [told[n]])
+
+    async def _settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        at_once = LOOKS
+        while True:
+            some = settlements[len(outcomes) : len(outcomes) + at_once]
+            try:
+                told = await self._call("settle", queue, *_settle_args(some))
+            except Deleting:
+                return ["gone"] * len(settlements)
+            outcomes += [outcome.decode() for outcome in told]
+            if len(outcomes) >= len(settlements):
+                if self.counts is not None:
+                    self.counts.settled(queue, settlements, outcomes)
+                return outcomes
+            at_once = len(told)
+
+    async def are_leased(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[bool]:
+        """Tell which of up to 500 leases (id, number) are open."""
+        rows = await self._call_in_parts("tasks", queue, [id for id, _ in leases], size=LOOKS)
+        return [row[0] == b"leased" and row[6] == lease for row, (_, lease) in zip(rows, leases, strict=True)]
+
+    async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[Taken]:
+        """Extend leases (id, number) that move to another connection."""
+        outcomes = await self.settle(queue, [Settlement("take", id, lease) for id, lease in leases])
+        told = ([*outcome.split(" "), "0", "0"] for outcome in outcomes)
+        return [Taken(outcome, int(taken), int(lasts_ms)) for outcome, taken, lasts_ms, *_ in told]
+
+    async def hand_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
+        """End leases (id, number, times taken over) of an ended connection, except those taken over since."""
+        for start in range(0, len(leases), MAX_BATCH):
+            some = leases[start : start + MAX_BATCH]
+            fenced: list[Any] = [Settlement(action, id, f"{lease}/{taken}") for id, lease, taken in some]  # type: ignore[arg-type]
+            await self.settle(queue, fenced)
+
+    async def cancel(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
+        """Cancel up to 500 tasks: `ok`, `running` (their workers are told) or `gone`."""
+        if self.counts is not None:
+            self.counts.of(queue)
+        return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids, "")]
+
+    async def waiting_tasks(self, queue: str, tenant: str, which: WaitingFilter, cursor: str = "") -> WaitingPage:
+        """Find waiting tasks of a tenant that match, from a cursor on: about 250 are looked at."""
+        args = (tenant, cursor, which.older_than_ms, which.error or "")
+        told, looked, waiting, *ids = await self._call("waiting_tasks", queue, *args)
+        return WaitingPage(told.decode(), looked, waiting, [id.decode() for id in ids])
+
+    async def cancel_waiting(self, queue: str, ids: Sequence[str]) -> int:
+        """Cancel those of up to CHANGES tasks that wait, and leave the others alone; returns how many these were."""
+        if self.counts is not None:
+            self.counts.of(queue)
+        outcomes: list[bytes] = await self._call_in_parts("cancel", queue, ids, "waiting")
+        return outcomes.count(b"ok")
+
+    async def reschedule(
+        self, queue: str, ids: Sequence[str], *, delay_ms: int = 0, start_at_ms: int = 0
+    ) -> list[Outcome]:
+        """Change when up to 500 waiting tasks start (0: now): `ok`, `running`, `expired` (unchanged) or `gone`."""
+        outcomes = await self._call_in_parts("reschedule", queue, ids, delay_ms, start_at_ms)
+        return [outcome.decode() for outcome in outcomes]
+
+    async def peek(self, queue: str, tenant: str, count: int) -> list[WaitingTask]:
+        """Read a tenant's next ready tasks, in the order in which they will be served."""
+        reply = await self._call("peek", queue, tenant, count)
+        tasks = []
+        for packed_id, record in zip(reply[::2], reply[1::2], strict=True):
+            id = packed_id.decode()
+            _, enqueued_at, start_at, expires_at, payload, name, _ = unpack_record(record)
+            tasks.append(WaitingTask(id, enqueued_at, start_at, expires_at, payload, name, webhook_in(id)))
+        return tasks
+
+    async def tasks(self, queue: str, ids: Sequence[str]) -> list[TaskState]:
+        """Read the states of up to 500 tasks."""
+        return [state for state, _ in await self.tasks_and_leases(queue, ids)]
+
+    async def tasks_and_leases(self, queue: str, ids: Sequence[str]) -> list[tuple[TaskState, int]]:
+        """Read the states of up to 500 tasks, each with the number of its lease, or 0."""
+        rows = await self._call_in_parts("tasks", queue, ids, size=LOOKS)
+        states = [task_state(id, row) for id, row in zip(ids, rows, strict=True)]
+        leased = [i for i, state in enumerate(states) if state.state == "leased"]
+        if leased:
+            told = await self.connection.call("MGET", *(keys.progress_key(queue, ids[i]) for i in leased))
+            for i, progress in zip(leased, told, strict=True):
+                lease, fraction, text = orjson.loads(progress) if progress else (0, 0.0, "")
+                if lease == rows[i][-1]:
+                    states[i] = evolve(states[i], progress=fraction, progress_text=text)
+        return [(state, row[-1]) for state, row in zip(states, rows, strict=True)]
+
+    async def why(self, queue: str, id: str) -> Waiting:
+        """Read the facts that explain why a task waits."""
+        now_ms, row, *pairs = await self._call("why", queue, id)
+        state = task_state(id, row)
+        facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        return Waiting(now_ms, state.state, state.attempt, state.at_ms, Facts(**facts) if facts else None)
+
+    async def write_progress(self, queue: str, id: str, lease: int, fraction: float, text: str) -> None:
+        """Write a leased task's progress; it is ignored once the task has another lease."""
+        value = orjson.dumps([lease, fraction, text])
+        await self.connection.call("SET", keys.progress_key(queue, id), value, "PX", _PROGRESS_MS)
+
+    async def forget_progress(self, queue: str, ids: Sequence[str]) -> None:
+        """Delete the progress of tasks that are no longer leased."""
+        await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))
+
+    async def results(self, queue: str, ids: Sequence[str]) -> list[bytes | None]:
+        """Read the results that are kept, as JSON text; of the first ids only if results are long (a page of 1 MiB)."""
+        results: list[bytes | None] = await self._call("results", queue, *ids)
+        return results
+
+    async def dead(
+        self, queue: str, which: DeadFilter | None = None, cursor: str = "", count: int = 100, *, brief: bool = False
+    ) -> DeadPage:
+        """List dead letters that match, from a cursor on; `brief` leaves out the fields of the task's record."""
+        tenant, reason, error, older, younger = astuple(which or DeadFilter())
+        mode = "brief" if brief else ""
+        args = (tenant or "", cursor, count, reason or "", error or "", older, younger, mode)
+        reply = await self._call("dead", queue, *args)
+        return DeadPage([dead_letter(row) for row in reply[2:]], reply[0].decode(), reply[1])
+
+    async def dead_letter(self, queue: str, id: str) -> DeadLetter | None:
+        """Read one dead letter."""
+        row = await self._call("dead_letter", queue, id)
+        return dead_letter(row) if row else None
+
+    async def replay(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
+        """Give up to 500 dead letters a fresh set of attempts: `ok` or `gone`."""
+        return [outcome.decode() for outcome in await self._call_in_parts("replay", queue, ids)]
+
+    async def purge(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
+        """Delete up to 500 dead letters: `ok` or `gone`."""
+        return [outcome.decode() for outcome in await self._call_in_parts("purge", queue, ids)]
