@@ -1,4 +1,4 @@
-"""The verb `claim`: leases, expiry on the way out, hunger, refusals."""
+"""Claims: who is told that there is work, how much one call handles, and that no task is given twice."""
 
 from __future__ import annotations
 
@@ -9,56 +9,6 @@ import redis
 from fairq.store import library
 
 from .calls import HEAD, LEASE_MS, START, Listener, Queue, leased_in, options, refused, snapshot
-
-
-def test_a_claim_leases_the_oldest_tasks_of_a_tenant_first(queue: Queue) -> None:
-    queue.enqueue("ada", "a", "b", "c", payload=b"hello")
-    leases = queue.claim(2, worker="w9")
-    assert [(lease.id, lease.attempt, lease.max_attempts) for lease in leases] == [("a", 1, 5), ("b", 1, 5)]
-    assert leases[0].record.endswith(b"ada\0hello")
-    known = queue.tasks("a")[0]
-    assert (known.state, known.tenant, known.attempt, known.at, known.detail) == (
-        "leased",
-        "ada",
-        1,
-        START + LEASE_MS,
-        "w9",
-    )
-
-
-def test_the_reply_begins_with_the_time_and_the_lease(queue: Queue) -> None:
-    queue.configure(lease_ms=1234, run_timeout_ms=567)
-    assert queue.call("claim", "w", 1) == [START, 1234, 0, [], -1, [], 567]
-
-
-def test_a_claim_never_gives_more_than_its_limit(queue: Queue) -> None:
-    for tenant in ("ada", "bob", "cyd"):
-        queue.enqueue(tenant, *(f"{tenant}{n}" for n in range(20)))
-    sizes = [len(queue.claim(7)) for _ in range(9)]
-    assert sizes == [7] * 8 + [4]
-
-
-def test_a_task_that_expired_on_the_list_is_buried_and_not_charged(queue: Queue) -> None:
-    queue.configure(share=1)
-    queue.enqueue("ada", "a", "b", expires_in=100)
-    queue.enqueue("ada", "c")
-    queue.advance(100)
-    assert [lease.id for lease in queue.claim(3)] == ["c"]
-    assert [(letter.id, letter.reason, letter.attempts) for letter in queue.dead()] == [
-        ("a", "expired", 0),
-        ("b", "expired", 0),
-    ]
-    assert queue.tenant("ada").delivered == 1
-    assert queue.queue_state()["expired"] == 2
-
-
-def test_an_expired_retry_is_buried_with_its_attempts_and_error(queue: Queue) -> None:
-    queue.enqueue("ada", "a", expires_in=100)
-    queue.end("nack", queue.claim()[0], 0, "first try")
-    queue.advance(100)
-    assert queue.claim() == []
-    assert queue.dead()[0][2:] == ("expired", 1, START + 100, "first try", "")
-    assert not queue.client.exists(queue.key("runs"), queue.key("expiring"))
 
 
 def test_expired_tasks_of_many_tenants_do_not_stop_a_claim(queue: Queue) -> None:
@@ -170,6 +120,14 @@ def test_a_claimer_that_met_a_paused_queue_is_told_when_it_resumes(queue: Queue)
         assert listener.heard() == [b"1"]
 
 
+def test_the_servers_are_told_to_stop_a_running_task(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    queue.claim()
+    with Listener(queue) as listener:
+        queue.cancel("b", "a")
+        assert listener.heard() == [b"stop a"]
+
+
 def test_concurrent_claimers_never_get_the_same_task(queue: Queue, store_url: str) -> None:
     queue.uses_store_time = True
     for tenant in ("ada", "bob", "cyd", "dan"):
@@ -191,21 +149,3 @@ def test_concurrent_claimers_never_get_the_same_task(queue: Queue, store_url: st
         thread.join()
     everything = [id for mine in got for id in mine]
     assert len(everything) == len(set(everything)) == 1000
-
-
-def test_a_claim_whose_answer_was_lost_is_given_once_more_and_nothing_else(queue: Queue) -> None:
-    queue.enqueue("ada", "a", "b", "c", "d")
-    queue.claim(1, worker="s/1")
-    taken = queue.claim(2, worker="s/2")
-    reply = queue.call("claim", "s/2", 2, "again")
-    assert sorted(leased_in(reply)) == sorted(taken)
-    assert [lease[:4] for lease in taken] == [("b", 2, 1, 5), ("c", 2, 1, 5)]
-    assert queue.queue_state()["leased"] == 3
-    assert [lease.id for lease in queue.claim(5, worker="s/3")] == ["d"]
-
-
-def test_a_claim_that_was_never_carried_out_is_carried_out_when_it_is_repeated(queue: Queue) -> None:
-    queue.enqueue("ada", "a", "b")
-    queue.claim(1, worker="s/1")
-    reply = queue.call("claim", "s/2", 5, "again")
-    assert [lease[:2] for lease in leased_in(reply)] == [("b", 2)]

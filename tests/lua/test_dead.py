@@ -1,40 +1,8 @@
-"""Reading dead letters: pages that hold together whatever happens between them, filters, one letter whole."""
+"""Reading dead letters: their order, filters, and how much one page reads."""
 
 from __future__ import annotations
 
 from .calls import START, Queue
-
-
-def test_dead_letters_come_oldest_first_with_all_that_is_known(queue: Queue) -> None:
-    queue.enqueue("ada", "a", payload=b"body")
-    queue.end("reject", queue.claim()[0], "", "no address")
-    queue.advance(1)
-    queue.bury("bob", "b")
-    page = queue.dead_page()
-    assert (page.cursor, page.left, page.ids) == ("", 0, ["a", "b"])
-    assert page.letters[0][2:] == ("rejected", 1, START, "no address", "")
-    assert page.letters[0].record.endswith(b"ada\0body")
-    assert [row[1] for row in queue.call("dead", "", "", 9, "", "", 0, 0, "")[2:]] == [b"ada", b"bob"]
-    assert [letter.record for letter in queue.dead_page(brief=True).letters] == [b"", b""]
-
-
-def test_one_letter_is_told_whole_and_none_as_nothing(queue: Queue) -> None:
-    queue.bury("ada", "a", error="no")
-    queue.enqueue("ada", "waiting")
-    assert queue.letter("a") == queue.dead()[0]
-    assert queue.letter("waiting") is queue.letter("nobody") is queue.letter("") is None
-
-
-def test_pages_follow_each_other_and_say_what_is_left(queue: Queue) -> None:
-    for n in range(5):
-        queue.bury("ada", f"id{n}")
-        queue.advance(n % 2)
-    page = queue.dead_page(count=2)
-    assert (page.ids, page.left) == (["id0", "id1"], 3)
-    page = queue.dead_page(page.cursor, 2)
-    assert (page.ids, page.left) == (["id2", "id3"], 1)
-    page = queue.dead_page(page.cursor, 2)
-    assert (page.ids, page.left, page.cursor) == (["id4"], 0, "")
 
 
 def test_letters_of_one_moment_are_told_apart_by_their_bytes(queue: Queue) -> None:
@@ -49,39 +17,6 @@ def test_letters_of_one_moment_are_told_apart_by_their_bytes(queue: Queue) -> No
         queue.call("purge", *page.ids)  # the place must be found without the letter that it is named after
         cursor = page.cursor
     assert found == ids
-
-
-def test_a_walk_meets_each_letter_that_stays_once_whatever_is_purged(queue: Queue) -> None:
-    queue.bury("ada", *(f"id{n}" for n in range(9)))
-    page = queue.dead_page(count=3)
-    queue.call("purge", "id0", "id2", "id3")
-    queue.call("replay", "id1", "id5")
-    page = queue.dead_page(page.cursor, 3)
-    assert (page.ids, page.left) == (["id4", "id6", "id7"], 1)
-    assert queue.dead_page(page.cursor, 3).ids == ["id8"]
-
-
-def test_a_walk_does_not_meet_letters_that_died_after_it_began(queue: Queue) -> None:
-    """Or replaying all at leisure would never end, if they die again."""
-    queue.bury("ada", "a", "b")
-    queue.advance(10)
-    page = queue.dead_page(count=1)
-    queue.advance(1)
-    queue.call("replay", "a")
-    queue.end("reject", queue.claim()[0])
-    page = queue.dead_page(page.cursor, 9)
-    assert (page.ids, page.cursor, page.left) == (["b"], "", 0)
-    assert queue.dead_page().ids == ["b", "a"]
-
-
-def test_a_tenants_letters_are_found_without_looking_at_the_others(queue: Queue) -> None:
-    queue.bury("flood", *(f"f{n:03}" for n in range(400)))
-    queue.advance(1)
-    queue.bury("ada", "a", "b")
-    page = queue.dead_page(count=1, tenant="ada")
-    assert (page.ids, page.left) == (["a"], 1)
-    assert queue.dead_page(page.cursor, 1, tenant="ada").ids == ["b"]
-    assert queue.dead_page(tenant="nobody") == ("", 0, [])
 
 
 def test_letters_are_chosen_by_reason_error_and_age(queue: Queue) -> None:
@@ -111,17 +46,6 @@ def test_letters_are_chosen_by_reason_error_and_age(queue: Queue) -> None:
     assert found(older=1, younger=30_000) == ["late"]
     assert found(older=10**15) == []
     assert found(younger=10**15) == found()
-
-
-def test_the_ages_are_those_of_the_walks_beginning(queue: Queue) -> None:
-    for id in ("a", "b", "c"):
-        queue.bury("ada", id)
-        queue.advance(100)
-    page = queue.dead_page(count=1, older=200)
-    assert (page.ids, page.left) == (["a"], 1)
-    queue.advance(10_000)
-    page = queue.dead_page(page.cursor, 9, older=200)
-    assert (page.ids, page.cursor) == (["b"], "")
 
 
 def test_a_filter_that_matches_little_gives_empty_pages_and_a_cursor_not_a_blocked_store(queue: Queue) -> None:
@@ -157,14 +81,6 @@ def test_a_page_is_bounded_in_bytes_of_tracebacks_and_a_brief_one_has_none(queue
         assert [letter.id for letter in queue.dead(count=300, brief=brief)] == [f"id{n:03}" for n in range(300)]
     empty = queue.dead_page(error="other", count=300)
     assert (empty.ids, 300 - 128 <= empty.left < 300 - 120) == ([], True)
-
-
-def test_a_letter_of_an_earlier_version_has_no_traceback(queue: Queue) -> None:
-    queue.bury("ada", "a", error="no", traceback="frames")
-    packed = queue.client.hget(queue.key("dead"), "a")
-    assert isinstance(packed, bytes)
-    queue.client.hset(queue.key("dead"), "a", packed.removesuffix(b"frames"))
-    assert queue.dead()[0][4:] == (START, "no", "")
 
 
 def test_a_cursor_from_anywhere_is_a_place_and_no_more(queue: Queue) -> None:

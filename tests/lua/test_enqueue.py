@@ -1,25 +1,8 @@
-"""The verb `enqueue`: outcomes, windows, identity, refusals."""
+"""What an enqueued task is kept as, and whose clock counts; the state machine has the rest (machine.py)."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from .calls import START, Queue, options, refused, snapshot, unpack
-
-
-def test_a_new_task_is_ok_and_ready(queue: Queue) -> None:
-    assert queue.enqueue("ada", "a") == ["ok"]
-    assert queue.state("a") == "ready"
-    assert queue.queue_state()["ready"] == queue.queue_state()["enqueued"] == queue.tenant("ada").ready == 1
-
-
-def test_outcomes_stand_in_the_order_of_the_tasks(queue: Queue) -> None:
-    queue.enqueue("ada", "b")
-    late = options(start_at=START + 10, expires_at=START + 10)
-    reply = queue.call("enqueue", "ada", "a", b"", b"1", "b", b"", b"2", "c", late, b"3", "d", b"", b"4")
-    assert reply == [b"ok", b"duplicate", b"expired", b"ok"]
+from .calls import START, Queue, refused, snapshot, unpack
 
 
 def test_a_waiting_leased_dead_or_done_id_is_a_duplicate(queue: Queue) -> None:
@@ -34,50 +17,6 @@ def test_a_waiting_leased_dead_or_done_id_is_a_duplicate(queue: Queue) -> None:
     assert snapshot(queue) == before
 
 
-def test_an_id_that_stands_twice_in_one_call_is_stored_once(queue: Queue) -> None:
-    assert queue.enqueue("ada", "a", "a") == ["ok", "duplicate"]
-    assert queue.queue_state()["ready"] == 1
-
-
-def test_an_id_belongs_to_the_queue_not_to_the_tenant(queue: Queue) -> None:
-    queue.enqueue("ada", "a")
-    assert queue.enqueue("bob", "a") == ["duplicate"]
-
-
-def test_a_done_id_is_forgotten_after_two_windows(queue: Queue) -> None:
-    queue.enqueue("ada", "a")
-    queue.end("ack", queue.claim()[0])
-    queue.advance(60_000)
-    assert queue.enqueue("ada", "a") == ["duplicate"]
-    queue.advance(60_000)
-    queue.tick()
-    assert queue.enqueue("ada", "a") == ["ok"]
-
-
-def test_a_task_with_a_delay_or_a_start_waits_for_it(queue: Queue) -> None:
-    queue.enqueue("ada", "a", delay=500)
-    queue.enqueue("ada", "b", start_at=START + 700)
-    assert [(known.state, known.at) for known in queue.tasks("a", "b")] == [
-        ("delayed", START + 500),
-        ("delayed", START + 700),
-    ]
-    assert queue.claim() == []
-
-
-def test_a_start_in_the_past_is_ready_now(queue: Queue) -> None:
-    queue.enqueue("ada", "a", start_at=START)
-    assert queue.state("a") == "ready"
-
-
-def test_a_task_that_would_expire_before_its_start_is_not_stored(queue: Queue) -> None:
-    before = snapshot(queue)
-    for start, expiry in ((0, 0), (0, -5), (50, 50), (50, 49)):
-        assert queue.enqueue("ada", "a", start_at=START + start, expires_at=START + expiry) == ["expired"]
-    assert snapshot(queue) == before
-    assert queue.enqueue("ada", "a", start_at=START, expires_at=START + 1) == ["ok"]
-    assert queue.enqueue("ada", "b", start_at=START + 50, expires_at=START + 51) == ["ok"]
-
-
 def test_the_record_keeps_the_window_the_tenant_and_the_payload(queue: Queue) -> None:
     queue.enqueue("ada", "a", payload=b"\x00\xffpayload", expires_in=900, max_attempts=7)
     record = queue.claim()[0].record
@@ -85,33 +24,6 @@ def test_the_record_keeps_the_window_the_tenant_and_the_payload(queue: Queue) ->
     assert (header.version, header.max_attempts, header.enqueued_at) == (1, 7, START)
     assert (header.start_at, header.expires_at, header.tenant) == (0, START + 900, "ada")
     assert record[header.end :] == b"\x00\xffpayload"
-
-
-@pytest.mark.parametrize(
-    ("start", "end"), [({}, 100), ({"delay": 50}, 150), ({"start_at": START + 70}, 170), ({"start_at": START - 30}, 70)]
-)
-def test_an_end_may_count_from_the_start(queue: Queue, start: dict[str, Any], end: int) -> None:
-    assert queue.enqueue("ada", "a", after_start=100, **start) == ["ok"]
-    queue.advance(end - 1)
-    queue.tick()
-    lease = queue.claim()[0]
-    assert unpack("HEADER", lease.record).expires_at == START + end
-    queue.end("release", lease)
-    queue.advance(1)
-    assert queue.claim() == []
-    assert queue.dead()[0].reason == "expired"
-
-
-def test_a_start_so_long_ago_that_the_window_is_over_is_refused(queue: Queue) -> None:
-    assert queue.enqueue("ada", "a", "b", after_start=100, start_at=START - 100) == ["expired", "expired"]
-    assert queue.enqueue("ada", "a", after_start=100, start_at=START - 99) == ["ok"]
-
-
-def test_max_attempts_is_the_queues_unless_the_task_says_otherwise(queue: Queue) -> None:
-    queue.configure(max_attempts=3)
-    queue.enqueue("ada", "a")
-    queue.enqueue("ada", "b", max_attempts=9)
-    assert [lease.max_attempts for lease in queue.claim(2)] == [3, 9]
 
 
 def test_time_and_random_values_are_the_callers_only_behind_the_test_gate(queue: Queue) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from .calls import START, Queue, packed_template, refused, snapshot
-from .keyspace import KEYS, Keyspace
+from .keyspace import KEYS
 
 DAY = 86_400_000
 TIMING = b"any bytes"
@@ -67,19 +67,6 @@ def test_a_queue_that_has_had_nothing_for_a_day_leaves_no_key(queue: Queue) -> N
     assert forget(queue) == "ok", "again"
 
 
-def test_what_comes_later_makes_it_anew(queue: Queue) -> None:
-    used(queue)
-    queue.advance(DAY)
-    assert forget(queue) == "ok"
-    refused(queue, "unmade queue", "enqueue", "ada", "a", b"", b"{}")
-    assert queue.call("make_queue") == b"ok"
-    assert queue.enqueue("ada", "a") == ["ok"]
-    queue.advance(2 * DAY)
-    assert forget(queue) == "stays", "it holds a task"
-    assert [lease.id for lease in queue.claim(5)] == ["a"]
-    Keyspace(queue).check()
-
-
 STAYS: dict[str, Callable[[Queue], object]] = {
     "ready": lambda queue: queue.enqueue("ada", "a"),
     "delayed": lambda queue: queue.enqueue("ada", "a", delay=50 * DAY),
@@ -132,14 +119,6 @@ def test_a_repair_that_is_under_way_is_waited_for(queue: Queue) -> None:
     assert queue.call("repair", "")[0] == b"more"
     queue.advance(3 * DAY)
     refused(queue, "repairing queue", "forget_queue", 0, 0, "", 1)
-
-
-def test_a_claim_that_finds_nothing_is_a_use(queue: Queue) -> None:
-    queue.advance(DAY)
-    queue.claim(1, slots=5)
-    assert forget(queue) == "stays"
-    queue.advance(DAY)
-    assert forget(queue) == "ok"
 
 
 def test_a_queue_without_a_record_stays_as_long_after_it_was_made(queue: Queue) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import fairq
 from fairq.store import library
 
+from .calls import Queue, refused
+
 LUA = Path(fairq.__file__).parent / "lua"
 DOCUMENT = (LUA / "KEYS.md").read_text()
 SOURCE = library.source()
@@ -70,6 +72,16 @@ def test_every_setting_is_in_the_document_with_its_default_and_range() -> None:
         for factor in factors:
             product *= factor
         assert int(default) == product, name
+
+
+def test_a_setting_takes_its_range_and_no_more(queue: Queue) -> None:
+    for name, (_, span, *_) in rows("Settings").items():
+        lowest, highest = map(int, span.split(".."))
+        for value in (lowest, highest):
+            queue.configure(**{name: value})
+            assert queue.queue_state()[name] == value, name
+        for wrong in (lowest - 1, highest + 1, lowest + 0.5, "nan", "", "much"):
+            refused(queue, f"bad_request {name}", "configure", name, wrong)
 
 
 def test_every_packed_field_is_in_the_document_in_its_order() -> None:

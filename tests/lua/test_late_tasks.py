@@ -54,13 +54,6 @@ def test_who_offers_late_tasks_saves_up_nothing(queue: Queue, share: int) -> Non
     assert served(queue, 6, 10)["flood"] == pytest.approx(10, abs=2)
 
 
-def test_late_tasks_are_passed_over_where_nobody_else_waits(queue: Queue) -> None:
-    queue.enqueue("ada", *(f"late{n}" for n in range(6)), expires_in=20)
-    queue.enqueue("ada", "live")
-    queue.advance(20)
-    assert [lease.id for lease in queue.claim(1)] == ["live"]
-
-
 def test_a_late_task_behind_a_full_reply_takes_none_that_went_back(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b", "c", payload=b"x" * 600_000)
     queue.enqueue("ada", "late", expires_in=20)

@@ -79,12 +79,6 @@ def test_a_lease_does_not_fit_another_task_of_its_id(queue: Queue, end: Callable
     assert {queue.end(action, old) for action in ACTIONS} == {"stale"}
 
 
-def test_tasks_of_one_claim_share_a_number_and_no_other_claim_has_it(queue: Queue) -> None:
-    queue.enqueue("ada", *"abcde")
-    first, second = queue.claim(2), queue.claim(3)
-    assert [lease.lease for lease in (*first, *second)] == [1, 1, 2, 2, 2]
-
-
 @pytest.mark.parametrize("now", [START, SINCE - 1, SINCE, SINCE + 10**9])
 def test_claims_of_one_ms_have_different_numbers_that_rise(queue: Queue, now: int) -> None:
     queue.now = now
@@ -125,27 +119,6 @@ def test_a_number_that_a_failover_has_lost_is_not_given_again(queue: Queue) -> N
     assert queue.queue_state()["leased"] == 40
 
 
-def test_a_claim_that_finds_nothing_uses_up_no_number(queue: Queue) -> None:
-    assert queue.call("claim", "w", 1)[2] == 0
-    queue.enqueue("ada", "a", "late", expires_in=5)
-    assert queue.claim()[0].lease == 1
-    queue.advance(5)
-    assert queue.call("claim", "w", 5)[2:] == [0, [], -1, [], 0]
-    queue.enqueue("ada", "b")
-    assert queue.claim()[0].lease == 2
-
-
-def test_a_claim_that_is_told_again_keeps_its_number(queue: Queue) -> None:
-    queue.now = SINCE + 10**11
-    queue.enqueue("ada", *"abc")
-    queue.claim(worker="s/1")
-    taken = queue.claim(worker="s/2")
-    queue.advance(500)
-    assert leased_in(queue.call("claim", "s/2", 5, "again")) == taken
-    assert queue.end("ack", taken[0]) == "ok"
-    assert [lease.lease for lease in queue.claim()] == [(queue.now - SINCE) * 32]
-
-
 def test_of_two_claims_of_a_name_the_later_one_is_told_again(queue: Queue) -> None:
     """The first was carried out after all, when the second had been; no worker knows of its leases, so they run out."""
     queue.enqueue("ada", *"abcd")
@@ -153,15 +126,3 @@ def test_of_two_claims_of_a_name_the_later_one_is_told_again(queue: Queue) -> No
     queue.advance(1)
     second = queue.claim(2, worker="s/1")
     assert sorted(leased_in(queue.call("claim", "s/1", 2, "again"))) == sorted(second)
-
-
-def test_a_replayed_task_does_not_know_the_owners_of_its_letter(queue: Queue) -> None:
-    queue.enqueue("ada", "a", max_attempts=1)
-    (old,) = queue.claim()
-    queue.end("nack", old)
-    assert queue.end("nack", old) == "gone"
-    queue.call("replay", "a")
-    assert queue.end("ack", old) == "stale"
-    (new,) = queue.claim()
-    assert (new.attempt, new.lease) == (2, 2)
-    assert [queue.end("ack", lease) for lease in (old, new, new)] == ["stale", "ok", "gone"]

@@ -32,15 +32,6 @@ def test_each_planted_bug_is_in_the_text_once_and_has_a_place() -> None:
     assert [name for name, place in PLACES.items() if place is None] == [], f"not found: {COMMAND}"
 
 
-@pytest.mark.one_store
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_a_planted_bug_nothing_is_found(redis_client: redis.Redis, kind: str) -> None:
-    for seed in (0, 1):
-        load(redis_client, seed)
-        for _ in steps(redis_client, kind, seed, range(0, 31, 6)):
-            pass
-
-
 @pytest.mark.deep("mutants")
 @pytest.mark.one_store
 @pytest.mark.parametrize(("mutant", "place"), FOUND)
@@ -48,10 +39,10 @@ def test_a_planted_bug_is_found(redis_client: redis.Redis, mutant: Mutant, place
     assert is_found(redis_client, mutant.change, place), f"not at {place}: {COMMAND}"
 
 
-@pytest.mark.deep("mutants")
 @pytest.mark.one_store
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_planted_bug_the_same_places_differ_in_nothing(redis_client: redis.Redis, kind: str) -> None:
+    """So the first tier comes upon each of them, without planting any."""
     compared: defaultdict[int, set[int]] = defaultdict(set)
     for place in PLACES.values():
         if place and place.kind == kind:

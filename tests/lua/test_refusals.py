@@ -21,7 +21,6 @@ LIMITS = (0, -1, 501, 1.5, "nan", "inf", "", "many")
 MOMENTS = ("", 0, -1, 1.5, "nan", "inf", "soon", 2**52 + 1)
 TIMES = (-1, "nan", 2**52 + 1, "soon")
 TIMING = struct.pack("<dBB", 60_000.0, 0, 0)
-PLAIN = packed_template()
 LINK = packed_link("x")
 HOOKS = [f"{n:08x}" for n in range(65)]
 

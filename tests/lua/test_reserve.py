@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import redis
 
 from fairq.store import library
 
-from .calls import Queue, load_variant, unpack
+from .calls import Queue, load_variant
 from .fleet import Fleet, Sender, about
 from .full_walk import FullWalk
 from .machine import SMALL, SMALL_VARIANT, QueueMachine
@@ -126,18 +124,6 @@ def test_when_the_reserve_ends_nobody_pays_for_what_it_gave(fleet: Fleet) -> Non
     assert min(got) >= 10 * 8_000 / 100 - 330, "no more than three tasks behind"
 
 
-@pytest.mark.parametrize("slots", [1, 2, 5, 6])
-def test_kept_slots_are_rounded_up_but_never_the_last_one(queue: Queue, slots: int) -> None:
-    fleet = Fleet(queue, slots)
-    fleet.keep(20)
-    flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
-    fleet.run(0)
-    assert slots - len(flooder.running) == {1: 0, 2: 1, 5: 1, 6: 2}[slots]
-    quiet = fleet.tenant("quiet", about(100), 1)
-    fleet.run(0)
-    assert len(quiet.running) == (slots > 1)
-
-
 def test_the_reserve_follows_the_workers(fleet: Fleet) -> None:
     flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
     assert running_by_slots(fleet, flooder, 10, 20, 5, 1, 2) == [(8, 8), (16, 16), (16, 4), (4, 1), (1, 1)]
@@ -175,98 +161,6 @@ def test_it_can_be_set_and_unset_while_tasks_run(queue: Queue) -> None:
     assert queue.queue_state()["loans"] == 0
     assert len(flooder.running) == 10
     assert not queue.client.exists(queue.key("idle"))
-
-
-def test_tenants_that_waited_when_it_was_set_are_found_by_ticks(queue: Queue) -> None:
-    queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
-    assert len(queue.claim(9, slots=10)) == 9
-    queue.enqueue("other", "o1", "o2")
-    (first,) = queue.claim(1, slots=10)
-    queue.end("ack", first)
-    queue.configure(reserve=20)
-    assert queue.claim(1, slots=10) == []
-    queue.tick()
-    assert [lease.id for lease in queue.claim(1, slots=10)] == ["o2"]
-
-
-def test_a_claim_that_gets_nothing_but_kept_slots_does_not_call_for_another(queue: Queue) -> None:
-    """It is told when there is room again: one that has nothing running came, or a lease ended."""
-    queue.configure(reserve=20)
-    queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
-    leases = queue.claim(10, slots=10)
-    assert len(leases) == 8
-    assert queue.queue_state()["hungry"] == 1
-    before = queue.client.get(queue.key("queue"))
-    assert queue.claim(2, slots=10) == []
-    assert queue.queue_state()["hungry"] == 1, before
-    queue.end("ack", leases[0])
-    assert queue.queue_state()["hungry"] == 0
-    assert len(queue.claim(3, slots=10)) == 1
-    assert queue.queue_state()["hungry"] == 1
-    queue.enqueue("quiet", "q")
-    assert queue.queue_state()["hungry"] == 0
-    assert [lease.id for lease in queue.claim(2, slots=10)] == ["q"]
-    queue.configure(reserve=10)
-    assert queue.queue_state()["hungry"] == 0
-
-
-def test_a_tenant_that_left_the_wake_list_does_not_hide_the_next(queue: Queue) -> None:
-    queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
-    queue.claim(8, slots=10)
-    queue.enqueue("gone", "g")
-    queue.enqueue("quiet", "q")
-    queue.cancel("g")
-    queue.configure(reserve=20)
-    assert [lease.id for lease in queue.claim(1, slots=10)] == ["q"]
-
-
-def test_a_gift_whose_task_is_too_late_leaves_the_account_as_it_was(queue: Queue) -> None:
-    queue.configure(share=1, reserve=50)
-    queue.enqueue("flooder", "f0", "f1", "f2")
-    queue.claim(1, slots=2)
-    queue.enqueue("other", "o0", "o1", "o2")
-    queue.enqueue("other", "late", expires_in=1)
-    for id in ("o0", "o1", "o2"):
-        (lease,) = queue.claim(1, slots=2)
-        assert lease.id == id
-        queue.end("ack", lease)
-    queue.advance(2)
-
-    def account(tenant: str) -> float:
-        kept: dict[Any, Any] = queue.client.hgetall(queue.key("accounts"))
-        accounts = [unpack("ACCOUNT", packed) for packed in kept.values()]
-        (base,) = (each.base for each in accounts if each.name == tenant)
-        return float(base)
-
-    before = account("other")
-    assert queue.claim(1, slots=2) == []
-    assert (queue.state("late"), queue.queue_state()["loans"]) == ("dead", 0)
-    assert account("other") == before
-
-
-def test_a_lease_that_is_lost_makes_room(queue: Queue) -> None:
-    queue.configure(reserve=20)
-    queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
-    assert len(queue.claim(10, slots=10)) == 8
-    queue.advance(30_000)
-    queue.tick()
-    assert queue.queue_state()["hungry"] == 0
-    assert len(queue.claim(10, slots=10)) == 8
-
-
-def test_why_tells_of_kept_slots(queue: Queue) -> None:
-    queue.configure(reserve=20)
-    queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
-
-    def told() -> tuple[float, float]:
-        facts = queue.call("why", "f19")[2:]
-        found = dict(zip(facts[::2], facts[1::2], strict=True))
-        return float(found[b"queue_slots"]), float(found[b"queue_kept"])
-
-    queue.claim(7, slots=10)
-    assert told() == (10, 0)
-    queue.claim(7, slots=10)
-    assert told() == (10, 2)
 
 
 def walk_full(redis_client: redis.Redis, seeds: int, steps: int) -> None:

@@ -76,29 +76,6 @@ def test_a_tenant_that_has_anything_is_not_dropped(queue: Queue) -> None:
     assert drop(queue) == "ok"
 
 
-def test_a_schedule_a_result_and_a_held_key_are_kept(queue: Queue) -> None:
-    queue.call("schedule", "ada", "s", START + 5000, 0, "timing", packed_template())
-    assert drop(queue).startswith("not_empty schedules=1")
-    queue.call("unschedule", "ada", "s")
-    queue.enqueue("ada", "a", key="k", period=1000, result=2000)
-    queue.end("ack_with_result", queue.claim()[0], error="1")
-    assert drop(queue).startswith("not_empty kept_bytes=")
-    queue.advance(2000)
-    queue.tick()
-    assert drop(queue) == "ok"
-
-
-def test_a_tenant_on_the_wake_list_leaves_it(queue: Queue) -> None:
-    for name in ("ada", "bob", "cy"):
-        queue.enqueue(name, f"{name}-1")
-    queue.cancel("bob-1")
-    assert queue.client.llen(queue.key("wake")) == 3
-    assert drop(queue, "bob") == "ok"
-    assert queue.client.llen(queue.key("wake")) == 2
-    assert {lease.id for lease in queue.claim(5)} == {"ada-1", "cy-1"}
-    Keyspace(queue).check()
-
-
 def test_a_tenant_is_forgotten_after_a_day_with_nothing(queue: Queue) -> None:
     run_one(queue, "ada", "a")
     run_one(queue, "bob", "b")

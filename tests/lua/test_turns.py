@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .calls import CLAIMED, LEASE_MS, Queue, options
+from .calls import CLAIMED, Queue, options
 from .keyspace import Keyspace
 from .test_bounded_calls import run_by
 
@@ -97,94 +97,12 @@ def test_groups_buy_no_share(queue: Queue) -> None:
     assert abs(groups(queue, 100).count("bob") - 50) <= 2
 
 
-def test_priorities_go_before_groups(queue: Queue) -> None:
-    late, soon, other = put(queue, "a", 2), put(queue, "b", 2, priority=10), put(queue, "c", 1, priority=10)
-    assert [lease.id for lease in queue.claim(10)] == [soon[0], other[0], soon[1], *late]
-    Keyspace(queue).check()
-
-
-def test_a_task_that_comes_back_is_the_first_of_its_group(queue: Queue) -> None:
-    ids = put(queue, "a", 3)
-    queue.end("release", queue.claim(1)[0])
-    assert queue.peek("ada") == ids
-    queue.claim(1)
-    queue.advance(LEASE_MS)
-    queue.tick()  # the lease is lost
-    assert queue.peek("ada") == ids
-    Keyspace(queue).check()
-
-
-@pytest.mark.parametrize("end", ["cancel", "purge", "expire", "reschedule", "replace", "claim", "bury"])
-def test_the_last_task_of_a_group_takes_its_turn_with_it(queue: Queue, end: str) -> None:
-    put(queue, "a", 50)
-    (last,) = put(queue, "b", 1, expires_in=1000, key="k")
-    match end:
-        case "cancel":
-            assert queue.cancel(last) == ["ok"]
-        case "purge":
-            assert queue.cancel_waiting(last) == 1
-        case "expire":
-            queue.advance(1000)
-            assert queue.tick().expired == 1
-        case "reschedule":
-            assert queue.reschedule(last, delay=500) == ["ok"]
-        case "replace":
-            assert queue.enqueue("ada", "new", key="k", replace=1, delay=500, group="b") == ["replaced"]
-        case "claim":
-            assert last in [lease.id for lease in queue.claim(2)]
-        case "bury":
-            (lease,) = (lease for lease in queue.claim(2) if lease.id == last)
-            assert queue.end("reject", lease) == "ok"
-    Keyspace(queue).check()
-    assert set(Keyspace(queue).turns["ada:50"]) == {"", ":a"}
-    put(queue, "b", 5)
-    assert Counter(groups(queue, 10)) == {"a": 5, "b": 5}
-
-
-def test_a_replayed_task_is_in_its_group_again(queue: Queue) -> None:
-    (dead,) = put(queue, "a", 1)
-    queue.end("reject", queue.claim(1)[0])
-    put(queue, "a", 1)
-    put(queue, "b", 4)
-    assert queue.call("replay", dead) == [b"ok"]
-    assert queue.peek("ada", 5)[2] == dead or queue.peek("ada", 5)[3] == dead
-    Keyspace(queue).check()
-
-
-@pytest.mark.parametrize("end", ["reject", "expire"])
-def test_the_last_task_of_a_group_brings_the_group_back_when_it_is_replayed(queue: Queue, end: str) -> None:
-    put(queue, "a", 50)
-    (last,) = put(queue, "b", 1, expires_in=1000)
-    if end == "reject":
-        (lease,) = (lease for lease in queue.claim(2) if lease.id == last)
-        queue.end("reject", lease)
-    else:
-        queue.advance(1000)
-        queue.tick()
-    assert (queue.state(last), set(Keyspace(queue).turns["ada:50"])) == ("dead", {"", ":a"})
-    assert queue.call("replay", last) == [b"ok"]
-    assert set(Keyspace(queue).turns["ada:50"]) == {"", ":a", ":b"}
-    Keyspace(queue).check()
-    put(queue, "b", 4)
-    assert Counter(groups(queue, 10)) == {"a": 5, "b": 5}
-
-
 def test_cancelled_tasks_take_no_turns(queue: Queue) -> None:
     """A group whose first thousand tasks were cancelled is not behind the others for it."""
     ids = put(queue, "a", 300)
     put(queue, "b", 100)
     assert set(queue.cancel(*ids[:299])) == {"ok"}
     assert ids[299] in queue.peek("ada", 2)
-
-
-def test_why_tells_of_turns(queue: Queue) -> None:
-    ids = put(queue, "a", 3)
-    put(queue, "b", 9)
-    put(queue, "", 2)
-    facts = queue.call("why", ids[2])[2:]
-    told = {facts[i].decode(): float(facts[i + 1]) for i in range(0, len(facts), 2)}
-    assert (told["ahead"], told["is_exact"], told["group_ahead"], told["groups"]) == (6, 1, 2, 2)
-    assert queue.peek("ada", 20).index(ids[2]) == 6
 
 
 def test_tenants_without_groups_pay_nothing(queue: Queue) -> None:
@@ -220,14 +138,6 @@ def test_a_claim_reads_no_more_of_many_groups_than_it_needs(queue: Queue, count:
     assert queue.tenant("ada").ready == count - CLAIMED
 
 
-def test_a_deleted_queue_leaves_nothing_of_its_groups(queue: Queue) -> None:
-    for priority in (50, 7):
-        put(queue, "a", 3, priority=priority)
-        put(queue, "b", 3, priority=priority)
-    assert queue.call("delete_queue", "any")[0] == b"ok"
-    assert list(queue.client.scan_iter("*")) == []
-
-
 def test_a_quiet_tenant_feels_nothing_of_anothers_groups(queue: Queue) -> None:
     for n in range(100):
         put(queue, f"g{n}", 20)
@@ -238,14 +148,6 @@ def test_a_quiet_tenant_feels_nothing_of_anothers_groups(queue: Queue) -> None:
         assert first.id == f"bob-{n}", "served next, whatever the other one has"
         queue.end("ack", first)
         queue.advance(10)
-
-
-def test_a_repeated_enqueue_adds_nothing_to_a_group(queue: Queue) -> None:
-    parts = [part for n in range(3) for part in (f"a{n}", options(group="a"), b"{}")]
-    assert queue.call("enqueue", "ada", *parts) == [b"ok"] * 3
-    assert queue.call("enqueue", "ada", *parts) == [b"duplicate"] * 3
-    assert queue.peek("ada") == ["a0", "a1", "a2"]
-    Keyspace(queue).check()
 
 
 def test_what_does_not_fit_into_a_reply_stays_first_of_its_group(queue: Queue) -> None:

@@ -1,4 +1,4 @@
-"""All waiting tasks of one tenant: found page by page wherever they wait, and cancelled."""
+"""All waiting tasks of one tenant: found page by page, by age and error, and cancelled."""
 
 from __future__ import annotations
 
@@ -8,57 +8,8 @@ import pytest
 
 from fairq.model.queue.limits import bytes_of
 
-from .calls import Queue, writes
+from .calls import Queue
 from .keyspace import Keyspace
-
-
-def everywhere(queue: Queue) -> set[str]:
-    """Give ada tasks in every place where tasks wait; their ids."""
-    queue.open_batch("narrow", max_running=1)
-    queue.open_batch("wide")
-    queue.enqueue("ada", *(f"p{n}" for n in range(4)), batch="narrow")
-    queue.enqueue("ada", "w1", "w2", batch="wide", priority=3)
-    queue.enqueue("ada", "g1", "g2", group="g")
-    queue.enqueue("ada", "h1", group="h", priority=3)
-    queue.enqueue("ada", "a1", "a2", key="k", events=1)
-    queue.enqueue("ada", "u1", priority=3, expires_in=10_000)
-    queue.enqueue("ada", "d1", "d2", delay=5000)
-    return {*(f"p{n}" for n in range(4)), "w1", "w2", "g1", "g2", "h1", "a1", "u1", "d1", "d2"}
-
-
-def test_a_walk_meets_what_waits_wherever_that_is_and_the_others_are_left(queue: Queue) -> None:
-    ids = everywhere(queue)
-    queue.enqueue("bob", "b1", "b2")
-    before = writes(queue)
-    assert sorted(queue.waiting()) == sorted(ids)
-    assert queue.waiting("nobody") == []
-    assert writes(queue) == before, "a walk writes nothing"
-    assert queue.purge() == len(ids)
-    assert {queue.state(id) for id in ids} == {"cancelled"}
-    state = queue.queue_state()
-    assert (state["ready"], state["pending"], state["delayed"], state["cancelled"]) == (2, 0, 0, len(ids))
-    assert state["tasks_with_options"] == 0
-    narrow = queue.batch("narrow")
-    assert narrow
-    assert narrow.cancelled == 4
-    assert [told.event for told in queue.events().events] == ["cancelled"]
-    assert queue.enqueue("ada", "a3", key="k") == ["ok"], "its dedupe key is free"
-    assert [lease.id for lease in queue.claim(9)].count("a3") == 1
-    Keyspace(queue).check()
-
-
-def test_running_and_dead_tasks_are_left_alone(queue: Queue) -> None:
-    queue.bury("ada", "dead")
-    queue.enqueue("ada", *"abc")
-    lease = queue.claim()[0]
-    page = queue.waiting_page()
-    assert (page.waiting, page.ids) == (2, ["b", "c"])
-    (other,) = queue.claim()
-    assert queue.cancel_waiting(*page.ids, "a", "dead", "nobody") == 1, "b was faster"
-    assert [queue.state(id) for id in ("a", "b", "c", "dead")] == ["leased", "leased", "cancelled", "dead"]
-    assert [queue.end("ack", one) for one in (lease, other)] == ["ok", "ok"]
-    assert queue.cancel_waiting(*page.ids) == 0, "a call that is repeated"
-    Keyspace(queue).check()
 
 
 def test_a_filter_is_by_age_and_by_error(queue: Queue) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fairq.model.waiting import Facts, Waiting, Why, explain
 
-from .calls import START, Leased, Queue, random_values
+from .calls import START, Leased, Queue
 
 
 def why(queue: Queue, id: str, slots: float = 4) -> Why:
@@ -145,16 +145,6 @@ def test_what_does_not_wait_has_no_causes(queue: Queue) -> None:
         assert why(queue, id) == Why(id, id, START)
 
 
-def test_places_count_priorities_and_not_what_was_cancelled(queue: Queue) -> None:
-    queue.enqueue("ada", "urgent1", "urgent2", priority=1)
-    queue.enqueue("ada", "a", "b", "t")
-    queue.enqueue("ada", "later", priority=99)
-    assert (why(queue, "t").ahead, why(queue, "t").is_ahead_exact) == (4, True)
-    assert why(queue, "later").ahead == 5
-    queue.cancel("b")
-    assert (why(queue, "t").ahead, why(queue, "t").is_ahead_exact) == (3, True)
-
-
 class Mill:
     """Workers with so many slots, in the test's time: a task takes as long as its tenant's tasks do."""
 
@@ -224,68 +214,3 @@ def test_a_quiet_tenant_is_told_that_it_starts_with_the_next_slots(queue: Queue)
     began = queue.now
     mill.run(lambda: "ada" in mill.started)
     assert queue.now - began <= 200
-
-
-def kept(queue: Queue) -> list[tuple[str, int, int, int]]:
-    """Claim, and return what it tells of who was kept out."""
-    values = queue.call("claim", "w", 1, random_values=random_values(1))[5]
-    return [
-        (values[i].decode(), values[i + 1], values[i + 2] - START, values[i + 3] - START)
-        for i in range(0, len(values), 4)
-    ]
-
-
-def unpark(queue: Queue) -> None:
-    """Let time pass until there are tokens."""
-    queue.tick()
-
-
-LET_IN: dict[str, tuple[Callable[[Queue], object], Callable[[Queue], object], int]] = {
-    "paused": (lambda queue: queue.call("pause", "ada"), lambda queue: queue.call("resume", "ada"), 1),
-    "closed": (
-        lambda queue: close(queue, "ada"), lambda queue: queue.call("set_opening_hours", "ada", "", 1, 0, ""), 2,
-    ),
-    "rate": (lambda queue: (queue.set_limits("ada", rate=2, burst=1), queue.claim()), unpark, 4),
-    "max_running": (
-        lambda queue: queue.set_limits("ada", max_running=1),
-        lambda queue: queue.set_limits("ada", max_running=9),
-        8,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LET_IN)
-def test_a_claim_tells_what_kept_a_tenant_out_before_and_for_how_long(queue: Queue, name: str) -> None:
-    keep_out, let_in, cause = LET_IN[name]
-    queue.enqueue("ada", *(f"t{n}" for n in range(9)))
-    queue.claim()
-    assert kept(queue) == []
-    queue.advance(10)
-    keep_out(queue)
-    queue.advance(500)
-    assert kept(queue) == []
-    let_in(queue)
-    assert kept(queue) == [("ada", cause, 10, 510)]
-    queue.enqueue("bob", "b")
-    assert {row[0] for _ in range(3) for row in kept(queue)} <= {"ada"}, "bob was never kept out"
-
-
-def test_a_tenant_that_had_nothing_ready_was_not_kept_out(queue: Queue) -> None:
-    queue.call("pause", "ada")
-    queue.advance(10)
-    queue.call("resume", "ada")
-    queue.enqueue("ada", "a", "b")
-    assert kept(queue) == []
-    queue.call("pause", "ada")
-    queue.advance(10)
-    queue.call("resume", "ada")
-    assert kept(queue) == [("ada", 1, 10, 20)], "though its last task starts with it"
-    queue.enqueue("ada", "c")
-    assert kept(queue) == []
-
-
-def test_a_claim_tells_that_the_queue_is_blocked(queue: Queue) -> None:
-    queue.enqueue("ada", "a")
-    queue.call("pause", "")
-    close(queue, "")
-    assert kept(queue) == [("", 3, 0, 0)]
