@@ -1,4 +1,4 @@
-"""Documents as tests: PROTOCOL.md and the code say the same, both ways."""
+"""Documents as tests: the pages of the protocol and the code say the same, both ways."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from fairq.model.tasks import (
     MAX_RESULT_BYTES,
     Link,
 )
-from fairq.model.webhooks import Webhook
 from fairq.wire import frames, terms
 from fairq.wire import messages as wire
 from fairq.wire.codec import decode_client
@@ -44,7 +43,8 @@ from fairq.wire.verbs import VERBS
 from tests.wire.schemas import GIVEN, TOLD
 
 ROOT = Path(__file__).parents[1]
-PROTOCOL = (Path(wire.__file__).parent / "PROTOCOL.md").read_text(encoding="utf-8")
+PAGES = Path(wire.__file__).parent
+PROTOCOL = "\n".join((PAGES / name).read_text(encoding="utf-8") for name in ("PROTOCOL.md", "VERBS.md"))
 OPERATIONS = (ROOT / "fairq" / "docs" / "operations.md").read_text(encoding="utf-8")
 REQUIRED = object()
 WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool: "boolean", dict: "object", Any: "any"}
@@ -52,9 +52,7 @@ WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool
 # the parts of frames and replies that have tables of their own: the words before the table -> class
 INPUTS = {name.replace("_", " "): kind for name, kind in GIVEN.items() if kind is not Link}
 OUTPUTS = {
-    name.replace("_", " "): kind
-    for name, kind in TOLD.items()
-    if kind not in (frames.Fence, TenantSeries, TokenRow, Webhook)
+    name.replace("_", " "): kind for name, kind in TOLD.items() if kind not in (frames.Fence, TenantSeries, TokenRow)
 } | {"token record": TokenRow}
 NAMES = {cls: words for words, cls in INPUTS.items()} | {frames.PushedTask: "pushed task", Link: "link"}
 
@@ -80,10 +78,15 @@ def table_after(text: str, mark: str) -> list[dict[str, str]]:
     return [dict(zip(heads, row, strict=True)) for row in body]
 
 
+def tables_after(text: str, mark: str) -> list[dict[str, str]]:
+    """Read the tables after each of these marks as one."""
+    return [row for at in re.finditer(re.escape(mark), text) for row in table_after(text[at.start() :], mark)]
+
+
 def section(heading: str) -> str:
     """Return the text of one `###` section, up to the next heading."""
     found = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##|\Z)", PROTOCOL, re.M | re.S)
-    assert found, f"PROTOCOL.md has no section {heading}"
+    assert found, f"no page has a section {heading}"
     return found[1]
 
 
@@ -131,15 +134,27 @@ def fields_in_document(rows: list[dict[str, str]]) -> dict[str, Row]:
     return found
 
 
+def rows_of(frame: str, side: str) -> list[dict[str, str]]:
+    """Read the table of a frame's own fields."""
+    text = section(f"`{frame}` ({side})")
+    mark = "| field | type | required |"
+    return table_after(text, mark) if mark in text else []
+
+
 def described(frame: type[Any], side: str) -> dict[str, Row]:
-    """Read the table of a frame's fields."""
-    text = section(f"`{frame.type}` ({side})")
-    return fields_in_document(table_after(text, "")) if "\n| field" in text else {}
+    """Return a frame's own fields as its table has them."""
+    return fields_in_document(rows_of(frame.type, side))
 
 
 def test_every_client_frame_is_described_field_by_field() -> None:
+    """What each request has, `ref` and `queue`, is said once."""
+    without = re.search(r"has `queue`, a queue's name, but (.*?)\. A worker's", PROTOCOL, re.DOTALL)
+    assert without
+    of_no_queue = set(re.findall(r"`(\w+)`", without[1]))
     for frame in VERBS:
-        assert described(frame, "client") == fields_in_code(frame), frame.type
+        said = {} if frame.type in ("ping", "drain") else {"ref": Row("whole number", True, REQUIRED)}
+        said |= {"queue": Row("text", True, REQUIRED)} if said and frame.type not in of_no_queue else {}
+        assert said | described(frame, "client") == fields_in_code(frame), frame.type
 
 
 def test_every_server_frame_is_described_field_by_field() -> None:
@@ -183,21 +198,25 @@ def test_queue_settings_are_described_with_their_ranges_and_defaults() -> None:
     assert set(re.findall(r"`(\w+)`", rows["share"]["range"])) == set(SHARES)
 
 
+def codes() -> list[dict[str, str]]:
+    """Read the tables of errors: those on the wire, and those of SDKs."""
+    return tables_after(PROTOCOL, "| code | when | final |")
+
+
 def test_error_codes_are_those_of_the_code() -> None:
-    described = {row["code"].strip("`") for row in table_after(PROTOCOL, "## 5. Errors")}
+    described = {row["code"].strip("`") for row in codes()}
     assert described == set(errors.BY_CODE) | {errors.FairqError.code}
 
 
 def test_codes_that_are_not_final_are_those_that_clients_send_again() -> None:
-    rows = table_after(PROTOCOL, "## 5. Errors")
-    assert {row["code"].strip("`") for row in rows if row["final"].startswith("no")} == {
+    assert {row["code"].strip("`") for row in codes() if row["final"].startswith("no")} == {
         code for code, kind in errors.BY_CODE.items() if issubclass(kind, errors.Retryable)
     }
 
 
 def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
     described = {}
-    for row in table_after(PROTOCOL, "## 6. Who may send what"):
+    for row in tables_after(PROTOCOL, "| frame | tenant |"):
         yes = {name for name, cell in row.items() if cell == "yes"}
         roles = {role for role in terms.Role if role.value in yes}
         described[row["frame"].strip("`")] = (roles, {state for state in terms.State if state.value in yes})
@@ -211,10 +230,10 @@ def test_limits_are_those_of_the_code() -> None:
     from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE
     from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH
 
-    limits = {row["limit"]: row["value"] for row in table_after(PROTOCOL, "| limit")}
+    limits = {row["limit"]: row["value"] for row in tables_after(PROTOCOL, "| limit | value |")}
     assert limits["tasks, settlements, leases or ids in a frame"] == str(MAX_BATCH)
     assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
-    assert limits["the same, over all connections of a tenant"] == str(MAX_TENANT_REQUESTS)
+    assert limits["requests without an answer, over all connections of a tenant"] == str(MAX_TENANT_REQUESTS)
     assert limits["requests without an answer, on a producer's connection"] == (
         f"{MAX_TENANT_REQUESTS_HERE} of each tenant, {MAX_PRODUCER_REQUESTS} in all"
     )
@@ -230,7 +249,7 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["schedules of a tenant in a queue"] == str(MAX_SCHEDULES)
     inline = limits["a payload inside a frame, as the shortest JSON text without spaces"]
     assert inline == f"{MAX_INLINE_BYTES:,} bytes".replace(",", " ")
-    assert limits["a payload beside a frame (see below), as sent"] == (
+    assert limits["a payload beside a frame, as sent"] == (
         "`max_payload_bytes` of the welcome "
         f"(default {DEFAULT_PAYLOAD_BYTES >> 20} MiB, at most {MAX_PAYLOAD_BYTES >> 20} MiB)"
     )
@@ -251,7 +270,7 @@ def test_limits_are_those_of_the_code() -> None:
 
 
 def test_transcripts_are_frames_that_the_codec_takes() -> None:
-    lines = re.findall(r"^([<>]) (\{.*\})$", PROTOCOL, re.M)
+    lines = re.findall(r"^([<>]) (\{.*\})$", (PAGES / "TRANSCRIPTS.md").read_text(encoding="utf-8"), re.M)
     assert len(lines) >= 15
     for side, text in lines:
         if side == ">":

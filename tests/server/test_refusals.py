@@ -1,7 +1,7 @@
 """Every verb: what it refuses, with which code and field; that nothing is changed, and that the connections serve.
 
-The values are in refusals.py. They are complete: PROTOCOL.md says which fields have which rules, and for each of them
-there must be values beyond its bounds.
+The values are in refusals.py. They are complete: the pages of the protocol say which fields have which rules, and for
+each of them there must be values beyond its bounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from fairq.wire.codec import decode_client
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
 from tests import stores
-from tests.test_documents import INPUTS, PROTOCOL, fields_in_code, section, table_after
+from tests.test_documents import INPUTS, PROTOCOL, fields_in_code, table_after
+from tests.test_documents import rows_of as rows_in_page
 
 from . import harness
 from .harness import Raw, Refused, raw, tenant
@@ -196,8 +197,8 @@ def test_what_is_missing_unknown_or_of_a_wrong_type_is_refused() -> None:
 
 
 def documented(verb: str) -> list[tuple[str, dict[str, str]]]:
-    """Read the tables of PROTOCOL.md: (place, row) of all fields of a verb."""
-    tables = {"": table_after(section(f"`{verb}` (client)"), "")}
+    """Read the tables of the pages: (place, row) of all fields of a verb."""
+    tables = {"": rows_in_page(verb, "client")}
     for outer, cls in parts_of(verb).items():
         if outer:
             words = next(words for words, known in INPUTS.items() if known is cls)

@@ -1,4 +1,4 @@
-"""The transcripts of PROTOCOL.md and TRANSCRIPTS.md, each played against servers."""
+"""The transcripts of TRANSCRIPTS.md, each played against servers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from fairq.wire import messages as wire
 
 from .transcripts import open_stage, transcripts
 
-FOLDER = Path(wire.__file__).parent
-TEXTS = [(FOLDER / name).read_text(encoding="utf-8") for name in ("PROTOCOL.md", "TRANSCRIPTS.md")]
-PLAYED = {heading: lines for text in TEXTS for heading, lines in transcripts(text).items()}
+TEXT = (Path(wire.__file__).parent / "TRANSCRIPTS.md").read_text(encoding="utf-8")
+PLAYED = transcripts(TEXT)
 
 
 def test_no_transcript_is_left_out() -> None:
-    frames = re.findall(r"^(?:[a-z0-9-]+ +)?[<>] \{.*\}$", "\n".join(TEXTS), re.MULTILINE)
+    frames = re.findall(r"^(?:[a-z0-9-]+ +)?[<>] \{.*\}$", TEXT, re.MULTILINE)
     assert len(frames) == sum(line.frame is not None for lines in PLAYED.values() for line in lines) > 80
     assert len(PLAYED) == 7
 
