@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from fairq.errors import SettingsError
-from fairq.server.settings import HELP, Settings, load_settings
+from fairq.server.settings import Settings, load_settings
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -22,7 +22,6 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_nothing_given_means_the_defaults() -> None:
     assert load_settings(None, {}, {}) == Settings()
     assert Settings().port == 7700
-    assert Settings().is_loopback
 
 
 def test_the_file_wins_over_defaults_the_environment_over_the_file_flags_over_all(tmp_path: Path) -> None:
@@ -233,7 +232,3 @@ def test_certificate_and_key_go_together() -> None:
         with pytest.raises(SettingsError) as caught:
             load_settings(None, {}, {name: "file.pem"})
         assert caught.value.field == "tls_key"
-
-
-def test_every_setting_is_described() -> None:
-    assert set(HELP) == {field.name for field in attrs.fields(Settings)}
