@@ -12,7 +12,7 @@ from fairq.model.tasks import leased_at_ms
 from fairq.model.workers import HeldLease
 from fairq.server.net.connection import Connection
 from fairq.server.net.questions import Questions
-from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS, WorkerRegistry
+from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.workers import Workers
@@ -379,7 +379,7 @@ async def test_a_draining_worker_takes_no_tasks(served: Served) -> None:
 
 
 async def test_unknown_is_not_told_as_none(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server does not answer; and, later, no list can be trusted since the store could not be reached."""
+    """A server does not answer."""
     async with (
         two_servers(server_store) as (one, two),
         raw(one, WORKER) as far,
@@ -398,48 +398,6 @@ async def test_unknown_is_not_told_as_none(server_store: str, monkeypatch: pytes
             rows = await operator.ask("queues")
         await ada.enqueue("s", ["b"])
         assert queue_row(rows, "q")["takers"] == "unknown"
-        two.app.worker_registry._failed_at = trio.current_time()
-        rows = await operator.ask("queues")
-        assert (queue_row(rows, "q")["takers"], queue_row(rows, "s")["takers"]) == ("unknown", "some")
-
-
-async def test_lists_are_not_trusted_after_a_failure(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairq.errors import Unavailable
-
-    async def fail(*_: Any) -> bool:
-        raise Unavailable("the store is away")
-
-    monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.0)
-    registry = WorkerRegistry("x", served.app.store, served.app.nursery, served.app.questions)
-    assert not registry.is_unsure
-    with monkeypatch.context() as away:
-        away.setattr(Workers, "renew", fail)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(registry.renew)
-            await wait_until(lambda: registry.is_unsure)
-            nursery.cancel_scope.cancel()
-
-
-async def test_a_server_whose_list_is_refused_is_not_taken_for_none(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store is full when its first worker attaches; messages still pass."""
-    from fairq.errors import StoreFull
-
-    async def refuse(*_: Any) -> None:
-        raise StoreFull("the store is full")
-
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as worker,
-        raw(two, tenant("ada")) as ada,
-        raw(two, OPERATOR) as operator,
-    ):
-        await ada.enqueue("q", ["later"], delay_ms=60_000)
-        monkeypatch.setattr(Workers, "write", refuse)
-        await worker.attach("q", name="mill")
-        await wait_until(lambda: two.app.worker_registry.is_unsure)
-        assert queue_row(await operator.ask("queues"), "q")["takers"] == "unknown"
 
 
 async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> None:
@@ -450,7 +408,7 @@ async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> 
         await worker.attach("q", name="mill")
         for message in (b'{"server":"x","question":[1]}', b'{"server":"x","question":[1,"no such kind",[]]}'):
             await served.app.store.workers.tell(message)
-        await served.app.store.workers.tell(b'{"server":"x","drain":"mill","attached_by":9000000000000}')
+        await served.app.store.workers.tell(b'{"server":"x","question":[1,"drain",["mill",9000000000000]]}')
         assert (await worker.receive())["type"] == "dismiss"
 
 

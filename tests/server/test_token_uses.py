@@ -18,7 +18,6 @@ from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import CLOSE_REVOKED, Role
 from tests import stores
 from tests.server.harness import OPERATOR, Raw, raw, running, url_of
-from tests.store.waiting import wait_until
 
 HOUR_MS = 3_600_000
 
@@ -50,7 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 async def test_an_expired_token_is_refused_and_its_connections_end(
     served: Served, operator: Raw, clock: list[float], monkeypatch: pytest.MonkeyPatch, role: Role
 ) -> None:
-    monkeypatch.setattr(revocations, "EXPIRY_S", 0.01)
+    monkeypatch.setattr(revocations, "POLL_S", 0.01)
     with trio.fail_after(60):
         id, text = await make(operator, role, expires_in_ms=HOUR_MS)
         async with raw(served, text) as client:
@@ -64,24 +63,6 @@ async def test_an_expired_token_is_refused_and_its_connections_end(
         with pytest.raises(Unauthorized, match="expired at"):
             async with open_operator(url_of(served), token=text) as late:
                 await late.queues()
-
-
-async def test_the_expiry_of_a_token_is_kept_once_however_often_its_clients_connect(
-    served: Served, operator: Raw, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revocations, "EXPIRY_S", 0.01)
-    kept = served.app.revocations
-    with trio.fail_after(60):
-        texts = [(await make(operator, Role.TENANT, expires_in_ms=HOUR_MS))[1] for _ in range(2)]
-        for text in (*texts, *texts, *texts):
-            async with raw(served, text):
-                pass
-        async with raw(served, texts[0]) as client:
-            assert len(kept._expiries) == len(kept._in_expiries) == 2
-            clock[0] = 3_601
-            assert await client.closed() == (CLOSE_REVOKED, "the token has expired")
-        await wait_until(lambda: not kept._expiries)
-        assert not kept._in_expiries
 
 
 async def test_an_expired_token_is_refused_over_http_with_its_own_code(server_store: str, clock: list[float]) -> None:

@@ -277,11 +277,11 @@ async def test_what_no_server_would_say_does_no_harm(served: Served) -> None:
         await other.attach("q", name="other")
         for message in (b"", b"[", b"1", b"{}", b'{"server":"x","attached":[1]}', b'{"server":"x","attached":5}'):
             await served.app.store.workers.tell(message)
-        await served.app.store.workers.tell(b'{"server":"x","drain":"mill","attached_by":1}')  # it is late
-        await served.app.store.workers.tell(b'{"server":"x","drain":"other","attached_by":9000000000000}')
+        await served.app.store.workers.tell(b'{"server":"x","question":[1,"drain",["mill",1]]}')  # it is late
+        await served.app.store.workers.tell(b'{"server":"x","question":[2,"drain",["other",9000000000000]]}')
         assert (await other.receive())["type"] == "dismiss"
         assert {each.name: each.is_draining for each in served.app.connections} == {"mill": False, "other": True}
-        await served.app.store.workers.tell(b'{"server":"x","drain":"mill","attached_by":9000000000000}')
+        await served.app.store.workers.tell(b'{"server":"x","question":[3,"drain",["mill",9000000000000]]}')
         assert (await worker.receive())["type"] == "dismiss"  # it is the last message that is heeded, and the first
 
 
