@@ -30,7 +30,7 @@ from fairq.server.net.questions import Questions
 from fairq.server.net.refusals import Refusals
 from fairq.server.net.revocations import Revocations
 from fairq.server.net.token_uses import TokenUses
-from fairq.server.net.worker_registry import WORKER, WorkerRegistry
+from fairq.server.net.worker_registry import DRAIN, WORKER, WorkerRegistry
 from fairq.server.queues import Queues
 from fairq.server.settings import Settings
 from fairq.server.stats.recorder import Recorder
@@ -105,7 +105,6 @@ class App:
         self.nursery.start_soon(self.worker_registry.renew)
         self.nursery.start_soon(self.recorder.run)
         self.nursery.start_soon(self.revocations.run)
-        self.nursery.start_soon(self.revocations.run_expiries)
         self.nursery.start_soon(self.token_uses.run)
 
     def on_message(self, channel: str, message: str = "") -> None:
@@ -133,15 +132,17 @@ class App:
             return {}
         answers, unanswered = await self.questions.ask(QUEUES, queues)
         taken = {queue for some in answers.values() for queue in some}
-        absent: Takers = "unknown" if unanswered or self.worker_registry.is_unsure else "none"
+        absent: Takers = "unknown" if unanswered else "none"
         return {queue: "some" if queue in taken else absent for queue in queues}
 
     def _answer(self, kind: str, asked: Any) -> Any:
-        """Answer a question about the workers of this server; None if its kind is unknown."""
+        """Answer a question about the workers of this server, or dismiss some; None if its kind is unknown."""
         if kind == HOLDERS:
             return self.lease_holders.here(asked)
         if kind == WORKER:
             return self.worker_registry.named(*asked)
+        if kind == DRAIN:
+            return self.worker_registry.dismiss(*asked)
         if kind == WAITS:
             return self.queues.last_waits(*asked)
         return [queue for queue in asked if self.queues.is_taken_here(queue)] if kind == QUEUES else None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import tomllib
 from collections.abc import Callable, Mapping
+from itertools import combinations
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import cattrs
-from attrs import evolve, field, fields, frozen
+from attrs import evolve, field, frozen
 
 from fairq.errors import SettingsError
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
@@ -18,43 +20,33 @@ DEFAULT_PORT, HTTP_PORT, ADMIN_PORT, METRICS_PORT = 7700, 7701, 7702, 7703
 _LOOPBACK, _EVERYWHERE = "127.0.0.1", {"", "0.0.0.0", "::"}
 _LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_MAX_PORT = 65_535
 _FRAME_BYTES, _ROOM_BYTES = 1 << 10, 1 << 20  # of a message beside its longest payload: at least, and by default
-
-HELP = {
-    "host": "address to listen on",
-    "port": "port to listen on (0: any free port)",
-    "http_host": "address of the HTTP API for tenants, producers and workers (none: that of host)",
-    "http_port": "port of the HTTP API (0: any free port); it is off unless http_host or http_port is set, or with dev",
-    "admin_host": "address of the operators' listener: health and metrics (none: 127.0.0.1)",
-    "admin_port": "port of the operators' listener (0: any free port); off unless one of these is set, or with dev",
-    "metrics_host": "address of a listener for /metrics alone (none: that of admin_host)",
-    "metrics_port": "port of a listener for /metrics alone (0: any free port), and of each of `processes` from it on; "
-    "off unless one of these is set",
-    "http_cors_origins": "browser origins that may use the HTTP API",
-    "store": "store URL: redis://, rediss://, unix://, or redis://a,b/0 of a cluster (none: the embedded store)",
-    "data_dir": "directory of the embedded store",
-    "fsync": "embedded store: in a power cut `always` loses nothing, `everysec` up to one second",
-    "store_timeout": "seconds to wait for the store at start",
-    "repair": "repair all queues before serving, as after an unclean shutdown",
-    "grace": "seconds that workers get to finish their tasks when the server stops",
-    "reconnect_grace": "seconds to keep a worker's tasks for it when its connection broke",
-    "dev": "accept the tokens dev-tenant:<name>, dev-producer, dev-worker and dev-operator (loopback only)",
-    "unsafe_store": "serve even if the store could lose acknowledged tasks",
-    "tls_cert": "certificate chain (PEM), for wss://",
-    "tls_key": "private key (PEM) of the certificate",
-    "plaintext": "allow ws:// on addresses other than loopback (behind a TLS proxy)",
-    "origins": "browser origins that may connect",
-    "processes": "server processes that share the port",
-    "max_connections": "connections at once, at most",
-    "connections_per_address": "connections at once from one address (IPv6: one /64) other than loopback (0: no limit)",
-    "connections_per_tenant": "connections at once of one tenant",
-    "requests_per_second": "requests per second of one tenant over all its connections; more requests wait",
-    "bytes_per_second": "bytes per second of one tenant over all its connections; more bytes wait",
-    "max_payload_bytes": "longest payload of a task, in bytes (65536 to 16777216)",
-    "max_message_bytes": "longest message accepted, in bytes (0: 1 MiB over max_payload_bytes)",
-    "queue_quota": "queues that each tenant may create, by being the first to use them (0: none)",
-    "log_level": "debug, info, warning or error",
-    "log_json": "log JSON lines",
+_RANGES = (
+    *((name, 0, _MAX_PORT, f"0 to {_MAX_PORT}") for name in ("port", "http_port", "admin_port", "metrics_port")),
+    ("store_timeout", 0.001, 3_600, "over 0 and at most 3600 seconds"),
+    ("grace", 0, 86_400, "0 to 86400 seconds"),
+    ("reconnect_grace", 0, 60, "0 to 60 seconds"),
+    ("processes", 1, 256, "1 to 256"),
+    *(
+        (name, 1, math.inf, "at least 1")
+        for name in ("max_connections", "connections_per_tenant", "requests_per_second")
+    ),
+    ("connections_per_address", 0, math.inf, "at least 0"),
+    ("bytes_per_second", 65_536, math.inf, "at least 65536"),
+    ("max_payload_bytes", MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, f"{MAX_INLINE_BYTES} to {MAX_PAYLOAD_BYTES}"),
+    ("queue_quota", 0, 1_000_000, "0 to 1000000"),
+)  # setting, from, to
+_OWN_PORT = {
+    "http_port": "must be another port than that of the websockets",
+    "admin_port": "must be a port of its own",
+    "metrics_port": "must be a port of its own, and so must be those behind it, one for each process",
+}
+_SERVES = {
+    "port": "listen",
+    "http_port": "serve HTTP",
+    "admin_port": "serve operators",
+    "metrics_port": "serve metrics",
 }
 
 
@@ -62,141 +54,117 @@ HELP = {
 class Settings:
     """The settings of `fairq serve`; their names are used in the file, the variables and the flags."""
 
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    http_host: str | None = None
-    http_port: int | None = None
-    http_cors_origins: list[str] = field(factory=list)
-    admin_host: str | None = None
-    admin_port: int | None = None
-    metrics_host: str | None = None
-    metrics_port: int | None = None
-    store: str | None = None
-    data_dir: Path = Path("fairq-data")
-    fsync: str = "always"
-    store_timeout: float = 30.0
-    repair: bool = False
-    grace: float = 30.0
-    reconnect_grace: float = 0.5
-    dev: bool = False
-    unsafe_store: bool = False
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    plaintext: bool = False
-    origins: list[str] = field(factory=list)
-    processes: int = 1
-    max_connections: int = 10_000
-    connections_per_address: int = 2_000
-    connections_per_tenant: int = 1_000
-    requests_per_second: int = 5_000
-    bytes_per_second: int = 64 << 20
-    max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES
-    max_message_bytes: int = 0
-    queue_quota: int = 100
-    log_level: str = "info"
-    log_json: bool = False
+    host: Annotated[str, "address to listen on"] = "127.0.0.1"
+    port: Annotated[int, "port to listen on (0: any free port)"] = DEFAULT_PORT
+    http_host: Annotated[
+        str | None, "address of the HTTP API for tenants, producers and workers (none: that of host)"
+    ] = None
+    http_port: Annotated[
+        int | None,
+        "port of the HTTP API (0: any free port); it is off unless http_host or http_port is set, or with dev",
+    ] = None
+    http_cors_origins: Annotated[list[str], "browser origins that may use the HTTP API"] = field(factory=list)
+    admin_host: Annotated[str | None, "address of the operators' listener: health and metrics (none: 127.0.0.1)"] = None
+    admin_port: Annotated[
+        int | None, "port of the operators' listener (0: any free port); off unless one of these is set, or with dev"
+    ] = None
+    metrics_host: Annotated[str | None, "address of a listener for /metrics alone (none: that of admin_host)"] = None
+    metrics_port: Annotated[
+        int | None,
+        "port of a listener for /metrics alone (0: any free port), and of each of `processes` from it on; "
+        "off unless one of these is set",
+    ] = None
+    store: Annotated[
+        str | None, "store URL: redis://, rediss://, unix://, or redis://a,b/0 of a cluster (none: the embedded store)"
+    ] = None
+    data_dir: Annotated[Path, "directory of the embedded store"] = Path("fairq-data")
+    fsync: Annotated[str, "embedded store: in a power cut `always` loses nothing, `everysec` up to one second"] = (
+        "always"
+    )
+    store_timeout: Annotated[float, "seconds to wait for the store at start"] = 30.0
+    repair: Annotated[bool, "repair all queues before serving, as after an unclean shutdown"] = False
+    grace: Annotated[float, "seconds that workers get to finish their tasks when the server stops"] = 30.0
+    reconnect_grace: Annotated[float, "seconds to keep a worker's tasks for it when its connection broke"] = 0.5
+    dev: Annotated[
+        bool, "accept the tokens dev-tenant:<name>, dev-producer, dev-worker and dev-operator (loopback only)"
+    ] = False
+    unsafe_store: Annotated[bool, "serve even if the store could lose acknowledged tasks"] = False
+    tls_cert: Annotated[Path | None, "certificate chain (PEM), for wss://"] = None
+    tls_key: Annotated[Path | None, "private key (PEM) of the certificate"] = None
+    plaintext: Annotated[bool, "allow ws:// on addresses other than loopback (behind a TLS proxy)"] = False
+    origins: Annotated[list[str], "browser origins that may connect"] = field(factory=list)
+    processes: Annotated[int, "server processes that share the port"] = 1
+    max_connections: Annotated[int, "connections at once, at most"] = 10_000
+    connections_per_address: Annotated[
+        int, "connections at once from one address (IPv6: one /64) other than loopback (0: no limit)"
+    ] = 2_000
+    connections_per_tenant: Annotated[int, "connections at once of one tenant"] = 1_000
+    requests_per_second: Annotated[
+        int, "requests per second of one tenant over all its connections; more requests wait"
+    ] = 5_000
+    bytes_per_second: Annotated[int, "bytes per second of one tenant over all its connections; more bytes wait"] = (
+        64 << 20
+    )
+    max_payload_bytes: Annotated[int, "longest payload of a task, in bytes (65536 to 16777216)"] = DEFAULT_PAYLOAD_BYTES
+    max_message_bytes: Annotated[int, "longest message accepted, in bytes (0: 1 MiB over max_payload_bytes)"] = 0
+    queue_quota: Annotated[int, "queues that each tenant may create, by being the first to use them (0: none)"] = 100
+    log_level: Annotated[str, "debug, info, warning or error"] = "info"
+    log_json: Annotated[bool, "log JSON lines"] = False
 
     def check(self) -> Settings:
         """Check ranges and combinations. Raises: SettingsError, naming the setting."""
-        rules = (
-            (0 <= self.port <= 65_535, "port", "must be 0 to 65535"),
-            (0 <= (self.http_port or 0) <= 65_535, "http_port", "must be 0 to 65535"),
+        hosts = {name: host for name, addresses in self._listeners.items() for host, _ in addresses}
+        rules = [
+            (low <= (getattr(self, name) or 0) <= high, name, f"must be {told}") for name, low, high, told in _RANGES
+        ]
+        rules += [
+            (not any(_meet(one, other) for one in mine for other in others), name, _OWN_PORT[name])
+            for (_, others), (name, mine) in combinations(self._listeners.items(), 2)
+        ]
+        rules += [
             (
-                not _meet(self.http_address, (self.host, self.port)),
-                "http_port",
-                "must be another port than that of the websockets",
-            ),
-            (0 <= (self.admin_port or 0) <= 65_535, "admin_port", "must be 0 to 65535"),
-            (
-                not any(_meet(self.admin_address, other) for other in (self.http_address, (self.host, self.port))),
-                "admin_port",
-                "must be a port of its own",
-            ),
-            (0 <= (self.metrics_port or 0) <= 65_535, "metrics_port", "must be 0 to 65535"),
-            (
-                not any(
-                    _meet(address, other)
-                    for address in self.metrics_addresses
-                    for other in (self.admin_address, self.http_address, (self.host, self.port))
-                ),
-                "metrics_port",
-                "must be a port of its own, and so must be those behind it, one for each process",
-            ),
-            (
-                all(port <= 65_535 for _, port in self.metrics_addresses),
+                all(port <= _MAX_PORT for _, port in self.metrics_addresses),
                 "metrics_port",
                 "must leave a port for each process: they are numbered from it on",
             ),
             (self.fsync in ("always", "everysec"), "fsync", "must be always or everysec"),
-            (0 < self.store_timeout <= 3600, "store_timeout", "must be over 0 and at most 3600 seconds"),
-            (0 <= self.grace <= 86_400, "grace", "must be 0 to 86400 seconds"),
-            (1 <= self.processes <= 256, "processes", "must be 1 to 256"),
-            (0 <= self.reconnect_grace <= 60, "reconnect_grace", "must be 0 to 60 seconds"),
-            (self.max_connections > 0, "max_connections", "must be at least 1"),
-            (self.connections_per_address >= 0, "connections_per_address", "must be at least 0"),
-            (self.connections_per_tenant > 0, "connections_per_tenant", "must be at least 1"),
-            (self.requests_per_second > 0, "requests_per_second", "must be at least 1"),
-            (self.bytes_per_second >= 65_536, "bytes_per_second", "must be at least 65536"),
-            (
-                MAX_INLINE_BYTES <= self.max_payload_bytes <= MAX_PAYLOAD_BYTES,
-                "max_payload_bytes",
-                f"must be {MAX_INLINE_BYTES} to {MAX_PAYLOAD_BYTES}",
-            ),
             (
                 self.message_bytes >= self.max_payload_bytes + _FRAME_BYTES,
                 "max_message_bytes",
                 f"must be 0, or at least {_FRAME_BYTES} more than max_payload_bytes, {self.max_payload_bytes}",
             ),
-            (0 <= self.queue_quota <= 1_000_000, "queue_quota", "must be 0 to 1000000"),
             (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),
             ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "must be set together with tls_cert"),
             (
-                not self.dev or all(map(_is_loopback, self._hosts)),
+                not self.dev or all(map(_is_loopback, hosts.values())),
                 "dev",
                 "needs a loopback address: its tokens are not secret",
             ),
+        ]
+        rules += [
             (
-                _is_loopback(self.http_host or self.host) or self.tls_cert is not None or self.plaintext,
+                _is_loopback(host) or self.tls_cert is not None or self.plaintext,
                 "tls_cert",
-                f"is needed to serve HTTP on {self.http_host}; behind a TLS proxy, set plaintext instead",
+                f"is needed to {_SERVES[name]} on {host}; behind a TLS proxy, set plaintext instead",
             )
-            if self.http_address
-            else (True, "", ""),
-            (
-                self.is_admin_loopback or self.tls_cert is not None or self.plaintext,
-                "tls_cert",
-                f"is needed to serve operators on {self.admin_host}; behind a TLS proxy, set plaintext instead",
-            ),
-            (
-                self.is_metrics_loopback or self.tls_cert is not None or self.plaintext,
-                "tls_cert",
-                f"is needed to serve metrics on {self.metrics_host}; behind a TLS proxy, set plaintext instead",
-            ),
-            (
-                self.is_loopback or self.tls_cert is not None or self.plaintext,
-                "tls_cert",
-                f"is needed to listen on {self.host}; behind a TLS proxy, set plaintext instead",
-            ),
-        )
+            for name, host in hosts.items()
+        ]
         for holds, name, message in rules:
             if not holds:
                 raise SettingsError(f"setting {name} {message}", field=name)
         return self
 
     @property
-    def _hosts(self) -> tuple[str, ...]:
-        admin = self.admin_host or _LOOPBACK
-        return self.host, self.http_host or self.host, admin, self.metrics_host or admin
+    def _listeners(self) -> dict[str, list[tuple[str, int]]]:
+        """Return where the listeners that are on listen, by the settings of their ports."""
+        one = {"port": (self.host, self.port), "http_port": self.http_address, "admin_port": self.admin_address}
+        found = {name: [address] for name, address in one.items() if address}
+        return found | {"metrics_port": self.metrics_addresses}
 
     @property
     def message_bytes(self) -> int:
         """Return the longest message accepted."""
         return self.max_message_bytes or self.max_payload_bytes + _ROOM_BYTES
-
-    @property
-    def is_loopback(self) -> bool:
-        """True if only this machine can reach the server."""
-        return _is_loopback(self.host)
 
     @property
     def is_admin_loopback(self) -> bool:
@@ -222,19 +190,19 @@ class Settings:
         return found.check()
 
     @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Return where the HTTP API listens, if it is on."""
+        return _address(self.http_host, self.http_port, self.host, HTTP_PORT)
+
+    @property
     def admin_address(self) -> tuple[str, int] | None:
         """Return where the operators' listener listens, if it is on."""
-        if self.admin_host is None and self.admin_port is None:
-            return None
-        return self.admin_host or _LOOPBACK, ADMIN_PORT if self.admin_port is None else self.admin_port
+        return _address(self.admin_host, self.admin_port, _LOOPBACK, ADMIN_PORT)
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
         """Return where a listener for /metrics alone listens, if it is on."""
-        if self.metrics_host is None and self.metrics_port is None:
-            return None
-        host = self.metrics_host or self.admin_host or _LOOPBACK
-        return host, METRICS_PORT if self.metrics_port is None else self.metrics_port
+        return _address(self.metrics_host, self.metrics_port, self.admin_host or _LOOPBACK, METRICS_PORT)
 
     @property
     def metrics_addresses(self) -> list[tuple[str, int]]:
@@ -244,19 +212,18 @@ class Settings:
         host, port = self.metrics_address
         return [(host, port + number if port else 0) for number in range(self.processes)]
 
-    @property
-    def http_address(self) -> tuple[str, int] | None:
-        """Return where the HTTP API listens, if it is on."""
-        if self.http_host is None and self.http_port is None:
-            return None
-        return self.http_host or self.host, HTTP_PORT if self.http_port is None else self.http_port
+
+def _address(host: str | None, port: int | None, default_host: str, default_port: int) -> tuple[str, int] | None:
+    """Return where a listener listens: it is on if its host or its port is set."""
+    if host is None and port is None:
+        return None
+    return host or default_host, default_port if port is None else port
 
 
-def _meet(one: tuple[str, int] | None, other: tuple[str, int] | None) -> bool:
+def _meet(one: tuple[str, int], other: tuple[str, int]) -> bool:
     """True if two listeners would have the same port of an address."""
-    if one is None or other is None or not one[1]:
-        return False
-    return one[1] == other[1] and (one[0] == other[0] or not _EVERYWHERE.isdisjoint((one[0], other[0])))
+    is_same = one[0] == other[0] or not _EVERYWHERE.isdisjoint((one[0], other[0]))
+    return is_same and one[1] == other[1] != 0
 
 
 def _is_loopback(host: str) -> bool:
@@ -266,7 +233,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-_NAMES = frozenset(f.name for f in fields(Settings))
+HELP = {name: kind.__metadata__[0] for name, kind in get_type_hints(Settings, include_extras=True).items()}
 _EXPECTED: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", list[str]: "a list"}
 
 
@@ -313,10 +280,10 @@ def load_settings(config: Path | None, environment: Mapping[str, str], flags: Ma
     """Merge file, environment and flags (None: not given) into checked settings. Raises: SettingsError."""
     merged: dict[str, tuple[Any, str]] = {}
     for name, value in (_read_file(config) if config else {}).items():
-        if name not in _NAMES:
+        if name not in HELP:
             raise SettingsError(f"settings file {config}: there is no setting {name}", field=name)
         merged[name] = (value, f"settings file {config}: {name}")
-    for name in _NAMES:
+    for name in HELP:
         if (text := environment.get(f"FAIRQ_{name.upper()}")) is not None:
             merged[name] = (text, f"FAIRQ_{name.upper()}")
     for name, value in flags.items():

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import wraps
+from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
+import trio
 
 from fairq.server.run import Served
 from tests import stores
 from tests.store.certificates import make_certificate
 
 from .clock import StoreClock
-from .harness import running
+from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
+
+DEADLINE_S = 120
+
+
+def pytest_runtest_setup(item: pytest.Function) -> None:
+    """Give every test that does I/O a deadline; pytest's own ends those whose clock jumps."""
+    test = item.obj
+    if not iscoroutinefunction(test) or hasattr(test, "hypothesis") or "autojump_clock" in item.fixturenames:
+        return
+
+    @wraps(test)
+    async def in_time(**fixtures: Any) -> None:
+        with trio.fail_after(DEADLINE_S):
+            await test(**fixtures)
+
+    item.obj = in_time
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +98,31 @@ async def served(server_store: str) -> AsyncIterator[Served]:
 def certificate(tmp_path: Path) -> tuple[str, str]:
     """A self-signed certificate for 127.0.0.1, and its key: paths of PEM files."""
     return make_certificate(tmp_path)
+
+
+@pytest.fixture
+async def ada(served: Served) -> AsyncIterator[Raw]:
+    """A tenant's connection."""
+    async with raw(served, tenant("ada")) as client:
+        yield client
+
+
+@pytest.fixture
+async def bob(served: Served) -> AsyncIterator[Raw]:
+    """Another tenant's connection."""
+    async with raw(served, tenant("bob")) as client:
+        yield client
+
+
+@pytest.fixture
+async def worker(served: Served) -> AsyncIterator[Raw]:
+    """A worker's connection."""
+    async with raw(served, WORKER) as client:
+        yield client
+
+
+@pytest.fixture
+async def operator(served: Served) -> AsyncIterator[Raw]:
+    """An operator's connection."""
+    async with raw(served, OPERATOR) as client:
+        yield client

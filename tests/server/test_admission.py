@@ -118,26 +118,24 @@ async def test_the_oldest_handshake_of_the_address_with_most_gives_way() -> None
 async def test_silent_connections_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_HANDSHAKES", 3)
     monkeypatch.setattr("fairq.server.listener.HANDSHAKE_S", 3600.0)
-    with trio.fail_after(60):
-        async with socket(served) as first, socket(served), socket(served), socket(served):
-            assert await read_all(first) == b"", "it was the oldest"
-            async with raw(served, tenant("ada")) as client:
-                assert await client.enqueue("q", ["a"]) == ["ok"]
+    async with socket(served) as first, socket(served), socket(served), socket(served):
+        assert await read_all(first) == b"", "it was the oldest"
+        async with raw(served, tenant("ada")) as client:
+            assert await client.enqueue("q", ["a"]) == ["ok"]
 
 
 async def test_a_tenant_with_too_many_connections_is_told_when_to_try_again(server_store: str) -> None:
     async with running(server_store, connections_per_tenant=1) as served:
-        with trio.fail_after(60):
-            async with raw(served, tenant("ada")), raw(served, tenant("bob")), raw(served, WORKER):
-                with pytest.raises(Unavailable, match="at most 1 for one tenant"):
-                    async with dial(Target.parse(url_of(served)), tenant("ada")):
-                        pass
-            while True:  # until the server has seen it go
-                try:
-                    async with raw(served, tenant("ada")):
-                        break
-                except Unavailable:
-                    await trio.sleep(0.01)
+        async with raw(served, tenant("ada")), raw(served, tenant("bob")), raw(served, WORKER):
+            with pytest.raises(Unavailable, match="at most 1 for one tenant"):
+                async with dial(Target.parse(url_of(served)), tenant("ada")):
+                    pass
+        while True:  # until the server has seen it go
+            try:
+                async with raw(served, tenant("ada")):
+                    break
+            except Unavailable:
+                await trio.sleep(0.01)
 
 
 async def test_a_client_faster_than_its_tenant_may_be_is_read_more_slowly(
@@ -151,16 +149,15 @@ async def test_a_client_faster_than_its_tenant_may_be_is_read_more_slowly(
         return 0.0
 
     monkeypatch.setattr(Usage, "take", note)
-    async with running(server_store, requests_per_second=3) as served:
-        with trio.fail_after(60):
-            async with (
-                raw(served, tenant("ada")) as one,
-                raw(served, tenant("ada")) as two,
-                raw(served, WORKER) as other,
-            ):
-                for n in range(30):  # in much less than the ten seconds that they are good for
-                    await (one, two)[n % 2].ask("tasks", queue="q", ids=["x"])
-                await other.ask("attach", worker="w", queues=["q"], credit=1, leases=[])
+    async with (
+        running(server_store, requests_per_second=3) as served,
+        raw(served, tenant("ada")) as one,
+        raw(served, tenant("ada")) as two,
+        raw(served, WORKER) as other,
+    ):
+        for n in range(30):  # in much less than the ten seconds that they are good for
+            await (one, two)[n % 2].ask("tasks", queue="q", ids=["x"])
+        await other.ask("attach", worker="w", queues=["q"], credit=1, leases=[])
     assert waits[:3] == [0.0] * 3
     assert len(waits) == 30
     assert waits[-1] > 0

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import trio
 
 from fairq.errors import FairqError, NotFound, OutcomeUnknown, TooMany, Unavailable
 from fairq.model.tasks import Taken
@@ -52,41 +51,39 @@ async def extend(worker: Raw, queue: str, task: dict[str, Any]) -> list[str]:
 
 
 async def test_a_queue_under_repair_keeps_a_worker_out_of_no_other(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served:
-            one, other = await broken(served)
-            number = await begin_repair(served)
-            async with raw(served, WORKER) as again, raw(served, tenant("ada")) as ada:
-                leases = [lease("p", one), lease("q", other)]
-                assert await again.attach("p", "q", credit=3, leases=leases) == ["ok", "ok"]
-                await end_grace(served)
-                assert await extend(again, "q", other) == ["ok"]
-                assert await again.settle("q", "ack", other) == ["ok"]
-                await ada.enqueue("q", ["b", "c", "d"])
-                assert len(await again.pushed(2)) == 2, "the lease of p counts as credit"
-                with pytest.raises(Refused) as caught:
-                    await extend(again, "p", one)
-                assert caught.value.code == "repairing"
-                assert (await served.app.store.repair("p", number)).outcome == "done"
-                assert await extend(again, "p", one) == ["ok"]
-                assert await again.settle("p", "ack", one) == ["ok"]
-            assert (await served.app.store.queue("p")).done == 1
+    async with running(server_store, reconnect_grace=LONG) as served:
+        one, other = await broken(served)
+        number = await begin_repair(served)
+        async with raw(served, WORKER) as again, raw(served, tenant("ada")) as ada:
+            leases = [lease("p", one), lease("q", other)]
+            assert await again.attach("p", "q", credit=3, leases=leases) == ["ok", "ok"]
+            await end_grace(served)
+            assert await extend(again, "q", other) == ["ok"]
+            assert await again.settle("q", "ack", other) == ["ok"]
+            await ada.enqueue("q", ["b", "c", "d"])
+            assert len(await again.pushed(2)) == 2, "the lease of p counts as credit"
+            with pytest.raises(Refused) as caught:
+                await extend(again, "p", one)
+            assert caught.value.code == "repairing"
+            assert (await served.app.store.repair("p", number)).outcome == "done"
+            assert await extend(again, "p", one) == ["ok"]
+            assert await again.settle("p", "ack", one) == ["ok"]
+        assert (await served.app.store.queue("p")).done == 1
 
 
 async def test_the_next_extension_tells_that_the_lease_was_lost_meanwhile(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served, running(server_store) as elsewhere:
-            one, _ = await broken(served)
-            number = await begin_repair(served)
-            async with raw(elsewhere, WORKER) as again:
-                assert await again.attach("p", credit=1, leases=[lease("p", one)]) == ["ok"]
-                assert (await served.app.store.repair("p", number)).outcome == "done"
-                await end_grace(served)  # the lease was not taken over, and its old server gives it back
-                assert await extend(again, "p", one) == ["stale"]
-                (task,) = await again.pushed()
-                assert (task["id"], task["attempt"]) == ("a", 2)
-                assert await again.settle("p", "ack", one) == ["stale"]
-                assert await again.settle("p", "ack", task) == ["ok"]
+    async with running(server_store, reconnect_grace=LONG) as served, running(server_store) as elsewhere:
+        one, _ = await broken(served)
+        number = await begin_repair(served)
+        async with raw(elsewhere, WORKER) as again:
+            assert await again.attach("p", credit=1, leases=[lease("p", one)]) == ["ok"]
+            assert (await served.app.store.repair("p", number)).outcome == "done"
+            await end_grace(served)  # the lease was not taken over, and its old server gives it back
+            assert await extend(again, "p", one) == ["stale"]
+            (task,) = await again.pushed()
+            assert (task["id"], task["attempt"]) == ("a", 2)
+            assert await again.settle("p", "ack", one) == ["stale"]
+            assert await again.settle("p", "ack", task) == ["ok"]
 
 
 @pytest.mark.parametrize("error", [Unavailable, OutcomeUnknown, TooMany])
@@ -95,7 +92,7 @@ async def test_a_node_that_is_away_keeps_a_worker_out_of_no_other_queue(
 ) -> None:
     async with running(server_store, reconnect_grace=LONG) as served:
         one, other = await broken(served)
-        with monkeypatch.context() as patched, trio.fail_after(60):
+        with monkeypatch.context() as patched:
             fail_queue(patched, error("the node is away"))
             async with raw(served, WORKER) as again:
                 leases = [lease("p", one), lease("q", other)]
@@ -106,14 +103,13 @@ async def test_a_node_that_is_away_keeps_a_worker_out_of_no_other_queue(
 
 
 async def test_what_trying_again_would_not_mend_is_refused(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served:
-            one, other = await broken(served)
-            fail_queue(monkeypatch, NotFound("no such thing"))
-            async with raw(served, WORKER) as again:
-                with pytest.raises(Refused) as caught:
-                    await again.attach("p", "q", credit=2, leases=[lease("p", one), lease("q", other)])
-                assert caught.value.code == "not_found"
+    async with running(server_store, reconnect_grace=LONG) as served:
+        one, other = await broken(served)
+        fail_queue(monkeypatch, NotFound("no such thing"))
+        async with raw(served, WORKER) as again:
+            with pytest.raises(Refused) as caught:
+                await again.attach("p", "q", credit=2, leases=[lease("p", one), lease("q", other)])
+            assert caught.value.code == "not_found"
 
 
 def fail_queue(monkeypatch: pytest.MonkeyPatch, error: FairqError) -> None:
@@ -129,31 +125,29 @@ def fail_queue(monkeypatch: pytest.MonkeyPatch, error: FairqError) -> None:
 
 
 async def test_a_lease_that_was_taken_over_once_is_given_back_though_it_was_not_taken_again(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served:
-            one, _ = await broken(served)
-            async with raw(served, WORKER) as again:
-                assert await again.attach("p", leases=[lease("p", one)]) == ["ok"]
-            await wait_until(lambda: not served.app.connections)
-            number = await begin_repair(served)
-            async with raw(served, WORKER) as again:
-                assert await again.attach("p", leases=[lease("p", one)]) == ["ok"]
-            await wait_until(lambda: not served.app.connections)
-            assert (await served.app.store.repair("p", number)).outcome == "done"
-            await end_grace(served)
-            (state,) = await served.app.store.tasks("p", ["ada/a"])
-            assert (state.state, state.attempt) == ("ready", 1)
+    async with running(server_store, reconnect_grace=LONG) as served:
+        one, _ = await broken(served)
+        async with raw(served, WORKER) as again:
+            assert await again.attach("p", leases=[lease("p", one)]) == ["ok"]
+        await wait_until(lambda: not served.app.connections)
+        number = await begin_repair(served)
+        async with raw(served, WORKER) as again:
+            assert await again.attach("p", leases=[lease("p", one)]) == ["ok"]
+        await wait_until(lambda: not served.app.connections)
+        assert (await served.app.store.repair("p", number)).outcome == "done"
+        await end_grace(served)
+        (state,) = await served.app.store.tasks("p", ["ada/a"])
+        assert (state.state, state.attempt) == ("ready", 1)
 
 
 async def test_of_a_tasks_leases_only_the_last_one_is_kept_untaken(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served:
-            one, _ = await broken(served)
-            number = await begin_repair(served)
-            async with raw(served, WORKER) as again:
-                leases = [lease("p", one), lease("p", one, 7), lease("p", {"full_id": "ada/b"}, 7)]
-                assert await again.attach("p", credit=3, leases=leases) == ["ok", "stale", "ok"]
-            await wait_until(lambda: not served.app.connections)
-            async with raw(served, WORKER) as late:
-                assert await late.attach("p", leases=[lease("p", one, 7)]) == ["stale"], "this server knows a later one"
-            assert (await served.app.store.repair("p", number)).outcome == "done"
+    async with running(server_store, reconnect_grace=LONG) as served:
+        one, _ = await broken(served)
+        number = await begin_repair(served)
+        async with raw(served, WORKER) as again:
+            leases = [lease("p", one), lease("p", one, 7), lease("p", {"full_id": "ada/b"}, 7)]
+            assert await again.attach("p", credit=3, leases=leases) == ["ok", "stale", "ok"]
+        await wait_until(lambda: not served.app.connections)
+        async with raw(served, WORKER) as late:
+            assert await late.attach("p", leases=[lease("p", one, 7)]) == ["stale"], "this server knows a later one"
+        assert (await served.app.store.repair("p", number)).outcome == "done"

@@ -41,7 +41,7 @@ async def test_a_served_cluster_runs_each_task_once_also_while_a_slot_moves(
     prefix = keys.queue_prefix(QUEUES[0])
     for node in cluster.nodes:
         node.client.config_resetstat()
-    with trio.fail_after(40), open_world(tmp_path) as world:
+    with open_world(tmp_path) as world:
         url = await world.serve("--store", cluster.url).wait_url()
         app = fairq.Worker(url, WORKER, 20, name="w")
         for queue in QUEUES:
@@ -76,22 +76,21 @@ async def test_a_served_cluster_runs_each_task_once_also_while_a_slot_moves(
 async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other_on_every_primary(
     cluster: clusters.Cluster,
 ) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(cluster.url) as one,
-            running(cluster.nodes[1].server.url) as two,
-            raw(one, tenant("ada")) as ada,
-            raw(two, WORKER) as worker,
-        ):
-            await worker.attach(*QUEUES, credit=1)
-            for queue in QUEUES:
-                channel = keys.ready_channel(queue)
-                await wait_until(partial(cluster.is_heard, channel))
-            for queue in QUEUES:
-                await worker.quiet()  # it has been told that there is nothing
-                await ada.enqueue(queue, ["a"])
-                (task,) = await worker.pushed()
-                await worker.settle(queue, "ack", task)
+    async with (
+        running(cluster.url) as one,
+        running(cluster.nodes[1].server.url) as two,
+        raw(one, tenant("ada")) as ada,
+        raw(two, WORKER) as worker,
+    ):
+        await worker.attach(*QUEUES, credit=1)
+        for queue in QUEUES:
+            channel = keys.ready_channel(queue)
+            await wait_until(partial(cluster.is_heard, channel))
+        for queue in QUEUES:
+            await worker.quiet()  # it has been told that there is nothing
+            await ada.enqueue(queue, ["a"])
+            (task,) = await worker.pushed()
+            await worker.settle(queue, "ack", task)
 
 
 async def test_links_reach_queues_of_other_primaries_also_while_a_slot_moves(
@@ -100,7 +99,7 @@ async def test_links_reach_queues_of_other_primaries_also_while_a_slot_moves(
     # another test may have moved a slot
     assert len({cluster.owner(keys.queue_prefix(queue)).port for queue in QUEUES}) >= 2
     ends: list[int] = []
-    with trio.fail_after(60), open_world(tmp_path) as world:
+    with open_world(tmp_path) as world:
         url = await world.serve("--store", cluster.url).wait_url()
         app = fairq.Worker(url, WORKER, 20, name="w")
         for queue, after in zip(QUEUES, [*QUEUES[1:], ""], strict=True):

@@ -339,12 +339,11 @@ async def test_requests_that_wait_end_a_few_at_a_time(
         raise AssertionError
 
     connection.handle_request = wait
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run)
-            while len(connection._waits) < 10 * ENDS_AT_ONCE:  # noqa: ASYNC110 - in virtual time
-                await trio.sleep(1)
-            client.closed = (1000, "")  # it says good-bye
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        while len(connection._waits) < 10 * ENDS_AT_ONCE:  # noqa: ASYNC110 - in virtual time
+            await trio.sleep(1)
+        client.closed = (1000, "")  # it says good-bye
     assert len(ended) == 10 * ENDS_AT_ONCE
     assert max(Counter(ended).values()) <= 2 * ENDS_AT_ONCE
     assert connection.requests == 0

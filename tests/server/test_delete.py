@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import redis
-import trio
 
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
@@ -14,7 +13,7 @@ from fairq.store import keys
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Refused, raw, running, tenant
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
 
 HOUR_MS = 3_600_000
 
@@ -83,104 +82,100 @@ async def test_operators_make_queues_that_count_for_nobody(server_store: str) ->
         ]  # fmt: skip
 
 
-async def test_the_list_says_who_made_a_queue(served: Served) -> None:
-    async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-        await ada.enqueue("hers", ["a"])
-        await worker.attach("unused")
-        rows = {row["queue"]: row for row in (await operator.ask("queues"))["queues"]}
-        assert rows["hers"]["made_by"] == "ada"
-        assert (rows["unused"]["made_by"], rows["unused"]["made_at_ms"]) == ("", 0)
+async def test_the_list_says_who_made_a_queue(operator: Raw, ada: Raw, worker: Raw) -> None:
+    await ada.enqueue("hers", ["a"])
+    await worker.attach("unused")
+    rows = {row["queue"]: row for row in (await operator.ask("queues"))["queues"]}
+    assert rows["hers"]["made_by"] == "ada"
+    assert (rows["unused"]["made_by"], rows["unused"]["made_at_ms"]) == ("", 0)
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: str, client: redis.Redis) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            raw(one, OPERATOR) as operator,
-            raw(two, tenant("ada")) as ada,
-        ):
-            async with raw(two, WORKER) as worker:
-                await worker.attach("q", credit=1)
-                await ada.enqueue("q", ["a"])
-                await worker.settle("q", "ack", *await worker.pushed())
-                assert "q" in two.app.recorder.counts.queues
-            await ada.enqueue("q", ["late"], delay_ms=HOUR_MS)
-            await ada.ask("wait_tasks", queue="q", ids=["late"], timeout_ms=1)
-            app = two.app
-            assert "q" in app.ticker.queues
-            assert "q" in app.store.registry.known
-            assert "q" in app.queues.dispatchers
-            assert "q" in app.queues.long_polls
-            with pytest.raises(Refused, match="not_empty purge: queue q is not empty: 1 delayed"):
-                await operator.ask("delete_queue", queue="q")
-            answer = await operator.ask("delete_queue", queue="q", purge=True)
-            assert (answer["outcome"], answer["contents"]["delayed"]) == ("ok", 1)
-            assert keys_of(client, "q") == set()
-            places = (
-                app.ticker.queues,
-                app.store.registry.known,
-                app.queues.dispatchers,
-                app.queues.long_polls,
-                one.app.ticker.queues,
-            )
-            await wait_until(lambda: not any("q" in place for place in places))
-            assert "q" not in app.recorder.counts.queues
-            assert await operator.ask("delete_queue", queue="q") == {"outcome": "gone", "contents": {}}
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        raw(one, OPERATOR) as operator,
+        raw(two, tenant("ada")) as ada,
+    ):
+        async with raw(two, WORKER) as worker:
+            await worker.attach("q", credit=1)
+            await ada.enqueue("q", ["a"])
+            await worker.settle("q", "ack", *await worker.pushed())
+            assert "q" in two.app.recorder.counts.queues
+        await ada.enqueue("q", ["late"], delay_ms=HOUR_MS)
+        await ada.ask("wait_tasks", queue="q", ids=["late"], timeout_ms=1)
+        app = two.app
+        assert "q" in app.ticker.queues
+        assert "q" in app.store.registry.known
+        assert "q" in app.queues.dispatchers
+        assert "q" in app.queues.long_polls
+        with pytest.raises(Refused, match="not_empty purge: queue q is not empty: 1 delayed"):
+            await operator.ask("delete_queue", queue="q")
+        answer = await operator.ask("delete_queue", queue="q", purge=True)
+        assert (answer["outcome"], answer["contents"]["delayed"]) == ("ok", 1)
+        assert keys_of(client, "q") == set()
+        places = (
+            app.ticker.queues,
+            app.store.registry.known,
+            app.queues.dispatchers,
+            app.queues.long_polls,
+            one.app.ticker.queues,
+        )
+        await wait_until(lambda: not any("q" in place for place in places))
+        assert "q" not in app.recorder.counts.queues
+        assert await operator.ask("delete_queue", queue="q") == {"outcome": "gone", "contents": {}}
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_workers_of_a_deleted_queue_are_told_to_stop_and_serve_it_when_it_is_made_anew(
     server_store: str, client: redis.Redis
 ) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            raw(one, OPERATOR) as operator,
-            raw(one, tenant("ada")) as ada,
-            raw(two, WORKER) as worker,
-        ):
-            await worker.attach("q", credit=1)
-            await ada.enqueue("q", ["a", "b"])
-            (task,) = await worker.pushed()
-            assert (await operator.ask("delete_queue", queue="q", purge=True))["outcome"] == "ok"
-            stop = await worker.receive()
-            assert (stop["type"], stop["leases"]) == ("stop", [{"id": "ada/a", "lease": task["lease"]}])
-            assert await worker.settle("q", "ack", task) == ["gone"]
-            await worker.quiet()
-            assert await ada.enqueue("q", ["b"]) == ["ok"]
-            (task,) = await worker.pushed()
-            assert await worker.settle("q", "ack", task) == ["ok"]
-            assert (await two.app.store.queue("q")).done == 1
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        raw(one, OPERATOR) as operator,
+        raw(one, tenant("ada")) as ada,
+        raw(two, WORKER) as worker,
+    ):
+        await worker.attach("q", credit=1)
+        await ada.enqueue("q", ["a", "b"])
+        (task,) = await worker.pushed()
+        assert (await operator.ask("delete_queue", queue="q", purge=True))["outcome"] == "ok"
+        stop = await worker.receive()
+        assert (stop["type"], stop["leases"]) == ("stop", [{"id": "ada/a", "lease": task["lease"]}])
+        assert await worker.settle("q", "ack", task) == ["gone"]
+        await worker.quiet()
+        assert await ada.enqueue("q", ["b"]) == ["ok"]
+        (task,) = await worker.pushed()
+        assert await worker.settle("q", "ack", task) == ["ok"]
+        assert (await two.app.store.queue("q")).done == 1
 
 
 @pytest.mark.usefixtures("quick_floor")
 async def test_a_deletion_that_its_server_did_not_finish_is_finished_by_another(
     server_store: str, client: redis.Redis
 ) -> None:
-    with trio.fail_after(60):
-        async with running(server_store) as stays, raw(stays, tenant("ada")) as ada, raw(stays, WORKER) as worker:
-            async with running(server_store) as dies:
-                await worker.attach("q", credit=2)
-                await ada.enqueue("q", ["a"])
-                (task,) = await worker.pushed()
-                await dies.app.store.enqueue("q", "bob", [NewTask(f"b-{n}", b"1", priority=9) for n in range(300)])
-                crowd(client)
-                await worker.ask("credit", credit=0)
-                assert (await dies.app.store.registry.delete("q", purge=True, seconds=0)).outcome == "more"
-            with pytest.raises(Refused, match="deleting queue: the queue is being deleted"):
-                await ada.enqueue("q", ["b"])
-            assert await worker.settle("q", "ack", task) == ["gone"]
-            await worker.ask("credit", credit=1)  # a claim finds nothing, and harms nothing
-            async with raw(stays, OPERATOR) as operator:
-                (row,) = (await operator.ask("queues"))["queues"]
-                assert row["is_deleting"]
-                assert (await operator.ask("delete_queue", queue="q"))["outcome"] == "ok"
-                assert (await operator.ask("delete_queue", queue="q"))["outcome"] == "gone"
-            assert await ada.enqueue("q", ["c"]) == ["ok"]
-            assert [each["id"] for each in await worker.pushed()] == ["c"]
+    async with running(server_store) as stays, raw(stays, tenant("ada")) as ada, raw(stays, WORKER) as worker:
+        async with running(server_store) as dies:
+            await worker.attach("q", credit=2)
+            await ada.enqueue("q", ["a"])
+            (task,) = await worker.pushed()
+            await dies.app.store.enqueue("q", "bob", [NewTask(f"b-{n}", b"1", priority=9) for n in range(300)])
+            crowd(client)
+            await worker.ask("credit", credit=0)
+            assert (await dies.app.store.registry.delete("q", purge=True, seconds=0)).outcome == "more"
+        with pytest.raises(Refused, match="deleting queue: the queue is being deleted"):
+            await ada.enqueue("q", ["b"])
+        assert await worker.settle("q", "ack", task) == ["gone"]
+        await worker.ask("credit", credit=1)  # a claim finds nothing, and harms nothing
+        async with raw(stays, OPERATOR) as operator:
+            (row,) = (await operator.ask("queues"))["queues"]
+            assert row["is_deleting"]
+            assert (await operator.ask("delete_queue", queue="q"))["outcome"] == "ok"
+            assert (await operator.ask("delete_queue", queue="q"))["outcome"] == "gone"
+        assert await ada.enqueue("q", ["c"]) == ["ok"]
+        assert [each["id"] for each in await worker.pushed()] == ["c"]
 
 
 async def test_a_long_deletion_is_answered_before_it_is_done(

@@ -21,7 +21,7 @@ from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Refused, raw, running, tenant
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
 
@@ -51,57 +51,52 @@ def note_claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return claims
 
 
-async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            await ada.enqueue("q", IDS)
-            await worker.attach("q", credit=3)
-            first = await worker.pushed(3)
-            assert (await served.app.store.queue("q")).leased == 3
-            await worker.settle("q", "ack", first[0])
-            (fourth,) = await worker.pushed(1)  # what had been pushed before it would be among them
-            await worker.ask("credit", credit=5)
-            assert len(await worker.pushed(2)) == 2
-            await worker.ask("credit", credit=0)
-            await worker.settle("q", "ack", *first[1:], fourth)
-            await all_claimed(served)
-            assert not worker.pushes
-            state = await served.app.store.queue("q")
-            assert (state.done, state.leased, state.ready) == (4, 2, 14)
+async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Served, ada: Raw, worker: Raw) -> None:
+    await ada.enqueue("q", IDS)
+    await worker.attach("q", credit=3)
+    first = await worker.pushed(3)
+    assert (await served.app.store.queue("q")).leased == 3
+    await worker.settle("q", "ack", first[0])
+    (fourth,) = await worker.pushed(1)  # what had been pushed before it would be among them
+    await worker.ask("credit", credit=5)
+    assert len(await worker.pushed(2)) == 2
+    await worker.ask("credit", credit=0)
+    await worker.settle("q", "ack", *first[1:], fourth)
+    await all_claimed(served)
+    assert not worker.pushes
+    state = await served.app.store.queue("q")
+    assert (state.done, state.leased, state.ready) == (4, 2, 14)
 
 
-async def test_a_worker_without_credit_gets_nothing_and_nothing_is_claimed_for_it(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            await worker.attach("q", credit=0)
-            await ada.enqueue("q", IDS)
-            await all_claimed(served)
-            assert (await served.app.store.queue("q")).leased == 0
-            await worker.ask("credit", credit=1)
-            assert len(await worker.pushed()) == 1
+async def test_a_worker_without_credit_gets_nothing_and_nothing_is_claimed_for_it(
+    served: Served, ada: Raw, worker: Raw
+) -> None:
+    await worker.attach("q", credit=0)
+    await ada.enqueue("q", IDS)
+    await all_claimed(served)
+    assert (await served.app.store.queue("q")).leased == 0
+    await worker.ask("credit", credit=1)
+    assert len(await worker.pushed()) == 1
 
 
 async def test_two_workers_share_what_there_is(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as one, raw(served, WORKER) as two, raw(served, tenant("ada")) as ada:
-            await one.attach("q", credit=10)
-            await two.attach("q", credit=10)
-            await ada.enqueue("q", IDS[:10])
-            first, second = await one.pushed(5), await two.pushed(5)
-            assert sorted(task["id"] for task in first + second) == sorted(IDS[:10])
+    async with raw(served, WORKER) as one, raw(served, WORKER) as two, raw(served, tenant("ada")) as ada:
+        await one.attach("q", credit=10)
+        await two.attach("q", credit=10)
+        await ada.enqueue("q", IDS[:10])
+        first, second = await one.pushed(5), await two.pushed(5)
+        assert sorted(task["id"] for task in first + second) == sorted(IDS[:10])
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_a_task_that_comes_while_workers_wait_is_pushed_at_once(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=1)
-            for id in IDS[:5]:
-                await worker.quiet()
-                await ada.enqueue("q", [id])
-                (task,) = await worker.pushed()
-                assert task["id"] == id
-                await worker.settle("q", "ack", task)
+async def test_a_task_that_comes_while_workers_wait_is_pushed_at_once(worker: Raw, ada: Raw) -> None:
+    await worker.attach("q", credit=1)
+    for id in IDS[:5]:
+        await worker.quiet()
+        await ada.enqueue("q", [id])
+        (task,) = await worker.pushed()
+        assert task["id"] == id
+        await worker.settle("q", "ack", task)
 
 
 @pytest.mark.usefixtures("no_polls")
@@ -116,60 +111,55 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
             told.append(message)
         heard(self, channel, message)
 
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["made"])
-            await worker.attach("q", credit=3)
-            await worker.settle("q", "ack", *await worker.pushed(1))
-            await worker.quiet()
-            monkeypatch.setattr(App, "on_message", note)
-            claims = note_claims(monkeypatch)
-            for n in range(5):
-                await trio.sleep(MAX_PACE_S)  # the pace of claims
-                await ada.enqueue("q", [f"{n}a", f"{n}b"])
-                await worker.settle("q", "ack", *await worker.pushed(2))
-            assert (told, claims) == ([], [3] * 5)
-            await trio.sleep(MAX_PACE_S)
-            await ada.enqueue("q", IDS[:4])  # one more than there is room for
-            await worker.settle("q", "ack", *await worker.pushed(3))
-            await worker.settle("q", "ack", *await worker.pushed(1))
-            await wait_until(lambda: told == [keys.READY])
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["made"])
+        await worker.attach("q", credit=3)
+        await worker.settle("q", "ack", *await worker.pushed(1))
+        await worker.quiet()
+        monkeypatch.setattr(App, "on_message", note)
+        claims = note_claims(monkeypatch)
+        for n in range(5):
+            await trio.sleep(MAX_PACE_S)  # the pace of claims
+            await ada.enqueue("q", [f"{n}a", f"{n}b"])
+            await worker.settle("q", "ack", *await worker.pushed(2))
+        assert (told, claims) == ([], [3] * 5)
+        await trio.sleep(MAX_PACE_S)
+        await ada.enqueue("q", IDS[:4])  # one more than there is room for
+        await worker.settle("q", "ack", *await worker.pushed(3))
+        await worker.settle("q", "ack", *await worker.pushed(1))
+        await wait_until(lambda: told == [keys.READY])
 
 
-async def test_tasks_are_covered_once_and_only_by_a_claim_that_leaves_at_once(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker:
-            await worker.attach("q", credit=3)
-            await worker.quiet()
-            await trio.sleep(MAX_PACE_S)
-            dispatcher = served.app.queues.dispatchers["q"]
-            assert dispatcher.cover(2)
-            assert not dispatcher.cover(2), "two of the three places are promised"
-            assert served.app.queues.cover("another", 1) == "all", "no worker waits there"
-            await all_claimed(served)
-            dispatcher.claiming._next_at = trio.current_time() + 60
-            assert not dispatcher.cover(1), "it waits for its turn"
+async def test_tasks_are_covered_once_and_only_by_a_claim_that_leaves_at_once(served: Served, worker: Raw) -> None:
+    await worker.attach("q", credit=3)
+    await worker.quiet()
+    await trio.sleep(MAX_PACE_S)
+    dispatcher = served.app.queues.dispatchers["q"]
+    assert dispatcher.cover(2)
+    assert not dispatcher.cover(2), "two of the three places are promised"
+    assert served.app.queues.cover("another", 1) == "all", "no worker waits there"
+    await all_claimed(served)
+    dispatcher.claiming._next_at = trio.current_time() + 60
+    assert not dispatcher.cover(1), "it waits for its turn"
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_one_place_more_is_reserved_than_tasks_are_expected(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served, worker: Raw, ada: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["made"])
-            await worker.attach("q", credit=40)
-            await worker.settle("q", "ack", *await worker.pushed(1))
-            await worker.quiet()
-            claims = note_claims(monkeypatch)
-            for expected in (1, 3):
-                await trio.sleep(MAX_PACE_S)
-                await ada.enqueue("q", [f"{expected}-{n}" for n in range(expected)])
-                await worker.settle("q", "ack", *await worker.pushed(expected))
-                await wait_until(lambda: not served.app.queues.may_have_work("q"))
-            assert claims == [2, 4]
-            served.app.queues.notify("q")  # of what others did
-            await wait_until(lambda: claims == [2, 4, 40])
+    await ada.enqueue("q", ["made"])
+    await worker.attach("q", credit=40)
+    await worker.settle("q", "ack", *await worker.pushed(1))
+    await worker.quiet()
+    claims = note_claims(monkeypatch)
+    for expected in (1, 3):
+        await trio.sleep(MAX_PACE_S)
+        await ada.enqueue("q", [f"{expected}-{n}" for n in range(expected)])
+        await worker.settle("q", "ack", *await worker.pushed(expected))
+        await wait_until(lambda: not served.app.queues.may_have_work("q"))
+    assert claims == [2, 4]
+    served.app.queues.notify("q")  # of what others did
+    await wait_until(lambda: claims == [2, 4, 40])
 
 
 @pytest.mark.usefixtures("no_polls")
@@ -190,14 +180,13 @@ async def test_a_hint_that_overtakes_the_claims_reply_is_not_lost(
     monkeypatch.setattr(Store, "claim", slow_claim)
     for queue in served.app.ticker.queues:
         served.app.ticker.forget(queue)
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=1)
-            await claimed.wait()
-            await ada.enqueue("q", ["a"])
-            go_on.set()
-            (task,) = await worker.pushed()
-            assert task["id"] == "a"
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await worker.attach("q", credit=1)
+        await claimed.wait()
+        await ada.enqueue("q", ["a"])
+        go_on.set()
+        (task,) = await worker.pushed()
+        assert task["id"] == "a"
 
 
 async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
@@ -216,43 +205,41 @@ async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
 
     monkeypatch.setattr(Store, "claim", slow_claim)
     monkeypatch.setattr(Store, "tick", tick_never)
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("empty", "full", credit=1)
-            await claimed.wait()
-            await ada.enqueue("full", ["a"])
-            await wait_until(lambda: served.app.queues.dispatchers["full"].may_have_work)
-            go_on.set()
-            assert [task["id"] for task in await worker.pushed()] == ["a"]
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await worker.attach("empty", "full", credit=1)
+        await claimed.wait()
+        await ada.enqueue("full", ["a"])
+        await wait_until(lambda: served.app.queues.dispatchers["full"].may_have_work)
+        go_on.set()
+        assert [task["id"] for task in await worker.pushed()] == ["a"]
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_worker_that_leaves_gives_its_leases_to_the_others_at_once(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as stays:
-            await ada.enqueue("q", IDS[:4])
-            async with raw(served, WORKER) as leaves:
-                await leaves.attach("q", credit=4)
-                assert len(await leaves.pushed(4)) == 4
-                await stays.attach("q", credit=10)
-                await stays.quiet()
-            tasks = await stays.pushed(4)
-            assert sorted(task["id"] for task in tasks) == sorted(IDS[:4])
-            assert {task["attempt"] for task in tasks} == {2}
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as stays:
+        await ada.enqueue("q", IDS[:4])
+        async with raw(served, WORKER) as leaves:
+            await leaves.attach("q", credit=4)
+            assert len(await leaves.pushed(4)) == 4
+            await stays.attach("q", credit=10)
+            await stays.quiet()
+        tasks = await stays.pushed(4)
+        assert sorted(task["id"] for task in tasks) == sorted(IDS[:4])
+        assert {task["attempt"] for task in tasks} == {2}
 
 
-async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_letter(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            await ada.enqueue("q", ["a"], max_attempts=1)
-            async with raw(served, WORKER) as worker:
-                await worker.attach("q", credit=1)
-                await worker.pushed()
-            await wait_until(
-                lambda: not (any(connection.queues for connection in served.app.connections) or served.app.leases.kept)
-            )
-            (letter,) = (await operator.ask("dead", queue="q"))["dead"]
-            assert (letter["id"], letter["reason"], letter["attempts"]) == ("ada/a", "lease_lost", 1)
+async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_letter(
+    served: Served, ada: Raw, operator: Raw
+) -> None:
+    await ada.enqueue("q", ["a"], max_attempts=1)
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", credit=1)
+        await worker.pushed()
+    await wait_until(
+        lambda: not (any(connection.queues for connection in served.app.connections) or served.app.leases.kept)
+    )
+    (letter,) = (await operator.ask("dead", queue="q"))["dead"]
+    assert (letter["id"], letter["reason"], letter["attempts"]) == ("ada/a", "lease_lost", 1)
 
 
 async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
@@ -266,16 +253,15 @@ async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
         return outcomes
 
     monkeypatch.setattr(Store, "tick", tick_never)
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker, trio.open_nursery() as nursery:
-            await worker.attach("q", credit=2)
-            await ada.enqueue("q", ["first"])
-            await worker.pushed()
-            monkeypatch.setattr(Store, "enqueue", slow_to_answer)
-            monkeypatch.setattr(App, "on_message", lambda *_: None)  # nor does the store's message bring the claim
-            nursery.start_soon(ada.enqueue, "q", ["second"])
-            assert len(await worker.pushed()) == 1
-            pushed.set()
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker, trio.open_nursery() as nursery:
+        await worker.attach("q", credit=2)
+        await ada.enqueue("q", ["first"])
+        await worker.pushed()
+        monkeypatch.setattr(Store, "enqueue", slow_to_answer)
+        monkeypatch.setattr(App, "on_message", lambda *_: None)  # nor does the store's message bring the claim
+        nursery.start_soon(ada.enqueue, "q", ["second"])
+        assert len(await worker.pushed()) == 1
+        pushed.set()
 
 
 async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
@@ -296,29 +282,27 @@ async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
 
     monkeypatch.setattr(Store, "claim", slow_to_answer)
     monkeypatch.setattr(Dispatcher, "stop", hear)
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            await worker.attach("q", credit=2)
-            await ada.enqueue("q", ["a"])
-            await claimed.wait()
-            assert await ada.ask("cancel", queue="q", ids=["a"]) == {"outcomes": ["running"]}
-            (task,) = await worker.pushed()
-            frame = await worker.receive()
-            assert (frame["type"], frame["leases"]) == ("stop", [{"id": "ada/a", "lease": task["lease"]}])
-            assert await worker.settle("q", "release", task) == ["ok"]
-            (state,) = (await ada.ask("tasks", queue="q", ids=["a"]))["tasks"]
-            assert state["state"] == "cancelled"
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        await worker.attach("q", credit=2)
+        await ada.enqueue("q", ["a"])
+        await claimed.wait()
+        assert await ada.ask("cancel", queue="q", ids=["a"]) == {"outcomes": ["running"]}
+        (task,) = await worker.pushed()
+        frame = await worker.receive()
+        assert (frame["type"], frame["leases"]) == ("stop", [{"id": "ada/a", "lease": task["lease"]}])
+        assert await worker.settle("q", "release", task) == ["ok"]
+        (state,) = (await ada.ask("tasks", queue="q", ids=["a"]))["tasks"]
+        assert state["state"] == "cancelled"
 
 
 async def test_a_queue_with_a_worker_is_listed_before_its_first_task(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, OPERATOR) as operator:
-            await worker.attach("q", credit=1)
-            (queue,) = (await operator.ask("queues"))["queues"]
-            assert (queue["queue"], queue["workers"], queue["ready"], queue["done"]) == ("q", 1, 0, 0)
-        async with raw(served, OPERATOR) as operator:
-            await wait_until(lambda: not any(connection.queues for connection in served.app.connections))
-            assert (await operator.ask("queues"))["queues"] == []
+    async with raw(served, WORKER) as worker, raw(served, OPERATOR) as operator:
+        await worker.attach("q", credit=1)
+        (queue,) = (await operator.ask("queues"))["queues"]
+        assert (queue["queue"], queue["workers"], queue["ready"], queue["done"]) == ("q", 1, 0, 0)
+    async with raw(served, OPERATOR) as operator:
+        await wait_until(lambda: not any(connection.queues for connection in served.app.connections))
+        assert (await operator.ask("queues"))["queues"] == []
 
 
 async def test_workers_that_ask_for_many_queues_fill_no_line_to_the_store(
@@ -336,72 +320,65 @@ async def test_workers_that_ask_for_many_queues_fill_no_line_to_the_store(
             under_way -= 1
 
     monkeypatch.setattr(Store, "tick", counted)
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker:
-            await worker.attach(*(f"q{number}" for number in range(100)), credit=500)
-            for ref in range(101, 106):
-                await worker.send("idle", ref=ref)
-            answers = [await worker.receive() for _ in range(5)]
-            assert {frame["type"] for frame in answers} == {"reply"}
+    async with raw(served, WORKER) as worker:
+        await worker.attach(*(f"q{number}" for number in range(100)), credit=500)
+        for ref in range(101, 106):
+            await worker.send("idle", ref=ref)
+        answers = [await worker.receive() for _ in range(5)]
+        assert {frame["type"] for frame in answers} == {"reply"}
     assert 100 <= most <= IDLE_TICKS + TICKS_AT_ONCE
 
 
-async def test_two_queues_together_never_exceed_one_workers_credit(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            for queue in ("q1", "q2", "q3"):
-                await ada.enqueue(queue, [f"{queue}-{id}" for id in IDS])
-            await worker.attach("q1", "q2", "q3", credit=4)
-            held: list[tuple[str, dict[str, Any]]] = []
-            done, served_first = 0, set()
-            while done < 60:
-                while not worker.pushes:
-                    await worker.receive()
-                held += [
-                    (push["queue"], {**task, "full_id": task["id"]}) for push in worker.pushes for task in push["tasks"]
-                ]
-                worker.pushes.clear()
-                assert len(held) <= 4
-                queue, task = held.pop(0)
-                if done < 35:
-                    served_first.add(queue)
-                await worker.settle(queue, "ack", task)
-                done += 1
-                while held and not worker.pushes and done + len(held) == 60:
-                    queue, task = held.pop(0)
-                    await worker.settle(queue, "ack", task)
-                    done += 1
-            assert served_first == {"q1", "q2", "q3"}  # none starves beside the others
+async def test_two_queues_together_never_exceed_one_workers_credit(ada: Raw, worker: Raw) -> None:
+    for queue in ("q1", "q2", "q3"):
+        await ada.enqueue(queue, [f"{queue}-{id}" for id in IDS])
+    await worker.attach("q1", "q2", "q3", credit=4)
+    held: list[tuple[str, dict[str, Any]]] = []
+    done, served_first = 0, set()
+    while done < 60:
+        while not worker.pushes:
+            await worker.receive()
+        held += [(push["queue"], {**task, "full_id": task["id"]}) for push in worker.pushes for task in push["tasks"]]
+        worker.pushes.clear()
+        assert len(held) <= 4
+        queue, task = held.pop(0)
+        if done < 35:
+            served_first.add(queue)
+        await worker.settle(queue, "ack", task)
+        done += 1
+        while held and not worker.pushes and done + len(held) == 60:
+            queue, task = held.pop(0)
+            await worker.settle(queue, "ack", task)
+            done += 1
+    assert served_first == {"q1", "q2", "q3"}  # none starves beside the others
 
 
 async def test_a_lease_brought_along_is_extended_and_counts_as_credit(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as second:
-            await ada.enqueue("q", IDS[:3])
-            claim = await served.app.store.claim("q", "elsewhere", 1)
-            (lease,) = claim.leases
-            outcomes = await second.attach(
-                "q", credit=2,
-                leases=[
-                    {"queue": "q", "id": lease.id, "lease": lease.lease},
-                    {"queue": "q", "id": lease.id, "lease": 7},
-                    {"queue": "q", "id": "ada/nobody", "lease": lease.lease},
-                ],
-            )  # fmt: skip
-            assert outcomes == ["ok", "stale", "gone"]
-            (task,) = await second.pushed()
-            await all_claimed(served)
-            assert not second.pushes
-            await second.settle("q", "ack", task)
-            assert len(await second.pushed()) == 1
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as second:
+        await ada.enqueue("q", IDS[:3])
+        claim = await served.app.store.claim("q", "elsewhere", 1)
+        (lease,) = claim.leases
+        outcomes = await second.attach(
+            "q", credit=2,
+            leases=[
+                {"queue": "q", "id": lease.id, "lease": lease.lease},
+                {"queue": "q", "id": lease.id, "lease": 7},
+                {"queue": "q", "id": "ada/nobody", "lease": lease.lease},
+            ],
+        )  # fmt: skip
+        assert outcomes == ["ok", "stale", "gone"]
+        (task,) = await second.pushed()
+        await all_claimed(served)
+        assert not second.pushes
+        await second.settle("q", "ack", task)
+        assert len(await second.pushed()) == 1
 
 
-async def test_only_a_worker_attached_to_a_queue_may_settle_there(served: Served) -> None:
-    async with raw(served, WORKER) as worker:
-        await worker.attach("q")
-        with pytest.raises(Refused) as caught:
-            await worker.settle("other", "ack", {"full_id": "ada/a", "lease": 1})
-        assert (caught.value.code, caught.value.field) == ("bad_request", "queue")
+async def test_only_a_worker_attached_to_a_queue_may_settle_there(worker: Raw) -> None:
+    await worker.attach("q")
+    with pytest.raises(Refused) as caught:
+        await worker.settle("other", "ack", {"full_id": "ada/a", "lease": 1})
+    assert (caught.value.code, caught.value.field) == ("bad_request", "queue")
 
 
 @pytest.fixture
@@ -421,39 +398,36 @@ def settled_in_store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_what_another_worker_holds_is_stale_without_asking_the_store(
     served: Served, settled_in_store: list[str]
 ) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as owner, raw(served, WORKER) as thief:
-            await ada.enqueue("q", ["a", "b"])
-            await owner.attach("q", credit=1, name="owner")
-            (task,) = await owner.pushed()
-            await thief.attach("q", credit=1, name="thief")
-            (own,) = await thief.pushed()
-            for action in ("ack", "nack", "reject", "release", "extend"):
-                assert await thief.settle("q", action, task) == ["stale"]
-            held = {"id": task["full_id"], "lease": task["lease"]}
-            assert await thief.ask("extend", queue="q", leases=[held]) == {"outcomes": ["stale"]}
-            assert settled_in_store == []
-            assert await thief.settle("q", "ack", task, own, task) == ["stale", "ok", "stale"]
-            assert settled_in_store == [own["full_id"]]
-            assert await owner.settle("q", "ack", task) == ["ok"]
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as owner, raw(served, WORKER) as thief:
+        await ada.enqueue("q", ["a", "b"])
+        await owner.attach("q", credit=1, name="owner")
+        (task,) = await owner.pushed()
+        await thief.attach("q", credit=1, name="thief")
+        (own,) = await thief.pushed()
+        for action in ("ack", "nack", "reject", "release", "extend"):
+            assert await thief.settle("q", action, task) == ["stale"]
+        held = {"id": task["full_id"], "lease": task["lease"]}
+        assert await thief.ask("extend", queue="q", leases=[held]) == {"outcomes": ["stale"]}
+        assert settled_in_store == []
+        assert await thief.settle("q", "ack", task, own, task) == ["stale", "ok", "stale"]
+        assert settled_in_store == [own["full_id"]]
+        assert await owner.settle("q", "ack", task) == ["ok"]
 
 
-async def test_an_id_without_its_tenant_is_refused_and_not_gone(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            await ada.enqueue("q", ["a"])
-            await worker.attach("q", credit=1)
-            (task,) = await worker.pushed()
-            held = {"id": "a", "lease": task["lease"]}
-            for verb, body in (
-                ("settle", {"settlements": [{"action": "ack", **held}]}),
-                ("extend", {"leases": [held]}),
-                ("progress", {"reports": [{**held, "fraction": 1}]}),
-            ):
-                with pytest.raises(Refused) as caught:
-                    await worker.ask(verb, queue="q", **body)
-                assert (caught.value.code, caught.value.field) == ("bad_request", "id")
-            assert await worker.settle("q", "ack", task) == ["ok"]
+async def test_an_id_without_its_tenant_is_refused_and_not_gone(ada: Raw, worker: Raw) -> None:
+    await ada.enqueue("q", ["a"])
+    await worker.attach("q", credit=1)
+    (task,) = await worker.pushed()
+    held = {"id": "a", "lease": task["lease"]}
+    for verb, body in (
+        ("settle", {"settlements": [{"action": "ack", **held}]}),
+        ("extend", {"leases": [held]}),
+        ("progress", {"reports": [{**held, "fraction": 1}]}),
+    ):
+        with pytest.raises(Refused) as caught:
+            await worker.ask(verb, queue="q", **body)
+        assert (caught.value.code, caught.value.field) == ("bad_request", "id")
+    assert await worker.settle("q", "ack", task) == ["ok"]
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
@@ -461,35 +435,33 @@ async def test_an_id_without_its_tenant_is_refused_and_not_gone(served: Served) 
 async def test_a_settlement_whose_answer_was_lost_is_repeated_though_the_lease_was_not_brought_along(
     server_store: str, where: str, is_done: bool
 ) -> None:
-    with trio.fail_after(60):
-        async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:
-            async with raw(one, WORKER) as half_open:
-                await ada.enqueue("q", ["a"])
-                await half_open.attach("q", credit=1, name="mill")
-                (task,) = await half_open.pushed()
-                if is_done:
-                    await one.app.store.settle("q", [Settlement("ack", "ada/a", task["lease"])])
-                async with raw(one if where.startswith("the same") else two, WORKER) as again:
-                    await again.attach("q", credit=1, name="mill")
-                    assert await again.settle("q", "ack", task) == ["gone" if is_done else "ok"]
-            assert (await one.app.store.queue("q")).done == 1
+    async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:
+        async with raw(one, WORKER) as half_open:
+            await ada.enqueue("q", ["a"])
+            await half_open.attach("q", credit=1, name="mill")
+            (task,) = await half_open.pushed()
+            if is_done:
+                await one.app.store.settle("q", [Settlement("ack", "ada/a", task["lease"])])
+            async with raw(one if where.startswith("the same") else two, WORKER) as again:
+                await again.attach("q", credit=1, name="mill")
+                assert await again.settle("q", "ack", task) == ["gone" if is_done else "ok"]
+        assert (await one.app.store.queue("q")).done == 1
 
 
 async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as old, raw(served, WORKER) as new:
-            await ada.enqueue("q", ["a"])
-            await old.attach("q", credit=1)
-            (task,) = await old.pushed()
-            assert await ada.ask("cancel", queue="q", ids=["a"]) == {"outcomes": ["running"]}
-            held = {"id": task["full_id"], "lease": task["lease"]}
-            assert await new.attach("q", credit=1, leases=[{"queue": "q", **held}]) == ["cancelled"]
-            assert await new.ask("extend", queue="q", leases=[held]) == {"outcomes": ["cancelled"]}
-            assert await new.settle("q", "extend", task) == ["cancelled"]
-            (connection,) = (connection for connection in served.app.connections if connection.account.held)
-            assert connection.account.held == {("q", "ada/a"): task["lease"]}
-            assert await new.settle("q", "release", task) == ["ok"]
-            assert not connection.account.held
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as old, raw(served, WORKER) as new:
+        await ada.enqueue("q", ["a"])
+        await old.attach("q", credit=1)
+        (task,) = await old.pushed()
+        assert await ada.ask("cancel", queue="q", ids=["a"]) == {"outcomes": ["running"]}
+        held = {"id": task["full_id"], "lease": task["lease"]}
+        assert await new.attach("q", credit=1, leases=[{"queue": "q", **held}]) == ["cancelled"]
+        assert await new.ask("extend", queue="q", leases=[held]) == {"outcomes": ["cancelled"]}
+        assert await new.settle("q", "extend", task) == ["cancelled"]
+        (connection,) = (connection for connection in served.app.connections if connection.account.held)
+        assert connection.account.held == {("q", "ada/a"): task["lease"]}
+        assert await new.settle("q", "release", task) == ["ok"]
+        assert not connection.account.held
 
 
 @pytest.mark.usefixtures("quick_floor")
@@ -497,24 +469,23 @@ async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.server.dispatch.worker_account.OVER_S", 0.1)
-    with trio.fail_after(60):
-        async with (
-            raw(served, tenant("ada")) as ada,
-            raw(served, OPERATOR) as operator,
-            raw(served, WORKER) as brings,
-            raw(served, WORKER) as worker,
-        ):
-            await operator.ask("configure", queue="q", settings={"lease_ms": 200})
-            await ada.enqueue("q", ["a"])
-            await worker.attach("q", credit=1)
-            (first,) = await worker.pushed()
-            (second,) = await worker.pushed()
-            assert (first["attempt"], second["attempt"]) == (1, 2)
-            assert await worker.settle("q", "ack", first) == ["stale"]
-            lease = {"queue": "q", "id": "ada/a", "lease": second["lease"]}
-            assert await brings.attach("q", credit=1, leases=[lease]) == ["ok"]
-            await worker.ask("credit", credit=0)
-            assert (await brings.pushed())[0]["attempt"] == 3
+    async with (
+        raw(served, tenant("ada")) as ada,
+        raw(served, OPERATOR) as operator,
+        raw(served, WORKER) as brings,
+        raw(served, WORKER) as worker,
+    ):
+        await operator.ask("configure", queue="q", settings={"lease_ms": 200})
+        await ada.enqueue("q", ["a"])
+        await worker.attach("q", credit=1)
+        (first,) = await worker.pushed()
+        (second,) = await worker.pushed()
+        assert (first["attempt"], second["attempt"]) == (1, 2)
+        assert await worker.settle("q", "ack", first) == ["stale"]
+        lease = {"queue": "q", "id": "ada/a", "lease": second["lease"]}
+        assert await brings.attach("q", credit=1, leases=[lease]) == ["ok"]
+        await worker.ask("credit", credit=0)
+        assert (await brings.pushed())[0]["attempt"] == 3
 
 
 @pytest.mark.parametrize("action", ["ack", "release"])
@@ -530,27 +501,26 @@ async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
             await may_tell.wait()
         return outcomes
 
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["a"])
-            await worker.attach("q", credit=1)
-            (task,) = await worker.pushed()
-            lease = {"id": task["full_id"], "lease": task["lease"]}
-            monkeypatch.setattr(Store, "settle", late)
-            await worker.send("extend", ref=901, queue="q", leases=[lease])
-            assert await worker.settle("q", action, task) == ["ok"]
-            if action == "ack":
-                await ada.enqueue("q", ["b"])
-                may_tell.set()
-            (task,) = await worker.pushed()
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["a"])
+        await worker.attach("q", credit=1)
+        (task,) = await worker.pushed()
+        lease = {"id": task["full_id"], "lease": task["lease"]}
+        monkeypatch.setattr(Store, "settle", late)
+        await worker.send("extend", ref=901, queue="q", leases=[lease])
+        assert await worker.settle("q", action, task) == ["ok"]
+        if action == "ack":
+            await ada.enqueue("q", ["b"])
             may_tell.set()
-            await worker.ask("credit", credit=1)  # the answer has come by then
-            lease = {"id": task["full_id"], "lease": task["lease"]}
-            assert await worker.ask("extend", queue="q", leases=[lease]) == {"outcomes": ["ok"]}
-            assert await worker.settle("q", "ack", task) == ["ok"]
-            await worker.quiet()
-            (row,) = served.app.worker_registry.named("w", 1, None)[0]
-            assert row[3] == 0, "it holds nothing"
+        (task,) = await worker.pushed()
+        may_tell.set()
+        await worker.ask("credit", credit=1)  # the answer has come by then
+        lease = {"id": task["full_id"], "lease": task["lease"]}
+        assert await worker.ask("extend", queue="q", leases=[lease]) == {"outcomes": ["ok"]}
+        assert await worker.settle("q", "ack", task) == ["ok"]
+        await worker.quiet()
+        (row,) = served.app.worker_registry.named("w", 1, None)[0]
+        assert row[3] == 0, "it holds nothing"
 
 
 async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_lease(
@@ -566,79 +536,75 @@ async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_
             raise Unavailable("the store is away")
         return outcomes
 
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["a"])
-            await worker.attach("q", credit=1)
-            (task,) = await worker.pushed()
-            monkeypatch.setattr(Store, "settle", half)
-            old = {"id": task["full_id"], "lease": task["lease"]}
-            await worker.send("settle", ref=901, queue="q", settlements=[{"action": "release", **old}])
-            (again,) = await worker.pushed()
-            may_fail.set()
-            assert (await worker.receive())["code"] == "unavailable"
-            new = {"id": again["full_id"], "lease": again["lease"]}
-            assert await worker.ask("extend", queue="q", leases=[new]) == {"outcomes": ["ok"]}
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["a"])
+        await worker.attach("q", credit=1)
+        (task,) = await worker.pushed()
+        monkeypatch.setattr(Store, "settle", half)
+        old = {"id": task["full_id"], "lease": task["lease"]}
+        await worker.send("settle", ref=901, queue="q", settlements=[{"action": "release", **old}])
+        (again,) = await worker.pushed()
+        may_fail.set()
+        assert (await worker.receive())["code"] == "unavailable"
+        new = {"id": again["full_id"], "lease": again["lease"]}
+        assert await worker.ask("extend", queue="q", leases=[new]) == {"outcomes": ["ok"]}
 
 
 async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as new:
-            async with raw(served, WORKER) as old:
-                await ada.enqueue("q", ["a"])
-                await old.attach("q", credit=1)
-                (task,) = await old.pushed()
-                lease = {"queue": "q", "id": task["full_id"], "lease": task["lease"]}
-                assert await new.attach("q", credit=1, leases=[lease]) == ["ok"]
-            await wait_until(lambda: sum(bool(connection.queues) for connection in served.app.connections) == 1)
-            assert await new.settle("q", "ack", task) == ["ok"]
-            assert (await served.app.store.queue("q")).done == 1
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as new:
+        async with raw(served, WORKER) as old:
+            await ada.enqueue("q", ["a"])
+            await old.attach("q", credit=1)
+            (task,) = await old.pushed()
+            lease = {"queue": "q", "id": task["full_id"], "lease": task["lease"]}
+            assert await new.attach("q", credit=1, leases=[lease]) == ["ok"]
+        await wait_until(lambda: sum(bool(connection.queues) for connection in served.app.connections) == 1)
+        assert await new.settle("q", "ack", task) == ["ok"]
+        assert (await served.app.store.queue("q")).done == 1
 
 
 async def test_a_late_owner_does_not_settle_another_task_of_the_same_id(served: Served) -> None:
     """The server of the late one still has the lease on its account: it is the store that refuses."""
     store = served.app.store
-    with trio.fail_after(60):
-        async with (
-            raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as late,
-            raw(served, WORKER) as owner, raw(served, WORKER) as third,
-        ):  # fmt: skip
-            await ada.enqueue("q", ["a"], max_attempts=1)
-            await late.attach("q", credit=1, name="late")
-            (old,) = await late.pushed()
-            await store.settle("q", [Settlement("reap", "ada/a", old["lease"])])
-            assert await operator.ask("purge", queue="q", ids=["ada/a"]) == {"outcomes": ["ok"]}
-            await owner.attach("q", credit=1, name="owner")
-            assert await ada.enqueue("q", ["a"]) == ["ok"]
-            (new,) = await owner.pushed()
-            assert (new["id"], new["attempt"], old["attempt"]) == ("a", 1, 1)
-            held = {"id": "ada/a", "lease": old["lease"]}
-            await late.ask("progress", queue="q", reports=[{**held, "fraction": 0.9}])
-            (state,) = await store.tasks("q", ["ada/a"])
-            assert (state.state, state.progress) == ("leased", 0)
-            assert await late.ask("extend", queue="q", leases=[held]) == {"outcomes": ["stale"]}
-            assert await third.attach("q", credit=0, leases=[{"queue": "q", **held}]) == ["stale"]
-            for action in ("release", "nack", "reject", "ack"):
-                assert await late.settle("q", action, old) == ["stale"]
-            assert await owner.settle("q", "extend", new) == ["ok"]
-            assert await owner.settle("q", "ack", new) == ["ok"]
-            assert await late.settle("q", "ack", old) == ["stale"]
+    async with (
+        raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as late,
+        raw(served, WORKER) as owner, raw(served, WORKER) as third,
+    ):  # fmt: skip
+        await ada.enqueue("q", ["a"], max_attempts=1)
+        await late.attach("q", credit=1, name="late")
+        (old,) = await late.pushed()
+        await store.settle("q", [Settlement("reap", "ada/a", old["lease"])])
+        assert await operator.ask("purge", queue="q", ids=["ada/a"]) == {"outcomes": ["ok"]}
+        await owner.attach("q", credit=1, name="owner")
+        assert await ada.enqueue("q", ["a"]) == ["ok"]
+        (new,) = await owner.pushed()
+        assert (new["id"], new["attempt"], old["attempt"]) == ("a", 1, 1)
+        held = {"id": "ada/a", "lease": old["lease"]}
+        await late.ask("progress", queue="q", reports=[{**held, "fraction": 0.9}])
+        (state,) = await store.tasks("q", ["ada/a"])
+        assert (state.state, state.progress) == ("leased", 0)
+        assert await late.ask("extend", queue="q", leases=[held]) == {"outcomes": ["stale"]}
+        assert await third.attach("q", credit=0, leases=[{"queue": "q", **held}]) == ["stale"]
+        for action in ("release", "nack", "reject", "ack"):
+            assert await late.settle("q", action, old) == ["stale"]
+        assert await owner.settle("q", "extend", new) == ["ok"]
+        assert await owner.settle("q", "ack", new) == ["ok"]
+        assert await late.settle("q", "ack", old) == ["stale"]
 
 
 async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(served: Served) -> None:
     """It never heard that the first was lost; its account is of the second."""
     store = served.app.store
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            await ada.enqueue("q", ["a"], max_attempts=1)
-            await worker.attach("q", credit=2)
-            (old,) = await worker.pushed()
-            await store.settle("q", [Settlement("reject", "ada/a", old["lease"])])
-            await store.purge("q", ["ada/a"])
-            await ada.enqueue("q", ["a"])
-            (new,) = await worker.pushed()
-            assert await worker.settle("q", "ack", old) == ["stale"]
-            assert [connection.account.held for connection in served.app.connections if connection.queues] == [
-                {("q", "ada/a"): new["lease"]}
-            ]
-            assert await worker.settle("q", "ack", new) == ["ok"]
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        await ada.enqueue("q", ["a"], max_attempts=1)
+        await worker.attach("q", credit=2)
+        (old,) = await worker.pushed()
+        await store.settle("q", [Settlement("reject", "ada/a", old["lease"])])
+        await store.purge("q", ["ada/a"])
+        await ada.enqueue("q", ["a"])
+        (new,) = await worker.pushed()
+        assert await worker.settle("q", "ack", old) == ["stale"]
+        assert [connection.account.held for connection in served.app.connections if connection.queues] == [
+            {("q", "ada/a"): new["lease"]}
+        ]
+        assert await worker.settle("q", "ack", new) == ["ok"]

@@ -17,7 +17,7 @@ from fairq.store.store import Store
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Refused, raw, running, tenant
+from .harness import WORKER, Raw, Refused, raw, running, tenant
 
 
 async def finish(store: Store, *ids: str, name: str = "ada") -> None:
@@ -35,61 +35,58 @@ async def waited_for(served: Served, *names: str) -> None:
     )
 
 
-async def test_a_tenant_reads_its_own_feed_and_an_operator_says_whose(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob, raw(served, OPERATOR) as operator:
-        assert await ada.enqueue("q", ["told"], events=True) == ["ok"]
-        assert await ada.enqueue("q", ["plain"]) == ["ok"]
-        await ada.ask("open_batch", queue="q", id="b", events=True)
-        await ada.ask("close_batch", queue="q", id="b")
-        await ada.ask("cancel", queue="q", ids=["told", "plain"])
-        mine = await ada.ask("events", queue="q")
-        assert (mine["oldest"], mine["newest"]) == (1, 2)
-        first_at, second_at = (row.pop("at_ms") for row in mine["events"])
-        assert 0 < first_at <= second_at
-        assert mine["events"] == [
-            {"id": 1, "event": "batch_completed", "batch": "b"},
-            {"id": 2, "event": "cancelled", "task": "told"},
-        ]
-        theirs = (await operator.ask("events", queue="q", tenant="ada", after=1))["events"]
-        assert [(row["id"], row["task"]) for row in theirs] == [(2, "ada/told")]
-        assert await bob.ask("events", queue="q") == {"oldest": 1, "newest": 0, "events": []}
-        with pytest.raises(Refused) as caught:
-            await bob.ask("events", queue="q", tenant="ada")
-        assert (caught.value.code, caught.value.field) == ("forbidden", "tenant")
+async def test_a_tenant_reads_its_own_feed_and_an_operator_says_whose(ada: Raw, bob: Raw, operator: Raw) -> None:
+    assert await ada.enqueue("q", ["told"], events=True) == ["ok"]
+    assert await ada.enqueue("q", ["plain"]) == ["ok"]
+    await ada.ask("open_batch", queue="q", id="b", events=True)
+    await ada.ask("close_batch", queue="q", id="b")
+    await ada.ask("cancel", queue="q", ids=["told", "plain"])
+    mine = await ada.ask("events", queue="q")
+    assert (mine["oldest"], mine["newest"]) == (1, 2)
+    first_at, second_at = (row.pop("at_ms") for row in mine["events"])
+    assert 0 < first_at <= second_at
+    assert mine["events"] == [
+        {"id": 1, "event": "batch_completed", "batch": "b"},
+        {"id": 2, "event": "cancelled", "task": "told"},
+    ]
+    theirs = (await operator.ask("events", queue="q", tenant="ada", after=1))["events"]
+    assert [(row["id"], row["task"]) for row in theirs] == [(2, "ada/told")]
+    assert await bob.ask("events", queue="q") == {"oldest": 1, "newest": 0, "events": []}
+    with pytest.raises(Refused) as caught:
+        await bob.ask("events", queue="q", tenant="ada")
+    assert (caught.value.code, caught.value.field) == ("forbidden", "tenant")
 
 
-async def test_an_event_too_old_is_refused_with_where_the_feed_goes_on(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-        await operator.ask("configure", queue="q", settings={"events_keep": 2})
-        await finish(served.app.store, "a", "b", "c", "d", "e")
-        with pytest.raises(Refused) as caught:
-            await ada.ask("events", queue="q", after=2)
-        assert (caught.value.code, caught.value.field) == ("too_old", "after")
-        assert "event 4" in caught.value.frame["message"]
-        assert [row["id"] for row in (await ada.ask("events", queue="q", after=3))["events"]] == [4, 5]
-        assert [row["id"] for row in (await ada.ask("events", queue="q"))["events"]] == [4, 5]
-        with pytest.raises(Refused) as caught:
-            await ada.ask("events", queue="q", after=6, timeout_ms=1000)
-        assert (caught.value.code, caught.value.field) == ("bad_request", "after")
-        assert "newest event is 5" in caught.value.frame["message"]
+async def test_an_event_too_old_is_refused_with_where_the_feed_goes_on(served: Served, ada: Raw, operator: Raw) -> None:
+    await operator.ask("configure", queue="q", settings={"events_keep": 2})
+    await finish(served.app.store, "a", "b", "c", "d", "e")
+    with pytest.raises(Refused) as caught:
+        await ada.ask("events", queue="q", after=2)
+    assert (caught.value.code, caught.value.field) == ("too_old", "after")
+    assert "event 4" in caught.value.frame["message"]
+    assert [row["id"] for row in (await ada.ask("events", queue="q", after=3))["events"]] == [4, 5]
+    assert [row["id"] for row in (await ada.ask("events", queue="q"))["events"]] == [4, 5]
+    with pytest.raises(Refused) as caught:
+        await ada.ask("events", queue="q", after=6, timeout_ms=1000)
+    assert (caught.value.code, caught.value.field) == ("bad_request", "after")
+    assert "newest event is 5" in caught.value.frame["message"]
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_an_answer_waits_for_the_first_event_of_that_tenant(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
-            rows: list[dict[str, object]] = []
+    async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
+        rows: list[dict[str, object]] = []
 
-            async def ask() -> None:
-                rows.extend((await ada.ask("events", queue="q", timeout_ms=60_000))["events"])
+        async def ask() -> None:
+            rows.extend((await ada.ask("events", queue="q", timeout_ms=60_000))["events"])
 
-            nursery.start_soon(ask)
-            await waited_for(served, "ada")
-            await finish(served.app.store, "b", name="bob")
-            assert not rows
-            await finish(served.app.store, "a")
-            await wait_until(lambda: bool(rows))
-            assert [(row["event"], row["task"]) for row in rows] == [("done", "a")]
+        nursery.start_soon(ask)
+        await waited_for(served, "ada")
+        await finish(served.app.store, "b", name="bob")
+        assert not rows
+        await finish(served.app.store, "a")
+        await wait_until(lambda: bool(rows))
+        assert [(row["event"], row["task"]) for row in rows] == [("done", "a")]
 
 
 async def test_an_answer_with_nothing_comes_when_the_time_is_up(served: Served) -> None:
@@ -115,24 +112,22 @@ async def test_an_event_between_reading_and_waiting_is_not_missed(
         return page
 
     monkeypatch.setattr(Store, "events", late)
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            rows = (await ada.ask("events", queue="q", timeout_ms=60_000))["events"]
+    async with raw(served, tenant("ada")) as ada:
+        rows = (await ada.ask("events", queue="q", timeout_ms=60_000))["events"]
     assert [page.newest for page in pages] == [0, 1]
     assert [row["task"] for row in rows] == ["a"]
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_events_are_heard_at_another_server(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as one,
-            running(server_store) as other,
-            raw(one, tenant("ada")) as ada,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(finish_when_waited_for, one, other)
-            rows = (await ada.ask("events", queue="q", timeout_ms=60_000))["events"]
+    async with (
+        running(server_store) as one,
+        running(server_store) as other,
+        raw(one, tenant("ada")) as ada,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(finish_when_waited_for, one, other)
+        rows = (await ada.ask("events", queue="q", timeout_ms=60_000))["events"]
     assert [row["task"] for row in rows] == ["a"]
 
 
@@ -143,43 +138,41 @@ async def finish_when_waited_for(waiting: Served, finishing: Served) -> None:
 
 
 async def test_a_server_that_stops_says_so_to_those_who_wait(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
+    async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
 
-            async def stop() -> None:
-                await waited_for(served, "ada")
-                served.app.is_draining = True
-                served.app.queues.long_polls["q"].on_message("")
+        async def stop() -> None:
+            await waited_for(served, "ada")
+            served.app.is_draining = True
+            served.app.queues.long_polls["q"].on_message("")
 
-            nursery.start_soon(stop)
-            with pytest.raises(Refused) as caught:
-                await ada.ask("events", queue="q", timeout_ms=60_000)
-            assert caught.value.code == "draining"
+        nursery.start_soon(stop)
+        with pytest.raises(Refused) as caught:
+            await ada.ask("events", queue="q", timeout_ms=60_000)
+        assert caught.value.code == "draining"
 
 
 async def test_queues_for_which_nobody_waits_any_more_are_forgotten(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.server.queues._FORGET_S", 0.01)
-    with trio.fail_after(60):
-        async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            await worker.attach("kept", credit=1)
-            for n in range(20):
-                await ada.ask("events", queue=f"q{n}", timeout_ms=1)
-            await wait_until(lambda: not served.app.queues.long_polls)
-            channels = [keys.ready_channel(name) for name in ("q0", "q19", "kept")]
+    async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        await worker.attach("kept", credit=1)
+        for n in range(20):
+            await ada.ask("events", queue=f"q{n}", timeout_ms=1)
+        await wait_until(lambda: not served.app.queues.long_polls)
+        channels = [keys.ready_channel(name) for name in ("q0", "q19", "kept")]
 
-            def one_is_heard() -> bool:
-                with stores.connect(server_store) as plain:
-                    flat = plain.execute_command("PUBSUB", "SHARDNUMSUB", *channels)
-                counts = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
-                return counts == {channels[0].encode(): 0, channels[1].encode(): 0, channels[2].encode(): 1}
+        def one_is_heard() -> bool:
+            with stores.connect(server_store) as plain:
+                flat = plain.execute_command("PUBSUB", "SHARDNUMSUB", *channels)
+            counts = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+            return counts == {channels[0].encode(): 0, channels[1].encode(): 0, channels[2].encode(): 1}
 
-            await wait_until(one_is_heard)
-            async with trio.open_nursery() as nursery:  # and one that was forgotten is heard again
-                nursery.start_soon(finish_when_waited_for, served, served)
-                page = await ada.ask("events", queue="q", timeout_ms=20_000)
-            assert [row["task"] for row in page["events"]] == ["a"]
+        await wait_until(one_is_heard)
+        async with trio.open_nursery() as nursery:  # and one that was forgotten is heard again
+            nursery.start_soon(finish_when_waited_for, served, served)
+            page = await ada.ask("events", queue="q", timeout_ms=20_000)
+        assert [row["task"] for row in page["events"]] == ["a"]
 
 
 async def test_what_wakes_many_requests_of_a_client_has_few_of_them_read_at_once(
@@ -198,12 +191,11 @@ async def test_what_wakes_many_requests_of_a_client_has_few_of_them_read_at_once
             now -= 1
 
     monkeypatch.setattr(Store, "events", count)
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            for ref in range(60):
-                await ada.send("events", ref=ref, queue="q", timeout_ms=60_000)
-            await wait_until(lambda: len(served.app.queues.long_polls["q"]._watches[keys.EVENT + "ada"]) == 60)
-            await finish(served.app.store, "a")
-            answers = [await ada.receive() for _ in range(60)]
+    async with raw(served, tenant("ada")) as ada:
+        for ref in range(60):
+            await ada.send("events", ref=ref, queue="q", timeout_ms=60_000)
+        await wait_until(lambda: len(served.app.queues.long_polls["q"]._watches[keys.EVENT + "ada"]) == 60)
+        await finish(served.app.store, "a")
+        answers = [await ada.receive() for _ in range(60)]
     assert {len(answer["body"]["events"]) for answer in answers} == {1}
     assert 1 < most <= MAX_LONG_ANSWERS

@@ -117,17 +117,16 @@ async def test_a_collector_that_does_not_answer_holds_up_neither_tasks_nor_the_s
 
     monkeypatch.setattr(module, "make_provider", make)
     monkeypatch.setattr(module, "END_S", 0.05)
-    with trio.fail_after(60):
-        async with exporting({"OTEL_TRACES_EXPORTER": "console"}) as tracing:
-            assert isinstance(tracing, SpanMaker)
-            async with (
-                running(server_store, tracing=tracing) as served,
-                raw(served, tenant("ada")) as ada,
-                raw(served, WORKER) as worker,
-            ):
-                await worker.attach("q", credit=100)
-                for n in range(10):
-                    await ada.enqueue("q", [f"t{n}-{m}" for m in range(10)], trace=GIVEN)
-                tasks = await worker.pushed(100)
-                await worker.settle("q", "ack", *tasks)
-                assert await trio.to_thread.run_sync(stuck.is_called.wait, 20)
+    async with exporting({"OTEL_TRACES_EXPORTER": "console"}) as tracing:
+        assert isinstance(tracing, SpanMaker)
+        async with (
+            running(server_store, tracing=tracing) as served,
+            raw(served, tenant("ada")) as ada,
+            raw(served, WORKER) as worker,
+        ):
+            await worker.attach("q", credit=100)
+            for n in range(10):
+                await ada.enqueue("q", [f"t{n}-{m}" for m in range(10)], trace=GIVEN)
+            tasks = await worker.pushed(100)
+            await worker.settle("q", "ack", *tasks)
+            assert await trio.to_thread.run_sync(stuck.is_called.wait, 20)

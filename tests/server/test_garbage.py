@@ -35,18 +35,17 @@ async def test_young_garbage_goes_and_what_a_full_collection_has_seen_is_frozen(
         def __del__(self) -> None:
             gone.set()
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(garbage.collect_young)
-            await wait_until(lambda: gc.get_threshold() != before)  # what is there by then is not looked at
-            Told()
-            await gone.wait()
-            gc.collect()
-            frozen = gc.get_freeze_count()
-            kept = [Cycle() for _ in range(500)]
-            gc.collect()
-            assert gc.get_freeze_count() >= frozen + len(kept)
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(garbage.collect_young)
+        await wait_until(lambda: gc.get_threshold() != before)  # what is there by then is not looked at
+        Told()
+        await gone.wait()
+        gc.collect()
+        frozen = gc.get_freeze_count()
+        kept = [Cycle() for _ in range(500)]
+        gc.collect()
+        assert gc.get_freeze_count() >= frozen + len(kept)
+        nursery.cancel_scope.cancel()
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
 
@@ -69,21 +68,20 @@ async def test_a_connection_leaves_no_garbage_behind_when_it_ends(server_store: 
                 worker.transport.socket.send(b"\xff" * 100)
         await wait_until(lambda: not served.app.connections and not served.app.leases.kept)
 
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=0.01) as served:
-            await come_and_go(served, "first")
-            gc.freeze()  # what is there by now is not looked at
-            gc.disable()
-            try:
-                for ending in ("broken", "closed", "strange"):
-                    await come_and_go(served, ending)
-                gc.set_debug(gc.DEBUG_SAVEALL)
-                gc.collect()
-                ours = (SocketConnection, ServerSession, Transport)
-                garbage = [each for each in gc.garbage if isinstance(each, ours) or _is_server_protocol(each)]
-            finally:
-                gc.set_debug(0)
-                gc.garbage.clear()
-                gc.unfreeze()
-                gc.enable()
+    async with running(server_store, reconnect_grace=0.01) as served:
+        await come_and_go(served, "first")
+        gc.freeze()  # what is there by now is not looked at
+        gc.disable()
+        try:
+            for ending in ("broken", "closed", "strange"):
+                await come_and_go(served, ending)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            ours = (SocketConnection, ServerSession, Transport)
+            garbage = [each for each in gc.garbage if isinstance(each, ours) or _is_server_protocol(each)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.unfreeze()
+            gc.enable()
     assert not garbage

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import redis
-import trio
 
 from fairq.errors import Unavailable
 from fairq.model.history import MAX_NAMED, NAMED, OTHERS, STEPS, Row, Slot
@@ -28,62 +27,54 @@ async def ask(operator: Raw, **body: Any) -> Any:
     return await operator.ask("history", queue="q", **body)
 
 
-async def test_what_happened_is_told_once_it_was_added(served: Served) -> None:
-    with trio.fail_after(60):
-        async with (
-            raw(served, tenant("ada")) as ada,
-            raw(served, OPERATOR) as operator,
-            raw(served, WORKER) as worker,
-        ):
-            assert (await ask(operator))["times_ms"] == []
-            await worker.attach("q")
-            await ada.enqueue("q", ["a", "b", "c"])
-            await worker.settle("q", "ack", *await worker.pushed())
-            await worker.settle("q", "nack", *await worker.pushed(), error="broken")
-            await worker.pushed()
-            await served.app.recorder.flush()
-            for period, (step_s, _) in STEPS.items():
-                told = await ask(operator, period=period)
-                assert told["step_ms"] == step_s * 1000
-                totals = {name: told["totals"][name] for name in ("enqueued", "started", "done", "failed", "dead")}
-                assert totals == {"enqueued": 3, "started": 3, "done": 1, "failed": 1, "dead": 0}
-                for name in totals:
-                    assert sum(told["queue"][name]) == totals[name]
-                (row,) = told["tenants"]
-                assert (row["tenant"], sum(row["started"]), row["totals"]["failed"]) == ("ada", 3, 1)
-                assert row["totals"]["delivered_part"] == 1.0
-                assert told["totals"]["p99_ms"] is not None
-                columns = [*told["queue"].values(), *(row[name] for name in row if name not in ("tenant", "totals"))]
-                assert {len(column) for column in columns} == {len(told["times_ms"])}
+async def test_what_happened_is_told_once_it_was_added(served: Served, ada: Raw, operator: Raw, worker: Raw) -> None:
+    assert (await ask(operator))["times_ms"] == []
+    await worker.attach("q")
+    await ada.enqueue("q", ["a", "b", "c"])
+    await worker.settle("q", "ack", *await worker.pushed())
+    await worker.settle("q", "nack", *await worker.pushed(), error="broken")
+    await worker.pushed()
+    await served.app.recorder.flush()
+    for period, (step_s, _) in STEPS.items():
+        told = await ask(operator, period=period)
+        assert told["step_ms"] == step_s * 1000
+        totals = {name: told["totals"][name] for name in ("enqueued", "started", "done", "failed", "dead")}
+        assert totals == {"enqueued": 3, "started": 3, "done": 1, "failed": 1, "dead": 0}
+        for name in totals:
+            assert sum(told["queue"][name]) == totals[name]
+        (row,) = told["tenants"]
+        assert (row["tenant"], sum(row["started"]), row["totals"]["failed"]) == ("ada", 3, 1)
+        assert row["totals"]["delivered_part"] == 1.0
+        assert told["totals"]["p99_ms"] is not None
+        columns = [*told["queue"].values(), *(row[name] for name in row if name not in ("tenant", "totals"))]
+        assert {len(column) for column in columns} == {len(told["times_ms"])}
 
 
 async def test_any_server_tells_what_all_have_counted(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            raw(one, tenant("ada")) as ada,
-            raw(two, tenant("bob")) as bob,
-            raw(one, OPERATOR) as operator,
-            raw(two, OPERATOR) as other,
-        ):
-            await ada.enqueue("q", ["a"])
-            await bob.enqueue("q", ["a", "b"])
-            await one.app.recorder.flush()
-            await two.app.recorder.flush()
-            told = [await ask(each) for each in (operator, other)]
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        raw(one, tenant("ada")) as ada,
+        raw(two, tenant("bob")) as bob,
+        raw(one, OPERATOR) as operator,
+        raw(two, OPERATOR) as other,
+    ):
+        await ada.enqueue("q", ["a"])
+        await bob.enqueue("q", ["a", "b"])
+        await one.app.recorder.flush()
+        await two.app.recorder.flush()
+        told = [await ask(each) for each in (operator, other)]
     for each in told:
         assert each["totals"]["enqueued"] == 3
         assert {row["tenant"]: row["totals"]["enqueued"] for row in each["tenants"]} == {"ada": 1, "bob": 2}
 
 
 async def test_a_server_that_stops_adds_what_it_has_counted(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store) as one, raw(one, tenant("ada")) as ada:
-            await ada.enqueue("q", ["a"])
-            await one.app.drain(0.1)
-        async with running(server_store) as two, raw(two, OPERATOR) as operator:
-            assert (await ask(operator))["totals"]["enqueued"] == 1
+    async with running(server_store) as one, raw(one, tenant("ada")) as ada:
+        await ada.enqueue("q", ["a"])
+        await one.app.drain(0.1)
+    async with running(server_store) as two, raw(two, OPERATOR) as operator:
+        assert (await ask(operator))["totals"]["enqueued"] == 1
 
 
 async def test_a_call_that_fails_is_not_repeated_and_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,20 +82,19 @@ async def test_a_call_that_fails_is_not_repeated_and_told(served: Served, monkey
         raise Unavailable("the store is away")
 
     recorder, counts = served.app.recorder, served.app.recorder.counts
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            await ada.enqueue("q", ["a"])
-            counts.of("q").of("ada").started += 7
-            with monkeypatch.context() as patch:
-                patch.setattr(Store, "add_history", away)
-                await recorder.flush()
-            assert recorder.dropped == 7
+    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        await ada.enqueue("q", ["a"])
+        counts.of("q").of("ada").started += 7
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "add_history", away)
             await recorder.flush()
-            assert (await ask(operator))["times_ms"] == []
-            await ada.enqueue("q", ["b"])
-            await recorder.flush()
-            told = (await ask(operator))["totals"]
-            assert (told["enqueued"], told["started"]) == (2, 0), "the store counts what is enqueued"
+        assert recorder.dropped == 7
+        await recorder.flush()
+        assert (await ask(operator))["times_ms"] == []
+        await ada.enqueue("q", ["b"])
+        await recorder.flush()
+        told = (await ask(operator))["totals"]
+        assert (told["enqueued"], told["started"]) == (2, 0), "the store counts what is enqueued"
 
 
 async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,66 +107,61 @@ async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkey
 
     monkeypatch.setattr(Store, "add_history", add_history)
     monkeypatch.setattr("fairq.server.stats.recorder.INTERVAL_S", 3600.0)
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as served,
-            raw(served, tenant("ada")) as ada,
-            raw(served, WORKER) as worker,
-        ):
-            await ada.enqueue("idle", ["a"])
-            await worker.attach("q")
-            await ada.enqueue("q", ["a"])
-            (task,) = await worker.pushed()
-            for _ in range(3):
-                await served.app.recorder.flush()
-            assert called.count("idle") == 1
-            assert called.count("q") == 3, "its task runs on"
-            await worker.settle("q", "ack", task)
-            for _ in range(3):
-                await served.app.recorder.flush()
+    async with (
+        running(server_store) as served,
+        raw(served, tenant("ada")) as ada,
+        raw(served, WORKER) as worker,
+    ):
+        await ada.enqueue("idle", ["a"])
+        await worker.attach("q")
+        await ada.enqueue("q", ["a"])
+        (task,) = await worker.pushed()
+        for _ in range(3):
+            await served.app.recorder.flush()
+        assert called.count("idle") == 1
+        assert called.count("q") == 3, "its task runs on"
+        await worker.settle("q", "ack", task)
+        for _ in range(3):
+            await served.app.recorder.flush()
     assert called.count("q") == 4
 
 
 async def test_history_goes_with_its_queue(served: Served, server_store: str) -> None:
     client = stores.connect(server_store)
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            await ada.enqueue("q", ["a"])
-            await served.app.recorder.flush()
-            await ada.enqueue("q", ["b"])
-            assert client.exists(f"{keys.queue_prefix('q')}:history:10")
-            await operator.ask("delete_queue", queue="q", purge=True)
-            await served.app.recorder.flush()
-            assert list(client.scan_iter(f"{keys.queue_prefix('q')}*")) == []
-            assert (await ask(operator))["times_ms"] == []
+    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        await ada.enqueue("q", ["a"])
+        await served.app.recorder.flush()
+        await ada.enqueue("q", ["b"])
+        assert client.exists(f"{keys.queue_prefix('q')}:history:10")
+        await operator.ask("delete_queue", queue="q", purge=True)
+        await served.app.recorder.flush()
+        assert list(client.scan_iter(f"{keys.queue_prefix('q')}*")) == []
+        assert (await ask(operator))["times_ms"] == []
     client.close()
 
 
-async def test_since_reads_only_what_is_new(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            await ada.enqueue("q", ["a"])
-            await served.app.recorder.flush()
-            told = await ask(operator)
-            last = told["times_ms"][-1]
-            assert (await ask(operator, since_ms=last))["times_ms"] in ([last], [])
-            assert (await ask(operator, since_ms=told["now_ms"] + 60_000))["times_ms"] == []
+async def test_since_reads_only_what_is_new(served: Served, ada: Raw, operator: Raw) -> None:
+    await ada.enqueue("q", ["a"])
+    await served.app.recorder.flush()
+    told = await ask(operator)
+    last = told["times_ms"][-1]
+    assert (await ask(operator, since_ms=last))["times_ms"] in ([last], [])
+    assert (await ask(operator, since_ms=told["now_ms"] + 60_000))["times_ms"] == []
 
 
 @pytest.mark.deep("kills")
 async def test_in_a_cluster_the_history_is_in_the_slot_of_its_queue(cluster: clusters.Cluster) -> None:
-    with trio.fail_after(60):
-        async with open_store(cluster.url) as store:
-            store.counts = Counts()
-            recorder = Recorder(store, store.counts)
-            for n in range(6):
-                await store.enqueue(f"q-{n}", "ada", [NewTask("ada/a", b"1")])
-            await recorder.flush()
-            for n in range(6):
-                assert (await read_history(store, f"q-{n}")).totals.enqueued == 1
-                node = cluster.owner(keys.queue_prefix(f"q-{n}"))
-                with redis.Redis(port=node.port) as client:
-                    assert len(list(client.scan_iter(f"{keys.queue_prefix(f'q-{n}')}:history*"))) == 4
+    async with open_store(cluster.url) as store:
+        store.counts = Counts()
+        recorder = Recorder(store, store.counts)
+        for n in range(6):
+            await store.enqueue(f"q-{n}", "ada", [NewTask("ada/a", b"1")])
+        await recorder.flush()
+        for n in range(6):
+            assert (await read_history(store, f"q-{n}")).totals.enqueued == 1
+            node = cluster.owner(keys.queue_prefix(f"q-{n}"))
+            with redis.Redis(port=node.port) as client:
+                assert len(list(client.scan_iter(f"{keys.queue_prefix(f'q-{n}')}:history*"))) == 4
 
 
 def slot(number: int, **rows: tuple[int, float]) -> Slot:

@@ -12,7 +12,7 @@ from fairq.model.tasks import leased_at_ms
 from fairq.model.workers import HeldLease
 from fairq.server.net.connection import Connection
 from fairq.server.net.questions import Questions
-from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS, WorkerRegistry
+from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.workers import Workers
@@ -109,12 +109,11 @@ async def is_listed_at(operator: Raw, served: Served) -> bool:
     return {row["server"] for row in (await operator.ask("workers"))["workers"]} == {served.app.name}
 
 
-async def test_an_old_holder_is_not_named_for_a_newer_lease(served: Served) -> None:
+async def test_an_old_holder_is_not_named_for_a_newer_lease(served: Served, worker: Raw) -> None:
     """The first worker has slept through its lease; the task has a new one, which no worker here holds."""
-    async with raw(served, WORKER) as worker:
-        numbers = await holding(served, worker, "a", started=1)
-        held, newer = HeldLease("q", "ada/a", numbers["a"]), HeldLease("q", "ada/a", numbers["a"] + 1)
-        assert await served.app.lease_holders.names([held, newer]) == {held: "mill"}
+    numbers = await holding(served, worker, "a", started=1)
+    held, newer = HeldLease("q", "ada/a", numbers["a"]), HeldLease("q", "ada/a", numbers["a"] + 1)
+    assert await served.app.lease_holders.names([held, newer]) == {held: "mill"}
 
 
 async def test_two_workers_of_one_name_are_told_apart(server_store: str) -> None:
@@ -196,19 +195,6 @@ async def test_states_that_are_read_at_the_same_time_share_questions(
         nursery.cancel_scope.cancel()
 
 
-async def test_more_leases_than_a_message_has_are_asked_for_in_parts(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairq.server.net.lease_holders._ASKED_AT_ONCE", 7)
-    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
-        ids = [f"id-{number}" for number in range(30)]
-        await holding(one, worker, *ids, started=1, name="mill")
-        await wait_until(lambda: is_listed(operator, "mill"))
-        rows = await states(operator, *(f"ada/{id}" for id in ids))
-        assert {row["worker"] for row in rows} == {"mill"}
-        assert len(rows) == 30
-
-
 async def test_names_that_are_too_many_for_a_round_are_left_out(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,22 +246,21 @@ async def test_an_operator_of_some_queues_sees_workers_of_those_only(served: Ser
             assert (caught.value.code, caught.value.field) == ("not_found", "worker")
 
 
-async def test_a_worker_is_found_among_thousands(served: Served) -> None:
+async def test_a_worker_is_found_among_thousands(served: Served, worker: Raw, operator: Raw) -> None:
     """1,000 of them have its name; a page is bounded."""
-    async with raw(served, WORKER) as worker, raw(served, OPERATOR) as operator:
-        await holding(served, worker, "a", "b", started=0, name="mill")
-        (connection,) = (each for each in served.app.connections if each.name == "mill")
-        crowd = served.app.worker_registry._connections[connection.identity.token_id, "mill"]
-        for number in range(1_000):
-            other = Connection("test", connection.identity, connection.session, connection.handle_request)
-            other.name, other.queues, other.attached_at_ms = "mill", ("q",), number
-            other.account.held = {("q", f"ada/none-{number}"): number + 1}
-            crowd.add(other)
-        told = await operator.ask("worker_tasks", worker="mill", count=500)
-        assert [row["attached_at_ms"] for row in told["workers"]] == list(range(500))
-        assert told["tasks"] == []  # the oldest leases are not in the store
-        assert (await states(operator, "ada/a"))[0]["worker"] == "mill"
-        crowd.intersection_update({connection})
+    await holding(served, worker, "a", "b", started=0, name="mill")
+    (connection,) = (each for each in served.app.connections if each.name == "mill")
+    crowd = served.app.worker_registry._connections[connection.identity.token_id, "mill"]
+    for number in range(1_000):
+        other = Connection("test", connection.identity, connection.session, connection.handle_request)
+        other.name, other.queues, other.attached_at_ms = "mill", ("q",), number
+        other.account.held = {("q", f"ada/none-{number}"): number + 1}
+        crowd.add(other)
+    told = await operator.ask("worker_tasks", worker="mill", count=500)
+    assert [row["attached_at_ms"] for row in told["workers"]] == list(range(500))
+    assert told["tasks"] == []  # the oldest leases are not in the store
+    assert (await states(operator, "ada/a"))[0]["worker"] == "mill"
+    crowd.intersection_update({connection})
 
 
 async def test_a_list_is_kept_without_writing_it_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,20 +292,19 @@ async def test_a_list_is_kept_without_writing_it_again(served: Served, monkeypat
         assert not written
 
 
-async def test_the_list_of_a_dead_server_expires_within_ten_seconds(served: Served) -> None:
-    async with raw(served, WORKER) as worker, raw(served, OPERATOR) as operator:
-        await worker.attach("q", name="mill")
-        key = keys.workers_key(served.app.name)
+async def test_the_list_of_a_dead_server_expires_within_ten_seconds(served: Served, worker: Raw, operator: Raw) -> None:
+    await worker.attach("q", name="mill")
+    key = keys.workers_key(served.app.name)
 
-        async def is_written() -> bool:
-            return bool(await served.app.store.connection.call("EXISTS", key))
+    async def is_written() -> bool:
+        return bool(await served.app.store.connection.call("EXISTS", key))
 
-        await wait_until(is_written)
-        assert await is_listed(operator, "mill")
-        with stores.connect(served.store_url) as plain:
-            left = plain.pttl(key)
-        assert 0 < left <= _KEEP_MS
-        assert _KEEP_MS / 1000 + _GATHER_S < 10
+    await wait_until(is_written)
+    assert await is_listed(operator, "mill")
+    with stores.connect(served.store_url) as plain:
+        left = plain.pttl(key)
+    assert 0 < left <= _KEEP_MS
+    assert _KEEP_MS / 1000 + _GATHER_S < 10
 
 
 async def test_a_server_that_slept_writes_its_list_again(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,18 +319,17 @@ async def test_a_server_that_slept_writes_its_list_again(server_store: str, monk
         await wait_until(lambda: is_listed(operator, "mill"))
 
 
-async def test_a_name_that_was_removed_while_the_list_was_written_comes_back(served: Served) -> None:
-    async with raw(served, WORKER) as worker:
-        await worker.attach("q", name="mill")
-        store, name = served.app.store, served.app.name
+async def test_a_name_that_was_removed_while_the_list_was_written_comes_back(served: Served, worker: Raw) -> None:
+    await worker.attach("q", name="mill")
+    store, name = served.app.store, served.app.name
 
-        async def is_there() -> bool:
-            return name in await store.workers.servers()
+    async def is_there() -> bool:
+        return name in await store.workers.servers()
 
-        await wait_until(is_there)
-        await store.connection.call("SREM", keys.SERVERS, name)
-        assert await store.workers.renew(name, _KEEP_MS)
-        assert await is_there()
+    await wait_until(is_there)
+    await store.connection.call("SREM", keys.SERVERS, name)
+    assert await store.workers.renew(name, _KEEP_MS)
+    assert await is_there()
 
 
 async def test_the_time_of_a_lease_is_that_of_the_library(served: Served) -> None:
@@ -369,17 +352,16 @@ async def test_a_queue_whose_tasks_no_worker_takes_is_told(server_store: str) ->
             assert queue_row(await operator.ask("queues"), "q")["takers"] == "some"
 
 
-async def test_a_draining_worker_takes_no_tasks(served: Served) -> None:
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-        await holding(served, worker, "a", started=1, name="mill")
-        await ada.enqueue("q", ["b"])
-        assert queue_row(await operator.ask("queues"), "q")["takers"] == "some"
-        await operator.ask("drain_worker", worker="mill")
-        assert queue_row(await operator.ask("queues"), "q")["takers"] == "none"
+async def test_a_draining_worker_takes_no_tasks(served: Served, worker: Raw, ada: Raw, operator: Raw) -> None:
+    await holding(served, worker, "a", started=1, name="mill")
+    await ada.enqueue("q", ["b"])
+    assert queue_row(await operator.ask("queues"), "q")["takers"] == "some"
+    await operator.ask("drain_worker", worker="mill")
+    assert queue_row(await operator.ask("queues"), "q")["takers"] == "none"
 
 
 async def test_unknown_is_not_told_as_none(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server does not answer; and, later, no list can be trusted since the store could not be reached."""
+    """A server does not answer."""
     async with (
         two_servers(server_store) as (one, two),
         raw(one, WORKER) as far,
@@ -398,48 +380,6 @@ async def test_unknown_is_not_told_as_none(server_store: str, monkeypatch: pytes
             rows = await operator.ask("queues")
         await ada.enqueue("s", ["b"])
         assert queue_row(rows, "q")["takers"] == "unknown"
-        two.app.worker_registry._failed_at = trio.current_time()
-        rows = await operator.ask("queues")
-        assert (queue_row(rows, "q")["takers"], queue_row(rows, "s")["takers"]) == ("unknown", "some")
-
-
-async def test_lists_are_not_trusted_after_a_failure(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairq.errors import Unavailable
-
-    async def fail(*_: Any) -> bool:
-        raise Unavailable("the store is away")
-
-    monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.0)
-    registry = WorkerRegistry("x", served.app.store, served.app.nursery, served.app.questions)
-    assert not registry.is_unsure
-    with monkeypatch.context() as away:
-        away.setattr(Workers, "renew", fail)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(registry.renew)
-            await wait_until(lambda: registry.is_unsure)
-            nursery.cancel_scope.cancel()
-
-
-async def test_a_server_whose_list_is_refused_is_not_taken_for_none(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store is full when its first worker attaches; messages still pass."""
-    from fairq.errors import StoreFull
-
-    async def refuse(*_: Any) -> None:
-        raise StoreFull("the store is full")
-
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as worker,
-        raw(two, tenant("ada")) as ada,
-        raw(two, OPERATOR) as operator,
-    ):
-        await ada.enqueue("q", ["later"], delay_ms=60_000)
-        monkeypatch.setattr(Workers, "write", refuse)
-        await worker.attach("q", name="mill")
-        await wait_until(lambda: two.app.worker_registry.is_unsure)
-        assert queue_row(await operator.ask("queues"), "q")["takers"] == "unknown"
 
 
 async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> None:
@@ -450,7 +390,7 @@ async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> 
         await worker.attach("q", name="mill")
         for message in (b'{"server":"x","question":[1]}', b'{"server":"x","question":[1,"no such kind",[]]}'):
             await served.app.store.workers.tell(message)
-        await served.app.store.workers.tell(b'{"server":"x","drain":"mill","attached_by":9000000000000}')
+        await served.app.store.workers.tell(b'{"server":"x","question":[1,"drain",["mill",9000000000000]]}')
         assert (await worker.receive())["type"] == "dismiss"
 
 

@@ -9,106 +9,96 @@ from fairq.model.limits import LIMIT_RANGES
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Refused, raw, tenant
+from .harness import Raw, Refused, raw, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
 UNSET = dict.fromkeys(LIMIT_RANGES)
 NONE = dict.fromkeys(LIMIT_RANGES, 0) | {"queued": 10**7, "delayed": 10**7, "stored_bytes": 2**30}  # by default
 
 
-async def test_limits_are_set_told_and_taken_off(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
-            body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 3, "rate": 0.5})
-            assert body == {"previous": UNSET}
-            assert await operator.ask("set_limits", queue="q", limits={"queued": 9}) == {"previous": NONE}
-            told = await ada.ask("limits", queue="q")
-            assert told["limits"] == {**UNSET, "max_running": 3, "rate": 0.5}
-            assert told["holds"] == {**NONE, "max_running": 3, "rate": 0.5, "queued": 9}
-            assert (await operator.ask("limits", queue="q"))["limits"] == {**NONE, "queued": 9}
-            (row,) = (await operator.ask("tenants", queue="q"))["tenants"]
-            assert row["is_limited"]
-            body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": None, "rate": None})
-            assert body == {"previous": {**UNSET, "max_running": 3, "rate": 0.5}}
-            assert (await ada.ask("limits", queue="q"))["limits"] == UNSET
+async def test_limits_are_set_told_and_taken_off(operator: Raw, ada: Raw) -> None:
+    body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 3, "rate": 0.5})
+    assert body == {"previous": UNSET}
+    assert await operator.ask("set_limits", queue="q", limits={"queued": 9}) == {"previous": NONE}
+    told = await ada.ask("limits", queue="q")
+    assert told["limits"] == {**UNSET, "max_running": 3, "rate": 0.5}
+    assert told["holds"] == {**NONE, "max_running": 3, "rate": 0.5, "queued": 9}
+    assert (await operator.ask("limits", queue="q"))["limits"] == {**NONE, "queued": 9}
+    (row,) = (await operator.ask("tenants", queue="q"))["tenants"]
+    assert row["is_limited"]
+    body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": None, "rate": None})
+    assert body == {"previous": {**UNSET, "max_running": 3, "rate": 0.5}}
+    assert (await ada.ask("limits", queue="q"))["limits"] == UNSET
 
 
-async def test_a_limit_holds_and_a_higher_one_acts_at_once(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 2})
-            await worker.attach("q", credit=10)
-            await ada.enqueue("q", IDS)
-            assert len(await worker.pushed(2)) == 2
-            await worker.quiet()
-            await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 5})
-            assert len(await worker.pushed(3)) == 3
-            await worker.quiet()
+async def test_a_limit_holds_and_a_higher_one_acts_at_once(operator: Raw, worker: Raw, ada: Raw) -> None:
+    await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 2})
+    await worker.attach("q", credit=10)
+    await ada.enqueue("q", IDS)
+    assert len(await worker.pushed(2)) == 2
+    await worker.quiet()
+    await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 5})
+    assert len(await worker.pushed(3)) == 3
+    await worker.quiet()
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_a_rate_holds_and_the_next_token_wakes_the_worker(served: Served) -> None:
+async def test_a_rate_holds_and_the_next_token_wakes_the_worker(operator: Raw, worker: Raw, ada: Raw) -> None:
     """The ticker is told by the claim when tokens come: its next round would be in an hour."""
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await operator.ask("set_limits", queue="q", tenant="ada", limits={"rate": 20, "burst": 1})
-            await worker.attach("q", credit=20)
-            began = trio.current_time()
-            await ada.enqueue("q", IDS)
-            tasks = await worker.pushed(20)
-            assert trio.current_time() - began >= 19 / 20 - 0.01, "twenty a second"
-            assert await worker.settle("q", "ack", *tasks) == ["ok"] * 20
+    await operator.ask("set_limits", queue="q", tenant="ada", limits={"rate": 20, "burst": 1})
+    await worker.attach("q", credit=20)
+    began = trio.current_time()
+    await ada.enqueue("q", IDS)
+    tasks = await worker.pushed(20)
+    assert trio.current_time() - began >= 19 / 20 - 0.01, "twenty a second"
+    assert await worker.settle("q", "ack", *tasks) == ["ok"] * 20
 
 
-async def test_other_tenants_do_not_wait_for_one_that_is_out_of_tokens(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await operator.ask("set_limits", queue="q", tenant="ada", limits={"rate": 1 / 60, "burst": 1})
-            await ada.enqueue("q", IDS)
-            async with raw(served, tenant("bob")) as bob:
-                await bob.enqueue("q", IDS)
-            await worker.attach("q", credit=50)
-            pushed = await worker.pushed(21)
-            assert [task["full_id"].split("/")[0] for task in pushed].count("ada") == 1
-            state = (await operator.ask("tenants", queue="q"))["tenants"][0]
-            assert (state["tenant"], state["is_rate_limited"], state["ready"]) == ("ada", True, 19)
+async def test_other_tenants_do_not_wait_for_one_that_is_out_of_tokens(
+    served: Served, operator: Raw, worker: Raw, ada: Raw
+) -> None:
+    await operator.ask("set_limits", queue="q", tenant="ada", limits={"rate": 1 / 60, "burst": 1})
+    await ada.enqueue("q", IDS)
+    async with raw(served, tenant("bob")) as bob:
+        await bob.enqueue("q", IDS)
+    await worker.attach("q", credit=50)
+    pushed = await worker.pushed(21)
+    assert [task["full_id"].split("/")[0] for task in pushed].count("ada") == 1
+    state = (await operator.ask("tenants", queue="q"))["tenants"][0]
+    assert (state["tenant"], state["is_rate_limited"], state["ready"]) == ("ada", True, 19)
 
 
-async def test_what_is_too_much_is_refused_with_the_limit_and_when_to_come_again(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
-            await operator.ask("set_limits", queue="q", limits={"queued": 5})
-            assert await ada.enqueue("q", IDS[:5]) == ["ok"] * 5
-            with pytest.raises(Refused) as refused:
-                await ada.enqueue("q", IDS[5:7])
-            assert (refused.value.code, refused.value.field) == ("quota_exceeded", "queued")
-            assert 1000 <= refused.value.frame["retry_in_ms"] <= 60_000
-            assert await ada.enqueue("q", IDS[:5]) == ["duplicate"] * 5
+async def test_what_is_too_much_is_refused_with_the_limit_and_when_to_come_again(operator: Raw, ada: Raw) -> None:
+    await operator.ask("set_limits", queue="q", limits={"queued": 5})
+    assert await ada.enqueue("q", IDS[:5]) == ["ok"] * 5
+    with pytest.raises(Refused) as refused:
+        await ada.enqueue("q", IDS[5:7])
+    assert (refused.value.code, refused.value.field) == ("quota_exceeded", "queued")
+    assert 1000 <= refused.value.frame["retry_in_ms"] <= 60_000
+    assert await ada.enqueue("q", IDS[:5]) == ["duplicate"] * 5
 
 
-async def test_a_schedule_of_a_tenant_that_has_too_much_goes_on_without_a_task(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
-            await operator.ask("set_limits", queue="q", tenant="ada", limits={"queued": 1})
-            await ada.enqueue("q", ["a"])
-            await ada.ask("schedule", queue="q", name="often", payload=1, every_ms=1000)
-            first = (await ada.ask("schedules", queue="q", name="often"))["schedules"][0]["next_at_ms"]
+async def test_a_schedule_of_a_tenant_that_has_too_much_goes_on_without_a_task(
+    served: Served, operator: Raw, ada: Raw
+) -> None:
+    await operator.ask("set_limits", queue="q", tenant="ada", limits={"queued": 1})
+    await ada.enqueue("q", ["a"])
+    await ada.ask("schedule", queue="q", name="often", payload=1, every_ms=1000)
+    first = (await ada.ask("schedules", queue="q", name="often"))["schedules"][0]["next_at_ms"]
 
-            async def has_moved() -> bool:
-                row = (await ada.ask("schedules", queue="q", name="often"))["schedules"][0]
-                return bool(row["next_at_ms"] > first)
+    async def has_moved() -> bool:
+        row = (await ada.ask("schedules", queue="q", name="often"))["schedules"][0]
+        return bool(row["next_at_ms"] > first)
 
-            await wait_until(has_moved)
-            assert (await served.app.store.queue("q")).ready == 1
+    await wait_until(has_moved)
+    assert (await served.app.store.queue("q")).ready == 1
 
 
-async def test_a_guaranteed_tenant_is_served_first(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await ada.enqueue("q", IDS)
-            async with raw(served, tenant("bob")) as bob:
-                await operator.ask("set_limits", queue="q", tenant="bob", limits={"guaranteed": 6})
-                await bob.enqueue("q", IDS)
-            await worker.attach("q", credit=8)
-            pushed = await worker.pushed(8)
-            assert [task["full_id"].split("/")[0] for task in pushed].count("bob") >= 6
+async def test_a_guaranteed_tenant_is_served_first(served: Served, operator: Raw, worker: Raw, ada: Raw) -> None:
+    await ada.enqueue("q", IDS)
+    async with raw(served, tenant("bob")) as bob:
+        await operator.ask("set_limits", queue="q", tenant="bob", limits={"guaranteed": 6})
+        await bob.enqueue("q", IDS)
+    await worker.attach("q", credit=8)
+    pushed = await worker.pushed(8)
+    assert [task["full_id"].split("/")[0] for task in pushed].count("bob") >= 6

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import trio
 
 from fairq.errors import Unavailable
 from fairq.model.tasks import Settlement
@@ -49,89 +48,87 @@ async def wall(worker: Raw, lease: dict[str, Any]) -> None:
 
 
 async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as mine, raw(served, WORKER) as other, raw(served, tenant("ada")) as ada:
-            await mine.attach("q", credit=2, name="mine")
-            task = await leased(mine, ada)
-            await other.attach("q", credit=0, name="other")
-            lease = lease_of(task)
-            await wall(other, lease)
-            await wall(mine, lease | {"lease": task["lease"] + 1})
-            await wall(mine, lease | {"id": "bob/a"})
-            await wall(mine, lease | {"queue": "next"})
-            assert await derive(mine, lease) == ["ok"]
-            assert await derive(mine, lease) == ["duplicate"]
-            assert (await served.app.store.tasks("next", ["ada/derived"]))[0].tenant == "ada"
-            await served.app.store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])  # behind its back
-            await wall(mine, lease)
-            (again,) = await mine.pushed()
-            await wall(mine, lease)
-            assert await derive(mine, lease_of(again)) == ["duplicate"]
-            assert await mine.settle("q", "ack", again) == ["ok"]
-            await wall(mine, lease_of(again))
-            assert (await served.app.store.queue("next")).enqueued == 1
+    async with raw(served, WORKER) as mine, raw(served, WORKER) as other, raw(served, tenant("ada")) as ada:
+        await mine.attach("q", credit=2, name="mine")
+        task = await leased(mine, ada)
+        await other.attach("q", credit=0, name="other")
+        lease = lease_of(task)
+        await wall(other, lease)
+        await wall(mine, lease | {"lease": task["lease"] + 1})
+        await wall(mine, lease | {"id": "bob/a"})
+        await wall(mine, lease | {"queue": "next"})
+        assert await derive(mine, lease) == ["ok"]
+        assert await derive(mine, lease) == ["duplicate"]
+        assert (await served.app.store.tasks("next", ["ada/derived"]))[0].tenant == "ada"
+        await served.app.store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])  # behind its back
+        await wall(mine, lease)
+        (again,) = await mine.pushed()
+        await wall(mine, lease)
+        assert await derive(mine, lease_of(again)) == ["duplicate"]
+        assert await mine.settle("q", "ack", again) == ["ok"]
+        await wall(mine, lease_of(again))
+        assert (await served.app.store.queue("next")).enqueued == 1
 
 
-async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
-            id, text = make_token(Role.WORKER)
-            await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
-            async with raw(served, text) as worker:
-                await worker.attach("q", credit=1)
-                task = await leased(worker, ada)
-                with pytest.raises(Refused) as caught:
-                    await derive(worker, lease_of(task))
-                assert (caught.value.code, caught.value.field) == ("forbidden", "queue")
-                with pytest.raises(Refused) as caught:
-                    await worker.settle("q", "ack", task, links=[LINK])
-                assert (caught.value.code, caught.value.field) == ("bad_request", "links")
-                with pytest.raises(Refused) as caught:
-                    await worker.settle("q", "ack", task, links=[{**LINK, "id": task["id"], "queue": "q"}])
-                assert (caught.value.code, caught.value.field) == ("bad_request", "links")
-                assert await worker.settle("q", "ack", task, links=[{**LINK, "queue": "q"}]) == ["ok"]
+async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(
+    served: Served, operator: Raw, ada: Raw
+) -> None:
+    id, text = make_token(Role.WORKER)
+    await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
+    async with raw(served, text) as worker:
+        await worker.attach("q", credit=1)
+        task = await leased(worker, ada)
+        with pytest.raises(Refused) as caught:
+            await derive(worker, lease_of(task))
+        assert (caught.value.code, caught.value.field) == ("forbidden", "queue")
+        with pytest.raises(Refused) as caught:
+            await worker.settle("q", "ack", task, links=[LINK])
+        assert (caught.value.code, caught.value.field) == ("bad_request", "links")
+        with pytest.raises(Refused) as caught:
+            await worker.settle("q", "ack", task, links=[{**LINK, "id": task["id"], "queue": "q"}])
+        assert (caught.value.code, caught.value.field) == ("bad_request", "links")
+        assert await worker.settle("q", "ack", task, links=[{**LINK, "queue": "q"}]) == ["ok"]
 
 
-async def test_one_request_enqueues_for_many_leases_and_refuses_tenants_apart(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
-            await worker.attach("q", "r", credit=9)
-            one, two, theirs = await leased(worker, ada), await leased(worker, ada, "b"), await leased(worker, bob)
-            await ada.enqueue("r", ["c"])
-            (far,) = await worker.pushed()
-            held = [lease_of(one), lease_of(two), {**lease_of(far), "queue": "r"}, lease_of(theirs), lease_of(theirs)]
-            tasks = [{"id": id, "payload": 1} for id in ("x", "x", "y", "x", "x")]
+async def test_one_request_enqueues_for_many_leases_and_refuses_tenants_apart(
+    served: Served, worker: Raw, ada: Raw, bob: Raw
+) -> None:
+    await worker.attach("q", "r", credit=9)
+    one, two, theirs = await leased(worker, ada), await leased(worker, ada, "b"), await leased(worker, bob)
+    await ada.enqueue("r", ["c"])
+    (far,) = await worker.pushed()
+    held = [lease_of(one), lease_of(two), {**lease_of(far), "queue": "r"}, lease_of(theirs), lease_of(theirs)]
+    tasks = [{"id": id, "payload": 1} for id in ("x", "x", "y", "x", "x")]
 
-            async def ask(held: list[dict[str, Any]]) -> tuple[list[str], dict[str, Any]]:
-                body = await worker.ask("enqueue_from", queue="next", leases=held, tasks=tasks[: len(held)])
-                return body["outcomes"], body.get("refusals", {})
+    async def ask(held: list[dict[str, Any]]) -> tuple[list[str], dict[str, Any]]:
+        body = await worker.ask("enqueue_from", queue="next", leases=held, tasks=tasks[: len(held)])
+        return body["outcomes"], body.get("refusals", {})
 
-            store = served.app.store
-            assert await ask([*held[:3], {**held[3], "lease": 7}, held[4]]) == (
-                ["ok", "duplicate", "ok", "refused", "refused"],
-                {"bob": {"code": "forbidden", "field": "leases", "message": "this worker does not hold lease 7 of task "
+    store = served.app.store
+    assert await ask([*held[:3], {**held[3], "lease": 7}, held[4]]) == (
+        ["ok", "duplicate", "ok", "refused", "refused"],
+        {"bob": {"code": "forbidden", "field": "leases", "message": "this worker does not hold lease 7 of task "
                     "bob/a"}},
-            )  # fmt: skip
-            assert (await store.queue("next")).enqueued == 2
-            assert await ask(held) == (["duplicate"] * 3 + ["ok", "duplicate"], {})
-            assert await ask(held) == (["duplicate"] * 5, {})
-            await store.settle("q", [Settlement("reap", two["full_id"], two["lease"])])  # behind its back
-            outcomes, refusals = await ask(held)
-            assert (outcomes, list(refusals)) == (["refused"] * 3 + ["duplicate"] * 2, ["ada"])
+    )  # fmt: skip
+    assert (await store.queue("next")).enqueued == 2
+    assert await ask(held) == (["duplicate"] * 3 + ["ok", "duplicate"], {})
+    assert await ask(held) == (["duplicate"] * 5, {})
+    await store.settle("q", [Settlement("reap", two["full_id"], two["lease"])])  # behind its back
+    outcomes, refusals = await ask(held)
+    assert (outcomes, list(refusals)) == (["refused"] * 3 + ["duplicate"] * 2, ["ada"])
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_links_arrive_at_once_and_wake_a_worker_of_their_queue(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, WORKER) as after, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=1, name="one")
-            await after.attach("next", credit=5, name="two")
-            links = [LINK, {**LINK, "id": "late", "delay_ms": 50}, {**LINK, "id": "large", "payload": "x" * 60_000}]
-            task = await leased(worker, ada)
-            assert await worker.settle("q", "ack", task, links=links) == ["ok"]
-            assert {task["full_id"] for task in await after.pushed(3)} == {"ada/link", "ada/late", "ada/large"}
-            assert await worker.settle("q", "ack", task, links=[{**LINK, "id": "more"}]) == ["gone"]
-            assert (await served.app.store.queue("next")).enqueued == 3, "an end that is told again links nothing"
+    async with raw(served, WORKER) as worker, raw(served, WORKER) as after, raw(served, tenant("ada")) as ada:
+        await worker.attach("q", credit=1, name="one")
+        await after.attach("next", credit=5, name="two")
+        links = [LINK, {**LINK, "id": "late", "delay_ms": 50}, {**LINK, "id": "large", "payload": "x" * 60_000}]
+        task = await leased(worker, ada)
+        assert await worker.settle("q", "ack", task, links=links) == ["ok"]
+        assert {task["full_id"] for task in await after.pushed(3)} == {"ada/link", "ada/late", "ada/large"}
+        assert await worker.settle("q", "ack", task, links=[{**LINK, "id": "more"}]) == ["gone"]
+        assert (await served.app.store.queue("next")).enqueued == 3, "an end that is told again links nothing"
 
 
 @pytest.mark.parametrize("point", ["are_leased", "enqueue", "settle"])
@@ -149,18 +146,17 @@ async def test_an_attempt_that_is_made_again_loses_and_doubles_no_link(
             await real(*args, **options)
         raise Unavailable("dead")
 
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=2)
-            task = await leased(worker, ada)
-            monkeypatch.setattr(Store, point, die)
-            with pytest.raises(Refused, match="dead"):
-                await worker.settle("q", "ack", task, links=links)
-            await store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])
-            if not (point == "settle" and is_done):
-                (again,) = await worker.pushed()
-                assert await worker.settle("q", "ack", again, links=links) == ["ok"]
-            assert [(await store.queue(queue)).enqueued for queue in ("q", "next")] == [2, 1]
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await worker.attach("q", credit=2)
+        task = await leased(worker, ada)
+        monkeypatch.setattr(Store, point, die)
+        with pytest.raises(Refused, match="dead"):
+            await worker.settle("q", "ack", task, links=links)
+        await store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])
+        if not (point == "settle" and is_done):
+            (again,) = await worker.pushed()
+            assert await worker.settle("q", "ack", again, links=links) == ["ok"]
+        assert [(await store.queue(queue)).enqueued for queue in ("q", "next")] == [2, 1]
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -175,46 +171,43 @@ REFUSALS: dict[str, tuple[dict[str, Any], str, str]] = {
 async def test_what_refuses_a_link_refuses_its_acknowledgement(served: Served, server_store: str, what: str) -> None:
     asked, code, field = REFUSALS[what]
     links = [{**LINK, "id": "good", "queue": "q"}, {**LINK, **asked}]
-    with trio.fail_after(60):
-        store = served.app.store
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            await ada.enqueue("full", ["one"])
-            await operator.ask("set_limits", queue="full", tenant="ada", limits={"queued": 1})
-            await ada.enqueue("doomed", ["old"])
-            crowd(stores.connect(server_store))
-            await store.connection.call(*_fcall("delete_queue", "doomed", "any"))
-            await worker.attach("q", credit=2)
-            task = await leased(worker, ada)
-            with pytest.raises(Refused) as caught:
-                await worker.settle("q", "ack", task, links=links)
-            assert (caught.value.code, caught.value.field) == (code, field)
-            assert await store.are_leased("q", [(task["full_id"], task["lease"])]) == [True]
-            assert (await store.queue("q")).enqueued == 1
-            assert await worker.settle("q", "ack", task) == ["ok"]
+    store = served.app.store
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        await ada.enqueue("full", ["one"])
+        await operator.ask("set_limits", queue="full", tenant="ada", limits={"queued": 1})
+        await ada.enqueue("doomed", ["old"])
+        crowd(stores.connect(server_store))
+        await store.connection.call(*_fcall("delete_queue", "doomed", "any"))
+        await worker.attach("q", credit=2)
+        task = await leased(worker, ada)
+        with pytest.raises(Refused) as caught:
+            await worker.settle("q", "ack", task, links=links)
+        assert (caught.value.code, caught.value.field) == (code, field)
+        assert await store.are_leased("q", [(task["full_id"], task["lease"])]) == [True]
+        assert (await store.queue("q")).enqueued == 1
+        assert await worker.settle("q", "ack", task) == ["ok"]
 
 
 async def test_a_worker_that_has_lost_its_lease_links_nothing(served: Served) -> None:
-    with trio.fail_after(60):
-        store = served.app.store
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=2)
-            task = await leased(worker, ada)
-            await store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])  # behind its back
-            (again,) = await worker.pushed()
-            assert await worker.settle("q", "ack", task, links=[LINK, {**LINK, "queue": "q"}]) == ["stale"]
-            assert [(await store.queue(queue)).enqueued for queue in ("q", "next")] == [1, 0]
-            assert await worker.settle("q", "ack", again, links=[LINK]) == ["ok"]
+    store = served.app.store
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await worker.attach("q", credit=2)
+        task = await leased(worker, ada)
+        await store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])  # behind its back
+        (again,) = await worker.pushed()
+        assert await worker.settle("q", "ack", task, links=[LINK, {**LINK, "queue": "q"}]) == ["stale"]
+        assert [(await store.queue(queue)).enqueued for queue in ("q", "next")] == [1, 0]
+        assert await worker.settle("q", "ack", again, links=[LINK]) == ["ok"]
 
 
 async def test_a_worker_links_nothing_with_a_lease_that_another_one_holds(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as mine, raw(served, WORKER) as other, raw(served, tenant("ada")) as ada:
-            await mine.attach("q", credit=1, name="mine")
-            await other.attach("q", credit=0, name="other")
-            task = await leased(mine, ada)
-            assert await other.settle("q", "ack", task, links=[LINK]) == ["stale"]
-            assert (await served.app.store.queue("next")).enqueued == 0
-            assert await mine.settle("q", "ack", task, links=[LINK]) == ["ok"]
+    async with raw(served, WORKER) as mine, raw(served, WORKER) as other, raw(served, tenant("ada")) as ada:
+        await mine.attach("q", credit=1, name="mine")
+        await other.attach("q", credit=0, name="other")
+        task = await leased(mine, ada)
+        assert await other.settle("q", "ack", task, links=[LINK]) == ["stale"]
+        assert (await served.app.store.queue("next")).enqueued == 0
+        assert await mine.settle("q", "ack", task, links=[LINK]) == ["ok"]
 
 
 def _fcall(verb: str, queue: str, *args: Any) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from fairq.wire.endings import Disconnected
 from tests.server.web.http.harness import read_all, read_until
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Refused, open_fds, raw, running, tenant, url_of
+from .harness import OPERATOR, WORKER, Raw, Refused, open_fds, raw, running, tenant, url_of
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
@@ -79,31 +79,29 @@ NO_HANDSHAKES: list[bytes] = [
 async def test_a_request_that_is_no_handshake_ends_only_its_own_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(60):
-        for request_ in NO_HANDSHAKES:
-            with monkeypatch.context() as patch:
-                patch.setattr(module, "HANDSHAKE_S", 0.3)
-                async with socket(served) as stream:
-                    await stream.send_all(request_)
-                    assert b"101 Switching" not in await read_all(stream), request_
-            await check_healthy(served)
+    for request_ in NO_HANDSHAKES:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "HANDSHAKE_S", 0.3)
+            async with socket(served) as stream:
+                await stream.send_all(request_)
+                assert b"101 Switching" not in await read_all(stream), request_
+        await check_healthy(served)
 
 
 async def test_many_clients_that_connect_and_leave_leave_nothing_behind(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(60):
-        await check_healthy(served)
-        monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        tasks, fds = tasks_living(), open_fds()
-        for pieces in (b"", b"GET / HT", handshake(), b"\xff" * 100):
-            for _ in range(15):
-                async with socket(served) as stream:
-                    if pieces:
-                        await stream.send_all(pieces)
-        await wait_until(lambda: tasks_living() <= tasks and open_fds() <= fds)
-        assert not served.app.connections
+    await check_healthy(served)
+    monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    tasks, fds = tasks_living(), open_fds()
+    for pieces in (b"", b"GET / HT", handshake(), b"\xff" * 100):
+        for _ in range(15):
+            async with socket(served) as stream:
+                if pieces:
+                    await stream.send_all(pieces)
+    await wait_until(lambda: tasks_living() <= tasks and open_fds() <= fds)
+    assert not served.app.connections
 
 
 async def test_a_connection_without_a_request_is_one_task(served: Served) -> None:
@@ -121,11 +119,10 @@ async def test_a_connection_without_a_request_is_one_task(served: Served) -> Non
 
 async def test_a_slow_handshake_is_closed_after_its_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HANDSHAKE_S", 0.2)
-    with trio.fail_after(60):
-        async with socket(served) as silent, socket(served) as slow:
-            await slow.send_all(handshake()[:40])
-            assert await read_all(silent) == b""
-            assert await read_all(slow) == b""
+    async with socket(served) as silent, socket(served) as slow:
+        await slow.send_all(handshake()[:40])
+        assert await read_all(silent) == b""
+        assert await read_all(slow) == b""
 
 
 UNWANTED: list[tuple[dict[str, str | None], bytes]] = [
@@ -140,59 +137,53 @@ UNWANTED: list[tuple[dict[str, str | None], bytes]] = [
 
 
 async def test_an_unwanted_client_is_refused_with_a_reason(served: Served) -> None:
-    with trio.fail_after(60):
-        for headers, status in UNWANTED:
-            async with socket(served) as stream:
-                await stream.send_all(handshake(**headers))
-                head, _, body = (await read_all(stream)).partition(b"\r\n\r\n")
-                assert head.startswith(b"HTTP/1.1 " + status), (headers, head)
-                assert body.strip(), headers
+    for headers, status in UNWANTED:
+        async with socket(served) as stream:
+            await stream.send_all(handshake(**headers))
+            head, _, body = (await read_all(stream)).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 " + status), (headers, head)
+            assert body.strip(), headers
 
 
 async def test_an_origin_that_was_allowed_may_connect(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, origins=["https://good.example"]) as served, socket(served) as stream:
-            await stream.send_all(handshake(Origin="https://good.example"))
-            head = await read_until(stream, b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 101")
-            assert b"sec-websocket-protocol: fairq.v1" in head.lower()
+    async with running(server_store, origins=["https://good.example"]) as served, socket(served) as stream:
+        await stream.send_all(handshake(Origin="https://good.example"))
+        head = await read_until(stream, b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101")
+        assert b"sec-websocket-protocol: fairq.v1" in head.lower()
 
 
-async def test_a_binary_message_is_an_error_and_the_connection_lives(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker:
-            worker.transport.websocket.protocol.send_binary(b'{"type":"ping"}')
-            await worker.transport.send("{}")
-            answer = await worker.receive()
-            assert (answer["type"], answer["code"]) == ("error", "bad_frame")
-            await worker.attach("q")
+async def test_a_binary_message_is_an_error_and_the_connection_lives(worker: Raw) -> None:
+    worker.transport.websocket.protocol.send_binary(b'{"type":"ping"}')
+    await worker.transport.send("{}")
+    answer = await worker.receive()
+    assert (answer["type"], answer["code"]) == ("error", "bad_frame")
+    await worker.attach("q")
 
 
 async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, max_payload_bytes=65_536, max_message_bytes=68_000) as served:
-            await check_healthy(served)
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            gc.collect()
-            fds, tasks = open_fds(), tasks_living()
-            for _ in range(2):
-                async with raw(served, WORKER) as worker:
-                    with suppress(Disconnected):
-                        await worker.transport.send("x" * 70_000)
-                    assert (await worker.closed())[0] == 1009
-                    await wait_until(lambda: not served.app.connections)
-            await wait_until(lambda: open_fds() <= fds and tasks_living() <= tasks)
+    async with running(server_store, max_payload_bytes=65_536, max_message_bytes=68_000) as served:
+        await check_healthy(served)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        gc.collect()
+        fds, tasks = open_fds(), tasks_living()
+        for _ in range(2):
+            async with raw(served, WORKER) as worker:
+                with suppress(Disconnected):
+                    await worker.transport.send("x" * 70_000)
+                assert (await worker.closed())[0] == 1009
+                await wait_until(lambda: not served.app.connections)
+        await wait_until(lambda: open_fds() <= fds and tasks_living() <= tasks)
 
 
 async def test_a_message_of_many_fragments_is_put_together(served: Served) -> None:
     text = b'{"type":"attach","ref":1,"worker":"w","queues":["q"],"credit":1}'
-    with trio.fail_after(60):
-        async with socket(served) as stream:
-            await stream.send_all(handshake())
-            await read_until(stream, b"welcome")
-            for i, byte in enumerate(text):
-                await stream.send_all(frame(1 if i == 0 else 0, bytes([byte]), final=i == len(text) - 1))
-            assert b'"ref":1' in await read_until(stream, b'"leases"')
+    async with socket(served) as stream:
+        await stream.send_all(handshake())
+        await read_until(stream, b"welcome")
+        for i, byte in enumerate(text):
+            await stream.send_all(frame(1 if i == 0 else 0, bytes([byte]), final=i == len(text) - 1))
+        assert b'"ref":1' in await read_until(stream, b'"leases"')
 
 
 BROKEN: list[bytes] = [
@@ -206,79 +197,74 @@ BROKEN: list[bytes] = [
 
 
 async def test_broken_framing_ends_only_its_own_connection(served: Served) -> None:
-    with trio.fail_after(60):
-        for bytes_ in BROKEN:
-            async with socket(served) as stream:
-                await stream.send_all(handshake())
-                await read_until(stream, b"welcome")
-                await stream.send_all(bytes_ + frame(1, b"{}"))
-                await read_all(stream)
-            await wait_until(lambda: not served.app.connections)
-            await check_healthy(served)
-
-
-async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Served) -> None:
-    with trio.fail_after(60):
+    for bytes_ in BROKEN:
         async with socket(served) as stream:
             await stream.send_all(handshake())
             await read_until(stream, b"welcome")
-            (connection,) = served.app.connections
-            connection.close(1000, "good-bye")
-            await read_until(stream, b"good-bye")
-            await stream.send_all(frame(9, b"still there?") + frame(1, b"{}"))
+            await stream.send_all(bytes_ + frame(1, b"{}"))
             await read_all(stream)
         await wait_until(lambda: not served.app.connections)
         await check_healthy(served)
+
+
+async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Served) -> None:
+    async with socket(served) as stream:
+        await stream.send_all(handshake())
+        await read_until(stream, b"welcome")
+        (connection,) = served.app.connections
+        connection.close(1000, "good-bye")
+        await read_until(stream, b"good-bye")
+        await stream.send_all(frame(9, b"still there?") + frame(1, b"{}"))
+        await read_all(stream)
+    await wait_until(lambda: not served.app.connections)
+    await check_healthy(served)
 
 
 async def test_an_exception_in_a_handler_is_contained(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(app: object, connection: object, request: object) -> dict[str, object]:
         raise ZeroDivisionError("a bug")
 
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator:
-            with monkeypatch.context() as patch:
-                patch.setattr("fairq.server.listener.handle_request", fail)
-                async with raw(served, OPERATOR) as other:
-                    with pytest.raises(Refused) as caught:
-                        await other.ask("queues")
-                    assert caught.value.code == "internal"
-                    assert "bug" not in str(caught.value)
-            assert (await operator.ask("queues"))["queues"] == []
-        await check_healthy(served)
+    async with raw(served, OPERATOR) as operator:
+        with monkeypatch.context() as patch:
+            patch.setattr("fairq.server.listener.handle_request", fail)
+            async with raw(served, OPERATOR) as other:
+                with pytest.raises(Refused) as caught:
+                    await other.ask("queues")
+                assert caught.value.code == "internal"
+                assert "bug" not in str(caught.value)
+        assert (await operator.ask("queues"))["queues"] == []
+    await check_healthy(served)
 
 
 async def test_connections_over_the_limit_are_refused_until_one_leaves(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, max_connections=2) as served:
-            async with raw(served, WORKER), raw(served, OPERATOR) as operator:
-                with pytest.raises(Unavailable, match="at most 2 for this server"):
-                    async with raw(served, WORKER):
-                        pass
-                assert (await operator.ask("queues"))["queues"] == []
-            await wait_until(lambda: not served.app.connections)
-            await check_healthy(served)
+    async with running(server_store, max_connections=2) as served:
+        async with raw(served, WORKER), raw(served, OPERATOR) as operator:
+            with pytest.raises(Unavailable, match="at most 2 for this server"):
+                async with raw(served, WORKER):
+                    pass
+            assert (await operator.ask("queues"))["queues"] == []
+        await wait_until(lambda: not served.app.connections)
+        await check_healthy(served)
 
 
 async def test_a_client_that_never_reads_is_closed_and_its_tasks_go_elsewhere(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.transport.SEND_S", 0.3)
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as stays, socket(served) as deaf:
-            await deaf.send_all(handshake())
-            await read_until(deaf, b"welcome")
-            await deaf.send_all(frame(1, b'{"type":"attach","ref":1,"worker":"d","queues":["q"],"credit":500}'))
-            await read_until(deaf, b'"leases"')
-            assert [connection.name for connection in served.app.connections if connection.queues] == ["d"]
-            big = "x" * 100_000
-            for number in range(100):  # 10 MB are more than the kernel's buffers hold
-                await ada.ask("enqueue", queue="q", tasks=[{"id": f"id-{number}", "payload": big}])
-            await wait_until(lambda: not any(connection.queues for connection in served.app.connections))
-            monkeypatch.setattr("fairq.transport.SEND_S", 30.0)
-            await stays.attach("q", credit=100)
-            assert len({task["id"] for task in await stays.pushed(100)}) == 100
-            assert [connection.name for connection in served.app.connections if connection.queues] == ["w"]
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as stays, socket(served) as deaf:
+        await deaf.send_all(handshake())
+        await read_until(deaf, b"welcome")
+        await deaf.send_all(frame(1, b'{"type":"attach","ref":1,"worker":"d","queues":["q"],"credit":500}'))
+        await read_until(deaf, b'"leases"')
+        assert [connection.name for connection in served.app.connections if connection.queues] == ["d"]
+        big = "x" * 100_000
+        for number in range(100):  # 10 MB are more than the kernel's buffers hold
+            await ada.ask("enqueue", queue="q", tasks=[{"id": f"id-{number}", "payload": big}])
+        await wait_until(lambda: not any(connection.queues for connection in served.app.connections))
+        monkeypatch.setattr("fairq.transport.SEND_S", 30.0)
+        await stays.attach("q", credit=100)
+        assert len({task["id"] for task in await stays.pushed(100)}) == 100
+        assert [connection.name for connection in served.app.connections if connection.queues] == ["w"]
 
 
 @pytest.mark.parametrize(
@@ -302,21 +288,20 @@ async def test_tls_serves_wss_and_shrugs_off_plain_text(
     server_store: str, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
-    with trio.fail_after(60):
-        settings = Settings(port=0, store=server_store, dev=True, tls_cert=certificate[0], tls_key=certificate[1])  # type: ignore[arg-type]
-        async with running_server(settings) as served:
-            url = url_of(served).replace("ws://", "wss://")
-            async with raw(url, OPERATOR) as operator:
-                monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
-                async with socket(served) as plain, socket(served) as silent:
-                    await plain.send_all(handshake())
-                    await read_all(plain)
-                    assert await read_all(silent) == b""
-                assert (await operator.ask("queues"))["queues"] == []
+    settings = Settings(port=0, store=server_store, dev=True, tls_cert=certificate[0], tls_key=certificate[1])  # type: ignore[arg-type]
+    async with running_server(settings) as served:
+        url = url_of(served).replace("ws://", "wss://")
+        async with raw(url, OPERATOR) as operator:
+            monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
+            async with socket(served) as plain, socket(served) as silent:
+                await plain.send_all(handshake())
+                await read_all(plain)
+                assert await read_all(silent) == b""
+            assert (await operator.ask("queues"))["queues"] == []
 
 
 async def test_a_forbidden_client_is_told_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.wire.websocket.SUBPROTOCOL", "fairq.v0")
-    with trio.fail_after(60), pytest.raises(Forbidden, match="subprotocol"):
+    with pytest.raises(Forbidden, match="subprotocol"):
         async with raw(served, OPERATOR):
             pass

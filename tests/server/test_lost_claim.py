@@ -58,12 +58,11 @@ async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.test
     worker = Recorder(WorkerAccount(10))
     dispatcher = Dispatcher("mail", store, Ticker(store, print), "server")  # type: ignore[arg-type]
     dispatcher.join(worker)
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(dispatcher.run)
-            await worker.pushed.wait()
-            await store.asked_thrice.wait()
-            nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dispatcher.run)
+        await worker.pushed.wait()
+        await store.asked_thrice.wait()
+        nursery.cancel_scope.cancel()
     assert [again for _, again in store.asked] == [False, True, False]
     assert store.asked[0][0] == store.asked[1][0] != store.asked[2][0]
     assert set(worker.account.held) == {("mail", lease.id) for lease in LEASES}

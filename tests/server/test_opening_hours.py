@@ -20,7 +20,7 @@ from fairq.store.store import Store
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, daily, raw, running, tenant
+from .harness import WORKER, Raw, daily, raw, running, tenant
 
 MARS = "12:00-15:00 Mars/Olympus"
 HOUR_MS = 3_600_000
@@ -41,86 +41,79 @@ async def is_open(store: Store, whose: str) -> bool:
 
 
 @pytest.mark.parametrize("whose", ["ada", None])
-async def test_who_sets_windows_is_told_what_holds_now_and_until_when(served: Served, whose: str | None) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            await ada.enqueue("q", ["a"])
+async def test_who_sets_windows_is_told_what_holds_now_and_until_when(
+    ada: Raw, operator: Raw, whose: str | None
+) -> None:
+    await ada.enqueue("q", ["a"])
 
-            async def set_to(hours: str) -> dict[str, Any]:
-                return await operator.ask("set_opening_hours", queue="q", opening_hours=hours, tenant=whose)
+    async def set_to(hours: str) -> dict[str, Any]:
+        return await operator.ask("set_opening_hours", queue="q", opening_hours=hours, tenant=whose)
 
-            async def closed() -> tuple[bool, bool]:
-                (of_tenant,) = (await operator.ask("tenants", queue="q"))["tenants"]
-                (of_queue,) = (await operator.ask("queues"))["queues"]
-                return of_tenant["is_closed"], of_queue["is_closed"]
+    async def closed() -> tuple[bool, bool]:
+        (of_tenant,) = (await operator.ask("tenants", queue="q"))["tenants"]
+        (of_queue,) = (await operator.ask("queues"))["queues"]
+        return of_tenant["is_closed"], of_queue["is_closed"]
 
-            now_ms = int(time.time() * 1000)
-            shut, wide = daily(now_ms, 60, 120), daily(now_ms, -60, 60)
-            body = await set_to(shut.replace("mon-sun ", " ").replace("UTC", ""))
-            assert (body["previous"], body["opening_hours"], body["is_open"]) == ("", shut, False)
-            assert body["changes_at_ms"] == (now_ms // 60_000 + 60) * 60_000
-            assert await closed() == (whose is not None, whose is None)
-            body = await set_to(wide)
-            assert (body["previous"], body["is_open"]) == (shut, True)
-            assert body["changes_at_ms"] == (now_ms // 60_000 + 60) * 60_000
-            assert await closed() == (False, False)
-            await set_to(shut)
-            assert (await set_to(""))["previous"] == shut
-            assert await closed() == (False, False)
-            assert (await set_to(""))["previous"] == ""
+    now_ms = int(time.time() * 1000)
+    shut, wide = daily(now_ms, 60, 120), daily(now_ms, -60, 60)
+    body = await set_to(shut.replace("mon-sun ", " ").replace("UTC", ""))
+    assert (body["previous"], body["opening_hours"], body["is_open"]) == ("", shut, False)
+    assert body["changes_at_ms"] == (now_ms // 60_000 + 60) * 60_000
+    assert await closed() == (whose is not None, whose is None)
+    body = await set_to(wide)
+    assert (body["previous"], body["is_open"]) == (shut, True)
+    assert body["changes_at_ms"] == (now_ms // 60_000 + 60) * 60_000
+    assert await closed() == (False, False)
+    await set_to(shut)
+    assert (await set_to(""))["previous"] == shut
+    assert await closed() == (False, False)
+    assert (await set_to(""))["previous"] == ""
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_who_sets_windows_is_heard_by_workers_at_once(served: Served) -> None:
-    with trio.fail_after(60):
-        async with (
-            raw(served, WORKER) as worker,
-            raw(served, tenant("ada")) as ada,
-            raw(served, OPERATOR) as operator,
-        ):
-            now_ms, _ = await served.app.store.opening_hours("q")
-            await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours=daily(now_ms, 60, 120))
-            await worker.attach("q", credit=5)
-            await ada.enqueue("q", ["a"])
-            await worker.quiet()
-            await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours="")
-            (task,) = await worker.pushed()
-            assert task["id"] == "a"
+async def test_who_sets_windows_is_heard_by_workers_at_once(
+    served: Served, worker: Raw, ada: Raw, operator: Raw
+) -> None:
+    now_ms, _ = await served.app.store.opening_hours("q")
+    await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours=daily(now_ms, 60, 120))
+    await worker.attach("q", credit=5)
+    await ada.enqueue("q", ["a"])
+    await worker.quiet()
+    await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours="")
+    (task,) = await worker.pushed()
+    assert task["id"] == "a"
 
 
 @pytest.mark.usefixtures("quick_floor")  # the server is not told of it
 @pytest.mark.parametrize("whose", ["ada", ""])
-async def test_what_waits_starts_when_the_window_opens(served: Served, whose: str) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=5)
-            opens_at = await due(served.app.store, whose, opens=True)
-            await ada.enqueue("q", ["a"])
-            assert [task["id"] for task in await worker.pushed()] == ["a"]
-            assert time.time() * 1000 - opens_at >= -1
-            now_ms, (hours,) = await served.app.store.opening_hours("q", [whose])
-            assert hours.is_open
-            assert 0 < hours.changes_at_ms - now_ms <= HOUR_MS
+async def test_what_waits_starts_when_the_window_opens(served: Served, worker: Raw, ada: Raw, whose: str) -> None:
+    await worker.attach("q", credit=5)
+    opens_at = await due(served.app.store, whose, opens=True)
+    await ada.enqueue("q", ["a"])
+    assert [task["id"] for task in await worker.pushed()] == ["a"]
+    assert time.time() * 1000 - opens_at >= -1
+    now_ms, (hours,) = await served.app.store.opening_hours("q", [whose])
+    assert hours.is_open
+    assert 0 < hours.changes_at_ms - now_ms <= HOUR_MS
 
 
 @pytest.mark.parametrize("whose", ["ada", ""])
 async def test_nothing_starts_after_the_window_closed_and_what_runs_goes_on(served: Served, whose: str) -> None:
     store = served.app.store
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=1)
-            await ada.enqueue("q", ["a", "b"])
-            (task,) = await worker.pushed()
-            await due(store, whose, opens=False, in_ms=50)
-            served.app.ticker.tick_within("q", 50)
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await worker.attach("q", credit=1)
+        await ada.enqueue("q", ["a", "b"])
+        (task,) = await worker.pushed()
+        await due(store, whose, opens=False, in_ms=50)
+        served.app.ticker.tick_within("q", 50)
 
-            async def has_closed() -> bool:
-                return not await is_open(store, whose)
+        async def has_closed() -> bool:
+            return not await is_open(store, whose)
 
-            await wait_until(has_closed)
-            assert await worker.settle("q", "ack", task) == ["ok"]
-            await worker.quiet()
-            assert (await store.queue("q")).ready == 1
+        await wait_until(has_closed)
+        assert await worker.settle("q", "ack", task) == ["ok"]
+        await worker.quiet()
+        assert (await store.queue("q")).ready == 1
 
 
 def changed(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -131,7 +124,7 @@ def changed(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 
 async def test_with_many_servers_each_window_turns_once(server_store: str) -> None:
     names = [f"t{number}" for number in range(20)]
-    with structlog.testing.capture_logs() as logs, trio.fail_after(60):
+    with structlog.testing.capture_logs() as logs:
         async with (
             running(server_store) as one,
             running(server_store) as two,
@@ -153,43 +146,40 @@ async def test_with_many_servers_each_window_turns_once(server_store: str) -> No
 
 
 async def test_a_window_set_at_a_server_that_is_gone_turns_at_another(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store) as goes, raw(goes, tenant("ada")) as ada:
-            await ada.enqueue("q", ["a"])
-            await due(goes.app.store, "ada", opens=True, in_ms=1_000)
-        async with running(server_store) as stays, raw(stays, WORKER) as worker:
-            await worker.attach("q", credit=1)
-            assert [task["id"] for task in await worker.pushed()] == ["a"]
+    async with running(server_store) as goes, raw(goes, tenant("ada")) as ada:
+        await ada.enqueue("q", ["a"])
+        await due(goes.app.store, "ada", opens=True, in_ms=1_000)
+    async with running(server_store) as stays, raw(stays, WORKER) as worker:
+        await worker.attach("q", credit=1)
+        assert [task["id"] for task in await worker.pushed()] == ["a"]
 
 
 async def test_turns_that_nobody_was_there_for_count_as_the_clock_shows_now(served: Served) -> None:
     store = served.app.store
-    with trio.fail_after(60):
-        await due(store, "ada", opens=True, in_ms=-50 * HOUR_MS)
-        now_ms, _ = await store.opening_hours("q")
-        await store.set_opening_hours("q", OpeningHours("bob", daily(now_ms, 60, 120), False, now_ms - 50 * HOUR_MS))
-        served.app.ticker.tick_within("q", 0)
+    await due(store, "ada", opens=True, in_ms=-50 * HOUR_MS)
+    now_ms, _ = await store.opening_hours("q")
+    await store.set_opening_hours("q", OpeningHours("bob", daily(now_ms, 60, 120), False, now_ms - 50 * HOUR_MS))
+    served.app.ticker.tick_within("q", 0)
 
-        async def have_turned() -> bool:
-            return (await store.opening_hours("q"))[1] == []
+    async def have_turned() -> bool:
+        return (await store.opening_hours("q"))[1] == []
 
-        await wait_until(have_turned)
-        assert (await is_open(store, "ada"), await is_open(store, "bob")) == (True, False)
+    await wait_until(have_turned)
+    assert (await is_open(store, "ada"), await is_open(store, "bob")) == (True, False)
 
 
 async def test_more_windows_than_a_call_reads_turn_together(served: Served) -> None:
     store = served.app.store
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            for number in range(250):
-                nursery.start_soon(lambda name: due(store, name, opens=True, in_ms=-1000), f"t{number}")
+    async with trio.open_nursery() as nursery:
+        for number in range(250):
+            nursery.start_soon(lambda name: due(store, name, opens=True, in_ms=-1000), f"t{number}")
 
-        async def are_open() -> bool:
-            return not any(row.is_closed for row in await store.tenants("q"))
+    async def are_open() -> bool:
+        return not any(row.is_closed for row in await store.tenants("q"))
 
-        served.app.ticker.tick_within("q", 0)
-        await wait_until(are_open)
-        assert len(await store.tenants("q")) == 250
+    served.app.ticker.tick_within("q", 0)
+    await wait_until(are_open)
+    assert len(await store.tenants("q")) == 250
 
 
 def tries(logs: Sequence[Mapping[str, Any]]) -> int:
@@ -201,7 +191,7 @@ def tries(logs: Sequence[Mapping[str, Any]]) -> int:
 async def test_a_window_that_this_server_cannot_read_holds_up_no_other_and_is_not_lost(served: Served) -> None:
     store = served.app.store
     began = trio.current_time()
-    with structlog.testing.capture_logs() as logs, trio.fail_after(60):
+    with structlog.testing.capture_logs() as logs:
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
             await worker.attach("q", credit=5)
             await due(store, "bob", opens=True, in_ms=-1000, text=MARS)
@@ -221,13 +211,12 @@ async def test_a_store_that_is_away_delays_a_turn_and_loses_none(
     start_store: Callable[..., stores.LocalServer],
 ) -> None:
     server = start_store({"appendfsync": "always"})
-    with trio.fail_after(60):
-        async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=5)
-            opens_at = await due(served.app.store, "ada", opens=True, in_ms=500)
-            await ada.enqueue("q", ["a"])
-            server.kill()
-            await wait_until(lambda: not served.app.store.connection.is_connected)
-            await wait_until(lambda: time.time() * 1000 > opens_at)
-            server.start()
-            assert [task["id"] for task in await worker.pushed()] == ["a"]
+    async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await worker.attach("q", credit=5)
+        opens_at = await due(served.app.store, "ada", opens=True, in_ms=500)
+        await ada.enqueue("q", ["a"])
+        server.kill()
+        await wait_until(lambda: not served.app.store.connection.is_connected)
+        await wait_until(lambda: time.time() * 1000 > opens_at)
+        server.start()
+        assert [task["id"] for task in await worker.pushed()] == ["a"]

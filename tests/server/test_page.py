@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import trio
-
-from fairq.server.run import Served
-
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
+from .harness import Raw, Refused
 
 NOWHERE: dict[str, tuple[dict[str, Any], Any]] = {
     "tasks": ({"ids": ["a"]}, {"tasks": [{"id": "a", "state": "unknown"}]}),
@@ -59,37 +55,31 @@ async def said(client: Raw, verb: str, **body: Any) -> Any:
         return refused.code
 
 
-async def test_names_that_nothing_has_are_answered_as_the_page_says(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            for verb, (body, expected) in NOWHERE.items():
-                assert (verb, await said(ada, verb, queue="nowhere", **body)) == (verb, expected)
-            for verb, (body, expected) in NOBODY.items():
-                assert (verb, await said(operator, verb, **body)) == (verb, expected)
+async def test_names_that_nothing_has_are_answered_as_the_page_says(ada: Raw, operator: Raw) -> None:
+    for verb, (body, expected) in NOWHERE.items():
+        assert (verb, await said(ada, verb, queue="nowhere", **body)) == (verb, expected)
+    for verb, (body, expected) in NOBODY.items():
+        assert (verb, await said(operator, verb, **body)) == (verb, expected)
 
 
-async def test_an_id_is_of_its_tenant_and_queue(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
-            assert [await ada.enqueue("q", ["a"]), await ada.enqueue("r", ["a"])] == [["ok"], ["ok"]]
-            assert [await bob.enqueue("q", ["a"]), await ada.enqueue("q", ["a"])] == [["ok"], ["duplicate"]]
-            opened = [await client.ask("open_batch", queue="q", id="a") for client in (ada, bob, ada)]
-            assert [body["outcome"] for body in opened] == ["ok", "ok", "duplicate"]
+async def test_an_id_is_of_its_tenant_and_queue(ada: Raw, bob: Raw) -> None:
+    assert [await ada.enqueue("q", ["a"]), await ada.enqueue("r", ["a"])] == [["ok"], ["ok"]]
+    assert [await bob.enqueue("q", ["a"]), await ada.enqueue("q", ["a"])] == [["ok"], ["duplicate"]]
+    opened = [await client.ask("open_batch", queue="q", id="a") for client in (ada, bob, ada)]
+    assert [body["outcome"] for body in opened] == ["ok", "ok", "duplicate"]
 
 
-async def test_attempts_that_do_not_count_move_the_last_one_up(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            await ada.enqueue("q", ["a"], max_attempts=2)
-            await worker.attach("q")
-            seen = []
-            for action in ("release", "nack", "postpone", "nack"):
-                (task,) = await worker.pushed()
-                seen.append((task["attempt"], task["max_attempts"]))
-                more = {} if action == "release" else {"delay_ms": 0}
-                assert await worker.settle("q", action, task, **more) == ["ok"]
-            assert seen == [(1, 2), (2, 3), (3, 3), (4, 4)]
-            assert (await ada.ask("dead_letter", queue="q", id="a"))["dead_letter"]["attempts"] == 4
+async def test_attempts_that_do_not_count_move_the_last_one_up(ada: Raw, worker: Raw) -> None:
+    await ada.enqueue("q", ["a"], max_attempts=2)
+    await worker.attach("q")
+    seen = []
+    for action in ("release", "nack", "postpone", "nack"):
+        (task,) = await worker.pushed()
+        seen.append((task["attempt"], task["max_attempts"]))
+        more = {} if action == "release" else {"delay_ms": 0}
+        assert await worker.settle("q", action, task, **more) == ["ok"]
+    assert seen == [(1, 2), (2, 3), (3, 3), (4, 4)]
+    assert (await ada.ask("dead_letter", queue="q", id="a"))["dead_letter"]["attempts"] == 4
 
 
 IN_ORDER: list[tuple[dict[str, Any], str]] = [
@@ -100,10 +90,8 @@ IN_ORDER: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_refusals_come_in_the_order_of_the_page(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            for body, code in IN_ORDER:
-                await ada.transport.send(json.dumps({"ref": 1, **body}))
-                frame = await ada.receive()
-                assert (frame["code"], frame["ref"]) == (code, 1), body
+async def test_refusals_come_in_the_order_of_the_page(ada: Raw) -> None:
+    for body, code in IN_ORDER:
+        await ada.transport.send(json.dumps({"ref": 1, **body}))
+        frame = await ada.receive()
+        assert (frame["code"], frame["ref"]) == (code, 1), body

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import trio
 
 from fairq.model.tasks import Lease
 from fairq.server.dispatch.worker_account import WorkerAccount
@@ -34,91 +33,77 @@ async def is_gone(served: Served) -> None:
     await end_grace(served)
 
 
-async def test_what_was_pushed_last_had_not_begun(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
-            async with raw(served, WORKER) as worker:
-                await worker.attach("q", credit=4, prefetch=3)
-                await take(worker, ada, "a", "b", "c", "d")
-            await is_gone(served)
-            assert await states(served, *"abcd") == {"a": "dead", "b": "ready", "c": "ready", "d": "ready"}
-
-
-async def test_without_prefetch_all_had_begun(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
-            async with raw(served, WORKER) as worker:
-                await worker.attach("q", credit=2)
-                await take(worker, ada, "a", "b")
-            await is_gone(served)
-            assert await states(served, *"ab") == {"a": "dead", "b": "dead"}
-
-
 async def test_the_next_begins_when_one_is_settled(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
-            async with raw(served, WORKER) as worker:
-                await worker.attach("q", credit=3, prefetch=2)
-                first, second, _ = await take(worker, ada, "a", "b", "c")
-                extended = [{"id": each["full_id"], "lease": each["lease"]} for each in (first, second)]
-                assert (await worker.ask("extend", queue="q", leases=extended))["outcomes"] == ["ok", "ok"]
-                assert await worker.settle("q", "ack", first) == ["ok"]
-                await take(worker, ada, "d")
-            await is_gone(served)
-            assert await states(served, *"bcd") == {"b": "dead", "c": "ready", "d": "ready"}
+    async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
+        async with raw(served, WORKER) as worker:
+            await worker.attach("q", credit=3, prefetch=2)
+            first, second, _ = await take(worker, ada, "a", "b", "c")
+            extended = [{"id": each["full_id"], "lease": each["lease"]} for each in (first, second)]
+            assert (await worker.ask("extend", queue="q", leases=extended))["outcomes"] == ["ok", "ok"]
+            assert await worker.settle("q", "ack", first) == ["ok"]
+            await take(worker, ada, "d")
+        await is_gone(served)
+        assert await states(served, *"bcd") == {"b": "dead", "c": "ready", "d": "ready"}
 
 
 async def test_tasks_of_several_queues_begin_in_the_order_of_their_pushes(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
-            async with raw(served, WORKER) as worker:
-                await worker.attach("p", "q", credit=4, prefetch=2)
-                await take(worker, ada, "a")
-                await take(worker, ada, "b", "c", queue="p")
-                await take(worker, ada, "d")
-            await is_gone(served)
-            assert await states(served, *"ad") == {"a": "dead", "d": "ready"}
-            assert await states(served, *"bc", queue="p") == {"b": "dead", "c": "ready"}
+    async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
+        async with raw(served, WORKER) as worker:
+            await worker.attach("p", "q", credit=4, prefetch=2)
+            await take(worker, ada, "a")
+            await take(worker, ada, "b", "c", queue="p")
+            await take(worker, ada, "d")
+        await is_gone(served)
+        assert await states(served, *"ad") == {"a": "dead", "d": "ready"}
+        assert await states(served, *"bc", queue="p") == {"b": "dead", "c": "ready"}
 
 
 async def test_what_was_brought_from_another_connection_had_begun(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
-            async with raw(served, WORKER) as worker:
-                await worker.attach("q", credit=2)
-                tasks = await take(worker, ada, "a", "b")
-            async with raw(served, WORKER) as worker:
-                assert await worker.attach("q", credit=4, prefetch=3, leases=brought(*tasks)) == ["ok", "ok"]
-                await take(worker, ada, "c", "d")
-            await wait_until(lambda: len(served.app.leases.kept) == 2)
-            await end_grace(served)
-            assert await states(served, *"abcd") == {"a": "dead", "b": "dead", "c": "dead", "d": "ready"}
+    async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
+        async with raw(served, WORKER) as worker:
+            await worker.attach("q", credit=2)
+            tasks = await take(worker, ada, "a", "b")
+        async with raw(served, WORKER) as worker:
+            assert await worker.attach("q", credit=4, prefetch=3, leases=brought(*tasks)) == ["ok", "ok"]
+            await take(worker, ada, "c", "d")
+        await wait_until(lambda: len(served.app.leases.kept) == 2)
+        await end_grace(served)
+        assert await states(served, *"abcd") == {"a": "dead", "b": "dead", "c": "dead", "d": "ready"}
 
 
-async def test_more_begin_once_the_credit_was_raised(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
-            async with raw(served, WORKER) as worker:
-                await worker.attach("q", credit=3, prefetch=2)
-                for credit in (4, 1, 3):
-                    await worker.ask("credit", credit=credit)
-                await take(worker, ada, "a", "b", "c")
-            await is_gone(served)
-            assert await states(served, *"abc") == {"a": "dead", "b": "dead", "c": "ready"}
+BEGUN: dict[str, tuple[int, int, tuple[int, ...], str, str]] = {
+    # credit, prefetch, later credits -> tasks that had begun, and that had not
+    "what was pushed last had not begun": (4, 3, (), "a", "bcd"),
+    "without prefetch all had begun": (2, 0, (), "ab", ""),
+    "more begin once the credit was raised": (3, 2, (4, 1, 3), "ab", "c"),
+}
+
+
+@pytest.mark.parametrize("case", BEGUN)
+async def test_a_worker_that_breaks_off_had_begun_the_oldest(server_store: str, case: str) -> None:
+    most, prefetch, credits, begun, waiting = BEGUN[case]
+    async with running(server_store, reconnect_grace=LONG) as served, raw(served, tenant("ada")) as ada:
+        async with raw(served, WORKER) as worker:
+            await worker.attach("q", credit=most, prefetch=prefetch)
+            for credit in credits:
+                await worker.ask("credit", credit=credit)
+            await take(worker, ada, *begun, *waiting)
+        await is_gone(served)
+        expected = dict.fromkeys(begun, "dead") | dict.fromkeys(waiting, "ready")
+        assert await states(served, *begun, *waiting) == expected
 
 
 async def test_a_superseded_worker_had_begun_the_oldest(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as old, raw(served, WORKER) as new:
-            await old.attach("q", credit=3, prefetch=2, name="mill", started_at_ms=5)
-            await take(old, ada, "a", "b", "c")
-            await new.attach("q", credit=0, name="mill", started_at_ms=6)
-            await wait_until(lambda: not any(each.account.held for each in served.app.connections))
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as old, raw(served, WORKER) as new:
+        await old.attach("q", credit=3, prefetch=2, name="mill", started_at_ms=5)
+        await take(old, ada, "a", "b", "c")
+        await new.attach("q", credit=0, name="mill", started_at_ms=6)
+        await wait_until(lambda: not any(each.account.held for each in served.app.connections))
 
-            async def are_back() -> bool:
-                return await states(served, *"abc") == {"a": "dead", "b": "ready", "c": "ready"}
+        async def are_back() -> bool:
+            return await states(served, *"abc") == {"a": "dead", "b": "ready", "c": "ready"}
 
-            await wait_until(are_back)
+        await wait_until(are_back)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

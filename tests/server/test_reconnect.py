@@ -44,134 +44,125 @@ async def end_grace(served: Served) -> None:
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
 async def test_a_worker_that_comes_back_in_time_goes_on_with_its_tasks(server_store: str, where: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as one, running(server_store) as two:
-            tasks = await broken(one, "a", "b")
-            assert len(one.app.leases.kept) == 1
-            async with raw(one if where.startswith("the same") else two, WORKER) as again:
-                assert await again.attach("q", credit=3, leases=brought(*tasks)) == ["ok", "ok"]
-                await end_grace(one)
-                states = await one.app.store.tasks("q", ["ada/a", "ada/b"])
-                assert [(state.state, state.attempt) for state in states] == [("leased", 1)] * 2
-                await again.quiet()
-                assert await again.settle("q", "ack", *tasks) == ["ok", "ok"]
-            assert not one.app.leases.owners
-            assert not two.app.leases.owners
+    async with running(server_store, reconnect_grace=LONG) as one, running(server_store) as two:
+        tasks = await broken(one, "a", "b")
+        assert len(one.app.leases.kept) == 1
+        async with raw(one if where.startswith("the same") else two, WORKER) as again:
+            assert await again.attach("q", credit=3, leases=brought(*tasks)) == ["ok", "ok"]
+            await end_grace(one)
+            states = await one.app.store.tasks("q", ["ada/a", "ada/b"])
+            assert [(state.state, state.attempt) for state in states] == [("leased", 1)] * 2
+            await again.quiet()
+            assert await again.settle("q", "ack", *tasks) == ["ok", "ok"]
+        assert not one.app.leases.owners
+        assert not two.app.leases.owners
 
 
 async def test_leases_go_from_server_to_server_and_back(server_store: str) -> None:
     """Each of them gives back, when all is over, what it had: none of it is its own any more but the last."""
-    with trio.fail_after(60):
-        async with (
-            running(server_store, reconnect_grace=LONG) as one,
-            running(server_store, reconnect_grace=LONG) as two,
-        ):
-            (task,) = await broken(one, "a")
-            for served in (two, one, two):
-                async with raw(served, WORKER) as again:
-                    assert await again.attach("q", credit=1, leases=brought(task)) == ["ok"]
-                await wait_until(lambda served=served: not served.app.connections)  # type: ignore[misc]
-            await end_grace(one)
-            (state,) = await one.app.store.tasks("q", ["ada/a"])
-            assert (state.state, state.attempt) == ("leased", 1)
-            await end_grace(two)
-            assert (await one.app.store.tasks("q", ["ada/a"]))[0].state == "ready"
+    async with (
+        running(server_store, reconnect_grace=LONG) as one,
+        running(server_store, reconnect_grace=LONG) as two,
+    ):
+        (task,) = await broken(one, "a")
+        for served in (two, one, two):
+            async with raw(served, WORKER) as again:
+                assert await again.attach("q", credit=1, leases=brought(task)) == ["ok"]
+            await wait_until(lambda served=served: not served.app.connections)  # type: ignore[misc]
+        await end_grace(one)
+        (state,) = await one.app.store.tasks("q", ["ada/a"])
+        assert (state.state, state.attempt) == ("leased", 1)
+        await end_grace(two)
+        assert (await one.app.store.tasks("q", ["ada/a"]))[0].state == "ready"
 
 
 @pytest.mark.parametrize("action", ["release", "ack"])
 async def test_a_settlement_is_repeated_after_a_break(server_store: str, action: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served:
-            (task,) = await broken(served, "a", name="mill")
-            async with raw(served, WORKER) as again:
-                await again.attach("q", credit=0, name="mill")
-                assert await again.settle("q", action, task) == ["ok"]
-            assert not any(connection.account.held for connection in served.app.leases.kept)
+    async with running(server_store, reconnect_grace=LONG) as served:
+        (task,) = await broken(served, "a", name="mill")
+        async with raw(served, WORKER) as again:
+            await again.attach("q", credit=0, name="mill")
+            assert await again.settle("q", action, task) == ["ok"]
+        assert not any(connection.account.held for connection in served.app.leases.kept)
 
 
 async def test_what_is_not_brought_along_in_time_goes_to_another_worker(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as other:
-            await other.attach("q", credit=0, name="other")
-            async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as killed:
-                await killed.attach("q", credit=1, name="killed")
-                await ada.enqueue("q", ["a"])
-                await killed.pushed()
-            await other.ask("credit", credit=1)
-            assert (await other.pushed())[0]["attempt"] == 2
+    async with raw(served, WORKER) as other:
+        await other.attach("q", credit=0, name="other")
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as killed:
+            await killed.attach("q", credit=1, name="killed")
+            await ada.enqueue("q", ["a"])
+            await killed.pushed()
+        await other.ask("credit", credit=1)
+        assert (await other.pushed())[0]["attempt"] == 2
 
 
 async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_break(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=0.05) as served:
-            served.app.leases.returns.take(
-                served.app.leases.returns.per_second * LONG, trio.current_time()
-            )  # so many broke before
-            await broken(served, "a")
-            await trio.sleep(0.2)
-            assert served.app.leases.kept, "well beyond the grace"
-            await end_grace(served)
-            monkeypatch.setattr("fairq.server.leases.MAX_GRACE_S", 0.1)
-            await broken(served, "b")
-            await wait_until(lambda: not served.app.leases.kept)
+    async with running(server_store, reconnect_grace=0.05) as served:
+        served.app.leases.returns.take(
+            served.app.leases.returns.per_second * LONG, trio.current_time()
+        )  # so many broke before
+        await broken(served, "a")
+        await trio.sleep(0.2)
+        assert served.app.leases.kept, "well beyond the grace"
+        await end_grace(served)
+        monkeypatch.setattr("fairq.server.leases.MAX_GRACE_S", 0.1)
+        await broken(served, "b")
+        await wait_until(lambda: not served.app.leases.kept)
 
 
 async def test_tenants_that_break_off_do_not_prolong_the_grace_of_workers(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.server.leases.RETURNS_PER_S", 1 / LONG)
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=0.05) as served:
-            for _ in range(5):
-                async with raw(served, tenant("eve")) as eve:
-                    await eve.ask("tasks", queue="q", ids=["a"])
-            await wait_until(lambda: not served.app.connections)
-            assert served.app.leases.returns.is_whole(trio.current_time())
-            async with raw(served, WORKER) as worker:
-                await worker.attach("q", credit=1)
-            await wait_until(lambda: not served.app.connections)
-            assert not served.app.leases.returns.is_whole(trio.current_time()), "a worker may be back"
+    async with running(server_store, reconnect_grace=0.05) as served:
+        for _ in range(5):
+            async with raw(served, tenant("eve")) as eve:
+                await eve.ask("tasks", queue="q", ids=["a"])
+        await wait_until(lambda: not served.app.connections)
+        assert served.app.leases.returns.is_whole(trio.current_time())
+        async with raw(served, WORKER) as worker:
+            await worker.attach("q", credit=1)
+        await wait_until(lambda: not served.app.connections)
+        assert not served.app.leases.returns.is_whole(trio.current_time()), "a worker may be back"
 
 
 async def test_a_killed_worker_does_not_wait_for_the_ends_of_tenants(served: Served) -> None:
     """Thousands of tenants' connections may break in the moment in which it is killed."""
-    with trio.fail_after(60):
-        async with raw(served, tenant("eve")) as eve:
-            await eve.ask("tasks", queue="q", ids=["a"])
-            (connection,) = served.app.connections
-            assert isinstance(connection, SocketConnection)
-            connection.ends._passed = connection.ends.per_turn  # others fill the turn, and this one never ends
-        async with raw(served, WORKER) as worker:
-            await worker.attach("q", credit=1)
-        await wait_until(lambda: [each.identity.role for each in served.app.connections] == [Role.TENANT])
+    async with raw(served, tenant("eve")) as eve:
+        await eve.ask("tasks", queue="q", ids=["a"])
+        (connection,) = served.app.connections
+        assert isinstance(connection, SocketConnection)
+        connection.ends._passed = connection.ends.per_turn  # others fill the turn, and this one never ends
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", credit=1)
+    await wait_until(lambda: [each.identity.role for each in served.app.connections] == [Role.TENANT])
 
 
 async def test_a_restarted_worker_does_not_wait_for_the_grace(server_store: str) -> None:
     """Nor does one that comes back without a task that it never heard of, if its name is its own."""
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served:
-            heard, _ = await broken(served, "a", "b", name="mill", started_at_ms=5)
-            async with raw(served, WORKER) as again:
-                leases = brought(heard)
-                assert await again.attach("q", credit=2, name="mill", started_at_ms=5, leases=leases) == ["ok"]
-                (task,) = await again.pushed()
-                assert (task["id"], task["attempt"]) == ("b", 2)
+    async with running(server_store, reconnect_grace=LONG) as served:
+        heard, _ = await broken(served, "a", "b", name="mill", started_at_ms=5)
+        async with raw(served, WORKER) as again:
+            leases = brought(heard)
+            assert await again.attach("q", credit=2, name="mill", started_at_ms=5, leases=leases) == ["ok"]
+            (task,) = await again.pushed()
+            assert (task["id"], task["attempt"]) == ("b", 2)
 
 
 @pytest.mark.parametrize("code", [1000, 1001])
 async def test_a_worker_that_closes_gives_its_tasks_back_at_once(server_store: str, code: int) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served, raw(served, WORKER) as other:
-            await other.attach("q", credit=0, name="other")
-            async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as leaves:
-                await leaves.attach("q", credit=1, name="leaves")
-                await ada.enqueue("q", ["a"])
-                await leaves.pushed()
-                await other.ask("credit", credit=1)
-                await close(leaves, code)
-                assert (await other.pushed())[0]["attempt"] == 2
+    async with running(server_store, reconnect_grace=LONG) as served, raw(served, WORKER) as other:
+        await other.attach("q", credit=0, name="other")
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as leaves:
+            await leaves.attach("q", credit=1, name="leaves")
+            await ada.enqueue("q", ["a"])
+            await leaves.pushed()
+            await other.ask("credit", credit=1)
+            await close(leaves, code)
+            assert (await other.pushed())[0]["attempt"] == 2
 
 
 async def close(worker: Raw, code: int) -> None:
@@ -182,37 +173,35 @@ async def close(worker: Raw, code: int) -> None:
 
 
 async def test_a_server_that_stops_keeps_nothing_for_those_who_broke_off(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, reconnect_grace=LONG) as served:
-            await broken(served, "a")
-            await served.app.drain(LONG)
-            (state,) = await served.app.store.tasks("q", ["ada/a"])
-            assert (state.state, served.app.leases.kept) == ("ready", set())
+    async with running(server_store, reconnect_grace=LONG) as served:
+        await broken(served, "a")
+        await served.app.drain(LONG)
+        (state,) = await served.app.store.tasks("q", ["ada/a"])
+        assert (state.state, served.app.leases.kept) == ("ready", set())
 
 
 async def test_a_handler_goes_on_over_a_proxy_that_restarts(server_store: str) -> None:
     runs, began, finish = [], trio.Event(), trio.Event()
-    with trio.fail_after(60):
-        async with (
-            running(server_store, reconnect_grace=LONG) as served,
-            open_proxy(served.port) as proxy,
-            fairq.open_client(url_of(served), token=tenant("ada")) as ada,
-        ):
-            app = worker_of(served)
-            app.url = f"ws://127.0.0.1:{proxy.port}"
+    async with (
+        running(server_store, reconnect_grace=LONG) as served,
+        open_proxy(served.port) as proxy,
+        fairq.open_client(url_of(served), token=tenant("ada")) as ada,
+    ):
+        app = worker_of(served)
+        app.url = f"ws://127.0.0.1:{proxy.port}"
 
-            @app.task("emails")
-            async def send(task: fairq.Task) -> None:
-                runs.append(task.attempt)
-                began.set()
-                await finish.wait()
+        @app.task("emails")
+        async def send(task: fairq.Task) -> None:
+            runs.append(task.attempt)
+            began.set()
+            await finish.wait()
 
-            task = await ada.enqueue("emails", 1, result_ttl=60)
-            async with working(app):
-                await began.wait()
-                proxy.cut()
-                await wait_until(lambda: any(connection.account.taken for connection in served.app.connections))
-                await end_grace(served)
-                finish.set()
-                await task.result(timeout=20)
+        task = await ada.enqueue("emails", 1, result_ttl=60)
+        async with working(app):
+            await began.wait()
+            proxy.cut()
+            await wait_until(lambda: any(connection.account.taken for connection in served.app.connections))
+            await end_grace(served)
+            finish.set()
+            await task.result(timeout=20)
     assert runs == [1]

@@ -14,8 +14,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-import trio
-
 from fairq.server.run import Served
 from fairq.wire.terms import Role
 from tests.test_documents import fields_in_code
@@ -84,8 +82,7 @@ async def order_of(world: World, verb: str, role: Role) -> list[str]:
 
 async def test_the_first_fault_of_a_request_is_told(served: Served, server_store: str) -> None:
     known: dict[str, list[str]] = json.loads(TABLE.read_text())
-    with trio.fail_after(120):
-        async with open_world(served, server_store) as world:
-            found = {verb: await order_of(world, verb, of(verb)[0]) for verb in REQUESTS}
+    async with open_world(served, server_store) as world:
+        found = {verb: await order_of(world, verb, of(verb)[0]) for verb in REQUESTS}
     rows = ",\n".join(f"{json.dumps(verb)}: {json.dumps(order)}" for verb, order in found.items())
     assert found == known, f"if this is meant, {TABLE.name} is\n{{\n{rows}\n}}"

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import trio
 from attrs import define
 
 from fairq.server.run import Served
@@ -133,15 +132,14 @@ async def test_most_of_the_dwell_goes_to_what_held_the_tasks(
     served: Served, store_clock: StoreClock, name: str
 ) -> None:
     reason, run = RUNS[name]
-    with trio.fail_after(60):
-        async with (
-            raw(served, tenant("ada")) as ada,
-            raw(served, tenant("bob")) as bob,
-            raw(served, OPERATOR) as operator,
-            raw(served, WORKER) as worker,
-        ):
-            await run(World(served, store_clock, ada, bob, operator, worker))
-            report = (await ada.ask("report", queue="q"))["report"]
+    async with (
+        raw(served, tenant("ada")) as ada,
+        raw(served, tenant("bob")) as bob,
+        raw(served, OPERATOR) as operator,
+        raw(served, WORKER) as worker,
+    ):
+        await run(World(served, store_clock, ada, bob, operator, worker))
+        report = (await ada.ask("report", queue="q"))["report"]
     parts = {part["cause"]: part["part"] for part in report["parts"]}
     assert max(parts, key=lambda each: parts[each]) == reason, parts
     assert parts[reason] > 0.6, parts
@@ -149,55 +147,52 @@ async def test_most_of_the_dwell_goes_to_what_held_the_tasks(
     assert report["p99_ms"] >= 90
 
 
-async def test_one_may_ask_about_oneself_and_an_operator_about_anybody(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-        nothing = (await ada.ask("report", queue="q"))["report"]
-        assert (nothing["tenant"], nothing["starts"], nothing["parts"]) == ("ada", 0, [])
-        assert (await operator.ask("report", queue="q", tenant="ada"))["report"] == nothing
-        with pytest.raises(Refused) as caught:
-            await ada.ask("report", queue="q", tenant="bob")
-        assert (caught.value.code, caught.value.field) == ("forbidden", "tenant")
+async def test_one_may_ask_about_oneself_and_an_operator_about_anybody(ada: Raw, operator: Raw) -> None:
+    nothing = (await ada.ask("report", queue="q"))["report"]
+    assert (nothing["tenant"], nothing["starts"], nothing["parts"]) == ("ada", 0, [])
+    assert (await operator.ask("report", queue="q", tenant="ada"))["report"] == nothing
+    with pytest.raises(Refused) as caught:
+        await ada.ask("report", queue="q", tenant="bob")
+    assert (caught.value.code, caught.value.field) == ("forbidden", "tenant")
 
 
 async def test_the_share_is_told_as_all_servers_have_added_it(served: Served) -> None:
-    with trio.fail_after(60):
-        async with (
-            raw(served, tenant("ada")) as ada,
-            raw(served, OPERATOR) as operator,
-            raw(served, WORKER) as worker,
-        ):
-            await operator.ask("configure", queue="q", settings={"share": "count"})
-            await worker.attach("q")
-            await ada.enqueue("q", ["a", "b", "c"])
-            await worker.settle("q", "ack", *await worker.pushed())
-            await worker.pushed()
-            assert (await ada.ask("report", queue="q"))["report"]["share_over_ms"] == 0
-            await served.app.recorder.flush()
-            report = (await ada.ask("report", queue="q"))["report"]
+    async with (
+        raw(served, tenant("ada")) as ada,
+        raw(served, OPERATOR) as operator,
+        raw(served, WORKER) as worker,
+    ):
+        await operator.ask("configure", queue="q", settings={"share": "count"})
+        await worker.attach("q")
+        await ada.enqueue("q", ["a", "b", "c"])
+        await worker.settle("q", "ack", *await worker.pushed())
+        await worker.pushed()
+        assert (await ada.ask("report", queue="q"))["report"]["share_over_ms"] == 0
+        await served.app.recorder.flush()
+        report = (await ada.ask("report", queue="q"))["report"]
     assert (report["starts"], report["delivered"], report["entitled"]) == (2, 2, 2)
     assert 0 < report["share_over_ms"] <= 300_000
 
 
 async def test_any_server_tells_what_tasks_waited_for_at_all(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            raw(one, tenant("ada")) as ada,
-            raw(two, tenant("ada")) as other_ada,
-            raw(one, WORKER) as worker,
-            raw(two, WORKER) as other_worker,
-        ):
-            for n, each in enumerate((worker, other_worker)):
-                await each.attach("q", credit=1, name=f"w-{n}")
-            await ada.enqueue("q", ["a", "b"])
-            for each in (worker, other_worker):
-                await each.pushed()
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        raw(one, tenant("ada")) as ada,
+        raw(two, tenant("ada")) as other_ada,
+        raw(one, WORKER) as worker,
+        raw(two, WORKER) as other_worker,
+    ):
+        for n, each in enumerate((worker, other_worker)):
+            await each.attach("q", credit=1, name=f"w-{n}")
+        await ada.enqueue("q", ["a", "b"])
+        for each in (worker, other_worker):
+            await each.pushed()
 
-            async def are_listed() -> bool:
-                return len(await one.app.store.workers.servers()) == 2
+        async def are_listed() -> bool:
+            return len(await one.app.store.workers.servers()) == 2
 
-            await wait_until(are_listed)
-            for each in (ada, other_ada):
-                report = (await each.ask("report", queue="q"))["report"]
-                assert (report["starts"], report["unanswered"]) == (2, 0)
+        await wait_until(are_listed)
+        for each in (ada, other_ada):
+            report = (await each.ask("report", queue="q"))["report"]
+            assert (report["starts"], report["unanswered"]) == (2, 0)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
 from fairq.server.net import worker_registry
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
+from .harness import OPERATOR, WORKER, Raw, raw, running
 
 
 async def slots_told(operator: Raw) -> tuple[int, int, int]:
@@ -19,54 +18,48 @@ async def slots_told(operator: Raw) -> tuple[int, int, int]:
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_kept_slots_are_for_those_that_have_nothing_running(served: Served) -> None:
-    with trio.fail_after(60):
-        async with (
-            raw(served, OPERATOR) as operator,
-            raw(served, tenant("ada")) as ada,
-            raw(served, tenant("bob")) as bob,
-            raw(served, WORKER) as worker,
-        ):
-            await operator.ask("configure", queue="q", settings={"reserve": 20})
-            await worker.attach("q", credit=5)
-            await ada.enqueue("q", [f"a{n}" for n in range(9)])
-            tasks = await worker.pushed(4)
-            assert len(tasks) == 4
-            await worker.quiet()
-            assert await slots_told(operator) == (5, 1, 1)
-            assert (await ada.ask("why", queue="q", id="a8"))["causes"] == ["backlog", "reserve"]
-            await bob.enqueue("q", ["b0", "b1"])
-            (quick,) = await worker.pushed(1)
-            assert quick["id"] == "b0"
-            await worker.settle("q", "ack", quick)
-            (quick,) = await worker.pushed(1)
-            assert quick["id"] == "b1"
-            await worker.settle("q", "ack", tasks[0])
-            assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
-            await operator.ask("configure", queue="q", settings={"reserve": 0})
-            await worker.settle("q", "ack", quick)
-            assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
+async def test_kept_slots_are_for_those_that_have_nothing_running(
+    operator: Raw, ada: Raw, bob: Raw, worker: Raw
+) -> None:
+    await operator.ask("configure", queue="q", settings={"reserve": 20})
+    await worker.attach("q", credit=5)
+    await ada.enqueue("q", [f"a{n}" for n in range(9)])
+    tasks = await worker.pushed(4)
+    assert len(tasks) == 4
+    await worker.quiet()
+    assert await slots_told(operator) == (5, 1, 1)
+    assert (await ada.ask("why", queue="q", id="a8"))["causes"] == ["backlog", "reserve"]
+    await bob.enqueue("q", ["b0", "b1"])
+    (quick,) = await worker.pushed(1)
+    assert quick["id"] == "b0"
+    await worker.settle("q", "ack", quick)
+    (quick,) = await worker.pushed(1)
+    assert quick["id"] == "b1"
+    await worker.settle("q", "ack", tasks[0])
+    assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
+    await operator.ask("configure", queue="q", settings={"reserve": 0})
+    await worker.settle("q", "ack", quick)
+    assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
 
 
 async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_registry, "_GATHER_S", 0.01)
-    with trio.fail_after(60):
-        async with running(server_store) as one, running(server_store) as two, raw(two, OPERATOR) as operator:
-            await operator.ask("configure", queue="q", settings={"reserve": 20})
-            async with raw(one, WORKER) as worker:
-                await worker.attach("q", "r", credit=7)
-                await wait_until(lambda: two.app.queues.count_slots("q") == 7)
-                assert (await slots_told(operator))[:2] == (7, 2)
-                async with raw(two, WORKER) as another:
-                    await another.attach("q", credit=4, name="another")
+    async with running(server_store) as one, running(server_store) as two, raw(two, OPERATOR) as operator:
+        await operator.ask("configure", queue="q", settings={"reserve": 20})
+        async with raw(one, WORKER) as worker:
+            await worker.attach("q", "r", credit=7)
+            await wait_until(lambda: two.app.queues.count_slots("q") == 7)
+            assert (await slots_told(operator))[:2] == (7, 2)
+            async with raw(two, WORKER) as another:
+                await another.attach("q", credit=4, name="another")
+                await wait_until(lambda: one.app.queues.count_slots("q") == 11)
+                async with running(server_store) as three:
+                    async with raw(three, WORKER) as third:
+                        await third.attach("q", credit=1, name="third")
+                        await wait_until(lambda: three.app.queues.count_slots("q") == 12)
+                        await wait_until(lambda: one.app.queues.count_slots("q") == 12)
                     await wait_until(lambda: one.app.queues.count_slots("q") == 11)
-                    async with running(server_store) as three:
-                        async with raw(three, WORKER) as third:
-                            await third.attach("q", credit=1, name="third")
-                            await wait_until(lambda: three.app.queues.count_slots("q") == 12)
-                            await wait_until(lambda: one.app.queues.count_slots("q") == 12)
-                        await wait_until(lambda: one.app.queues.count_slots("q") == 11)
-            await wait_until(lambda: two.app.queues.count_slots("q") == 0)
+        await wait_until(lambda: two.app.queues.count_slots("q") == 0)
 
 
 async def test_a_server_that_is_not_heard_of_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tests import stores
 from tests.store.waiting import wait_until
 
 from .clock import StoreClock
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+from .harness import WORKER, Raw, Refused, raw, running, tenant
 
 NIGHTLY = {"queue": "q", "name": "nightly", "payload": {"n": 1}, "cron": "0 3 * * *"}
 EVERY = {"queue": "q", "name": "every", "payload": 1, "every_ms": 1000}
@@ -38,35 +38,32 @@ async def row_of(client: Raw, name: str, **more: Any) -> dict[str, Any]:
     return dict(row)
 
 
-async def test_a_schedule_tells_its_next_fires_and_can_be_read(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            body = await ada.ask("schedule", **NIGHTLY, zone="Europe/Copenhagen", max_attempts=2, expires_in_ms=5000)
-            assert body["outcome"] == "created"
-            one, two, three = body["fires_at_ms"]
-            assert time.time() * 1000 - 1000 < one < two < three
-            assert await row_of(ada, "nightly") == {
-                "tenant": "ada", "name": "nightly", "cron": "0 3 * * *", "zone": "Europe/Copenhagen", "misfire": "skip",
-                "is_paused": False, "next_at_ms": one, "expires_in_ms": 5000, "max_attempts": 2, "payload": {"n": 1},
-            }  # fmt: skip
-            again = await ada.ask("schedule", **NIGHTLY, zone="Europe/Copenhagen", max_attempts=2, expires_in_ms=5000)
-            assert again == {"outcome": "same", "fires_at_ms": [one, two, three]}
-            changed = await ada.ask("schedule", **{**NIGHTLY, "cron": "0  4 * * *"})
-            assert (changed["outcome"], (await row_of(ada, "nightly"))["cron"]) == ("changed", "0 4 * * *")
+async def test_a_schedule_tells_its_next_fires_and_can_be_read(ada: Raw) -> None:
+    body = await ada.ask("schedule", **NIGHTLY, zone="Europe/Copenhagen", max_attempts=2, expires_in_ms=5000)
+    assert body["outcome"] == "created"
+    one, two, three = body["fires_at_ms"]
+    assert time.time() * 1000 - 1000 < one < two < three
+    assert await row_of(ada, "nightly") == {
+        "tenant": "ada", "name": "nightly", "cron": "0 3 * * *", "zone": "Europe/Copenhagen", "misfire": "skip",
+        "is_paused": False, "next_at_ms": one, "expires_in_ms": 5000, "max_attempts": 2, "payload": {"n": 1},
+    }  # fmt: skip
+    again = await ada.ask("schedule", **NIGHTLY, zone="Europe/Copenhagen", max_attempts=2, expires_in_ms=5000)
+    assert again == {"outcome": "same", "fires_at_ms": [one, two, three]}
+    changed = await ada.ask("schedule", **{**NIGHTLY, "cron": "0  4 * * *"})
+    assert (changed["outcome"], (await row_of(ada, "nightly"))["cron"]) == ("changed", "0 4 * * *")
 
 
 async def test_what_its_tasks_ask_for_is_told_and_a_change_of_it_is_a_change(served: Served) -> None:
     asked = {"priority": 0, "dedupe_key": "n", "dedupe_period_ms": 5000, "result_ttl_ms": 9000}
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            await ada.ask("schedule", **NIGHTLY, **asked)
-            row = await row_of(ada, "nightly")
-            assert {name: row[name] for name in asked} == asked
-            assert (await ada.ask("schedule", **NIGHTLY, **asked))["outcome"] == "same"
-            for name in ("priority", "result_ttl_ms"):
-                assert (await ada.ask("schedule", **NIGHTLY, **{**asked, name: 7}))["outcome"] == "changed"
-            (listed,) = (await ada.ask("schedules", queue="q"))["schedules"]
-            assert not listed.keys() & asked.keys()
+    async with raw(served, tenant("ada")) as ada:
+        await ada.ask("schedule", **NIGHTLY, **asked)
+        row = await row_of(ada, "nightly")
+        assert {name: row[name] for name in asked} == asked
+        assert (await ada.ask("schedule", **NIGHTLY, **asked))["outcome"] == "same"
+        for name in ("priority", "result_ttl_ms"):
+            assert (await ada.ask("schedule", **NIGHTLY, **{**asked, name: 7}))["outcome"] == "changed"
+        (listed,) = (await ada.ask("schedules", queue="q"))["schedules"]
+        assert not listed.keys() & asked.keys()
 
 
 async def has_moved_on(client: Raw, name: str, now_ms: int) -> None:
@@ -78,72 +75,69 @@ async def has_moved_on(client: Raw, name: str, now_ms: int) -> None:
     await wait_until(has_moved)
 
 
-async def test_a_fire_makes_no_task_while_that_of_an_earlier_one_runs(served: Served, store_clock: StoreClock) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=10)
-            (first, *_) = (await ada.ask("schedule", **EVERY, dedupe_key="every"))["fires_at_ms"]
-            store_clock.move(first, served)
-            (task,) = await worker.pushed()
-            assert task["start_at_ms"] == first
-            for later in (first + 1000, first + 2000):
-                store_clock.move(later, served)
-                await has_moved_on(ada, "every", later)
-            await worker.quiet()
-            row = await row_of(ada, "every")
-            assert (row["last_fired_at_ms"], row["next_at_ms"]) == (first, first + 3000)
-            await worker.settle("q", "ack", task)
-            store_clock.move(first + 3000, served)
-            (task,) = await worker.pushed()
-            assert task["start_at_ms"] == first + 3000
+async def test_a_fire_makes_no_task_while_that_of_an_earlier_one_runs(
+    served: Served, worker: Raw, ada: Raw, store_clock: StoreClock
+) -> None:
+    await worker.attach("q", credit=10)
+    (first, *_) = (await ada.ask("schedule", **EVERY, dedupe_key="every"))["fires_at_ms"]
+    store_clock.move(first, served)
+    (task,) = await worker.pushed()
+    assert task["start_at_ms"] == first
+    for later in (first + 1000, first + 2000):
+        store_clock.move(later, served)
+        await has_moved_on(ada, "every", later)
+    await worker.quiet()
+    row = await row_of(ada, "every")
+    assert (row["last_fired_at_ms"], row["next_at_ms"]) == (first, first + 3000)
+    await worker.settle("q", "ack", task)
+    store_clock.move(first + 3000, served)
+    (task,) = await worker.pushed()
+    assert task["start_at_ms"] == first + 3000
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_a_schedule_fires_when_it_is_due_and_not_before(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=10)
-            (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
-            (task,) = await worker.pushed()
-            assert task["start_at_ms"] == first <= time.time() * 1000
+async def test_a_schedule_fires_when_it_is_due_and_not_before(worker: Raw, ada: Raw) -> None:
+    await worker.attach("q", credit=10)
+    (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
+    (task,) = await worker.pushed()
+    assert task["start_at_ms"] == first <= time.time() * 1000
 
 
-async def test_an_interval_fires_on_its_grid_and_the_task_says_when(served: Served, store_clock: StoreClock) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=10)
-            (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
-            for number in range(3):
-                store_clock.move(first + 1000 * number, served)
-                (task,) = await worker.pushed()
-                assert task["start_at_ms"] == first + 1000 * number
-                assert task["id"] == f"every-{task['start_at_ms']}"
-                assert task["payload"] == 1
-                await worker.settle("q", "ack", task)
-            row = await row_of(ada, "every")
-            assert (row["last_fired_at_ms"], row["next_at_ms"]) == (first + 2000, first + 3000)
+async def test_an_interval_fires_on_its_grid_and_the_task_says_when(
+    served: Served, worker: Raw, ada: Raw, store_clock: StoreClock
+) -> None:
+    await worker.attach("q", credit=10)
+    (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
+    for number in range(3):
+        store_clock.move(first + 1000 * number, served)
+        (task,) = await worker.pushed()
+        assert task["start_at_ms"] == first + 1000 * number
+        assert task["id"] == f"every-{task['start_at_ms']}"
+        assert task["payload"] == 1
+        await worker.settle("q", "ack", task)
+    row = await row_of(ada, "every")
+    assert (row["last_fired_at_ms"], row["next_at_ms"]) == (first + 2000, first + 3000)
 
 
 async def test_with_many_servers_each_fire_is_one_task(server_store: str, store_clock: StoreClock) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            running(server_store) as three,
-            raw(one, tenant("ada")) as ada,
-            raw(two, WORKER) as worker,
-        ):
-            for name in "abcde":
-                (first, *_) = (await ada.ask("schedule", **{**EVERY, "name": name}))["fires_at_ms"]
-            await worker.attach("q", credit=100)
-            for number in range(5):
-                store_clock.move(first + 1000 * number, one, two, three)
-                tasks = await worker.pushed(5)
-                assert sorted(task["id"] for task in tasks) == [f"{name}-{first + 1000 * number}" for name in "abcde"]
-            for served in (one, two, three):
-                await served.app.ticker._tick("q")
-            await worker.quiet()
-            assert (await one.app.store.queue("q")).enqueued == 25
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        running(server_store) as three,
+        raw(one, tenant("ada")) as ada,
+        raw(two, WORKER) as worker,
+    ):
+        for name in "abcde":
+            (first, *_) = (await ada.ask("schedule", **{**EVERY, "name": name}))["fires_at_ms"]
+        await worker.attach("q", credit=100)
+        for number in range(5):
+            store_clock.move(first + 1000 * number, one, two, three)
+            tasks = await worker.pushed(5)
+            assert sorted(task["id"] for task in tasks) == [f"{name}-{first + 1000 * number}" for name in "abcde"]
+        for served in (one, two, three):
+            await served.app.ticker._tick("q")
+        await worker.quiet()
+        assert (await one.app.store.queue("q")).enqueued == 25
 
 
 async def test_of_ten_that_read_the_same_schedule_one_fires(served: Served) -> None:
@@ -152,30 +146,28 @@ async def test_of_ten_that_read_the_same_schedule_one_fires(served: Served) -> N
     async def fire(next_at_ms: int) -> None:
         outcomes.extend(await store.fire("q2", [Fire(found, next_at_ms)]))
 
-    with trio.fail_after(60):
-        served.app.ticker._idle.at["q2"] = float("inf")  # its own server stays out of it
-        now_ms, _ = await store.schedules("q2")
-        due_ms = now_ms - 1000
-        await store.schedule("q2", "ada", "n", Timing(every_ms=1000), due_ms, "once", NewTask("n", b"1"))
-        _, (found,) = await store.schedules("q2", "ada", "n")
-        async with trio.open_nursery() as nursery:
-            for number in range(10):
-                nursery.start_soon(fire, due_ms + 1 + number)  # in the past, all of them: it is due again at once
-        assert sorted(outcomes) == ["gone"] * 9 + ["ok"]
-        assert (await store.queue("q2")).enqueued == 1
+    served.app.ticker._idle.at["q2"] = float("inf")  # its own server stays out of it
+    now_ms, _ = await store.schedules("q2")
+    due_ms = now_ms - 1000
+    await store.schedule("q2", "ada", "n", Timing(every_ms=1000), due_ms, "once", NewTask("n", b"1"))
+    _, (found,) = await store.schedules("q2", "ada", "n")
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(fire, due_ms + 1 + number)  # in the past, all of them: it is due again at once
+    assert sorted(outcomes) == ["gone"] * 9 + ["ok"]
+    assert (await store.queue("q2")).enqueued == 1
 
 
 async def test_a_schedule_made_at_a_server_that_is_gone_fires_at_another(
     server_store: str, store_clock: StoreClock
 ) -> None:
-    with trio.fail_after(60):
-        async with running(server_store) as goes, raw(goes, tenant("ada")) as ada:
-            (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
-        store_clock.move(first)
-        async with running(server_store) as stays, raw(stays, WORKER) as worker:
-            await worker.attach("q", credit=1)
-            (task,) = await worker.pushed()
-            assert task["start_at_ms"] == first
+    async with running(server_store) as goes, raw(goes, tenant("ada")) as ada:
+        (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
+    store_clock.move(first)
+    async with running(server_store) as stays, raw(stays, WORKER) as worker:
+        await worker.attach("q", credit=1)
+        (task,) = await worker.pushed()
+        assert task["start_at_ms"] == first
 
 
 @pytest.mark.parametrize(("misfire", "count"), [("skip", 0), ("once", 1)])
@@ -184,117 +176,106 @@ async def test_what_was_missed_while_no_server_ran_is_skipped_or_made_up_for_onc
 ) -> None:
     """Ten fires are over since the one that is due."""
     store = served.app.store
-    with trio.fail_after(60):
-        due_at = await overdue(store, "late", misfire, 36_000_000 + 5)
+    due_at = await overdue(store, "late", misfire, 36_000_000 + 5)
 
-        async def has_moved() -> bool:
-            now_ms, (found,) = await store.schedules("q", "ada", "late")
-            return found.state.next_at_ms > now_ms
+    async def has_moved() -> bool:
+        now_ms, (found,) = await store.schedules("q", "ada", "late")
+        return found.state.next_at_ms > now_ms
 
-        served.app.ticker.tick_within("q", 0)
-        await wait_until(has_moved)
-        _, (found,) = await store.schedules("q", "ada", "late")
-        assert (found.state.next_at_ms - due_at) == 11 * 3_600_000
-        assert found.state.last_fired_at_ms == (due_at if count else 0)
-        assert (await store.queue("q")).enqueued == count
+    served.app.ticker.tick_within("q", 0)
+    await wait_until(has_moved)
+    _, (found,) = await store.schedules("q", "ada", "late")
+    assert (found.state.next_at_ms - due_at) == 11 * 3_600_000
+    assert found.state.last_fired_at_ms == (due_at if count else 0)
+    assert (await store.queue("q")).enqueued == count
 
 
 async def test_a_fire_that_is_a_little_late_is_not_missed(served: Served) -> None:
-    with trio.fail_after(60):
-        await overdue(served.app.store, "late", "skip", 30_000)
-        async with raw(served, WORKER) as worker:
-            await worker.attach("q", credit=1)
-            assert (await worker.pushed())[0]["payload"] == "late"
+    await overdue(served.app.store, "late", "skip", 30_000)
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", credit=1)
+        assert (await worker.pushed())[0]["payload"] == "late"
 
 
 async def test_more_schedules_than_a_call_takes_fire_together(served: Served) -> None:
-    with trio.fail_after(60):
-        for number in range(250):
-            await overdue(served.app.store, f"s{number}", "once", 1000)
+    for number in range(250):
+        await overdue(served.app.store, f"s{number}", "once", 1000)
 
-        async def have_fired() -> bool:
-            return (await served.app.store.queue("q")).ready == 250
+    async def have_fired() -> bool:
+        return (await served.app.store.queue("q")).ready == 250
 
-        served.app.ticker.tick_within("q", 0)
-        await wait_until(have_fired)
+    served.app.ticker.tick_within("q", 0)
+    await wait_until(have_fired)
 
 
 async def test_a_schedule_that_this_server_cannot_compute_holds_up_no_other(served: Served) -> None:
     store = served.app.store
-    with trio.fail_after(60):
-        timing = Timing("0 3 * * *", "Mars/Olympus")
-        await store.schedule("q", "ada", "mars", timing, 1_000, "once", NewTask("mars", b"0"))
-        await overdue(store, "late", "once", 1000)
-        async with raw(served, WORKER) as worker:
-            await worker.attach("q", credit=5)
-            assert [task["payload"] for task in await worker.pushed()] == ["late"]
-            await worker.quiet()
+    timing = Timing("0 3 * * *", "Mars/Olympus")
+    await store.schedule("q", "ada", "mars", timing, 1_000, "once", NewTask("mars", b"0"))
+    await overdue(store, "late", "once", 1000)
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", credit=5)
+        assert [task["payload"] for task in await worker.pushed()] == ["late"]
+        await worker.quiet()
 
 
-async def test_pause_holds_fires_back_and_resume_makes_up_for_nothing(served: Served, store_clock: StoreClock) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=10)
-            first = (await ada.ask("schedule", **EVERY, misfire="once"))["fires_at_ms"][0]
-            assert (await ada.ask("pause_schedule", queue="q", name="every"))["previous"] is False
-            assert (await ada.ask("pause_schedule", queue="q", name="every"))["previous"] is True
-            store_clock.move(first + 2500)
-            await served.app.ticker._tick("q")
-            await worker.quiet()
-            assert (await ada.ask("resume_schedule", queue="q", name="every"))["previous"] is True
-            assert (await ada.ask("resume_schedule", queue="q", name="every"))["previous"] is False
-            await served.app.ticker._tick("q")
-            await worker.quiet()
-            store_clock.move(first + 3000, served)
-            (task,) = await worker.pushed()
-            assert task["start_at_ms"] == first + 3000
-            assert (await ada.ask("unschedule", queue="q", name="every"))["previous"] is True
-            assert (await ada.ask("unschedule", queue="q", name="every"))["previous"] is False
-            store_clock.move(first + 5000)
-            await served.app.ticker._tick("q")
-            await worker.quiet()
+async def test_pause_holds_fires_back_and_resume_makes_up_for_nothing(
+    served: Served, worker: Raw, ada: Raw, store_clock: StoreClock
+) -> None:
+    await worker.attach("q", credit=10)
+    first = (await ada.ask("schedule", **EVERY, misfire="once"))["fires_at_ms"][0]
+    assert (await ada.ask("pause_schedule", queue="q", name="every"))["previous"] is False
+    assert (await ada.ask("pause_schedule", queue="q", name="every"))["previous"] is True
+    store_clock.move(first + 2500)
+    await served.app.ticker._tick("q")
+    await worker.quiet()
+    assert (await ada.ask("resume_schedule", queue="q", name="every"))["previous"] is True
+    assert (await ada.ask("resume_schedule", queue="q", name="every"))["previous"] is False
+    await served.app.ticker._tick("q")
+    await worker.quiet()
+    store_clock.move(first + 3000, served)
+    (task,) = await worker.pushed()
+    assert task["start_at_ms"] == first + 3000
+    assert (await ada.ask("unschedule", queue="q", name="every"))["previous"] is True
+    assert (await ada.ask("unschedule", queue="q", name="every"))["previous"] is False
+    store_clock.move(first + 5000)
+    await served.app.ticker._tick("q")
+    await worker.quiet()
 
 
-async def test_a_tenant_sees_its_own_schedules_and_an_operator_all(served: Served) -> None:
-    with trio.fail_after(60):
-        async with (
-            raw(served, tenant("ada")) as ada,
-            raw(served, tenant("bob")) as bob,
-            raw(served, OPERATOR) as operator,
-        ):
-            for hour, name in enumerate("cab"):
-                await ada.ask("schedule", **{**NIGHTLY, "name": name, "cron": "", "every_ms": 3_600_000 * (hour + 1)})
-            await bob.ask("schedule", **{**NIGHTLY, "name": "a"})
-            await ada.ask("pause_schedule", queue="q", name="c")
+async def test_a_tenant_sees_its_own_schedules_and_an_operator_all(ada: Raw, bob: Raw, operator: Raw) -> None:
+    for hour, name in enumerate("cab"):
+        await ada.ask("schedule", **{**NIGHTLY, "name": name, "cron": "", "every_ms": 3_600_000 * (hour + 1)})
+    await bob.ask("schedule", **{**NIGHTLY, "name": "a"})
+    await ada.ask("pause_schedule", queue="q", name="c")
 
-            async def listed(who: Raw, **body: Any) -> list[str]:
-                rows = (await who.ask("schedules", queue="q", **body))["schedules"]
-                return [f"{row['tenant']}/{row['name']}" for row in rows]
+    async def listed(who: Raw, **body: Any) -> list[str]:
+        rows = (await who.ask("schedules", queue="q", **body))["schedules"]
+        return [f"{row['tenant']}/{row['name']}" for row in rows]
 
-            assert await listed(ada) == ["ada/a", "ada/b", "ada/c"]
-            assert await listed(ada, tenant="ada", offset=1, count=1) == ["ada/b"]
-            assert await listed(bob) == ["bob/a"]
-            everything = await listed(operator)
-            assert sorted(everything) == ["ada/a", "ada/b", "ada/c", "bob/a"]
-            assert everything[-1] == "ada/c"
-            assert await listed(operator, tenant="bob") == ["bob/a"]
-            assert await listed(operator, tenant="ada", name="b") == ["ada/b"]
-            assert "payload" not in (await operator.ask("schedules", queue="q"))["schedules"][0]
-            await operator.ask("schedule", **{**NIGHTLY, "name": "theirs"}, tenant="bob")
-            await operator.ask("unschedule", queue="q", name="a", tenant="bob")
-            assert await listed(bob) == ["bob/theirs"]
-            assert await listed(bob, count=500) == ["bob/theirs"]
-            assert (await row_of(bob, "theirs"))["payload"] == {"n": 1}
+    assert await listed(ada) == ["ada/a", "ada/b", "ada/c"]
+    assert await listed(ada, tenant="ada", offset=1, count=1) == ["ada/b"]
+    assert await listed(bob) == ["bob/a"]
+    everything = await listed(operator)
+    assert sorted(everything) == ["ada/a", "ada/b", "ada/c", "bob/a"]
+    assert everything[-1] == "ada/c"
+    assert await listed(operator, tenant="bob") == ["bob/a"]
+    assert await listed(operator, tenant="ada", name="b") == ["ada/b"]
+    assert "payload" not in (await operator.ask("schedules", queue="q"))["schedules"][0]
+    await operator.ask("schedule", **{**NIGHTLY, "name": "theirs"}, tenant="bob")
+    await operator.ask("unschedule", queue="q", name="a", tenant="bob")
+    assert await listed(bob) == ["bob/theirs"]
+    assert await listed(bob, count=500) == ["bob/theirs"]
+    assert (await row_of(bob, "theirs"))["payload"] == {"n": 1}
 
 
 async def test_the_thousand_and_first_schedule_is_refused(served: Served) -> None:
-    with trio.fail_after(60):
-        for number in range(1000):
-            await overdue(served.app.store, f"s{number}", "skip", -3_600_000)
-        async with raw(served, tenant("ada")) as ada:
-            with pytest.raises(Refused, match="1000") as caught:
-                await ada.ask("schedule", **NIGHTLY)
-            assert (caught.value.code, caught.value.field) == ("too_large", "name")
+    for number in range(1000):
+        await overdue(served.app.store, f"s{number}", "skip", -3_600_000)
+    async with raw(served, tenant("ada")) as ada:
+        with pytest.raises(Refused, match="1000") as caught:
+            await ada.ask("schedule", **NIGHTLY)
+        assert (caught.value.code, caught.value.field) == ("too_large", "name")
 
 
 async def test_a_store_that_is_away_delays_a_fire_and_loses_none(
@@ -302,13 +283,12 @@ async def test_a_store_that_is_away_delays_a_fire_and_loses_none(
 ) -> None:
     server = start_store({"appendfsync": "always"})
     store_clock.govern(server.url)
-    with trio.fail_after(60):
-        async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=5)
-            (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
-            server.kill()
-            await wait_until(lambda: not served.app.store.connection.is_connected)
-            store_clock.move(first + 200)
-            server.start()
-            (task,) = await worker.pushed()
-            assert bare_id(task["full_id"]) == f"every-{first}"
+    async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await worker.attach("q", credit=5)
+        (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
+        server.kill()
+        await wait_until(lambda: not served.app.store.connection.is_connected)
+        store_clock.move(first + 200)
+        server.start()
+        (task,) = await worker.pushed()
+        assert bare_id(task["full_id"]) == f"every-{first}"

@@ -213,25 +213,24 @@ async def test_a_server_takes_what_is_good_and_within_bounds_refuses_nonsense_an
 ) -> None:
     """A field that the schema does not know, of a frame or a body, is a fault too."""
     theirs = [verb for verb in GOOD_OF_VERBS if role in VERBS[REQUESTS[verb]].roles]
-    with trio.fail_after(60):
-        async with open_world(served, server_store) as world:
-            for verb in theirs:
-                for sent in probes(sent_of(verb, good(verb, role)), hints_of(REQUESTS[verb])):
-                    is_unused = verb == "batches" and bool(sent.get("ids"))  # with ids the other fields are not read
-                    if faults(f"client.{verb}", sent) and not is_refused(sent) and not is_unused:
-                        del sent["type"]
-                        frame = await world.answer(Row(verb, role, sent, "", ""))
-                        assert frame["type"] == "error", (sent, frame)
-            for verb in theirs:
-                frame = await world.answer(Row(verb, role, good(verb, role), "", ""))
-                assert frame["type"] == "reply", frame
-            for verb in theirs:
-                for place, body in at_bounds(verb, role):
-                    if place not in BEYOND:
-                        assert not faults(f"client.{verb}", sent_of(verb, body)), (place, body)
-                    frame = await world.answer(Row(verb, role, body, "", ""))
-                    is_attached = frame.get("field") == "type"
-                    assert frame.get("code") != "bad_request" or is_attached, (place, frame)
+    async with open_world(served, server_store) as world:
+        for verb in theirs:
+            for sent in probes(sent_of(verb, good(verb, role)), hints_of(REQUESTS[verb])):
+                is_unused = verb == "batches" and bool(sent.get("ids"))  # with ids the other fields are not read
+                if faults(f"client.{verb}", sent) and not is_refused(sent) and not is_unused:
+                    del sent["type"]
+                    frame = await world.answer(Row(verb, role, sent, "", ""))
+                    assert frame["type"] == "error", (sent, frame)
+        for verb in theirs:
+            frame = await world.answer(Row(verb, role, good(verb, role), "", ""))
+            assert frame["type"] == "reply", frame
+        for verb in theirs:
+            for place, body in at_bounds(verb, role):
+                if place not in BEYOND:
+                    assert not faults(f"client.{verb}", sent_of(verb, body)), (place, body)
+                frame = await world.answer(Row(verb, role, body, "", ""))
+                is_attached = frame.get("field") == "type"
+                assert frame.get("code") != "bad_request" or is_attached, (place, frame)
     assert {frame["type"] for each in conversations.values() for _, frame in each} >= {"welcome", "push", *theirs}
     assert [fault for each in conversations.values() for fault in faults_of(each)] == []
 
@@ -239,15 +238,14 @@ async def test_a_server_takes_what_is_good_and_within_bounds_refuses_nonsense_an
 async def test_frames_with_payloads_beside_them_are_valid(
     served: Served, conversations: dict[ServerSession, Conversation]
 ) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            tasks = [{"id": "long", "payload": "x" * MAX_INLINE_BYTES, "tenant": None}]
-            await ada.ask("enqueue", queue="q", tasks=tasks)
-            await ada.ask("peek", queue="q")
-            await worker.attach("q")
-            await worker.settle("q", "reject", *await worker.pushed())
-            await ada.ask("dead", queue="q")
-            await ada.ask("dead_letter", queue="q", id="long")
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        tasks = [{"id": "long", "payload": "x" * MAX_INLINE_BYTES, "tenant": None}]
+        await ada.ask("enqueue", queue="q", tasks=tasks)
+        await ada.ask("peek", queue="q")
+        await worker.attach("q")
+        await worker.settle("q", "reject", *await worker.pushed())
+        await ada.ask("dead", queue="q")
+        await ada.ask("dead_letter", queue="q", id="long")
     sent = [frame for each in conversations.values() for side, frame in each if side == "client"]
     assert [fault for frame in sent for fault in faults("client", frame)] == []
     assert [fault for each in conversations.values() for fault in faults_of(each)] == []
@@ -260,14 +258,13 @@ async def test_all_frames_of_the_tour_are_valid(
     server_store: str, conversations: dict[ServerSession, Conversation], runtime: str
 ) -> None:
     run = partial(trio.run_process, cwd=TOUR, capture_stdout=True, capture_stderr=True)
-    with trio.fail_after(60):
-        async with running(server_store) as served, trio.open_nursery() as nursery:
-            at = {"FAIRQ_URL": url_of(served)}
-            worker = [sys.executable, "-m", "fairq", "worker", "jobs:app"]
-            nursery.start_soon(partial(run, worker, env=environment({**at, "FAIRQ_TOKEN": "dev-worker"})))
-            tour = [sys.executable, "async_tour.py", runtime]
-            await run(tour, env=environment({**at, "FAIRQ_TOKEN": "dev-tenant:ada"}))
-            nursery.cancel_scope.cancel()
+    async with running(server_store) as served, trio.open_nursery() as nursery:
+        at = {"FAIRQ_URL": url_of(served)}
+        worker = [sys.executable, "-m", "fairq", "worker", "jobs:app"]
+        nursery.start_soon(partial(run, worker, env=environment({**at, "FAIRQ_TOKEN": "dev-worker"})))
+        tour = [sys.executable, "async_tour.py", runtime]
+        await run(tour, env=environment({**at, "FAIRQ_TOKEN": "dev-tenant:ada"}))
+        nursery.cancel_scope.cancel()
     sent = [frame for each in conversations.values() for side, frame in each if side == "client"]
     assert {frame["type"] for frame in sent} >= {"attach", "settle", "enqueue", "wait_tasks", "open_batch", "schedule"}
     assert [fault for frame in sent for fault in faults("client", frame)] == []

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from fairq.errors import SettingsError
-from fairq.server.settings import HELP, Settings, load_settings
+from fairq.server.settings import Settings, load_settings
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -22,7 +22,6 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_nothing_given_means_the_defaults() -> None:
     assert load_settings(None, {}, {}) == Settings()
     assert Settings().port == 7700
-    assert Settings().is_loopback
 
 
 def test_the_file_wins_over_defaults_the_environment_over_the_file_flags_over_all(tmp_path: Path) -> None:
@@ -137,13 +136,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, kind: str) -> None:
     assert str(path) in caught.value.message
 
 
-def test_development_tokens_are_for_loopback_only() -> None:
-    for host in ["0.0.0.0", "::", "192.0.2.1", "example.org"]:
-        with pytest.raises(SettingsError) as caught:
-            load_settings(None, {}, {"host": host, "dev": True, "plaintext": True})
-        assert caught.value.field == "dev"
-
-
 def test_http_is_off_unless_its_address_is_set_or_with_dev() -> None:
     assert load_settings(None, {}, {}).http_address is None
     assert load_settings(None, {}, {"http_port": 0}).http_address == ("127.0.0.1", 0)
@@ -167,14 +159,6 @@ def test_the_operators_listener_has_an_address_of_its_own() -> None:
         assert load_settings(None, {}, {"dev": True, **flags}).with_all_for_dev().admin_address == address
     everywhere = {"host": "0.0.0.0", "plaintext": True}
     assert load_settings(None, {}, {**everywhere, "admin_port": 0}).admin_address == ("127.0.0.1", 0)
-    refused: tuple[tuple[dict[str, object], str], ...] = (
-        ({"admin_host": "0.0.0.0"}, "tls_cert"), ({"admin_host": "0.0.0.0", "dev": True, "plaintext": True}, "dev"),
-        ({"http_port": 8000, "admin_port": 8000}, "admin_port"),
-    )  # fmt: skip
-    for given, field in refused:
-        with pytest.raises(SettingsError) as refusal:
-            load_settings(None, {}, given)
-        assert refusal.value.field == field
 
 
 def test_metrics_may_have_an_address_of_their_own() -> None:
@@ -186,19 +170,6 @@ def test_metrics_may_have_an_address_of_their_own() -> None:
         ({"metrics_host": "127.0.0.1", **everywhere}, ("127.0.0.1", 7703)),
     ):  # fmt: skip
         assert load_settings(None, {}, given).metrics_address == address
-    refused: tuple[tuple[dict[str, object], str], ...] = (
-        ({"metrics_host": "0.0.0.0"}, "tls_cert"),
-        ({"metrics_host": "0.0.0.0", "dev": True, "plaintext": True}, "dev"),
-        ({"admin_port": 8000, "metrics_port": 8000}, "metrics_port"),
-        ({"http_port": 8000, "metrics_port": 8000}, "metrics_port"),
-        ({"metrics_port": 7699, "processes": 2}, "metrics_port"),
-        ({"host": "0.0.0.0", "plaintext": True, "port": 7704, "metrics_port": 7703, "processes": 2}, "metrics_port"),
-        ({"metrics_port": 65_534, "processes": 3}, "metrics_port"),
-    )
-    for wrong, field in refused:
-        with pytest.raises(SettingsError) as refusal:
-            load_settings(None, {}, wrong)
-        assert refusal.value.field == field
 
 
 def test_each_process_has_a_port_for_its_metrics() -> None:
@@ -207,33 +178,39 @@ def test_each_process_has_a_port_for_its_metrics() -> None:
         assert found == [("127.0.0.1", port) for port in ports]
 
 
-def test_http_keeps_to_loopback_as_the_websockets_do() -> None:
-    for flags in ({"http_host": "0.0.0.0"}, {"http_host": "0.0.0.0", "dev": True, "plaintext": True}):
-        with pytest.raises(SettingsError) as caught:
-            load_settings(None, {}, flags)
-        assert caught.value.field == ("dev" if "dev" in flags else "tls_cert")
-    assert load_settings(None, {}, {"http_host": "0.0.0.0", "plaintext": True}).http_address == ("0.0.0.0", 7701)
+EVERYWHERE: dict[str, Any] = {"host": "0.0.0.0", "plaintext": True}
+OPEN_DEV: dict[str, Any] = {"dev": True, "plaintext": True}
+DO_NOT_GO_TOGETHER: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({"host": host, "dev": True, "plaintext": True}, "dev")
+        for host in ("0.0.0.0", "::", "192.0.2.1", "example.org")
+    ),
+    *(({name: "0.0.0.0"}, "tls_cert") for name in ("host", "http_host", "admin_host", "metrics_host")),
+    *(
+        ({name: "0.0.0.0", "dev": True, "plaintext": True}, "dev")
+        for name in ("http_host", "admin_host", "metrics_host")
+    ),
+    *(({name: "file.pem"}, "tls_key") for name in ("tls_cert", "tls_key")),
+    ({"http_port": 8000, "admin_port": 8000}, "admin_port"),
+    ({"admin_port": 8000, "metrics_port": 8000}, "metrics_port"),
+    ({"http_port": 8000, "metrics_port": 8000}, "metrics_port"),
+    ({"metrics_port": 7699, "processes": 2}, "metrics_port"),
+    ({**EVERYWHERE, "port": 7704, "metrics_port": 7703, "processes": 2}, "metrics_port"),
+    ({"metrics_port": 65_534, "processes": 3}, "metrics_port"),
+]
 
 
-def test_loopback_needs_no_tls() -> None:
-    for host in ["127.0.0.1", "127.0.0.2", "::1", "localhost"]:
+def test_settings_that_do_not_go_together_are_refused() -> None:
+    """Development tokens are for loopback only; other addresses need TLS; each listener has ports of its own."""
+    for given, field in DO_NOT_GO_TOGETHER:
+        with pytest.raises(SettingsError) as refusal:
+            load_settings(None, {}, given)
+        assert refusal.value.field == field, given
+
+
+def test_loopback_needs_no_tls_and_other_addresses_it_or_a_word_about_it() -> None:
+    for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"):
         assert load_settings(None, {}, {"host": host, "dev": True}).host == host
-
-
-def test_other_addresses_need_tls_or_a_word_about_it() -> None:
-    with pytest.raises(SettingsError) as caught:
-        load_settings(None, {}, {"host": "0.0.0.0"})
-    assert caught.value.field == "tls_cert"
-    assert load_settings(None, {}, {"host": "0.0.0.0", "plaintext": True}).plaintext
+    assert load_settings(None, {}, {"http_host": "0.0.0.0", "plaintext": True}).http_address == ("0.0.0.0", 7701)
+    assert load_settings(None, {}, EVERYWHERE).plaintext
     assert load_settings(None, {}, {"host": "0.0.0.0", "tls_cert": "c", "tls_key": "k"}).tls_cert == Path("c")
-
-
-def test_certificate_and_key_go_together() -> None:
-    for name in ["tls_cert", "tls_key"]:
-        with pytest.raises(SettingsError) as caught:
-            load_settings(None, {}, {name: "file.pem"})
-        assert caught.value.field == "tls_key"
-
-
-def test_every_setting_is_described() -> None:
-    assert set(HELP) == {field.name for field in attrs.fields(Settings)}

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-import trio
 from attrs import frozen
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -67,12 +66,11 @@ async def traced(server_store: str) -> AsyncIterator[Traced]:
 
 
 async def test_a_push_is_in_the_trace_of_its_task_and_linked_to_the_claim(traced: Traced) -> None:
-    with trio.fail_after(60):
-        async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
-            await ada.enqueue("q", [SECRET], trace=GIVEN)
-            await worker.attach("q", name="anna")
-            (task,) = await worker.pushed(1)
-            ((push,), (claim,)) = await traced.ended("push q", 1), await traced.ended("claim q", 1)
+    async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
+        await ada.enqueue("q", [SECRET], trace=GIVEN)
+        await worker.attach("q", name="anna")
+        (task,) = await worker.pushed(1)
+        ((push,), (claim,)) = await traced.ended("push q", 1), await traced.ended("claim q", 1)
     assert task["trace"] == GIVEN, "workers get the trace as it was enqueued"
     assert (parent_of(push), push.context.trace_id) == (PARENT, int(GIVEN[3:35], 16))
     assert dict(push.attributes or {}) == {
@@ -91,13 +89,12 @@ async def test_a_push_is_in_the_trace_of_its_task_and_linked_to_the_claim(traced
 
 
 async def test_one_claim_has_a_span_with_a_link_for_each_traced_task(traced: Traced) -> None:
-    with trio.fail_after(60):
-        async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
-            tasks = [{"id": f"t{n}", "payload": n, "trace": GIVEN if n % 2 else UNSAMPLED} for n in range(8)]
-            await ada.ask("enqueue", queue="q", tasks=[*tasks, {"id": "none", "payload": 0}])
-            await worker.attach("q", credit=20)
-            assert len(await worker.pushed(9)) == 9
-            pushes = await traced.ended("push q", 4)
+    async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
+        tasks = [{"id": f"t{n}", "payload": n, "trace": GIVEN if n % 2 else UNSAMPLED} for n in range(8)]
+        await ada.ask("enqueue", queue="q", tasks=[*tasks, {"id": "none", "payload": 0}])
+        await worker.attach("q", credit=20)
+        assert len(await worker.pushed(9)) == 9
+        pushes = await traced.ended("push q", 4)
     (claim,) = named(traced.spans, "claim q")
     ids = [f"ada/t{n}" for n in (1, 3, 5, 7)]
     assert [(link.attributes or {})["messaging.message.id"] for link in claim.links] == ids
@@ -107,24 +104,22 @@ async def test_one_claim_has_a_span_with_a_link_for_each_traced_task(traced: Tra
 
 
 async def test_claims_without_a_recorded_trace_have_no_spans(traced: Traced) -> None:
-    with trio.fail_after(60):
-        async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
-            await ada.enqueue("q", ["a"])
-            await ada.enqueue("q", ["b"], trace=UNSAMPLED)
-            await worker.attach("q", credit=5)
-            await worker.pushed(2)
-            await worker.quiet()
+    async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
+        await ada.enqueue("q", ["a"])
+        await ada.enqueue("q", ["b"], trace=UNSAMPLED)
+        await worker.attach("q", credit=5)
+        await worker.pushed(2)
+        await worker.quiet()
     assert traced.spans.get_finished_spans() == ()
 
 
 async def test_each_attempt_has_a_push_of_its_own(traced: Traced) -> None:
-    with trio.fail_after(60):
-        async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
-            await ada.enqueue("q", ["a"], trace=GIVEN)
-            await worker.attach("q")
-            await worker.settle("q", "nack", *await worker.pushed(1), delay_ms=0)
-            await worker.pushed(1)
-            pushes = await traced.ended("push q", 2)
+    async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
+        await ada.enqueue("q", ["a"], trace=GIVEN)
+        await worker.attach("q")
+        await worker.settle("q", "nack", *await worker.pushed(1), delay_ms=0)
+        await worker.pushed(1)
+        pushes = await traced.ended("push q", 2)
     assert [said(span, "fairq.attempt") for span in pushes] == [1, 2]
     assert {parent_of(span) for span in pushes} == {PARENT}
 
@@ -132,16 +127,15 @@ async def test_each_attempt_has_a_push_of_its_own(traced: Traced) -> None:
 async def test_a_push_lasts_until_the_socket_has_taken_it(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker does not read, and the tasks are more than the sockets' buffers hold."""
     monkeypatch.setattr(socket_connection, "MAX_UNSENT_BYTES", 1 << 30)
-    with trio.fail_after(60):
-        async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
-            for n in range(24):
-                await ada.ask("enqueue", queue="q", tasks=[{"id": f"t{n}", "payload": "x" * 900_000, "trace": GIVEN}])
-            await worker.attach("q", credit=24)
-            await wait_until(lambda: len(traced.served.app.leases.owners) == 24)
-            began = len(named(traced.spans, "push q"))
-            assert began < 24, "some wait for the socket"
-            assert len(await worker.pushed(24)) == 24
-            pushes = await traced.ended("push q", 24)
+    async with raw(traced.served, tenant("ada")) as ada, raw(traced.served, WORKER) as worker:
+        for n in range(24):
+            await ada.ask("enqueue", queue="q", tasks=[{"id": f"t{n}", "payload": "x" * 900_000, "trace": GIVEN}])
+        await worker.attach("q", credit=24)
+        await wait_until(lambda: len(traced.served.app.leases.owners) == 24)
+        began = len(named(traced.spans, "push q"))
+        assert began < 24, "some wait for the socket"
+        assert len(await worker.pushed(24)) == 24
+        pushes = await traced.ended("push q", 24)
     assert {span.status.status_code for span in pushes} == {StatusCode.UNSET}
 
 
@@ -150,56 +144,53 @@ async def test_a_push_to_a_connection_that_ends_first_is_an_error(
     server_store: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_connection, "MAX_UNSENT_BYTES", 1 << 30)
-    with trio.fail_after(60):
-        async with (
-            traced_server(server_store, reconnect_grace=0) as traced,
-            raw(traced.served, tenant("ada")) as ada,
-            raw(traced.served, OPERATOR) as operator,
-        ):
-            for n in range(24):
-                await ada.ask("enqueue", queue="q", tasks=[{"id": f"t{n}", "payload": "x" * 900_000, "trace": GIVEN}])
-            app, (id, token) = traced.served.app, make_token(Role.WORKER)
-            await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))
-            async with raw(traced.served, token) as worker:
-                await worker.attach("q", credit=24)
-                await wait_until(lambda: len(app.leases.owners) == 24)
-                (owner,) = set(app.leases.owners.values())
-                if end == "revoked":
-                    await operator.ask("revoke_token", id=id)
-                    await wait_until(lambda: owner.closing is not None)
-                else:
-                    worker.transport.socket.shutdown(socket.SHUT_RDWR)
-            pushes = await traced.ended("push q", 24)
-            assert not app.leases.owners
+    async with (
+        traced_server(server_store, reconnect_grace=0) as traced,
+        raw(traced.served, tenant("ada")) as ada,
+        raw(traced.served, OPERATOR) as operator,
+    ):
+        for n in range(24):
+            await ada.ask("enqueue", queue="q", tasks=[{"id": f"t{n}", "payload": "x" * 900_000, "trace": GIVEN}])
+        app, (id, token) = traced.served.app, make_token(Role.WORKER)
+        await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))
+        async with raw(traced.served, token) as worker:
+            await worker.attach("q", credit=24)
+            await wait_until(lambda: len(app.leases.owners) == 24)
+            (owner,) = set(app.leases.owners.values())
+            if end == "revoked":
+                await operator.ask("revoke_token", id=id)
+                await wait_until(lambda: owner.closing is not None)
+            else:
+                worker.transport.socket.shutdown(socket.SHUT_RDWR)
+        pushes = await traced.ended("push q", 24)
+        assert not app.leases.owners
     assert "the connection ended first" in {span.status.description for span in pushes}
 
 
 async def test_tasks_over_http_have_a_push_too(traced: Traced) -> None:
     assert traced.served.http is not None
     base = f"http://{traced.served.http.host}:{traced.served.http.port}"
-    with trio.fail_after(60):
-        async with (
-            httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {WORKER}"}, timeout=20) as client,
-            raw(traced.served, tenant("ada")) as ada,
-        ):
-            await ada.enqueue("q", ["a"], trace=GIVEN)
-            answer = await client.post("/v1/queues/q/claims", json={"worker": "anna", "wait": 5})
-            assert [task["id"] for task in answer.json()["tasks"]] == ["ada/a"], answer.text
-            (push,) = await traced.ended("push q", 1)
+    async with (
+        httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {WORKER}"}, timeout=20) as client,
+        raw(traced.served, tenant("ada")) as ada,
+    ):
+        await ada.enqueue("q", ["a"], trace=GIVEN)
+        answer = await client.post("/v1/queues/q/claims", json={"worker": "anna", "wait": 5})
+        assert [task["id"] for task in answer.json()["tasks"]] == ["ada/a"], answer.text
+        (push,) = await traced.ended("push q", 1)
     assert (parent_of(push), said(push, "fairq.worker")) == (PARENT, "anna")
     assert push.status.status_code == StatusCode.UNSET
 
 
 async def test_a_server_that_is_not_told_to_makes_no_spans(served: Served) -> None:
     assert served.app.tracing is None
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            await ada.enqueue("q", ["a"], trace=GIVEN)
-            await worker.attach("q")
-            await worker.pushed(1)
-            (owner,) = set(served.app.leases.owners.values())
-            assert isinstance(owner, SocketConnection)
-            assert owner._pushes == []
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        await ada.enqueue("q", ["a"], trace=GIVEN)
+        await worker.attach("q")
+        await worker.pushed(1)
+        (owner,) = set(served.app.leases.owners.values())
+        assert isinstance(owner, SocketConnection)
+        assert owner._pushes == []
 
 
 def leases(owner: str, count: int) -> list[Lease]:

@@ -105,23 +105,21 @@ def asyncio_client(url: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("client", [sync_client, asyncio_client])
 async def test_strangers_clients_are_served(url: str, client: Callable[[str], list[dict[str, Any]]]) -> None:
-    with trio.fail_after(60):
-        check(await trio.to_thread.run_sync(client, url))
+    check(await trio.to_thread.run_sync(client, url))
 
 
 async def test_clients_of_trio_websocket_are_served(url: str) -> None:
     headers = [(b"Authorization", f"Bearer {tenant('ada')}".encode())]
-    with trio.fail_after(60):
-        async with trio_websocket.open_websocket_url(
-            url, client_tls(url), subprotocols=[SUBPROTOCOL], extra_headers=headers
-        ) as socket:
-            frames = [read_frame(await socket.get_message())]
-            for message in (ENQUEUE, PEEK):
-                await socket.send_message(write_frame(message))
-                frames.append(read_frame(await socket.get_message()))
-            await socket.ping(b"there?")
-        assert socket.closed is not None
-        assert socket.closed.code == 1000
+    async with trio_websocket.open_websocket_url(
+        url, client_tls(url), subprotocols=[SUBPROTOCOL], extra_headers=headers
+    ) as socket:
+        frames = [read_frame(await socket.get_message())]
+        for message in (ENQUEUE, PEEK):
+            await socket.send_message(write_frame(message))
+            frames.append(read_frame(await socket.get_message()))
+        await socket.ping(b"there?")
+    assert socket.closed is not None
+    assert socket.closed.code == 1000
     check(frames)
 
 
@@ -250,9 +248,8 @@ async def test_the_sdk_works_through_strangers_servers(
     relay: Callable[[str, ssl.SSLContext | None], AbstractAsyncContextManager[str]],
     certificate: tuple[str, str],
 ) -> None:
-    with trio.fail_after(60):
-        async with relay(url, server_tls(url, certificate)) as outer:
-            await work_through(outer)
+    async with relay(url, server_tls(url, certificate)) as outer:
+        await work_through(outer)
 
 
 def server_tls(url: str, certificate: tuple[str, str]) -> ssl.SSLContext | None:

@@ -20,86 +20,79 @@ from fairq.server.timers.ticker import FLOOR_S, IDLE_FLOORS, TICKS_AT_ONCE, Tick
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, raw, running, tenant
+from .harness import WORKER, Raw, raw, running, tenant
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_a_delayed_task_starts_when_it_is_due_and_not_before(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=10)
-            await ada.enqueue("q", ["a"], delay_ms=250)
-            await ada.enqueue("q", ["b"], start_at_ms=int(time.time() * 1000) + 150)
-            seen = set()
-            for _ in range(2):
-                for task in await worker.pushed():
-                    seen.add(task["id"])
-                    assert time.time() * 1000 >= task["start_at_ms"]
-                if len(seen) == 2:
-                    break
-            assert seen == {"a", "b"}
+async def test_a_delayed_task_starts_when_it_is_due_and_not_before(worker: Raw, ada: Raw) -> None:
+    await worker.attach("q", credit=10)
+    await ada.enqueue("q", ["a"], delay_ms=250)
+    await ada.enqueue("q", ["b"], start_at_ms=int(time.time() * 1000) + 150)
+    seen = set()
+    for _ in range(2):
+        for task in await worker.pushed():
+            seen.add(task["id"])
+            assert time.time() * 1000 >= task["start_at_ms"]
+        if len(seen) == 2:
+            break
+    assert seen == {"a", "b"}
 
 
 @pytest.mark.usefixtures("quick_floor")
 async def test_a_delayed_task_of_another_server_is_found_at_the_floor(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store) as served, raw(served, WORKER) as worker:
-            await worker.attach("q", credit=1)
-            await served.app.store.enqueue("q", "ada", [NewTask("a", b"1", delay_ms=100)])  # as if elsewhere
-            (task,) = await worker.pushed()
-            assert time.time() * 1000 >= task["start_at_ms"]
+    async with running(server_store) as served, raw(served, WORKER) as worker:
+        await worker.attach("q", credit=1)
+        await served.app.store.enqueue("q", "ada", [NewTask("a", b"1", delay_ms=100)])  # as if elsewhere
+        (task,) = await worker.pushed()
+        assert time.time() * 1000 >= task["start_at_ms"]
 
 
 @pytest.mark.usefixtures("quick_floor")
-async def test_a_far_deadline_does_not_put_off_what_another_server_left(served: Served) -> None:
+async def test_a_far_deadline_does_not_put_off_what_another_server_left(
+    served: Served, ada: Raw, operator: Raw, worker: Raw
+) -> None:
     """This server knows of a task due in a minute; leases that another had are still reaped within the floor."""
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as worker:
-            await operator.ask("configure", queue="q", settings={"lease_ms": 100})
-            await ada.enqueue("q", ["a"])
-            await served.app.store.claim("q", "vanished", 1)
-            await ada.enqueue("q", ["far"], delay_ms=60_000)
-            await worker.attach("q", credit=1)
-            (task,) = await worker.pushed()
-            assert (task["id"], task["attempt"]) == ("a", 2)
+    await operator.ask("configure", queue="q", settings={"lease_ms": 100})
+    await ada.enqueue("q", ["a"])
+    await served.app.store.claim("q", "vanished", 1)
+    await ada.enqueue("q", ["far"], delay_ms=60_000)
+    await worker.attach("q", credit=1)
+    (task,) = await worker.pushed()
+    assert (task["id"], task["attempt"]) == ("a", 2)
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_a_retry_starts_after_its_delay(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await worker.attach("q", credit=1)
-            await ada.enqueue("q", ["a"])
-            (task,) = await worker.pushed()
-            began = time.monotonic()
-            await worker.settle("q", "nack", task, delay_ms=200, error="not yet")
-            (task,) = await worker.pushed()
-            assert task["attempt"] == 2
-            assert time.monotonic() - began > 0.19
+async def test_a_retry_starts_after_its_delay(worker: Raw, ada: Raw) -> None:
+    await worker.attach("q", credit=1)
+    await ada.enqueue("q", ["a"])
+    (task,) = await worker.pushed()
+    began = time.monotonic()
+    await worker.settle("q", "nack", task, delay_ms=200, error="not yet")
+    (task,) = await worker.pushed()
+    assert task["attempt"] == 2
+    assert time.monotonic() - began > 0.19
 
 
-async def test_a_task_that_expired_never_runs_and_is_a_dead_letter(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            await ada.enqueue("q", ["waits", "delayed"], expires_in_ms=120)
-            await ada.enqueue("q", ["never"], delay_ms=60, expires_in_ms=100)
-            await ada.enqueue("q", ["lives"])
+async def test_a_task_that_expired_never_runs_and_is_a_dead_letter(worker: Raw, ada: Raw, operator: Raw) -> None:
+    await ada.enqueue("q", ["waits", "delayed"], expires_in_ms=120)
+    await ada.enqueue("q", ["never"], delay_ms=60, expires_in_ms=100)
+    await ada.enqueue("q", ["lives"])
 
-            async def are_dead() -> bool:
-                letters = (await operator.ask("dead", queue="q"))["dead"]
-                return {bare_id(row["id"]) for row in letters} == {"waits", "delayed", "never"}
+    async def are_dead() -> bool:
+        letters = (await operator.ask("dead", queue="q"))["dead"]
+        return {bare_id(row["id"]) for row in letters} == {"waits", "delayed", "never"}
 
-            await wait_until(are_dead)
-            await worker.attach("q", credit=10)
-            assert [task["id"] for task in await worker.pushed()] == ["lives"]
-            await worker.quiet()
-            (row,) = (await operator.ask("queues"))["queues"]
-            assert (row["expired"], row["dead"]) == (3, 3)
+    await wait_until(are_dead)
+    await worker.attach("q", credit=10)
+    assert [task["id"] for task in await worker.pushed()] == ["lives"]
+    await worker.quiet()
+    (row,) = (await operator.ask("queues"))["queues"]
+    assert (row["expired"], row["dead"]) == (3, 3)
 
 
 async def test_the_ticker_survives_the_loss_of_the_store(start_store: Callable[..., stores.LocalServer]) -> None:
     server = start_store()
-    with structlog.testing.capture_logs() as logs, trio.fail_after(60):
+    with structlog.testing.capture_logs() as logs:
         async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=5)
             await ada.enqueue("q", ["a"], delay_ms=1_000)

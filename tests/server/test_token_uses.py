@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-import trio
 
 from fairq.client.operator import open_operator
 from fairq.errors import FairqError, TokenExpired, Unauthorized
@@ -18,16 +16,8 @@ from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import CLOSE_REVOKED, Role
 from tests import stores
 from tests.server.harness import OPERATOR, Raw, raw, running, url_of
-from tests.store.waiting import wait_until
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-async def operator(served: Served) -> AsyncIterator[Raw]:
-    """A connection of an operator."""
-    async with raw(served, OPERATOR) as operator:
-        yield operator
 
 
 async def make(operator: Raw, role: Role, **more: object) -> tuple[str, str]:
@@ -50,89 +40,67 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 async def test_an_expired_token_is_refused_and_its_connections_end(
     served: Served, operator: Raw, clock: list[float], monkeypatch: pytest.MonkeyPatch, role: Role
 ) -> None:
-    monkeypatch.setattr(revocations, "EXPIRY_S", 0.01)
-    with trio.fail_after(60):
-        id, text = await make(operator, role, expires_in_ms=HOUR_MS)
-        async with raw(served, text) as client:
-            clock[0] = 3_599
-            async with raw(served, text):
-                pass
-            clock[0] = 3_601
-            assert await client.closed() == (CLOSE_REVOKED, "the token has expired")
-        with pytest.raises(TokenExpired, match=f"the token {id} expired at 20"):
-            await served.app.auth.identify(text)
-        with pytest.raises(Unauthorized, match="expired at"):
-            async with open_operator(url_of(served), token=text) as late:
-                await late.queues()
-
-
-async def test_the_expiry_of_a_token_is_kept_once_however_often_its_clients_connect(
-    served: Served, operator: Raw, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revocations, "EXPIRY_S", 0.01)
-    kept = served.app.revocations
-    with trio.fail_after(60):
-        texts = [(await make(operator, Role.TENANT, expires_in_ms=HOUR_MS))[1] for _ in range(2)]
-        for text in (*texts, *texts, *texts):
-            async with raw(served, text):
-                pass
-        async with raw(served, texts[0]) as client:
-            assert len(kept._expiries) == len(kept._in_expiries) == 2
-            clock[0] = 3_601
-            assert await client.closed() == (CLOSE_REVOKED, "the token has expired")
-        await wait_until(lambda: not kept._expiries)
-        assert not kept._in_expiries
+    monkeypatch.setattr(revocations, "POLL_S", 0.01)
+    id, text = await make(operator, role, expires_in_ms=HOUR_MS)
+    async with raw(served, text) as client:
+        clock[0] = 3_599
+        async with raw(served, text):
+            pass
+        clock[0] = 3_601
+        assert await client.closed() == (CLOSE_REVOKED, "the token has expired")
+    with pytest.raises(TokenExpired, match=f"the token {id} expired at 20"):
+        await served.app.auth.identify(text)
+    with pytest.raises(Unauthorized, match="expired at"):
+        async with open_operator(url_of(served), token=text) as late:
+            await late.queues()
 
 
 async def test_an_expired_token_is_refused_over_http_with_its_own_code(server_store: str, clock: list[float]) -> None:
-    with trio.fail_after(60):
-        async with running(server_store, http_port=0, admin_port=0) as served, raw(served, OPERATOR) as operator:
-            assert served.http is not None
-            assert served.admin is not None
-            _, ada = await make(operator, Role.TENANT, expires_in_ms=HOUR_MS)
-            _, ann = await make(operator, Role.OPERATOR, expires_in_ms=HOUR_MS)
-            clock[0] = 3_601
-            for place, token, path in ((served.http, ada, "/v1/queues/q/limits"), (served.admin, ann, "/api/queues")):
-                async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, verify=False) as client:
-                    answer = await client.get(f"http://{place.host}:{place.port}{path}")
-                    assert (answer.status_code, answer.json()["code"]) == (401, "token_expired")
+    async with running(server_store, http_port=0, admin_port=0) as served, raw(served, OPERATOR) as operator:
+        assert served.http is not None
+        assert served.admin is not None
+        _, ada = await make(operator, Role.TENANT, expires_in_ms=HOUR_MS)
+        _, ann = await make(operator, Role.OPERATOR, expires_in_ms=HOUR_MS)
+        clock[0] = 3_601
+        for place, token, path in ((served.http, ada, "/v1/queues/q/limits"), (served.admin, ann, "/api/queues")):
+            async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, verify=False) as client:
+                answer = await client.get(f"http://{place.host}:{place.port}{path}")
+                assert (answer.status_code, answer.json()["code"]) == (401, "token_expired")
 
 
 async def test_labels_expiry_and_last_use_are_listed(served: Served, operator: Raw, server_store: str) -> None:
-    with trio.fail_after(60):
-        id, text = await make(operator, Role.TENANT, label="Ann's laptop", expires_in_ms=HOUR_MS)
-        (row,) = (await operator.ask("list_tokens"))["tokens"]
-        assert (row["label"], row["used_at_ms"]) == ("Ann's laptop", 0)
-        assert row["expires_at_ms"] == row["created_at_ms"] + HOUR_MS
-        async with raw(served, text):
-            pass
-        client = stores.connect(server_store)
-        assert not client.exists(keys.TOKEN_USES), "nothing is written with a request"
-        await served.app.token_uses.write()
-        (row,) = (await operator.ask("list_tokens"))["tokens"]
-        assert abs(row["used_at_ms"] - time.time() * 1000) < 60_000
-        await operator.ask("revoke_token", id=id)
-        assert not client.exists(keys.TOKEN_USES)
-        served.app.token_uses.note(id)
-        await served.app.token_uses.write()
-        assert not client.exists(keys.TOKEN_USES), "a revoked token leaves nothing"
-        client.close()
+    id, text = await make(operator, Role.TENANT, label="Ann's laptop", expires_in_ms=HOUR_MS)
+    (row,) = (await operator.ask("list_tokens"))["tokens"]
+    assert (row["label"], row["used_at_ms"]) == ("Ann's laptop", 0)
+    assert row["expires_at_ms"] == row["created_at_ms"] + HOUR_MS
+    async with raw(served, text):
+        pass
+    client = stores.connect(server_store)
+    assert not client.exists(keys.TOKEN_USES), "nothing is written with a request"
+    await served.app.token_uses.write()
+    (row,) = (await operator.ask("list_tokens"))["tokens"]
+    assert abs(row["used_at_ms"] - time.time() * 1000) < 60_000
+    await operator.ask("revoke_token", id=id)
+    assert not client.exists(keys.TOKEN_USES)
+    served.app.token_uses.note(id)
+    await served.app.token_uses.write()
+    assert not client.exists(keys.TOKEN_USES), "a revoked token leaves nothing"
+    client.close()
 
 
 async def test_a_connection_that_stays_open_is_a_use(
     served: Served, operator: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(60):
-        id, text = await make(operator, Role.WORKER)
-        async with raw(served, text) as worker:
-            await served.app.token_uses.write()
-            served.app.token_uses._used.clear()
-            await worker.attach("q")
-            await served.app.token_uses.write()
-            first = (await served.app.store.tokens.read_uses())[id]
-            monkeypatch.setattr(token_uses, "WRITE_S", -1.0)  # nothing was heard of it since
-            await served.app.token_uses.write()
-            assert (await served.app.store.tokens.read_uses())[id] == first
+    id, text = await make(operator, Role.WORKER)
+    async with raw(served, text) as worker:
+        await served.app.token_uses.write()
+        served.app.token_uses._used.clear()
+        await worker.attach("q")
+        await served.app.token_uses.write()
+        first = (await served.app.store.tokens.read_uses())[id]
+        monkeypatch.setattr(token_uses, "WRITE_S", -1.0)  # nothing was heard of it since
+        await served.app.token_uses.write()
+        assert (await served.app.store.tokens.read_uses())[id] == first
 
 
 async def test_uses_that_cannot_be_written_are_written_later(
@@ -141,34 +109,31 @@ async def test_uses_that_cannot_be_written_are_written_later(
     async def away(*_: object) -> None:
         raise FairqError("the store is away")
 
-    with trio.fail_after(60):
-        id, text = await make(operator, Role.TENANT)
-        async with raw(served, text):
-            pass
-        with monkeypatch.context() as patch:
-            patch.setattr("fairq.store.tokens.Tokens.write_uses", away)
-            await served.app.token_uses.write()
+    id, text = await make(operator, Role.TENANT)
+    async with raw(served, text):
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr("fairq.store.tokens.Tokens.write_uses", away)
         await served.app.token_uses.write()
-        assert id in await served.app.store.tokens.read_uses()
+    await served.app.token_uses.write()
+    assert id in await served.app.store.tokens.read_uses()
 
 
 async def test_records_of_earlier_versions_are_read(served: Served) -> None:
-    with trio.fail_after(60):
-        id, text = make_token(Role.TENANT)
-        old = b'{"id":"%s","role":"tenant","hash":"%s","tenant":"ada","queues":null,"created_at_ms":5}'
-        await served.app.store.tokens.write(id, old % (id.encode(), hash_token(text).encode()))
-        identity = await served.app.auth.identify(text)
-        assert (identity.tenant, identity.label, identity.expires_at_ms) == ("ada", "", 0)
-        (row,) = await served.app.auth.tokens()
-        assert (row.label, row.expires_at_ms, row.used_at_ms) == ("", 0, 0)
+    id, text = make_token(Role.TENANT)
+    old = b'{"id":"%s","role":"tenant","hash":"%s","tenant":"ada","queues":null,"created_at_ms":5}'
+    await served.app.store.tokens.write(id, old % (id.encode(), hash_token(text).encode()))
+    identity = await served.app.auth.identify(text)
+    assert (identity.tenant, identity.label, identity.expires_at_ms) == ("ada", "", 0)
+    (row,) = await served.app.auth.tokens()
+    assert (row.label, row.expires_at_ms, row.used_at_ms) == ("", 0, 0)
 
 
 async def test_a_token_made_again_keeps_its_first_expiry(served: Served, clock: list[float]) -> None:
-    with trio.fail_after(60):
-        id, text = make_token(Role.WORKER)
-        record = TokenRecord(id, "worker", hash_token(text))
-        await served.app.auth.create(record, HOUR_MS)
-        (first,) = await served.app.auth.tokens()
-        clock[0] = 60
-        await served.app.auth.create(record, HOUR_MS)
-        assert await served.app.auth.tokens() == [first]
+    id, text = make_token(Role.WORKER)
+    record = TokenRecord(id, "worker", hash_token(text))
+    await served.app.auth.create(record, HOUR_MS)
+    (first,) = await served.app.auth.tokens()
+    clock[0] = 60
+    await served.app.auth.create(record, HOUR_MS)
+    assert await served.app.auth.tokens() == [first]

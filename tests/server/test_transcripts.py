@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-import trio
 
 from fairq.wire import messages as wire
 
@@ -24,7 +23,6 @@ def test_no_transcript_is_left_out() -> None:
 
 @pytest.mark.parametrize("heading", PLAYED)
 async def test_a_transcript_is_what_happens(heading: str, server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with trio.fail_after(60):
-        async with open_stage(server_store, monkeypatch) as stage:
-            for line in PLAYED[heading]:
-                await stage.play(line)
+    async with open_stage(server_store, monkeypatch) as stage:
+        for line in PLAYED[heading]:
+            await stage.play(line)

@@ -12,60 +12,57 @@ async def test_each_task_runs_once_whichever_server_has_it(server_store: str) ->
     ids = {f"id-{number}" for number in range(60)}
     done: list[str] = []
 
-    with trio.fail_after(60):
-        async with running(server_store) as one, running(server_store) as two:
-            async with raw(one, tenant("ada")) as ada, raw(two, tenant("bob")) as bob:
+    async with running(server_store) as one, running(server_store) as two:
+        async with raw(one, tenant("ada")) as ada, raw(two, tenant("bob")) as bob:
 
-                async def work(served: object, task_status: trio.TaskStatus[None]) -> None:
-                    async with raw(served, WORKER) as worker:  # type: ignore[arg-type]
-                        await worker.attach("q", credit=7)
-                        task_status.started()
-                        while True:
-                            tasks = await worker.pushed()
-                            assert {task["attempt"] for task in tasks} == {1}
-                            assert set(await worker.settle("q", "ack", *tasks)) == {"ok"}
-                            done.extend(task["id"] for task in tasks)
-                            if len(done) >= len(ids):
-                                nursery.cancel_scope.cancel()
+            async def work(served: object, task_status: trio.TaskStatus[None]) -> None:
+                async with raw(served, WORKER) as worker:  # type: ignore[arg-type]
+                    await worker.attach("q", credit=7)
+                    task_status.started()
+                    while True:
+                        tasks = await worker.pushed()
+                        assert {task["attempt"] for task in tasks} == {1}
+                        assert set(await worker.settle("q", "ack", *tasks)) == {"ok"}
+                        done.extend(task["id"] for task in tasks)
+                        if len(done) >= len(ids):
+                            nursery.cancel_scope.cancel()
 
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(work, one)
-                    await nursery.start(work, two)
-                    listed = sorted(ids)
-                    await ada.enqueue("q", listed[:30])
-                    await bob.enqueue("q", listed[30:])
-            assert sorted(done) == sorted(ids)
-            assert (await one.app.store.queue("q")).done == len(ids)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(work, one)
+                await nursery.start(work, two)
+                listed = sorted(ids)
+                await ada.enqueue("q", listed[:30])
+                await bob.enqueue("q", listed[30:])
+        assert sorted(done) == sorted(ids)
+        assert (await one.app.store.queue("q")).done == len(ids)
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            raw(one, tenant("ada")) as ada,
-            raw(two, WORKER) as worker,
-        ):
-            await worker.attach("q", credit=1)
-            for number in range(10):
-                await worker.quiet()
-                await ada.enqueue("q", [f"id-{number}"])
-                (task,) = await worker.pushed()
-                assert task["id"] == f"id-{number}"
-                await worker.settle("q", "ack", task)
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        raw(one, tenant("ada")) as ada,
+        raw(two, WORKER) as worker,
+    ):
+        await worker.attach("q", credit=1)
+        for number in range(10):
+            await worker.quiet()
+            await ada.enqueue("q", [f"id-{number}"])
+            (task,) = await worker.pushed()
+            assert task["id"] == f"id-{number}"
+            await worker.settle("q", "ack", task)
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_worker_hears_of_a_task_that_came_right_after_it_attached(server_store: str) -> None:
     """Between the first claim and the subscription to the queue's channel lies a gap."""
-    with trio.fail_after(60):
-        async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:
-            for number in range(10):
-                async with raw(two, WORKER) as worker:
-                    await worker.attach(f"q{number}", credit=1)
-                    await ada.enqueue(f"q{number}", ["a"])
-                    await worker.pushed()
+    async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:
+        for number in range(10):
+            async with raw(two, WORKER) as worker:
+                await worker.attach(f"q{number}", credit=1)
+                await ada.enqueue(f"q{number}", ["a"])
+                await worker.pushed()
 
 
 @pytest.mark.usefixtures("no_polls")
@@ -73,41 +70,39 @@ async def test_a_worker_hears_of_a_task_that_came_right_after_it_attached(server
 async def test_what_an_operator_sets_free_at_one_server_wakes_a_worker_at_the_other(
     server_store: str, verb: str
 ) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            raw(one, OPERATOR) as operator,
-            raw(one, tenant("ada")) as ada,
-            raw(two, WORKER) as worker,
-        ):
-            await ada.enqueue("q", ["a"])
-            await worker.attach("q", credit=1)
-            (task,) = await worker.pushed()
-            if verb == "replay":
-                await worker.settle("q", "reject", task)
-                await worker.quiet()
-                await operator.ask("replay", queue="q", ids=["ada/a"])
-            else:
-                await operator.ask("pause", queue="q", tenant="ada")
-                await worker.settle("q", "release", task)
-                await worker.quiet()
-                await operator.ask("resume", queue="q", tenant="ada")
-            await worker.pushed()
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        raw(one, OPERATOR) as operator,
+        raw(one, tenant("ada")) as ada,
+        raw(two, WORKER) as worker,
+    ):
+        await ada.enqueue("q", ["a"])
+        await worker.attach("q", credit=1)
+        (task,) = await worker.pushed()
+        if verb == "replay":
+            await worker.settle("q", "reject", task)
+            await worker.quiet()
+            await operator.ask("replay", queue="q", ids=["ada/a"])
+        else:
+            await operator.ask("pause", queue="q", tenant="ada")
+            await worker.settle("q", "release", task)
+            await worker.quiet()
+            await operator.ask("resume", queue="q", tenant="ada")
+        await worker.pushed()
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_when_one_server_stops_the_other_goes_on_with_what_it_left(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with running(server_store) as stays, raw(stays, WORKER) as heir, raw(stays, tenant("ada")) as ada:
-            await heir.attach("q", credit=10)
-            async with running(server_store) as goes, raw(goes, WORKER) as worker:
-                await heir.ask("credit", credit=0)
-                await worker.attach("q", credit=2)
-                await ada.enqueue("q", ["a", "b", "c"])
-                await worker.pushed(2)
-                await heir.ask("credit", credit=10)
-                await heir.pushed(1)
-            assert {task["id"] for task in await heir.pushed(2)} <= {"a", "b", "c"}  # `goes` is gone, without a word
-            await ada.enqueue("q", ["d"])
-            assert (await heir.pushed())[0]["id"] == "d"
+    async with running(server_store) as stays, raw(stays, WORKER) as heir, raw(stays, tenant("ada")) as ada:
+        await heir.attach("q", credit=10)
+        async with running(server_store) as goes, raw(goes, WORKER) as worker:
+            await heir.ask("credit", credit=0)
+            await worker.attach("q", credit=2)
+            await ada.enqueue("q", ["a", "b", "c"])
+            await worker.pushed(2)
+            await heir.ask("credit", credit=10)
+            await heir.pushed(1)
+        assert {task["id"] for task in await heir.pushed(2)} <= {"a", "b", "c"}  # `goes` is gone, without a word
+        await ada.enqueue("q", ["d"])
+        assert (await heir.pushed())[0]["id"] == "d"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-import trio
 
 from fairq.model.checks import full_id
 from fairq.model.tasks import MAX_RESULT_BYTES, NewTask, Settlement, TaskState
@@ -73,21 +72,20 @@ async def begin(ada: Raw, *ids: str, timeout_ms: int = 60_000) -> None:
 async def test_each_end_is_told_when_it_happens_and_only_that_task_is_read(
     served: Served, read_ids: list[list[str]]
 ) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            await add(served, *IDS)
-            await begin(ada, *IDS)
-            await waited_for(served, *IDS)
-            await wait_until(lambda: len(read_ids) == 2)  # the second time since messages are heard from now on
-            for _ in range(3):
-                (id,) = await finish(served, 1)
-                frame = await ada.receive()
-                assert frame == {"type": "ended", "ref": 7, "tasks": [{"id": id, "state": "done", "result": 1}]}
-                assert read_ids[-1] == [id]
-            left = set(await finish(served, 497))
-            while (frame := await ada.receive())["type"] == "ended":
-                left -= {row["id"] for row in frame["tasks"]}
-            assert left == {row["id"] for row in frame["body"]["tasks"]}
+    async with raw(served, tenant("ada")) as ada:
+        await add(served, *IDS)
+        await begin(ada, *IDS)
+        await waited_for(served, *IDS)
+        await wait_until(lambda: len(read_ids) == 2)  # the second time since messages are heard from now on
+        for _ in range(3):
+            (id,) = await finish(served, 1)
+            frame = await ada.receive()
+            assert frame == {"type": "ended", "ref": 7, "tasks": [{"id": id, "state": "done", "result": 1}]}
+            assert read_ids[-1] == [id]
+        left = set(await finish(served, 497))
+        while (frame := await ada.receive())["type"] == "ended":
+            left -= {row["id"] for row in frame["tasks"]}
+        assert left == {row["id"] for row in frame["body"]["tasks"]}
     assert sum(map(len, read_ids)) == 3 * 500
 
 
@@ -105,48 +103,43 @@ async def test_an_end_during_the_first_read_is_not_missed(served: Served, monkey
         return states
 
     monkeypatch.setattr(Store, "tasks", late)
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            await add(served, "a", "b")
-            await begin(ada, "a", "b")
-            assert [row["id"] for row in (await ada.receive())["tasks"]] == ["a"]
+    async with raw(served, tenant("ada")) as ada:
+        await add(served, "a", "b")
+        await begin(ada, "a", "b")
+        assert [row["id"] for row in (await ada.receive())["tasks"]] == ["a"]
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_who_has_ended_before_is_told_at_once_and_the_rest_when_it_ends(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            await add(served, "a", "b")
-            await finish(served, 1)
-            await begin(ada, "a", "b", timeout_ms=20_000)
-            assert [row["id"] for row in (await ada.receive())["tasks"]] == ["a"]
-            await finish(served, 1)  # told in a frame of its own, or with the reply
-            last = await ada.receive()
-            rows = last["tasks"] if last["type"] == "ended" else last["body"]["tasks"]
-            assert [row["id"] for row in rows] == ["b"]
+async def test_who_has_ended_before_is_told_at_once_and_the_rest_when_it_ends(served: Served, ada: Raw) -> None:
+    await add(served, "a", "b")
+    await finish(served, 1)
+    await begin(ada, "a", "b", timeout_ms=20_000)
+    assert [row["id"] for row in (await ada.receive())["tasks"]] == ["a"]
+    await finish(served, 1)  # told in a frame of its own, or with the reply
+    last = await ada.receive()
+    rows = last["tasks"] if last["type"] == "ended" else last["body"]["tasks"]
+    assert [row["id"] for row in rows] == ["b"]
 
 
 async def test_a_lost_message_is_made_up_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.server.long_poll.POLL_S", 0.05)
     monkeypatch.setattr("fairq.server.long_poll.LongPolls.on_message", lambda *_: None)
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            await add(served, "a", "b")
-            await begin(ada, "a", "b")
-            await waited_for(served, "a", "b")
-            await finish(served, 1)
-            assert [row["id"] for row in (await ada.receive())["tasks"]] == ["a"]
+    async with raw(served, tenant("ada")) as ada:
+        await add(served, "a", "b")
+        await begin(ada, "a", "b")
+        await waited_for(served, "a", "b")
+        await finish(served, 1)
+        assert [row["id"] for row in (await ada.receive())["tasks"]] == ["a"]
 
 
 async def test_long_results_come_in_several_frames_and_none_is_left_out(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            await add(served, *IDS[:20])
-            await finish(served, 20, b'"' + b"x" * (MAX_RESULT_BYTES - 2) + b'"')
-            await begin(ada, *IDS[:20], timeout_ms=0)
-            frames = [await ada.receive()]
-            while frames[-1]["type"] == "ended":
-                frames.append(await ada.receive())
+    async with raw(served, tenant("ada")) as ada:
+        await add(served, *IDS[:20])
+        await finish(served, 20, b'"' + b"x" * (MAX_RESULT_BYTES - 2) + b'"')
+        await begin(ada, *IDS[:20], timeout_ms=0)
+        frames = [await ada.receive()]
+        while frames[-1]["type"] == "ended":
+            frames.append(await ada.receive())
     sizes = [sum(len(row["result"]) for row in frame.get("tasks") or frame["body"]["tasks"]) for frame in frames]
     assert sum(sizes) == 20 * (MAX_RESULT_BYTES - 2)
     assert max(sizes) < MESSAGE_BYTES
@@ -154,15 +147,14 @@ async def test_long_results_come_in_several_frames_and_none_is_left_out(served: 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_server_that_stops_tells_what_it_knows_first(served: Served, read_ids: list[list[str]]) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            await add(served, "a", "b")
-            await begin(ada, "a", "b")
-            await waited_for(served, "a", "b")
-            await wait_until(lambda: len(read_ids) == 2 and listens(served, "a"))  # else it may stop before the end
-            served.app.is_draining = True
-            await finish(served, 1)
-            frames = [await ada.receive(), await ada.receive()]
+    async with raw(served, tenant("ada")) as ada:
+        await add(served, "a", "b")
+        await begin(ada, "a", "b")
+        await waited_for(served, "a", "b")
+        await wait_until(lambda: len(read_ids) == 2 and listens(served, "a"))  # else it may stop before the end
+        served.app.is_draining = True
+        await finish(served, 1)
+        frames = [await ada.receive(), await ada.receive()]
     assert [frame["type"] for frame in frames] == ["ended", "error"]
     assert frames[1]["code"] == "draining"
 
@@ -170,26 +162,24 @@ async def test_a_server_that_stops_tells_what_it_knows_first(served: Served, rea
 @pytest.mark.usefixtures("no_polls")
 async def test_each_id_counts_until_its_end_is_told(served: Served) -> None:
     (ids, more), most = (IDS[:250], IDS[250:]), MAX_WAITING // 250
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            await add(served, *ids)
-            for ref in range(most):
-                await ada.send("wait_tasks", ref=1_000 + ref, queue="q", ids=ids, timeout_ms=60_000)
-            (connection,) = served.app.connections
-            await wait_until(lambda: connection._waiting == most * 250)
-            with pytest.raises(Refused, match="too many waits"):
-                await ada.ask("wait_tasks", queue="q", ids=more, timeout_ms=60_000)
-            await finish(served, 200)
-            await wait_until(lambda: connection._waiting == most * 50)
-            assert (await ada.ask("wait_tasks", queue="q", ids=more[:200], timeout_ms=60_000))["tasks"]
-            await finish(served, 50)
-            await wait_until(lambda: connection._waiting == 0)
+    async with raw(served, tenant("ada")) as ada:
+        await add(served, *ids)
+        for ref in range(most):
+            await ada.send("wait_tasks", ref=1_000 + ref, queue="q", ids=ids, timeout_ms=60_000)
+        (connection,) = served.app.connections
+        await wait_until(lambda: connection._waiting == most * 250)
+        with pytest.raises(Refused, match="too many waits"):
+            await ada.ask("wait_tasks", queue="q", ids=more, timeout_ms=60_000)
+        await finish(served, 200)
+        await wait_until(lambda: connection._waiting == most * 50)
+        assert (await ada.ask("wait_tasks", queue="q", ids=more[:200], timeout_ms=60_000))["tasks"]
+        await finish(served, 50)
+        await wait_until(lambda: connection._waiting == 0)
 
 
 async def test_nothing_is_watched_after_the_end(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as ada:
-            await add(served, "a")
-            await begin(ada, "a")
-            await waited_for(served, "a")
-        await waited_for(served)
+    async with raw(served, tenant("ada")) as ada:
+        await add(served, "a")
+        await begin(ada, "a")
+        await waited_for(served, "a")
+    await waited_for(served)

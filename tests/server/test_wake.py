@@ -146,51 +146,49 @@ async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str
 @pytest.mark.parametrize("goes", ["to another queue", "with its worker"])
 async def test_tasks_whose_room_has_gone_are_told_to_the_others(server_store: str, goes: str) -> None:
     """The one worker of the server at which they come has a place for either of two queues."""
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            raw(one, tenant("ada")) as ada,
-            raw(one, WORKER) as near,
-            raw(two, WORKER) as far,
-        ):
-            queues = {"made-a": "a", "made-b": "b"}
-            for id, queue in queues.items():
-                await ada.enqueue(queue, [id])
-            await near.attach("a", "b", credit=1)
-            for _ in range(2):
-                tasks = await near.pushed()
-                await near.settle(queues[tasks[0]["id"]], "ack", *tasks)
-            await near.quiet()
-            await far.attach("a", "b", credit=1)
-            await far.quiet()
-            await trio.sleep(MAX_PACE_S)
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        raw(one, tenant("ada")) as ada,
+        raw(one, WORKER) as near,
+        raw(two, WORKER) as far,
+    ):
+        queues = {"made-a": "a", "made-b": "b"}
+        for id, queue in queues.items():
+            await ada.enqueue(queue, [id])
+        await near.attach("a", "b", credit=1)
+        for _ in range(2):
+            tasks = await near.pushed()
+            await near.settle(queues[tasks[0]["id"]], "ack", *tasks)
+        await near.quiet()
+        await far.attach("a", "b", credit=1)
+        await far.quiet()
+        await trio.sleep(MAX_PACE_S)
 
-            (worker,) = one.app.queues.dispatchers["b"].capacity.workers
-            covered: list[str] = []
+        (worker,) = one.app.queues.dispatchers["b"].capacity.workers
+        covered: list[str] = []
 
-            async def put(queue: str) -> None:
-                covered.append(one.app.queues.cover(queue, 1))
-                if goes == "with its worker":
-                    worker.account.credit = 0  # as of one that drains, or has gone
-                await one.app.store.enqueue(queue, "ada", [NewTask("ada/new", b"1")], notify=covered[-1])
+        async def put(queue: str) -> None:
+            covered.append(one.app.queues.cover(queue, 1))
+            if goes == "with its worker":
+                worker.account.credit = 0  # as of one that drains, or has gone
+            await one.app.store.enqueue(queue, "ada", [NewTask("ada/new", b"1")], notify=covered[-1])
 
-            async with trio.open_nursery() as nursery:  # in the same turn
-                for queue in ("a", "b") if goes == "to another queue" else ("b",):
-                    nursery.start_soon(put, queue)
-            assert set(covered) == {"covered"}
-            assert [task["id"] for task in await far.pushed()] == ["new"]
+        async with trio.open_nursery() as nursery:  # in the same turn
+            for queue in ("a", "b") if goes == "to another queue" else ("b",):
+                nursery.start_soon(put, queue)
+        assert set(covered) == {"covered"}
+        assert [task["id"] for task in await far.pushed()] == ["new"]
 
 
 async def test_the_claim_that_a_producers_task_is_promised_leaves_behind_it(server_store: str) -> None:
     """No other server is notified: a claim that left first would find nothing, and the task would wait for a tick."""
-    with trio.fail_after(60):
-        async with running(server_store) as one, raw(one, PRODUCER) as shop, raw(one, WORKER) as near:
-            tasks = [{"id": f"t{n}", "tenant": "ada", "payload": 1} for n in range(16)]
-            await shop.ask("enqueue", queue="q", tasks=tasks[:1])
-            await near.attach("q", credit=1)
-            for task in tasks[1:]:
-                await near.settle("q", "ack", *await near.pushed())
-                await near.quiet()
-                await trio.sleep(MAX_PACE_S)  # then a task is promised a claim
-                await shop.ask("enqueue", queue="q", tasks=[task])
+    async with running(server_store) as one, raw(one, PRODUCER) as shop, raw(one, WORKER) as near:
+        tasks = [{"id": f"t{n}", "tenant": "ada", "payload": 1} for n in range(16)]
+        await shop.ask("enqueue", queue="q", tasks=tasks[:1])
+        await near.attach("q", credit=1)
+        for task in tasks[1:]:
+            await near.settle("q", "ack", *await near.pushed())
+            await near.quiet()
+            await trio.sleep(MAX_PACE_S)  # then a task is promised a claim
+            await shop.ask("enqueue", queue="q", tasks=[task])

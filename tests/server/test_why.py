@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import trio
 
 import fairq
 from fairq.errors import NotFound
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Refused, raw, running, tenant, url_of
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant, url_of
 
 HOUR_MS = 3_600_000
 Step = tuple[str, str, dict[str, Any]]
@@ -68,63 +67,55 @@ CAUSES: dict[str, tuple[list[Step], list[str]]] = {
 WAIT_FOR_A_CLOCK = ("the queue is closed", "the tenant is closed", "it starts later", "the rate")
 
 
-async def test_each_cause_is_told_to_its_tenant(served: Served) -> None:
+async def test_each_cause_is_told_to_its_tenant(served: Served, ada: Raw, bob: Raw, operator: Raw) -> None:
     """Each in a queue and with a worker of its own."""
-    with trio.fail_after(60):
-        async with (
-            raw(served, tenant("ada")) as ada,
-            raw(served, tenant("bob")) as bob,
-            raw(served, OPERATOR) as operator,
-        ):
-            for number, (name, (steps, causes)) in enumerate(CAUSES.items()):
-                queue = f"q{number}"
-                async with raw(served, WORKER) as worker:
-                    clients = {"ada": ada, "bob": bob, "operator": operator, "worker": worker}
-                    for who, verb, body in steps:
-                        where = {"queues": [queue]} if verb == "attach" else {"queue": queue}
-                        await clients[who].ask(verb, **body | where)
-                        if "t0" in [task["id"] for task in body.get("tasks", ())]:
-                            await worker.pushed()
-                    found = await ada.ask("why", queue=queue, id="t")
-                assert found["causes"] == causes, name
-                assert ("until_ms" in found) == (name in WAIT_FOR_A_CLOCK), name
-                assert found.get("slots", 0) == (0 if name == "no worker" else 1), name
+    for number, (name, (steps, causes)) in enumerate(CAUSES.items()):
+        queue = f"q{number}"
+        async with raw(served, WORKER) as worker:
+            clients = {"ada": ada, "bob": bob, "operator": operator, "worker": worker}
+            for who, verb, body in steps:
+                where = {"queues": [queue]} if verb == "attach" else {"queue": queue}
+                await clients[who].ask(verb, **body | where)
+                if "t0" in [task["id"] for task in body.get("tasks", ())]:
+                    await worker.pushed()
+            found = await ada.ask("why", queue=queue, id="t")
+        assert found["causes"] == causes, name
+        assert ("until_ms" in found) == (name in WAIT_FOR_A_CLOCK), name
+        assert found.get("slots", 0) == (0 if name == "no worker" else 1), name
 
 
-async def test_one_may_ask_about_what_one_may_see(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob, raw(served, OPERATOR) as operator:
-        await ada.enqueue("q", ["t"])
-        assert (await ada.ask("why", queue="q", id="t"))["id"] == "t"
-        assert (await operator.ask("why", queue="q", id="ada/t"))["id"] == "ada/t"
-        for client, id in ((bob, "t"), (operator, "bob/t"), (ada, "none")):
-            with pytest.raises(Refused) as caught:
-                await client.ask("why", queue="q", id=id)
-            assert (caught.value.code, caught.value.field) == ("not_found", "id")
-        await ada.ask("cancel", queue="q", ids=["t"])
-        ended = await ada.ask("why", queue="q", id="t")
-        assert ended == {"id": "t", "state": "cancelled", "now_ms": ended["now_ms"]}
+async def test_one_may_ask_about_what_one_may_see(ada: Raw, bob: Raw, operator: Raw) -> None:
+    await ada.enqueue("q", ["t"])
+    assert (await ada.ask("why", queue="q", id="t"))["id"] == "t"
+    assert (await operator.ask("why", queue="q", id="ada/t"))["id"] == "ada/t"
+    for client, id in ((bob, "t"), (operator, "bob/t"), (ada, "none")):
+        with pytest.raises(Refused) as caught:
+            await client.ask("why", queue="q", id=id)
+        assert (caught.value.code, caught.value.field) == ("not_found", "id")
+    await ada.ask("cancel", queue="q", ids=["t"])
+    ended = await ada.ask("why", queue="q", id="t")
+    assert ended == {"id": "t", "state": "cancelled", "now_ms": ended["now_ms"]}
 
 
 async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            raw(one, tenant("ada")) as ada,
-            raw(one, OPERATOR) as operator,
-            raw(two, WORKER) as worker,
-        ):
-            await ada.enqueue("q", ["t0", "t"])
-            await worker.attach("q", "other", credit=1)
-            await worker.pushed()
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        raw(one, tenant("ada")) as ada,
+        raw(one, OPERATOR) as operator,
+        raw(two, WORKER) as worker,
+    ):
+        await ada.enqueue("q", ["t0", "t"])
+        await worker.attach("q", "other", credit=1)
+        await worker.pushed()
 
-            async def has_slots(wanted: float) -> bool:
-                found = await ada.ask("why", queue="q", id="t")
-                return bool(found.get("slots", 0) == wanted)
+        async def has_slots(wanted: float) -> bool:
+            found = await ada.ask("why", queue="q", id="t")
+            return bool(found.get("slots", 0) == wanted)
 
-            await wait_until(lambda: has_slots(0.5))
-            await operator.ask("drain_worker", worker="w")
-            await wait_until(lambda: has_slots(0))
+        await wait_until(lambda: has_slots(0.5))
+        await operator.ask("drain_worker", worker="w")
+        await wait_until(lambda: has_slots(0))
 
 
 async def test_the_sdk_tells_it(served: Served) -> None:

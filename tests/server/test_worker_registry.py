@@ -222,17 +222,16 @@ async def test_two_that_attach_at_the_same_time_do_not_both_stay(
 
     monkeypatch.setattr(Workers, "tell", together)
     await served.app.store.workers.order_of_worker("", "mill", 1_000)
-    with trio.fail_after(60):
-        async with raw(served, WORKER) as old, raw(served, WORKER) as young:
+    async with raw(served, WORKER) as old, raw(served, WORKER) as young:
 
-            async def attach(worker: Raw, started: int) -> None:
-                await worker.attach("q", name="mill", started_at_ms=started)
+        async def attach(worker: Raw, started: int) -> None:
+            await worker.attach("q", name="mill", started_at_ms=started)
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(attach, old, 1_000)
-                nursery.start_soon(attach, young, 2_000)
-            assert await old.closed() == SUPERSEDED
-            await wait_until(lambda: served.app.queues.count_workers("q") == 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attach, old, 1_000)
+            nursery.start_soon(attach, young, 2_000)
+        assert await old.closed() == SUPERSEDED
+        await wait_until(lambda: served.app.queues.count_workers("q") == 1)
 
 
 OTHERS: list[tuple[dict[str, object], dict[str, object]]] = [
@@ -277,11 +276,11 @@ async def test_what_no_server_would_say_does_no_harm(served: Served) -> None:
         await other.attach("q", name="other")
         for message in (b"", b"[", b"1", b"{}", b'{"server":"x","attached":[1]}', b'{"server":"x","attached":5}'):
             await served.app.store.workers.tell(message)
-        await served.app.store.workers.tell(b'{"server":"x","drain":"mill","attached_by":1}')  # it is late
-        await served.app.store.workers.tell(b'{"server":"x","drain":"other","attached_by":9000000000000}')
+        await served.app.store.workers.tell(b'{"server":"x","question":[1,"drain",["mill",1]]}')  # it is late
+        await served.app.store.workers.tell(b'{"server":"x","question":[2,"drain",["other",9000000000000]]}')
         assert (await other.receive())["type"] == "dismiss"
         assert {each.name: each.is_draining for each in served.app.connections} == {"mill": False, "other": True}
-        await served.app.store.workers.tell(b'{"server":"x","drain":"mill","attached_by":9000000000000}')
+        await served.app.store.workers.tell(b'{"server":"x","question":[3,"drain",["mill",9000000000000]]}')
         assert (await worker.receive())["type"] == "dismiss"  # it is the last message that is heeded, and the first
 
 
@@ -396,19 +395,18 @@ async def test_the_sdk_ends_when_it_is_drained(served: Served) -> None:
         began.set()
         await finish.wait()
 
-    with trio.fail_after(60):
-        async with (
-            raw(served, tenant("ada")) as ada,
-            raw(served, OPERATOR) as operator,
-            trio.open_nursery() as nursery,
-        ):
-            await ada.enqueue("q", ["a"])
-            nursery.start_soon(app.run)
-            await began.wait()
-            assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
-            await ada.enqueue("q", ["b"])
-            await wait_until(lambda: app._working.is_stopping)
-            finish.set()
-        states = await served.app.store.tasks("q", ["ada/a", "ada/b"])
+    async with (
+        raw(served, tenant("ada")) as ada,
+        raw(served, OPERATOR) as operator,
+        trio.open_nursery() as nursery,
+    ):
+        await ada.enqueue("q", ["a"])
+        nursery.start_soon(app.run)
+        await began.wait()
+        assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
+        await ada.enqueue("q", ["b"])
+        await wait_until(lambda: app._working.is_stopping)
+        finish.set()
+    states = await served.app.store.tasks("q", ["ada/a", "ada/b"])
     assert [state.state for state in states] == ["done", "ready"]
     assert app.counts == {"done": 1}

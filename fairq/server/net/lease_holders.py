@@ -8,7 +8,6 @@ most: tenants that read states in a loop cause few messages. Names that are too 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import structlog
@@ -17,37 +16,23 @@ from attrs import define, field
 
 from fairq.errors import FairqError
 from fairq.model.workers import HeldLease
-from fairq.scopes import run_all
 from fairq.server.net.connection import Connection
 from fairq.server.net.questions import Questions
 
 log = structlog.get_logger("fairq.server")
 
 HOLDERS = "holders"  # the kind of question: [queue, id, lease number], ... -> [queue, id, lease number, worker], ...
-_ASKED_AT_ONCE = 1_000  # leases in a message
-LEASES_PER_ROUND = 10_000
+LEASES_PER_ROUND = 5_000
 ROUND_S = 0.1
 
 
 @define(eq=False)
 class _Round:
-    """Leases that are asked for together, and the names of workers that were found so far."""
+    """Leases that are asked for together, and the names of workers that were found."""
 
     leases: set[HeldLease] = field(factory=set)
     found: dict[HeldLease, str] = field(factory=dict)
-    is_over: bool = False
-    changed: trio.Event = field(factory=trio.Event)
-
-    def note(self, rows: Iterable[Any]) -> None:
-        """Add what a server answered."""
-        for queue, id, lease, worker in rows:
-            self.found[HeldLease(queue, id, lease)] = worker
-        self.wake()
-
-    def wake(self) -> None:
-        """Let all that wait look again."""
-        self.changed.set()
-        self.changed = trio.Event()
+    is_over: trio.Event = field(factory=trio.Event)
 
 
 @define(eq=False)
@@ -85,8 +70,7 @@ class LeaseHolders:
         if not self._is_asking:
             self._is_asking = True
             self.nursery.start_soon(self._ask_rounds)
-        while not (round_.is_over or leases <= round_.found.keys()):
-            await round_.changed.wait()
+        await round_.is_over.wait()
         return {each: round_.found[each] for each in leases if each in round_.found}
 
     async def _ask_rounds(self) -> None:
@@ -94,21 +78,18 @@ class LeaseHolders:
             round_, self._next = self._next, _Round()
             next_at = trio.current_time() + ROUND_S
             try:
-                wanted = list(round_.leases)
-                parts = [wanted[at : at + _ASKED_AT_ONCE] for at in range(0, len(wanted), _ASKED_AT_ONCE)]
-                await run_all(*(partial(self._ask, round_, part) for part in parts))
+                await self._ask(round_)
             except FairqError as error:
                 log.debug("cannot ask which workers hold leases", error=error.message)
             except Exception:  # such as an answer that no server of this version gives
                 log.exception("asking which workers hold leases failed")
-            round_.is_over = True
-            round_.wake()
+            round_.is_over.set()
             await trio.sleep_until(next_at)
         self._is_asking = False
 
-    async def _ask(self, round_: _Round, leases: list[HeldLease]) -> None:
+    async def _ask(self, round_: _Round) -> None:
         def is_enough(rows: Any) -> bool:
-            round_.note(rows)
-            return all(each in round_.found for each in leases)
+            round_.found |= {HeldLease(queue, id, lease): worker for queue, id, lease, worker in rows}
+            return round_.leases <= round_.found.keys()
 
-        await self.questions.ask(HOLDERS, list(map(list, leases)), is_enough)
+        await self.questions.ask(HOLDERS, list(map(list, round_.leases)), is_enough)

@@ -65,8 +65,8 @@ class Questions:
         number = self._count
         question = self._under_way[number] = _Question(awaited, is_enough)
         try:
-            question.add(self.server, self.answer(kind, asked))
-            if not question.is_over.is_set():
+            question.add(self.server, own := self.answer(kind, asked))
+            if not is_enough(own):  # servers whose list is not written yet hear it too
                 await self.store.workers.tell(orjson.dumps({"server": self.server, "question": [number, kind, asked]}))
                 with trio.move_on_after(ANSWER_S):
                     await question.is_over.wait()

@@ -1,4 +1,4 @@
-"""Ends connections whose token was revoked, or has expired.
+"""Ends connections whose token was revoked, or has expired: within a second of the end, by this server's clock.
 
 The store announces revocations on a channel, but a message may be lost. So it also counts them, and every server reads
 the count each second. If the count has changed, or a message may have been missed, the server looks up all tokens in
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from heapq import heappop, heappush
 
 import structlog
 import trio
@@ -26,8 +25,6 @@ log = structlog.get_logger("fairq.server")
 
 POLL_S = 1.0  # between reads of the count
 FLOOR_S = 30.0  # after which tokens are looked up in any case: a failover may have reset the count
-EXPIRY_S = 1.0  # between looks for tokens that have expired
-EXPIRED = "the token has expired"
 _RETRY_S = 0.1  # when the store is unavailable
 
 
@@ -41,17 +38,9 @@ class Revocations:
     _count: int = field(default=-1, init=False)
     _check_until: float = field(default=0.0, init=False)
     _checked_at: float = field(default=0.0, init=False)
-    _expiries: list[tuple[int, str]] = field(factory=list, init=False)  # a heap: when, and which token
-    _in_expiries: set[tuple[int, str]] = field(factory=set, init=False)  # what the heap has: each once
-    _expiring: trio.Event = field(factory=trio.Event, init=False)  # whether any will
 
     def join(self, connection: Connection) -> None:
         """Watch the token of a connection; development tokens are not revoked."""
-        expiry = connection.identity.expires_at_ms, connection.identity.token_id
-        if expiry[0] and expiry not in self._in_expiries:  # once, however often clients connect with it
-            self._in_expiries.add(expiry)
-            heappush(self._expiries, expiry)
-            self._expiring.set()
         if connection.identity.token_id:
             if not self._connections:
                 self._missed.set()  # the first token in use: start to read the count
@@ -78,31 +67,26 @@ class Revocations:
                 connection.session.discard_outgoing()
                 connection.close(CLOSE_REVOKED, why)
 
-    async def run_expiries(self) -> None:
-        """Close connections within POLL_S of the end of their tokens, by this server's clock, until cancelled."""
-        while True:
-            await self._expiring.wait()
-            while self._expiries and self._expiries[0][0] <= time.time() * 1000:
-                expiry = heappop(self._expiries)
-                self._in_expiries.discard(expiry)
-                self._close(expiry[1], EXPIRED)
-            if self._expiries:
-                await trio.sleep(EXPIRY_S)
-            else:
-                self._expiring = trio.Event()
-
     async def run(self) -> None:
-        """Read the count every second, and at once if a message may have been missed, until cancelled."""
+        """Look for expired tokens and read the count, every second and if a message was missed, until cancelled."""
         while True:
             with trio.move_on_after(POLL_S if self._connections else float("inf")):
                 await self._missed.wait()
             if self._missed.is_set():
                 self._missed, self._count = trio.Event(), -1
+            self._close_expired()
             try:
                 await self._look()
             except FairqError:
                 self._missed.set()
                 await trio.sleep(_RETRY_S)
+
+    def _close_expired(self) -> None:
+        """Close the connections whose token has expired, by this server's clock."""
+        now_ms = time.time() * 1000
+        for token, connections in self._connections.items():
+            if 0 < next(iter(connections)).identity.expires_at_ms <= now_ms:
+                self._close(token, "the token has expired")
 
     async def _look(self) -> None:
         count, now = await self.store.tokens.count_revocations(), trio.current_time()

@@ -9,7 +9,7 @@ attaches: of the connections of one run the last one stays.
 
 Servers tell each other by a channel. A message may come late or twice, when the worker has attached again: its number
 tells. It may be lost: then leases expire, as without superseding.
-The order to drain a worker is repeated until its server's list shows that the worker is draining.
+The order to drain a worker is a question to all servers (questions.py), and is repeated until all have answered.
 Each server also writes the list of its workers under a key that expires, so that any server can list all workers. The
 list may be long, so it is written when it changes, and a cheap command every few seconds keeps it from expiring: the
 list of a server that was killed or stopped is soon gone. With each list a server tells the others how many slots its
@@ -53,6 +53,7 @@ _GATHER_S = 0.5  # between a change and the next write, to gather more changes
 # The kind of question: [name, count, queues or null] -> [[the fields of WorkerState after `server`], ...],
 # [[queue, id, lease number, attached_at_ms of its worker], ...]
 WORKER = "worker"
+DRAIN = "drain"  # the kind of question: [name, attached by when] -> how many workers were dismissed
 Lease = tuple[tuple[str, str], int]  # (queue, id), number
 
 
@@ -92,7 +93,6 @@ class WorkerRegistry:
     give_back: Callable[[Connection, Action], Awaitable[None]] = field(init=False)
     drained: Callable[[str], None] = field(default=lambda _: None, init=False)  # is told the name of workers to drain
     _changed: trio.Event = field(factory=trio.Event, init=False)
-    _failed_at: float = field(default=float("-inf"), init=False)  # when a list could not be written or kept
     _elsewhere: dict[str, tuple[float, dict[str, list[float]]]] = field(
         factory=dict, init=False
     )  # by server: when received, and slots
@@ -112,9 +112,7 @@ class WorkerRegistry:
         try:
             await self.store.workers.write(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
         except FairqError as error:
-            self._failed_at = trio.current_time()
             log.debug("cannot write the list of workers", error=error.message)
-            await self._tell({"server": self.server, "unlisted": True})  # a full store still passes messages on
         await self.tell_slots()
 
     async def _tell(self, said: dict[str, Any]) -> None:
@@ -130,16 +128,10 @@ class WorkerRegistry:
             try:
                 is_there = await self.store.workers.renew(self.server, _KEEP_MS)
             except FairqError as error:
-                self._failed_at = trio.current_time()
                 log.debug("cannot renew the list of workers", error=error.message)
                 continue
             if self._connections and not is_there:
                 self._changed.set()
-
-    @property
-    def is_unsure(self) -> bool:
-        """True if lists of running servers may be missing: the store refused one some seconds ago, or was away."""
-        return trio.current_time() < self._failed_at + _KEEP_MS / 1000 + _RENEW_S + _GATHER_S
 
     async def tell_slots(self) -> None:
         """Tell other servers how many slots the workers attached here have for each queue."""
@@ -150,10 +142,7 @@ class WorkerRegistry:
                     slots[queue][0] += connection.account.credit
                     if connection.is_attached:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
-        try:
-            await self.store.workers.tell(orjson.dumps({"server": self.server, "slots": slots}))
-        except FairqError as error:
-            log.debug("cannot announce slots", error=error.message)
+        await self._tell({"server": self.server, "slots": slots})
 
     def slots_elsewhere(self, queue: str) -> int:
         """Count the slots that workers of other servers have for a queue, as of some seconds ago."""
@@ -233,47 +222,38 @@ class WorkerRegistry:
     async def drain(self, worker: str) -> int:
         """Dismiss the workers of a name, here and at the other servers; returns how many were listed."""
         known = [each for each in await self.all_workers() if each.worker == worker]
-        self._dismiss(worker)
-        said = {"server": self.server, "drain": worker, "attached_by": _now_ms()}
-        await self.store.workers.tell(orjson.dumps(said))
-        if any(each.server != self.server for each in known):
-            self.nursery.start_soon(self._insist, worker, {(each.server, each.attached_at_ms) for each in known})
+        order = [worker, _now_ms()]
+        if (await self.questions.ask(DRAIN, order)).unanswered:
+            self.nursery.start_soon(self._insist, order)
         return len(known)
 
-    async def _insist(self, worker: str, known: set[tuple[str, int]]) -> None:
-        """Repeat the order each second until all listed workers are draining, at most _INSISTS times."""
+    async def _insist(self, order: Sequence[Any]) -> None:
+        """Repeat an order to drain each second until all servers with workers have answered, at most _INSISTS times."""
         for _ in range(_INSISTS):
             await trio.sleep(_INSIST_S)
             try:
-                left = [
-                    each.attached_at_ms
-                    for each in await self.all_workers()
-                    if (each.server, each.attached_at_ms) in known and not each.is_draining
-                ]
-                if not left:
+                if not (await self.questions.ask(DRAIN, order)).unanswered:
                     return
-                said = {"server": self.server, "drain": worker, "attached_at": left}
-                await self.store.workers.tell(orjson.dumps(said))
             except FairqError as error:
                 log.debug("cannot repeat the order to drain a worker", error=error.message)
-        log.warning("a server did not confirm the drain of a worker", worker=worker)
+        log.warning("a server did not confirm the drain of a worker", worker=order[0])
 
-    def _dismiss(self, worker: str, attached_by: float = float("inf"), attached_at: Sequence[int] = ()) -> None:
-        """Dismiss the workers of a name here that attached by a time (0: an order that is repeated) or at others."""
-        is_new = attached_by > 0
-        for (_, name), connections in self._connections.items():
-            if name == worker:
-                for connection in connections:
-                    at = connection.attached_at_ms
-                    if (at <= attached_by or at in attached_at) and not connection.is_draining:
-                        log.info("draining worker", worker=worker, remote=connection.remote)
-                        connection.session.dismiss()
-                        connection.leave()
-                        connection.wake_writer()
-                        is_new = True
-        if is_new:
-            self.drained(worker)
+    def dismiss(self, worker: str, attached_by: float) -> int:
+        """Dismiss the workers of a name here that attached by a time; returns how many it dismissed."""
+        leaving = [
+            each
+            for (_, name), connections in self._connections.items()
+            for each in connections
+            if name == worker and each.attached_at_ms <= attached_by and not each.is_draining
+        ]
+        for connection in leaving:
+            log.info("draining worker", worker=worker, remote=connection.remote)
+            connection.session.dismiss()
+            connection.leave()
+            connection.wake_writer()
+        self.drained(worker)
         self._changed.set()
+        return len(leaving)
 
     def join(self, connection: Connection) -> None:
         """Add an attached worker to the list."""
@@ -326,10 +306,7 @@ class WorkerRegistry:
         said: dict[str, Any] = {"server": self.server, "attached": [token, worker, order, list(kept)]}
         if number:  # 0: a full store has numbered no attach
             said["number"] = number
-        try:
-            await self.store.workers.tell(orjson.dumps(said))
-        except FairqError as error:
-            log.debug("cannot announce a worker", error=error.message)
+        await self._tell(said)
 
     def on_announcement(self, message: str) -> None:
         """Handle a message of another server."""
@@ -339,10 +316,6 @@ class WorkerRegistry:
                 return
             if "slots" in said:
                 self._heard_slots(said["server"], said["slots"])
-            elif "drain" in said:
-                self._dismiss(said["drain"], said.get("attached_by", 0), said.get("attached_at", ()))
-            elif "unlisted" in said:
-                self._failed_at = trio.current_time()
             elif "question" in said:
                 self.questions.on_question(said["server"], *said["question"])
             elif "answer" in said:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import trio
+from attrs import fields
 
 from fairq.model.history import (
     NAMED,
@@ -25,6 +26,8 @@ from fairq.store.store import Store
 PAGE_SLOTS = 120  # that one call of the store reads: about 250 KB at most
 RECENT_MS = 300_000
 _NOTHING = Row(OTHERS, 0, 0, 0, 0, 0.0, 0.0, {})
+_COUNTED = ("enqueued", "done", "lost", "dead", "expired", "cancelled")  # of slots
+_SHOWN = ("enqueued", "started", "done", "failed", "delivered_part", "entitled_part", "p50_ms", "p99_ms")  # in series
 
 
 class RecentShare(NamedTuple):
@@ -127,22 +130,12 @@ def _part(mine: float, whole: float) -> float | None:
 
 
 def _series(name: str, column: Sequence[Row], wholes: Sequence[Row], totals: TenantTotals) -> TenantSeries:
-    pairs = list(zip(column, wholes, strict=True))
-    return TenantSeries(
-        name,
-        [row.enqueued for row in column],
-        [row.started for row in column],
-        [row.done for row in column],
-        [row.failed for row in column],
-        [_part(row.delivered, whole.delivered) for row, whole in pairs],
-        [_part(row.entitled, whole.entitled) for row, whole in pairs],
-        [percentile_of(row.waits, 50) for row in column],
-        [percentile_of(row.waits, 99) for row in column],
-        totals,
-    )
+    each = [_totals(row, whole) for row, whole in zip(column, wholes, strict=True)]
+    columns = {shown.removesuffix("_part"): [getattr(one, shown) for one in each] for shown in _SHOWN}
+    return TenantSeries(tenant=name, totals=totals, **columns)
 
 
-def _totals(row: Row, whole: Row, unit: float) -> TenantTotals:
+def _totals(row: Row, whole: Row, unit: float = 1.0) -> TenantTotals:
     return TenantTotals(
         row.enqueued,
         row.started,
@@ -158,30 +151,11 @@ def _totals(row: Row, whole: Row, unit: float) -> TenantTotals:
 
 
 def _queue_series(slots: Sequence[Slot | None], wholes: Sequence[Row]) -> QueueSeries:
-    return QueueSeries(
-        enqueued=[slot.enqueued if slot else 0 for slot in slots],
-        started=[whole.started for whole in wholes],
-        done=[slot.done if slot else 0 for slot in slots],
-        failed=[whole.failed for whole in wholes],
-        lost=[slot.lost if slot else 0 for slot in slots],
-        dead=[slot.dead if slot else 0 for slot in slots],
-        expired=[slot.expired if slot else 0 for slot in slots],
-        cancelled=[slot.cancelled if slot else 0 for slot in slots],
-        p50_ms=[percentile_of(whole.waits, 50) for whole in wholes],
-        p99_ms=[percentile_of(whole.waits, 99) for whole in wholes],
-    )
+    each = [_queue_totals([slot] if slot else [], whole) for slot, whole in zip(slots, wholes, strict=True)]
+    return QueueSeries(*([getattr(one, shown.name) for one in each] for shown in fields(QueueTotals)))
 
 
 def _queue_totals(slots: Sequence[Slot], whole: Row) -> QueueTotals:
-    return QueueTotals(
-        enqueued=sum(slot.enqueued for slot in slots),
-        started=whole.started,
-        done=sum(slot.done for slot in slots),
-        failed=whole.failed,
-        lost=sum(slot.lost for slot in slots),
-        dead=sum(slot.dead for slot in slots),
-        expired=sum(slot.expired for slot in slots),
-        cancelled=sum(slot.cancelled for slot in slots),
-        p50_ms=percentile_of(whole.waits, 50),
-        p99_ms=percentile_of(whole.waits, 99),
-    )
+    p50_ms, p99_ms = percentile_of(whole.waits, 50), percentile_of(whole.waits, 99)
+    sums = {name: sum(getattr(slot, name) for slot in slots) for name in _COUNTED}
+    return QueueTotals(started=whole.started, failed=whole.failed, p50_ms=p50_ms, p99_ms=p99_ms, **sums)

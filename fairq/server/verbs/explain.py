@@ -1,4 +1,4 @@
-"""The verbs that tell why a task waits, and what a tenant's tasks waited for."""
+"""The verbs that tell why a task waits, what a tenant's tasks waited for, and what happened in a queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairq.errors import NotFound
 from fairq.model.waiting import Report, explain
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.stats.history import recent_share
+from fairq.server.stats.history import read_history, recent_share
 from fairq.server.stats.wait_times import percentile, summarize
 from fairq.server.verbs.request_scope import Body, full_id_of, own_tenant
 from fairq.wire import messages as wire
@@ -34,3 +34,8 @@ async def tenant_report(app: App, connection: Connection, request: wire.TenantRe
     found = Report(tenant, len(wait_times), percentile(whole, 50), percentile(whole, 99), summarize(wait_times))
     share = await recent_share(app.store, queue, tenant)
     return {"report": {**asdict(found), **share._asdict(), "unanswered": unanswered}}
+
+
+async def history(app: App, connection: Connection, request: wire.History) -> Body:
+    """Return counts, waiting times and shares of a queue and its top tenants, as all servers have added them."""
+    return asdict(await read_history(app.store, request.queue, request.period, request.tenants, request.since_ms))

@@ -29,19 +29,6 @@ def watch(app: App, queue: str, tasks: Iterable[NewTask]) -> None:
             app.ticker.tick_within(queue, task.delay_ms)
 
 
-async def enqueue_for_tenants(
-    app: App, queue: str, tasks: Sequence[NewTask], is_busy: Callable[[str], bool] = lambda _: False
-) -> Body:
-    """Store tasks of many tenants for a producer; a refusal of one tenant's tasks is told beside the outcomes.
-
-    `is_busy`: whether a tenant has too many requests under way.
-
-    Raises: what may be sent again, for all of them.
-    """
-    outcomes, refusals = await store_for_tenants(app, queue, tasks, is_busy, maker="")
-    return {"outcomes": outcomes} | told(refusals)
-
-
 async def store_for_tenants(
     app: App,
     queue: str,
@@ -51,7 +38,7 @@ async def store_for_tenants(
 ) -> tuple[list[str], dict[str, FairqError]]:
     """Store tasks of many tenants: returns their outcomes, and why those of some tenants are refused.
 
-    Raises: what may be sent again, for all of them.
+    `is_busy`: whether a tenant has too many requests under way. Raises: what may be sent again, for all of them.
     """
     by_tenant: dict[str, list[int]] = defaultdict(list)
     for n, task in enumerate(tasks):

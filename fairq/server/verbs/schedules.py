@@ -57,20 +57,10 @@ async def unschedule(app: App, connection: Connection, request: wire.Unschedule)
     return {"previous": await app.store.unschedule(queue, tenant, name)}
 
 
-async def pause_schedule(app: App, connection: Connection, request: wire.PauseSchedule) -> Body:
-    """Stop a schedule from firing."""
-    return await _set_paused(app, connection, request, is_paused=True)
-
-
-async def resume_schedule(app: App, connection: Connection, request: wire.ResumeSchedule) -> Body:
-    """Let a schedule fire again, at its next time from now."""
-    return await _set_paused(app, connection, request, is_paused=False)
-
-
-async def _set_paused(
-    app: App, connection: Connection, request: wire.PauseSchedule | wire.ResumeSchedule, *, is_paused: bool
-) -> Body:
+async def set_paused(app: App, connection: Connection, request: wire.PauseSchedule | wire.ResumeSchedule) -> Body:
+    """Stop a schedule from firing, or let it fire again, at its next time from now."""
     queue, tenant, name = _target(connection, request)
+    is_paused = isinstance(request, wire.PauseSchedule)
     while True:
         now_ms, found = await app.store.schedules(queue, tenant, name)
         if not found:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from inspect import iscoroutinefunction
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
@@ -18,7 +18,6 @@ from fairq.server.verbs import (
     dead_letters,
     explain,
     handlers,
-    history,
     limits,
     purges,
     schedules,
@@ -33,16 +32,17 @@ from fairq.wire.verbs import VERBS
 Handler = Callable[..., Awaitable[Body]]
 _FILES = (
     tasks, waits, batches, handlers, workers, dead_letters, schedules, purges, explain,
-    limits, admin, history, webhooks, audit,
+    limits, admin, webhooks, audit,
 )  # fmt: skip
 
 
 def find() -> Iterator[tuple[Any, Handler]]:
-    """Find the function that carries each frame out: it is public, and its `request` is of that class."""
+    """Find the function that carries each frame out: it is public, and its `request` is of that class, or of some."""
     for file in _FILES:
         for name, function in vars(file).items():
             if iscoroutinefunction(function) and function.__module__ == file.__name__ and name[0] != "_":
-                yield get_type_hints(function).get("request"), function
+                frame = get_type_hints(function).get("request")
+                yield from ((each, function) for each in get_args(frame) or [frame])
 
 
 HANDLERS: dict[type[Any], Handler] = {frame: handler for frame, handler in find() if frame in VERBS}

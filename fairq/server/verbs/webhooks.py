@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from attrs import asdict
 
-from fairq.errors import FairqError, NotFound, TooLarge
-from fairq.model.webhooks import (
-    MAX_FAN_OUTS,
-    MAX_WEBHOOKS,
-    webhook_id,
-)
+from fairq.errors import NotFound, TooLarge
+from fairq.model.webhooks import MAX_FAN_OUTS, MAX_WEBHOOKS, webhook_id
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body
@@ -39,29 +35,15 @@ async def remove_webhook(app: App, connection: Connection, request: wire.RemoveW
     return {"previous": await app.store.remove_webhook(queue, webhook_id(url, name))}
 
 
-async def pause_webhook(app: App, connection: Connection, request: wire.PauseWebhook) -> Body:
-    """Post no tasks to a webhook."""
-    return await _set_paused(app, connection, request, is_paused=True)
-
-
-async def resume_webhook(app: App, connection: Connection, request: wire.ResumeWebhook) -> Body:
-    """Post tasks to a webhook again."""
-    return await _set_paused(app, connection, request, is_paused=False)
-
-
-async def _set_paused(
-    app: App, connection: Connection, request: wire.PauseWebhook | wire.ResumeWebhook, *, is_paused: bool
-) -> Body:
+async def set_paused(app: App, connection: Connection, request: wire.PauseWebhook | wire.ResumeWebhook) -> Body:
+    """Post no tasks to a webhook, or post them again."""
     queue, url, name = request.queue, request.url, request.name
+    is_paused = isinstance(request, wire.PauseWebhook)
     previous = await app.store.pause_webhook(queue, webhook_id(url, name), is_paused=is_paused)
     if previous is None:
-        raise _none(queue, url, name)
+        of = f" for tasks named {name}" if name else ""
+        raise NotFound(f"queue {queue} has no webhook {url}{of}", field="url")
     return {"previous": previous}
-
-
-def _none(queue: str, url: str, name: str) -> FairqError:
-    of = f" for tasks named {name}" if name else ""
-    return NotFound(f"queue {queue} has no webhook {url}{of}", field="url")
 
 
 async def webhooks(app: App, connection: Connection, request: wire.Webhooks) -> Body:
