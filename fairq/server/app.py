@@ -127,13 +127,19 @@ class App:
         self.queues.join(connection)
 
     async def takers(self, queues: Sequence[str]) -> dict[str, Takers]:
-        """Tell for queues whether workers take their tasks, at any server; `unknown` where a server did not answer."""
+        """Return for each queue whether any server has workers for it; `unknown` if a server did not answer.
+
+        A server that cannot write its list, since the store is full, is not waited for; but it tells its slots.
+        """
         if not queues:
             return {}
         answers, unanswered = await self.questions.ask(QUEUES, queues)
         taken = {queue for some in answers.values() for queue in some}
-        absent: Takers = "unknown" if unanswered else "none"
-        return {queue: "some" if queue in taken else absent for queue in queues}
+        told: dict[str, Takers] = {}
+        for queue in queues:
+            is_unknown = unanswered or self.worker_registry.places_elsewhere(queue)
+            told[queue] = "some" if queue in taken else "unknown" if is_unknown else "none"
+        return told
 
     def _answer(self, kind: str, asked: Any) -> Any:
         """Answer a question about the workers of this server, or dismiss some; None if its kind is unknown."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import trio
 
@@ -380,6 +381,17 @@ async def test_unknown_is_not_told_as_none(server_store: str, monkeypatch: pytes
             rows = await operator.ask("queues")
         await ada.enqueue("s", ["b"])
         assert queue_row(rows, "q")["takers"] == "unknown"
+
+
+async def test_slots_of_a_server_whose_list_is_missing_leave_it_unknown(
+    served: Served, ada: Raw, operator: Raw
+) -> None:
+    """A full store takes no lists, but passes messages on."""
+    await ada.enqueue("q", ["a"])
+    for slots, told in ([2, 2.0], "unknown"), ([0, 0.0], "none"):
+        said = {"server": "full", "slots": {"q": slots}}
+        served.app.worker_registry.on_announcement(orjson.dumps(said).decode())
+        assert queue_row(await operator.ask("queues"), "q")["takers"] == told
 
 
 async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> None:
