@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
-from attrs import evolve
 
 from fairq.server.web.dashboard.pages import PAGES
-from loadtest import dashboard
 from loadtest.dashboard import QUICK, Sizes, places, run, tables
-from loadtest.processes import RunFailed
 from loadtest.report import Progress
 
 
@@ -47,14 +43,3 @@ def _fits(path: list[str], wanted: list[str]) -> bool:
     if len(path) != len(wanted) and not (rest and len(path) > len(wanted)):
         return False
     return all(want.startswith("{") or part == want for part, want in zip(path, wanted, strict=False))
-
-
-@pytest.mark.deep("fairness")
-async def test_a_place_that_is_refused_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def some(sizes: Sizes) -> dict[str, Any]:
-        return {"nowhere": "/queues/none"}
-
-    monkeypatch.setattr(dashboard, "places", some)
-    monkeypatch.setattr(dashboard, "QUICK", evolve(QUICK, tenants=20))
-    with trio.fail_after(120), pytest.raises(RunFailed, match="the reader of pages did not finish"):
-        await run(tmp_path, Progress(), quick=True, fsync="everysec")

@@ -47,17 +47,3 @@ async def test_a_pause_of_the_machine_is_seen_and_the_watcher_goes_away(tmp_path
     assert 0 <= seen.stolen < 1
     assert seen.seconds >= 0.4
     assert not is_running(pid)
-
-
-async def test_a_watcher_that_was_killed_tells_nothing_and_spoils_nothing(tmp_path: Path) -> None:
-    with trio.fail_after(30):
-        async with machine.watched(tmp_path) as seen:
-            await wait_until(lambda: bool(long_polls()))
-            os.kill(long_polls()[0], signal.SIGKILL)
-    assert (seen.longest_pause_ms, seen.longest_sync_ms) == (0, 0)
-
-
-def test_the_table_has_a_row_for_each_scenario() -> None:
-    seen = machine.Disturbance(12.3, 0.25, 2.5, 0.0412, 17.04, 48.96)
-    table = machine.table({"latency": seen})
-    assert table.rows == [["latency", 12.3, "0.2 to 2.5", "4.1%", 17.0, 49.0]]

@@ -21,7 +21,6 @@ from loadtest.scorecard import (
     makespan,
     max_lag,
     mean_lease_s,
-    series,
 )
 
 
@@ -48,19 +47,6 @@ def test_due_is_a_part_of_what_the_contestants_got_in_proportion_to_their_entitl
     second = Sample(1.0, {"a": account(2, 3), "b": account(2, 1)})  # a quiet tenant got the rest
     [met] = contests([first, second], ["a", "b"])
     assert met.due == {"a": 3, "b": 1}
-
-
-def test_one_alone_is_no_contest() -> None:
-    samples = [Sample(at, {"a": account(at, at), "quiet": account(at, at)}) for at in (0.0, 1.0)]
-    assert [contests(samples, tenants) for tenants in (["a"], ["a", "nobody"], [])] == [[]] * 3
-
-
-def test_tenant_that_was_not_there_yet_is_in_no_contest() -> None:
-    names = ("a", "b")
-    early = Sample(0.0, {name: account(0, 0) for name in names})
-    late = Sample(1.0, {name: account(1, 1) for name in (*names, "c")})
-    [met] = contests([early, late], [*names, "c"])
-    assert set(met.got) == {"a", "b"}
 
 
 def test_error_is_relative_to_the_due() -> None:
@@ -119,14 +105,6 @@ def test_shares_follow_once_a_whole_window_has_them() -> None:
     assert follows_after([], weights, period=8) == -1
 
 
-def test_series_are_parts_over_a_sliding_window() -> None:
-    samples = [Sample(float(n), {"a": account(n, n), "b": account(3.0 * n, n)}) for n in range(4)]
-    shown = series(samples, ["a", "b", "nobody"], 2.0)
-    assert shown["at"] == [1.0, 2.0, 3.0]
-    assert shown["delivered"] == {"a": [0.25] * 3, "b": [0.75] * 3, "nobody": [0.0] * 3}
-    assert shown["entitled"]["a"] == [0.5] * 3
-
-
 def test_score_of_a_fair_case() -> None:
     samples = [
         Sample(n / 10, {"a": account(n, n, done=10 * n), "b": account(n, n, done=10 * n), "q": account(0, 0, ready=0)})
@@ -139,10 +117,3 @@ def test_score_of_a_fair_case() -> None:
     assert (score.max_lag, score.lag_unit_ms, score.jain) == (0, 100, 1)
     assert score.of_due == {"a": 1, "b": 1}
     assert (score.quiet_p99_ms, score.makespan_s, score.busy, score.longest_gap_s) == (7, 1.0, 0.75, 0.1)
-
-
-def test_score_of_a_tenant_alone_has_no_shares() -> None:
-    samples = [Sample(n / 10, {"a": account(n, n, done=n)}) for n in range(3)]
-    score = Score.of(samples, ["a"], [record("a", 0)], 0, [], 5)
-    assert all(math.isnan(value) for value in (score.time_error, score.max_lag, score.jain, score.quiet_p99_ms))
-    assert score.busy == 1
