@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,23 +11,7 @@ from attrs import define
 from trio.testing import MockClock
 
 from fairq.errors import Forbidden
-from loadtest.crowd import connected_crowd
-from loadtest.processes import RunFailed
 from loadtest.pulse import PERIOD_S, Pulse
-from loadtest.report import Progress
-
-LIMIT_S = 60.0
-
-
-async def test_crowd_that_does_not_connect_fails_the_run(tmp_path: Path) -> None:
-    server: Any = Namespace(url="ws://127.0.0.1:1", directory=tmp_path)
-    for kind, limit, said in (
-        ("nonsense", LIMIT_S, "ended: 0 of 5 idle nonsense were connected"),
-        ("tenants", 0, "in 0 s 0 of 5 idle tenants were connected"),
-    ):
-        with trio.fail_after(LIMIT_S), pytest.raises(RunFailed, match=said):
-            async with connected_crowd(server, kind, 5, Progress(), limit=limit):
-                pass
 
 
 @define

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 import trio
 
 from loadtest.peers import driving, environments, scenario
-from loadtest.peers.catalogue import PEERS, Peer
+from loadtest.peers.catalogue import PEERS
 from loadtest.peers.driving import (
     Start,
     count_starts,
@@ -21,9 +20,8 @@ from loadtest.peers.driving import (
     running_workers,
     wait_for,
 )
-from loadtest.peers.environments import SCRIPTS, VARIABLE, Environment, NotInstalled, find, install, remedy
+from loadtest.peers.environments import SCRIPTS, VARIABLE, Environment
 from loadtest.peers.measuring import ids_of
-from loadtest.processes import RunFailed
 from loadtest.report import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,21 +99,6 @@ def test_payload_has_its_size_and_the_scripts_agree_on_the_line() -> None:
     assert f"lines of {driving.LINE_BYTES} bytes" in (SCRIPTS / "peer_bullmq.js").read_text()
 
 
-async def test_producer_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("raise SystemExit('no such broker')")
-    broken = Environment((sys.executable, str(script)), {})
-    with pytest.raises(RunFailed, match="no such broker"):
-        async with running_producer(broken, {}, tmp_path / "log"):
-            pass
-
-
-async def test_waiting_ends_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driving, "STALLED_S", 0.05)
-    with pytest.raises(RunFailed, match="the drain: stands still at 3 of 5"):
-        await wait_for("the drain", lambda: 3, 5)
-
-
 def test_catalogue_names_each_peer_once_with_its_script_and_setting() -> None:
     assert len({peer.name for peer in PEERS}) == len(PEERS)
     for peer in PEERS:
@@ -132,26 +115,3 @@ async def test_quick_run_installs_nothing_and_names_the_remedy(monkeypatch: pyte
     assert "pip install" in missing["RQ"]
     assert "npm install" in missing["BullMQ"]
     assert missing["beanstalkd"].endswith("remedy: apt-get install beanstalkd")
-
-
-async def test_failed_installation_says_what_was_said_and_the_remedy(
-    peers_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    peer = Peer("x", "peer_rq.py", "", "x", pip=("x",))
-    steps = [["sh", "-c", "echo nothing of that name >&2; exit 1"]]
-    monkeypatch.setattr(environments, "_steps", lambda *_: steps)
-    with pytest.raises(NotInstalled, match=r"nothing of that name; remedy: .*pip install 'x'"):
-        await install(peer, Progress())
-    assert find(peer) is None
-
-
-async def test_environment_is_found_once_it_is_made_until_it_wants_something_else(
-    peers_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environments, "_steps", lambda *_: [["true"]])
-    made = await install(Peer("x", "peer_rq.py", "", "x", pip=("x>=1",)), Progress())
-    assert made.command == (str(peers_directory / "x" / "bin" / "python"), str(SCRIPTS / "peer_rq.py"))
-    assert json.loads((peers_directory / "x" / "installed.json").read_text()) == ["x>=1"]
-    assert find(Peer("x", "peer_rq.py", "", "x", pip=("x>=1",))) == made
-    assert find(Peer("x", "peer_rq.py", "", "x", pip=("x>=2",))) is None
-    assert "x>=2" in remedy(Peer("x", "peer_rq.py", "", "x", pip=("x>=2",)))

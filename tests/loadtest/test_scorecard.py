@@ -17,10 +17,7 @@ from loadtest.scorecard import (
     counts,
     follows_after,
     jain,
-    largest_error,
-    makespan,
     max_lag,
-    mean_lease_s,
 )
 
 
@@ -49,12 +46,6 @@ def test_due_is_a_part_of_what_the_contestants_got_in_proportion_to_their_entitl
     assert met.due == {"a": 3, "b": 1}
 
 
-def test_error_is_relative_to_the_due() -> None:
-    assert largest_error({"a": 9.0, "b": 11.0}, {"a": 10.0, "b": 10.0}) == pytest.approx(0.1)
-    assert largest_error({}, {"a": 10.0}) == 1
-    assert math.isnan(largest_error({}, {}))
-
-
 def test_jain_is_one_when_fair_and_one_nth_when_one_has_all() -> None:
     assert jain([1.0, 1.0, 1.0]) == pytest.approx(1)
     assert jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
@@ -80,20 +71,9 @@ def test_counts_are_starts_within_contests_against_the_weights() -> None:
     assert counts(met, starts) == ({"a": 3, "b": 1}, {"a": 3.0, "b": 1.0})
 
 
-def test_unit_of_lag_is_the_longest_mean_lease() -> None:
-    final = Sample(1.0, {"a": account(4, 4, done=2), "b": account(3, 3, done=3), "quiet": account(9, 9, done=1)})
-    assert mean_lease_s(final, ["a", "b", "nobody"]) == 2
-    assert math.isnan(mean_lease_s(final, []))
-
-
 def record(tenant: str, started_ms: float, worked_ms: float = 10.0, dwell_ms: float = 1.0) -> Record:
     """Make a record of a start."""
     return Record(f"{tenant}-{started_ms}", tenant, dwell_ms, started_ms, worked_ms)
-
-
-def test_makespan_is_from_the_first_start_to_the_last_end() -> None:
-    assert makespan([record("a", 1000, 900), record("a", 1500, 100)]) == pytest.approx(0.9)
-    assert math.isnan(makespan([]))
 
 
 def test_shares_follow_once_a_whole_window_has_them() -> None:

@@ -1,4 +1,4 @@
-"""The typed store: every verb once, on a real one, and the errors that callers must tell apart."""
+"""The typed store on a real one: lost replies, ids used again, calls in parts, tokens, errors of the store itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import orjson
 import pytest
 import redis
 import trio
-from attrs import evolve
 
-from fairq.errors import BadRequest, OutcomeUnknown, StoreRefused, TooOld
-from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
-from fairq.model.events import EventPage
+from fairq.errors import OutcomeUnknown, StoreRefused
 from fairq.model.tasks import NewTask, Settlement, TaskState
 from fairq.store import keys
 from fairq.store.opening import open_store
@@ -49,59 +46,6 @@ async def test_an_id_that_is_used_again_does_not_bring_an_old_lease_back(store: 
     assert (known.state, known.worker, known.progress) == ("leased", "quick", 0)
     await store.write_progress(Q, "a", second.lease, 0.1, "of the second")
     assert (await state(store, "a")).progress_text == "of the second"
-
-
-async def test_a_feed_tells_of_those_who_asked_and_where_it_goes_on(store: Store) -> None:
-    await store.configure(Q, {"events_keep": 2})
-    assert await store.events(Q, "ada", 0, 10) == EventPage(1, 0, [])
-    await put(store, "plain", "told", "failed")
-    await store.enqueue(Q, "ada", [NewTask(f"ada/{id}", b"1", events=True) for id in ("a", "b")])
-    await store.open_batch(Q, "ada", "ada/batch", 0, (b"", b"", b""), events=True)
-    leases = (await store.claim(Q, "w", 10)).leases
-    await store.settle(Q, [Settlement("reject", lease.id, lease.lease, None, "ö" * 200) for lease in leases[3:4]])
-    page = await store.events(Q, "ada", 0, 10)
-    assert [(e.id, e.event, e.task, e.attempt, e.detail) for e in page.events] == [
-        (1, "failed", "ada/a", 1, "ö" * 128),
-        (2, "dead", "ada/a", 1, "rejected"),
-    ]
-    assert page.events[0].at_ms > 1_600_000_000_000
-    await store.settle(Q, [Settlement("ack", "ada/b", leases[-1].lease)])
-    await store.close_batch(Q, "ada/batch")
-    page = await store.events(Q, "ada", 2, 10)
-    assert [(e.id, e.event, e.task, e.batch) for e in page.events] == [
-        (3, "done", "ada/b", ""),
-        (4, "batch_completed", "", "ada/batch"),
-    ]
-    assert (page.oldest, page.newest) == (3, 4)
-    with pytest.raises(TooOld, match=r"after event 1 .* goes on from event 3"):
-        await store.events(Q, "ada", 1, 10)
-    with pytest.raises(BadRequest, match="newest event is 4"):
-        await store.events(Q, "ada", 5, 10)
-
-
-async def test_dead_letters_are_listed_replayed_and_purged(store: Store) -> None:
-    await put(store, "a", "b", max_attempts=1)
-    leases = (await store.claim(Q, "w", 2)).leases
-    nacks = [Settlement("nack", lease.id, lease.lease, None, f"no {lease.id}") for lease in leases]
-    await store.settle(Q, [each._replace(traceback=f"in {each.id}\né") for each in nacks])
-    letters = (await store.dead(Q)).letters
-    assert [d.traceback for d in letters] == [f"in {d.id}\né" for d in letters]
-    assert sorted((d.id, d.tenant, d.reason, d.attempts, d.error) for d in letters) == [
-        ("a", "ada", "exhausted", 1, "no a"), ("b", "ada", "exhausted", 1, "no b"),
-    ]  # fmt: skip
-    assert all(isinstance(d, DeadLetter) and d.died_at_ms >= d.enqueued_at_ms > 0 for d in letters)
-    assert {d.payload for d in letters} == {b'"a"', b'"b"'}
-    page = await store.dead(Q, DeadFilter("ada", error="no"), count=1, brief=True)
-    assert (page.letters, page.left) == ([evolve(letters[0], enqueued_at_ms=0, payload=None, traceback="")], 1)
-    assert [d.id for d in (await store.dead(Q, cursor=page.cursor)).letters] == [letters[1].id]
-    letter = await store.dead_letter(Q, "b")
-    assert letter is not None
-    assert (letter.error, letter.payload) == ("no b", b'"b"')
-    assert await store.dead_letter(Q, "nobody") is None
-    assert await store.replay(Q, ["a", "nobody"]) == ["ok", "gone"]
-    assert await store.purge(Q, ["b", "a"]) == ["ok", "gone"]
-    assert await store.dead(Q) == DeadPage([], "", 0)
-    assert [lease.id for lease in (await store.claim(Q, "w", 2)).leases] == ["a"]
 
 
 async def test_tasks_of_many_batches_with_long_callbacks_take_several_calls(store: Store) -> None:
