@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,42 +16,9 @@ from hypothesis import strategies as st
 from fairq.errors import BadRequest
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS, MAX_SPANS, check_opening_hours, next_change
 from fairq.model.zones import zones
+from tests.zone_clocks import CAIRO, COPENHAGEN, DAY_MS, LORD_HOWE, LOW, MINUTE_MS, clocks, ms
 
-MINUTE_MS, DAY_MS = 60_000, 86_400_000
-COPENHAGEN, NEW_YORK, LORD_HOWE = "Europe/Copenhagen", "America/New_York", "Australia/Lord_Howe"
-CAIRO, APIA = "Africa/Cairo", "Pacific/Apia"  # Cairo skips midnight; Apia skipped a Friday
-ZONES = [
-    "UTC",
-    COPENHAGEN,
-    NEW_YORK,
-    LORD_HOWE,
-    CAIRO,
-    "Asia/Kathmandu",
-    "Pacific/Chatham",
-    "America/St_Johns",
-    "Asia/Beirut",
-    "Africa/Casablanca",
-    "Etc/GMT-14",
-]
-LOW, HIGH = (round(datetime(year, 1, 1, tzinfo=UTC).timestamp() * 1000) for year in (2015, 2035))
 DAYS = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-
-
-@cache
-def changes(zone: str) -> list[int]:
-    """List the days at whose end the clock of a zone has been changed."""
-    clock = ZoneInfo(zone)
-    days = [(at, datetime.fromtimestamp(at / 1000, clock).utcoffset()) for at in range(LOW, HIGH, DAY_MS)]
-    return [day for (day, before), (_, after) in pairwise(days) if before != after]
-
-
-@st.composite
-def clocks(draw: st.DrawFn) -> tuple[str, int]:
-    """Draw a zone and a moment there, most often within days before the clock is changed."""
-    zone = draw(st.sampled_from(ZONES))
-    if draw(st.integers(0, 3)) and changes(zone):
-        return zone, draw(st.sampled_from(changes(zone))) + draw(st.integers(-4 * DAY_MS, 2 * DAY_MS))
-    return zone, draw(st.integers(LOW, HIGH))
 
 
 Ranges = tuple[tuple[int, int], ...]
@@ -204,11 +171,6 @@ def test_the_longest_text_that_there_can_be_is_not_too_long_in_its_normal_form()
     normal = check_opening_hours(text)
     assert len(text) < len(normal) <= MAX_OPENING_HOURS_CHARS
     assert check_opening_hours(normal) == normal
-
-
-def ms(text: str, zone: str) -> int:
-    """Read a moment on a clock of that zone."""
-    return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
 
 
 @pytest.mark.parametrize(

@@ -159,24 +159,6 @@ async def test_a_broken_socket_and_a_stranger_take_nothing(ends: tuple[trio.Sock
     assert send_now(trio.testing.memory_stream_pair()[0], b"hello") == 0
 
 
-async def test_what_comes_is_received_until_the_end(ends: tuple[trio.SocketStream, socket.socket]) -> None:
-    stream, theirs = ends
-
-    async def say() -> None:
-        await trio.testing.wait_all_tasks_blocked()
-        theirs.send(b"hello")
-
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(say)
-            assert await receive_some(stream, 100) == b"hello"
-        theirs.send(b"abc")
-        assert await receive_some(stream, 2) == b"ab"
-        assert await receive_some(stream, 2) == b"c"
-        theirs.close()
-        assert await receive_some(stream, 2) == b""
-
-
 async def test_a_connection_that_is_reset_breaks_and_one_that_we_closed_is_closed() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, trio.fail_after(30):

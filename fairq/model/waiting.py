@@ -27,13 +27,8 @@ Cause = Literal[
     "queue_repairing", "queue_paused", "tenant_paused", "queue_closed", "tenant_closed", "start", "retry", "no_worker",
     "rate", "max_running", "batch_max_running", "backlog", "reserve", "share",
 ]  # fmt: skip
-PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING, REPAIRING = (
-    1,
-    2,
-    4,
-    8,
-    16,
-)  # what blocks a tenant or a queue: bits of lua/pick/limits.lua
+# what blocks a tenant or a queue: bits of lua/pick/limits.lua
+PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING, REPAIRING = 1, 2, 4, 8, 16
 FOREVER = math.inf
 
 # What the waiting time of tasks that have started was for; where two held at once, the one that stands first.
@@ -41,17 +36,12 @@ WaitCause = Literal["paused", "closed", "no_worker", "rate", "max_running", "bac
 WAIT_CAUSES: tuple[WaitCause, ...] = get_args(WaitCause)
 
 
+_CAUSES: dict[int, WaitCause] = {PAUSED | REPAIRING: "paused", CLOSED: "closed", RATE_LIMITED: "rate"}
+
+
 def cause_of(bits: int) -> WaitCause:
     """Return what blocks a tenant, or a queue."""
-    return (
-        "paused"
-        if bits & (PAUSED | REPAIRING)
-        else "closed"
-        if bits & CLOSED
-        else "rate"
-        if bits & RATE_LIMITED
-        else "max_running"
-    )
+    return next((cause for blocks, cause in _CAUSES.items() if bits & blocks), "max_running")
 
 
 class BlockedInterval(NamedTuple):

@@ -104,11 +104,3 @@ def test_fifo_and_fair_get_the_same_arrivals(count: int) -> None:
     assert len({task.id for phase in (fifo, fair, shares) for task in phase.tasks}) == 2 * count + len(shares.tasks)
     assert {fifo.tenant_of(owner) for owner in WEIGHTS} == {"everyone"}
     assert [fair.tenant_of(owner) for owner in WEIGHTS] == list(WEIGHTS)
-
-
-def test_shares_gives_everybody_a_backlog_by_weight() -> None:
-    *_, shares = plan_phases([f"/file-{i}" for i in range(600)], 10)
-    assert {arrival.owner: len(arrival.tasks) for arrival in shares.arrivals} == {
-        owner: 20 * weight for owner, weight in WEIGHTS.items()
-    }
-    assert shares.is_held

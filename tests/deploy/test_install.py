@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cli.harness import environment, read_until
+from tests.store.cases import case
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 60.0
@@ -42,10 +49,10 @@ def outside(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run(*argv: str | Path, env: Mapping[str, str] | None = None, code: int = 0) -> str:
-    """Run a command to its end, and check how it ends; returns what it says."""
+    """Run a command to its end, and check how it ends; returns what it prints, or what it says of its failure."""
     done = subprocess.run(list(map(str, argv)), env=outside(env), capture_output=True, text=True, timeout=5 * MINUTES)
     assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    return done.stderr if code else done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +70,9 @@ def wheel(built: Path) -> Path:
     return found
 
 
-def installed(place: Path, what: str) -> Path:
+def installed(place: Path, what: str, python: str = sys.executable) -> Path:
     """Install a requirement into an environment of its own; returns the folder of its commands."""
-    run(sys.executable, "-m", "venv", place)
+    run(python, "-m", "venv", place)
     run(place / "bin" / "pip", "install", "--quiet", what)
     return place / "bin"
 
@@ -76,34 +83,67 @@ def client_only(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(tmp_path_factory.mktemp("client") / "venv", str(wheel))
 
 
-@pytest.fixture(scope="module")
-def whole(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with all of it."""
-    return installed(tmp_path_factory.mktemp("whole") / "venv", f"fairq[server] @ {wheel.as_uri()}")
-
-
-@pytest.fixture
-def url(whole: Path, tmp_path: Path) -> Iterator[str]:
-    """A server of the installed package."""
-    command: Sequence[str | Path] = [whole / "fairq", "serve", "--dev", "--port", "0", "--data-dir", tmp_path / "data"]
+@contextmanager
+def serving(command: Path, data: Path) -> Iterator[str]:
+    """Run an installed server; gives its URL."""
+    argv = [str(command), "serve", "--dev", "--port", "0", "--data-dir", str(data)]
     process = subprocess.Popen(
-        list(map(str, command)), env=outside(), cwd=tmp_path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        argv, env=outside(), cwd=data.parent, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     try:
         line = read_until(process, "ws://")
         yield next(word for word in line.split() if "ws://" in word).removeprefix("url=")
     finally:
         process.terminate()
         process.communicate(timeout=MINUTES)
+    assert process.returncode == 0
 
 
-def test_the_wheel_is_for_every_platform(built: Path) -> None:
-    assert [path.name.split("-", 2)[2] for path in built.glob("*.whl")] == ["py3-none-any.whl"]
-    assert len([*built.glob("*.tar.gz")]) == 1
+def pythons() -> dict[str, str]:
+    """Find a Python of each version that fairq runs on: this one, and those on the path or in pyenv's care."""
+    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
+    managed = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in ("3.11", "3.12", "3.13"):
+        for path in [shutil.which(f"python{version}"), *map(str, managed.glob(f"{version}.*/bin/python"))]:
+            runs = path and subprocess.run([path, "-c", "import venv"], check=False, stderr=subprocess.DEVNULL)
+            if path and runs and runs.returncode == 0:
+                found.setdefault(version, path)
+    return found
 
 
-def test_a_program_enqueues_without_the_servers_parts(client_only: Path, url: str) -> None:
+def test_what_is_built_is_whole_and_for_every_platform(built: Path, wheel: Path) -> None:
+    assert wheel.name.split("-", 2)[2] == "py3-none-any.whl"
+    (source,) = built.glob("fairq-*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "fairq/LICENSE", "fairq/lua/KEYS.md", "tests/conftest.py"} <= names
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {f"fairq/{section.relative_to(ROOT)}" for section in (ROOT / "lua").rglob("*.lua")} <= names
+    assert {"fairq/py.typed", "fairq/wire/PROTOCOL.md", "fairq/webhook/RECEIVING.md", "fairq/lua/KEYS.md"} <= names
+    assert {"fairq/wire/TRANSCRIPTS.md", "fairq/wire/frames.schema.json"} <= names
+    assert {"fairq/docs/tutorial.md", "fairq/docs/pictures/flood.svg", "fairq/docs/examples/README.md"} <= names
+    assert not any(name.startswith(("tests/", "loadtest/", "deploy/")) for name in names)
+
+
+def test_source_and_wheel_run_with_every_python_that_is_here_and_serve_a_client_alone(
+    built: Path, wheel: Path, client_only: Path, tmp_path: Path
+) -> None:
+    (source,) = built.glob("fairq-*.tar.gz")
+    for version, python in {"source": sys.executable, **pythons()}.items():
+        with case(version):
+            what = f"{source if version == 'source' else wheel}[server]"
+            commands = installed(tmp_path / version, what, python)
+            with serving(commands / "fairq", tmp_path / version / "data") as url:
+                check_client(client_only, url)
+    report = json.loads(run(commands / "fairq", "demo", "--json"))
+    assert report["processed"] == report["tasks"] > 0
+    assert (report["lost"], report["duplicated"], report["digest_mismatches"]) == (0, 0, 0)
+    assert report["fair"]["quiet_p99_ms"] < report["fifo"]["quiet_p99_ms"]  # by how much is the machine's
+
+
+def check_client(client_only: Path, url: str) -> None:
+    """Enqueue without the server's parts, in each way."""
     names = {line.split("==")[0].lower() for line in run(client_only / "pip", "freeze").splitlines()}
     assert names & OF_SERVER == set()
     for program in (IN_ASYNCIO, IN_THREADS):
@@ -117,7 +157,3 @@ def test_a_program_enqueues_without_the_servers_parts(client_only: Path, url: st
 def test_what_needs_the_server_says_how_to_install_it(client_only: Path, command: list[str]) -> None:
     said = run(client_only / "fairq", *command, code=2)
     assert said == "fairq: this command needs the server's parts: pip install 'fairq[server]'\n"
-
-
-def test_all_of_it_has_the_demonstration(whole: Path) -> None:
-    assert "--files" in run(whole / "fairq", "demo", "--help")

@@ -97,21 +97,6 @@ def test_the_guide_tells_of_no_other_alert() -> None:
     assert set(re.findall(r"^\| `(Fairq\w+)`", GUIDE.read_text(), re.MULTILINE)) == {each["alert"] for each in ALERTS}
 
 
-def test_panels_are_whole_and_lie_side_by_side() -> None:
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        at = panel["gridPos"]
-        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
-        assert not cells & taken, panel["title"]
-        assert at["x"] + at["w"] <= 24
-        taken |= cells
-    for panel in PANELS:
-        assert panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"]
-        assert panel["datasource"]["uid"] == "prometheus"
-
-
 def test_grafana_finds_prometheus_and_the_dashboard() -> None:
     provisioning = DEPLOY / "grafana" / "provisioning"
     (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]

@@ -1,6 +1,6 @@
-"""The pictures of the guides: the real library in virtual time (tests/lua/fleet.py), drawn as small SVG.
+"""The pictures of the guides that are measured: the real library in virtual time (tests/lua/fleet.py), as small SVG.
 
-`python -m tests.docs.pictures` writes them to fairq/docs/pictures.
+`python -m tests.docs.pictures` writes them to fairq/docs/pictures. The others there are drawn by hand.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from tests.lua.calls import Queue
 from tests.lua.fleet import Fleet, about
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).parents[2] / "fairq" / "docs" / "pictures"
-SIZE_INCHES, WIDE_INCHES = (7.5, 3.4), (7.5, 2.4)
+SIZE_INCHES = (7.5, 3.4)
 FLOOD, QUIET, FAIR = "#c44e52", "#4c72b0", "#55a868"
 SECOND = 1000
 
@@ -119,66 +118,7 @@ def shares(make: Callable[[], Queue]) -> Figure:
     return figure
 
 
-def _blank(width: float, height: float) -> tuple[Figure, Axes]:
-    figure, axes = new_figure("", "", "")
-    figure.set_size_inches(*WIDE_INCHES)
-    axes.set_axis_off()
-    axes.set_xlim(0, width)
-    axes.set_ylim(0, height)
-    return figure, axes
-
-
-def life(make: Callable[[], Queue]) -> Figure:
-    """Draw the states of a task."""
-    figure, axes = _blank(10, 3.3)
-    places = {"delayed": (1.2, 2.2), "ready": (3.8, 2.2), "leased": (6.4, 2.2), "done": (9, 2.2), "dead": (6.4, 0.5)}
-    for name, (x, y) in places.items():
-        color = {"done": FAIR, "dead": FLOOD}.get(name, QUIET)
-        box = {"boxstyle": "round,pad=0.5", "facecolor": color, "edgecolor": "none"}
-        axes.text(x, y, name, color="white", ha="center", va="center", bbox=box)
-
-    def arrow(since: tuple[float, float], to: tuple[float, float], text: str, at: tuple[float, float]) -> None:
-        axes.annotate("", to, since, arrowprops={"arrowstyle": "->", "color": "black", "shrinkA": 0, "shrinkB": 0})
-        axes.text(*at, text, ha="center", va="center", fontsize=8)
-
-    arrow((1.9, 2.2), (3.2, 2.2), "its start", (2.55, 2.4))
-    arrow((4.4, 2.2), (5.7, 2.2), "claim", (5.05, 2.4))
-    arrow((7.1, 2.2), (8.4, 2.2), "acknowledged", (7.75, 2.45))
-    arrow((5.7, 2.05), (4.4, 2.05), "lease lost, given back", (5.15, 1.82))
-    arrow((6.4, 1.8), (6.4, 0.9), "rejected, or\nattempts used up", (7.35, 1.3))
-    arrow((3.5, 1.8), (5.7, 0.4), "expired", (4.1, 1.0))
-    arrow((5.8, 0.7), (3.9, 1.75), "replayed", (5.5, 1.35))
-    arrow((1.2, 1.8), (5.7, 0.2), "expired", (2.9, 0.8))
-    axes.annotate(
-        "", (1.2, 2.6), (6.4, 2.6),
-        arrowprops={"arrowstyle": "->", "connectionstyle": "arc3,rad=0.12", "shrinkA": 0, "shrinkB": 0},
-    )  # fmt: skip
-    axes.text(3.8, 3.2, "failed: after the backoff", ha="center", va="center", fontsize=8)
-    return figure
-
-
-def attempts(make: Callable[[], Queue]) -> Figure:
-    """Draw three attempts of a task: one fails, one loses its worker, one succeeds."""
-    figure, axes = _blank(60, 4.4)
-    bars = (  # since, how long, row, text, color
-        (1, 10, 3, "attempt 1, worker-1:\nan error", FLOOD),
-        (11, 6, 2, "backoff", "#cccccc"),
-        (17, 10, 3, "attempt 2, worker-2,\nwhich stands still", FLOOD),
-        (27, 12, 2, "until its lease ends", "#cccccc"),
-        (39, 13, 3, "attempt 3, worker-1:\ndone", FAIR),
-    )
-    for since, length, row, text, color in bars:
-        axes.barh(row, length, left=since, height=0.8, color=color)
-        axes.text(since + length / 2, row, text, ha="center", va="center", fontsize=7)
-    axes.text(
-        40, 1.8, "worker-2 goes on, and acknowledges\nattempt 2: refused, its lease is over", va="center", fontsize=7
-    )
-    axes.annotate("", (59, 0.6), (1, 0.6), arrowprops={"arrowstyle": "->"})
-    axes.text(59, 0.2, "time", ha="right", fontsize=8)
-    return figure
-
-
-PICTURES = {each.__name__: each for each in (flood, reserve, shares, life, attempts)}
+PICTURES = {each.__name__: each for each in (flood, reserve, shares)}
 
 
 def draw(name: str, client: redis.Redis) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs import reader
-from tests.docs.reader import Block, Failed, Paragraph, Reader, missing_from, parts_of, section_of
+from tests.docs.reader import Failed, Reader, missing_from, section_of
 
 GUIDE = """# Guide
 
@@ -41,15 +41,6 @@ def read(folder: Path, text: str) -> None:
         person.kill()
 
 
-def test_a_guide_is_paragraphs_and_blocks() -> None:
-    heading, paragraph, program, command, output = parts_of(GUIDE)
-    assert paragraph == Paragraph(3, "Save a program and run it:")
-    assert heading == Paragraph(1, "# Guide")
-    assert program == Block(6, "python", '# hello.py\nprint("hello", 41 + 1)', "Save a program and run it:")
-    assert command == Block(11, "sh", "python3 hello.py", "")
-    assert output == Block(15, "text", "hello 7", "")
-
-
 def test_a_section_ends_at_the_next_of_its_level() -> None:
     text = "# A\n\n## See it, then\n\none\n\n### Deeper\n\n```sh\n# no heading\n```\n\n## Next\n\ntwo\n"
     assert section_of(text, "see-it-then").splitlines()[2] == "one"
@@ -75,12 +66,6 @@ def test_output_is_compared_loosely_and_in_order(shown: str, is_there: bool) -> 
 
 
 @pytest.mark.deep("guides")
-def test_a_program_is_saved_and_run(tmp_path: Path) -> None:
-    read(tmp_path, GUIDE)
-    assert (tmp_path / "hello.py").read_text() == '# hello.py\nprint("hello", 41 + 1)\n'
-
-
-@pytest.mark.deep("guides")
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -102,13 +87,3 @@ def test_a_command_that_waits_for_an_answer_is_told(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(reader, "COMMAND_S", 5.0)
     with pytest.raises(Failed, match=r"nothing more comes in time in the first terminal, which shows\nSure\? "):
         read(tmp_path, "```sh\nread -p 'Sure? ' answer\n```\n")
-
-
-@pytest.mark.deep("guides")
-def test_terminals_are_named_and_stopped_by_the_text(tmp_path: Path) -> None:
-    first = "```sh\nmkdir -p deep && cd deep\n```\n\n"
-    second = (
-        "In a second terminal, and leave it running:\n\n```sh\npwd; yes again\n```\n\n```text\n/deep\nagain\n```\n\n"
-    )
-    third = "Press ctrl-C in the second terminal.\n\nIn the second terminal:\n\n```sh\ntrue\n```\n"
-    read(tmp_path, first + second + third)

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
-import trio
 from websockets.frames import Frame
 from websockets.protocol import OPEN, Protocol, Side
 
-import loadtest.__main__ as program
 from fairq.wire.codec import decode_client
 from fairq.wire.messages import Enqueue
 from fairq.wire.terms import MESSAGE_BYTES
-from loadtest import abuse, abusers
+from loadtest import abusers
 from loadtest.abuse import (
-    FLOOD_WAITS,
-    SAME_PRODUCER,
-    Abuse,
     Pair,
     Rounds,
-    Sizes,
     Victim,
     of_bound,
     row_of,
     summary,
     tables,
 )
-from loadtest.processes import RunFailed
-from loadtest.report import Progress
-from loadtest.scenarios import SCENARIOS, Scenario
 
 
 def rounds(start: float, reply: float = 1.0) -> Rounds:
@@ -46,11 +34,6 @@ def test_the_bound_is_three_times_the_undisturbed_p99_or_60_ms() -> None:
         (5, 60, 1), (5, 66, 1.1), (20, 60, 1), (40, 120, 1), (40, 180, 1.5), (40, 12, 0.1), (40, math.inf, math.inf),
     ):  # fmt: skip
         assert of_bound(undisturbed, abused) == pytest.approx(part), (undisturbed, abused)
-
-
-def test_what_was_never_measured_is_not_within() -> None:
-    assert of_bound(5, math.nan) == of_bound(math.nan, 5) == math.inf
-    assert not row_of("pings", [Pair(rounds(5), {"start": [], "reply": [1.0]})])["is_within"]
 
 
 def test_pairs_are_judged_by_their_median() -> None:
@@ -84,26 +67,6 @@ def test_tasks_that_are_lost_or_run_twice_are_named_and_undecided_ones_not() -> 
     assert (verdict.lost, verdict.duplicated, verdict.strange) == (["b"], ["a"], [])
 
 
-async def test_a_row_that_is_not_within_does_not_fail_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = row_of("pings", [Pair(rounds(5), rounds(500))])
-
-    async def run(*_: object, **__: object) -> dict[str, Any]:
-        return {"rows": [row], "pairs": 1, "seconds": 1.0, "rate": 40.0, "verdicts": {}}
-
-    monkeypatch.setattr(program, "SCENARIOS", {"abuse": Scenario(run, SCENARIOS["abuse"].tables)})
-    assert await program.main(program.arguments_of(["abuse"])) == 0
-    assert "NO" in capsys.readouterr().out
-
-
-def test_an_abuser_is_not_started_with_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in ([], ["pings"], ["nonsense", "ws://x", "1"], ["pings", "ws://x", "soon"]):
-        with pytest.raises(SystemExit, match=r"^2$"):
-            abusers.main(argv)
-        assert "ready" not in capsys.readouterr().out
-
-
 def texts_in(data: bytes) -> list[str]:
     """Read the messages in what a client sends."""
     protocol = Protocol(Side.SERVER, state=OPEN, max_size=None)
@@ -125,28 +88,3 @@ def test_the_long_message_is_taken_as_a_request() -> None:
     text = abusers.long_message()
     assert 0.98 * MESSAGE_BYTES < len(text) <= MESSAGE_BYTES
     assert isinstance(decode_client(text), Enqueue)
-
-
-@pytest.mark.deep("fairness")
-async def test_a_pair_is_measured_beside_a_real_abuser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abuse, "ROWS", ("slow worker", "queue names", SAME_PRODUCER))
-    scenario = Abuse(tmp_path, "everysec", Sizes(seconds=0.2, pairs=1, limit=60.0), Progress())
-    with trio.fail_after(120):
-        await scenario.run()
-    slow, names, inside = scenario.rows
-    assert slow["did"]["acknowledged"] == 8
-    assert set(slow["figures"]) == {"start", "reply"}
-    assert set(names["figures"]) == {"start", "reply", "late"}
-    assert set(inside["figures"]) == {"start", "reply"}
-    assert inside["did"]["waits"] == FLOOD_WAITS
-    assert all(math.isfinite(told["abused"]["p99"]) for row in scenario.rows for told in row["figures"].values())
-    assert all(verdict.is_clean and verdict.expected for verdict in scenario.verdicts.values())
-    assert not os.listdir(tmp_path)
-
-
-@pytest.mark.deep("fairness")
-async def test_an_abuser_that_cannot_run_fails_the_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abuse, "ROWS", ("nonsense",))
-    scenario = Abuse(tmp_path, "everysec", Sizes(seconds=0.1, pairs=1, limit=60.0), Progress())
-    with trio.fail_after(120), pytest.raises(RunFailed, match="nonsense"):
-        await scenario.run()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from loadtest.bounds import Bound, bounds_of, draw, table
+from loadtest.bounds import Bound, bounds_of
 from loadtest.cases import AtOnce, Case, Period, Stream
 from loadtest.figures import Record
 from loadtest.scorecard import Account, Sample
@@ -63,31 +61,3 @@ def test_case_in_which_a_tenant_runs_out_of_tasks_says_nothing() -> None:
 def test_bound_is_on_both_sides() -> None:
     for got, is_kept in ((3.4, False), (3.6, True), (4.5, True), (4.6, False)):
         assert Bound("own", got, 4.0, 0.5, 1).is_kept == is_kept, got
-
-
-def part(**changes: object) -> dict[str, object]:
-    """Make a report's part of one case."""
-    own = {"tenant": "own", "got": 4.2, "due": 4.0, "slack": 0.5, "tasks": 7}
-    shown = {"at": [1.0, 2.0], "delivered": {"own": [0.4, 0.5], "other": [0.6, 0.5]}}
-    case = {
-        "name": "case", "ran_dry": [], "began_s": 1.0, "window_s": 8.0, "longest_ms": 100.0, "longest_gap_s": 0.1,
-        "tenants": [own], "series": shown, **changes,
-    }  # fmt: skip
-    return {"slots": 10, "bounds": [case]}
-
-
-def test_table_tells_got_due_and_bound_in_parts_of_the_slots() -> None:
-    shown = table(part())
-    assert shown.rows == [["case", "own", 7, "8.0", "100", "40.0%", "42.0%", "35.0% to 45.0%", "yes", "0.10"]]
-    assert shown.note == ""
-
-
-def test_table_names_who_ran_out_of_tasks() -> None:
-    shown = table(part(ran_dry=["other"]))
-    assert shown.rows[0][-2] == "no"
-    assert shown.note == "case: other ran out of tasks"
-
-
-@pytest.mark.deep("fairness")
-def test_picture_is_drawn(tmp_path: Path) -> None:
-    assert draw(part(), tmp_path).stat().st_size > 1000

@@ -2,34 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-from typing import Any
-
-import pytest
-import trio
-from attrs import evolve
-
 from fairq.server.web.dashboard.pages import PAGES
-from loadtest import dashboard
-from loadtest.dashboard import QUICK, Sizes, places, run, tables
-from loadtest.processes import RunFailed
-from loadtest.report import Progress
-
-
-@pytest.mark.deep("fairness")
-async def test_every_place_is_opened_and_the_quiet_tenant_measured(tmp_path: Path) -> None:
-    with trio.fail_after(180):
-        part = await run(tmp_path, Progress(), quick=True, fsync="everysec")
-    assert [row["name"] for row in part["pages"]] == list(places(QUICK))
-    assert all(0 < row["p50"] <= row["p95"] <= row["max"] < math.inf for row in part["pages"])
-    assert set(part["figures"]) == {"start", "reply"}
-    assert part["opened"] > 0
-    assert min(part["cores"].values()) >= 0
-    assert all(verdict.is_clean for verdict in part["verdicts"].values()), part["verdicts"]
-    assert part["verdicts"]["dashboard, the crowd"].expected == QUICK.tenants + QUICK.delayed
-    for table in tables(part):
-        assert all(len(row) == len(table.headings) for row in table.rows)
+from loadtest.dashboard import Sizes, places
 
 
 def test_every_page_of_the_dashboard_is_among_the_places() -> None:
@@ -47,14 +21,3 @@ def _fits(path: list[str], wanted: list[str]) -> bool:
     if len(path) != len(wanted) and not (rest and len(path) > len(wanted)):
         return False
     return all(want.startswith("{") or part == want for part, want in zip(path, wanted, strict=False))
-
-
-@pytest.mark.deep("fairness")
-async def test_a_place_that_is_refused_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def some(sizes: Sizes) -> dict[str, Any]:
-        return {"nowhere": "/queues/none"}
-
-    monkeypatch.setattr(dashboard, "places", some)
-    monkeypatch.setattr(dashboard, "QUICK", evolve(QUICK, tenants=20))
-    with trio.fail_after(120), pytest.raises(RunFailed, match="the reader of pages did not finish"):
-        await run(tmp_path, Progress(), quick=True, fsync="everysec")

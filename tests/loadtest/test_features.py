@@ -6,16 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 import trio
 
 from fairq.store import keys
 from fairq.store.embedded import embedded_store
 from fairq.store.store import Store
 from loadtest.bench import PAYLOAD, Bench
-from loadtest.features import FEATURES, OFF, PLACES, VERBS, Feature, Features, Side, Sizes, of_off, tables
-from loadtest.purge import row_of
-from loadtest.report import Progress
+from loadtest.features import FEATURES, OFF, PLACES, Feature, Side, of_off
 from loadtest.stores import opened
 
 TENANTS, ROUNDS = 3, PLACES + 2
@@ -121,48 +118,6 @@ async def run_side(store: Store, queue: str, feature: Feature, looks: dict[str, 
     assert side.bench.verdict().is_clean
 
 
-@pytest.mark.deep("fairness")
-async def test_rounds_of_a_feature_are_measured_between_rounds_with_all_off(tmp_path: Path) -> None:
-    with trio.fail_after(120):
-        async with running_store(tmp_path / "store") as store:
-            scenario = Features(store, Sizes(TENANTS, ROUNDS), Progress())
-            await scenario.run()
-            done = {queue: (await store.queue(queue)).done for queue in await store.queues()}
-    assert [row["name"] for row in scenario.rows] == [feature.name for feature in FEATURES]
-    assert all(min(row[kind].values()) > 0 for row in scenario.rows for kind in ("us", "off_us", "of_off"))
-    assert len(scenario.verdicts) == len(done) == 2 * len(FEATURES)
-    assert all(verdict.is_clean for verdict in scenario.verdicts.values())
-    for n in range(len(FEATURES)):
-        assert done[f"features-{n}-on"] == TENANTS * ROUNDS
-        assert done[f"features-{n}-off"] == TENANTS * (ROUNDS + 1)
-
-
 def test_a_round_is_told_as_a_part_of_those_around_it() -> None:
     assert of_off([30.0], [10.0, 20.0]) == 2
     assert of_off([10.0, 44.0, 99.0], [10.0, 10.0, 30.0, 3.0]) == 2.2  # 1, 2.2, 6: one that is far off is nothing
-
-
-def test_table_tells_how_far_apart_those_were_that_had_all_off() -> None:
-    rows = [
-        {
-            "name": "events",
-            "us": cells(75.0, 20.0, 21.0),
-            "off_us": cells(40.0, 20.0, 10.0),
-            "of_off": cells(1.5, 1, 2),
-        },
-        {"name": "expiry", "us": cells(60.0, 21.0, 11.0), "off_us": cells(60.0, 20.0, 11.0), "of_off": cells(1, 1, 1)},
-    ]
-    row = row_of(10, 2.0, {"start": [1.0]}, {"start": [2.0]})
-    table, last = tables({"tenants": 5, "tasks": 10, "call_tasks": 100, "rows": rows, "purge": row})
-    assert last.title.startswith("purge: ")
-    assert table.headings == ["on", "enqueue", "of off", "claim", "of off", "ack", "of off"]
-    assert table.rows == [
-        ["off", 50.0, "0.80-1.20", 20.0, "1.00-1.00", 10.5, "0.95-1.05"],
-        ["events", 75.0, 1.5, 20.0, 1, 21.0, 2],
-        ["expiry", 60.0, 1, 21.0, 1, 11.0, 1],
-    ]
-
-
-def cells(*values: float) -> dict[str, float]:
-    """Name the measurements."""
-    return dict(zip(VERBS, values, strict=True))

@@ -20,16 +20,8 @@ def test_percentile_of_nothing_is_nan() -> None:
     assert math.isnan(spread([])["max"])
 
 
-def test_spread_names_its_percentiles() -> None:
-    assert spread([float(n) for n in range(1, 101)]) == {"p50": 50, "p90": 90, "p99": 99, "max": 100}
-
-
 def test_lag_is_the_due_less_what_was_served() -> None:
     assert lags({"a": 1, "b": 3}, {"a": 4, "b": 4}) == {"a": -2, "b": 2}
-
-
-def test_tenant_that_was_never_served_lags_by_all_its_due() -> None:
-    assert lags({"a": 1, "b": 1}, {"a": 10}) == {"a": -5, "b": 5}
 
 
 def test_lag_sums_up_sizes_whether_behind_or_ahead() -> None:
@@ -56,17 +48,9 @@ def test_verdict_names_lost_duplicated_and_strange_ids() -> None:
     assert str(verdict) == "1 lost: b; 1 duplicated: a; 1 strange: x"
 
 
-def test_verdict_names_no_more_than_twenty_ids_of_a_kind() -> None:
-    assert str(judge([f"t{n:02}" for n in range(25)], [])).endswith("t19 and 5 more")
-
-
 def test_tasks_left_in_the_queue_are_not_lost() -> None:
     assert judge(["a", "b", "c"], ["a"], left=2).is_clean
     assert judge(["a", "b", "c"], ["a"], left=1).lost == ["c"]
-
-
-def test_records_of_a_worker_that_wrote_none_are_empty(tmp_path: Path) -> None:
-    assert read_records(tmp_path / "none") == []
 
 
 def test_records_are_read_as_the_handlers_write_them(tmp_path: Path) -> None:

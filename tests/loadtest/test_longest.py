@@ -12,8 +12,7 @@ import trio
 from fairq.store import library
 from fairq.store.embedded import embedded_store
 from loadtest import scenes
-from loadtest.longest import tables
-from loadtest.probe import QUICK, REPLY_BYTES, Probe, Row, Sizes, size_of
+from loadtest.probe import QUICK, Probe, Row, Sizes
 from loadtest.report import Progress
 from loadtest.stores import opened
 
@@ -33,11 +32,6 @@ def test_a_call_is_within_by_its_best_round_and_its_longest_reply() -> None:
         assert (row.least_ms, row.is_within) == (min(cpu), is_within)
 
 
-def test_a_reply_is_measured_through_all_its_lists() -> None:
-    assert size_of([b"abc", [b"de", [7, b""]], b"f"]) == 6 + 8
-    assert REPLY_BYTES > 2 << 20
-
-
 async def test_the_time_is_of_the_verb_by_the_stores_own_clocks(tmp_path: Path) -> None:
     with trio.fail_after(120):
         async with embedded_store(tmp_path, fsync="everysec") as url, opened(url) as store:
@@ -52,20 +46,6 @@ async def test_the_time_is_of_the_verb_by_the_stores_own_clocks(tmp_path: Path) 
     assert all(0 < ms < 1000 for ms in state.longest_ms)
     assert state.cpu_ms <= state.longest_ms
     assert state.reply_bytes > 300
-
-
-def test_the_table_says_what_is_too_long() -> None:
-    rows = [
-        {"verb": "tick", "what": "due", "calls": 5, "longest_ms": [9.0, 12.0], "least_ms": 8.5, "reply_bytes": 72,
-         "is_within": True},
-        {"verb": "claim", "what": "many", "calls": 5, "longest_ms": [19.0], "least_ms": 18.5, "reply_bytes": 72,
-         "is_within": False},
-    ]  # fmt: skip
-    (table,) = tables({"store": "valkey 9", "rows": rows})
-    assert [list(row) for row in table.rows] == [
-        ["tick", "due", 5, "8.50", "9.00", "12.00", 72, "yes"],
-        ["claim", "many", 5, "18.50", "19.00", "19.00", 72, "NO"],
-    ]
 
 
 @pytest.mark.deep("longest")

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
-from loadtest.baseline import Rates
-from loadtest.peers import driving, environments, picture, scenario
-from loadtest.peers.catalogue import PEERS, Peer
+from loadtest.peers import driving, environments, scenario
+from loadtest.peers.catalogue import PEERS
 from loadtest.peers.driving import (
     Start,
     count_starts,
-    rate_of,
     read_starts,
     running_producer,
     running_workers,
     wait_for,
 )
-from loadtest.peers.environments import SCRIPTS, VARIABLE, Environment, NotInstalled, find, install, remedy
-from loadtest.peers.measuring import Sizes, beside, ids_of
-from loadtest.processes import RunFailed
+from loadtest.peers.environments import SCRIPTS, VARIABLE, Environment
+from loadtest.peers.measuring import ids_of
 from loadtest.report import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,37 +66,6 @@ def environment(tmp_path: Path) -> Environment:
     return Environment((sys.executable, str(script)), {})
 
 
-def row(name: str, drained: float) -> dict[str, Any]:
-    """Make a row as a measurement does."""
-    rates = {f"{kind}{part}": drained for kind in ("bulk", "drained", "flow") for part in ("", "_raw", "_of_raw")}
-    return {
-        "name": name, "setting": "as it comes", "tasks": 10, "one_by_one": 5, **rates, "bytes_per_task": 300,
-        "cpu_s_per_1000": {"client": 0.1}, "cpu_s_per_1000_total": 0.1, "left": 0, "lost": 0, "twice": 0,
-    }  # fmt: skip
-
-
-def part(*rows: dict[str, Any]) -> dict[str, Any]:
-    """Make the scenario's part of a report."""
-    quiet = {"name": "x", "flood": 10, "processes": 1, "slots": 10, "rate": 9, "lost": 0, "twice": 0}
-    quiet |= {"p50": 1.0, "p90": 2.0, "p99": 3.0, "max": 4.0}
-    about = {"quiet_tenants": 10, "tasks_each": 20, "task_ms": 5, "slots": 10, "rows": [quiet]}
-    return {"payload_bytes": 200, "rows": list(rows), "quiet": about, "left_out": {"arq": "no time"}}
-
-
-def test_rate_is_that_of_the_starts_after_the_first() -> None:
-    assert rate_of([Start("a", 5_000_000, 0), Start("c", 6_000_000, 0), Start("b", 5_500_000, 0)]) == 2
-    assert rate_of([Start("a", 5_000_000, 0)]) == rate_of([]) == 0
-
-
-def test_rate_stands_beside_the_mean_of_the_yardsticks_rounds() -> None:
-    taken = beside("bulk", 50.0, "push", Rates(100, 1), Rates(300, 1))
-    assert taken == {"bulk": 50, "bulk_raw": 200, "bulk_of_raw": 0.25}
-
-
-def test_sizes_keep_a_part_of_the_tasks_and_never_less_than_a_hundred() -> None:
-    assert [Sizes(part=0.5).of(count) for count in (10_000, 100)] == [5_000, 100]
-
-
 def test_line_that_is_not_complete_is_no_start_yet(tmp_path: Path) -> None:
     record = tmp_path / "record"
     assert (read_starts(record), count_starts(record)) == ([], 0)
@@ -135,21 +99,6 @@ def test_payload_has_its_size_and_the_scripts_agree_on_the_line() -> None:
     assert f"lines of {driving.LINE_BYTES} bytes" in (SCRIPTS / "peer_bullmq.js").read_text()
 
 
-async def test_producer_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("raise SystemExit('no such broker')")
-    broken = Environment((sys.executable, str(script)), {})
-    with pytest.raises(RunFailed, match="no such broker"):
-        async with running_producer(broken, {}, tmp_path / "log"):
-            pass
-
-
-async def test_waiting_ends_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driving, "STALLED_S", 0.05)
-    with pytest.raises(RunFailed, match="the drain: stands still at 3 of 5"):
-        await wait_for("the drain", lambda: 3, 5)
-
-
 def test_catalogue_names_each_peer_once_with_its_script_and_setting() -> None:
     assert len({peer.name for peer in PEERS}) == len(PEERS)
     for peer in PEERS:
@@ -166,56 +115,3 @@ async def test_quick_run_installs_nothing_and_names_the_remedy(monkeypatch: pyte
     assert "pip install" in missing["RQ"]
     assert "npm install" in missing["BullMQ"]
     assert missing["beanstalkd"].endswith("remedy: apt-get install beanstalkd")
-
-
-async def test_failed_installation_says_what_was_said_and_the_remedy(
-    peers_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    peer = Peer("x", "peer_rq.py", "", "x", pip=("x",))
-    steps = [["sh", "-c", "echo nothing of that name >&2; exit 1"]]
-    monkeypatch.setattr(environments, "_steps", lambda *_: steps)
-    with pytest.raises(NotInstalled, match=r"nothing of that name; remedy: .*pip install 'x'"):
-        await install(peer, Progress())
-    assert find(peer) is None
-
-
-async def test_environment_is_found_once_it_is_made_until_it_wants_something_else(
-    peers_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environments, "_steps", lambda *_: [["true"]])
-    made = await install(Peer("x", "peer_rq.py", "", "x", pip=("x>=1",)), Progress())
-    assert made.command == (str(peers_directory / "x" / "bin" / "python"), str(SCRIPTS / "peer_rq.py"))
-    assert json.loads((peers_directory / "x" / "installed.json").read_text()) == ["x>=1"]
-    assert find(Peer("x", "peer_rq.py", "", "x", pip=("x>=1",))) == made
-    assert find(Peer("x", "peer_rq.py", "", "x", pip=("x>=2",))) is None
-    assert "x>=2" in remedy(Peer("x", "peer_rq.py", "", "x", pip=("x>=2",)))
-
-
-def test_tables_show_every_row_and_what_was_left_out() -> None:
-    rates, costs, quiet, settings, left_out = scenario.tables(part(row("fairq", 100), row("RQ", 1)))
-    assert [len(table.rows) for table in (rates, costs, quiet, settings, left_out)] == [2, 2, 1, 2, 1]
-    for table in (rates, costs, quiet, settings, left_out):
-        assert all(len(cells) == len(table.headings) for cells in table.rows)
-
-
-@pytest.mark.deep("fairness")
-@pytest.mark.filterwarnings("default")
-def test_picture_is_drawn(tmp_path: Path) -> None:
-    [path] = picture.draw(part(row("raw, pipelined", 1.0), row("fairq", 0.5), row("RQ", 0.001)), tmp_path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.deep("fairness")
-@pytest.mark.timeout(400)
-def test_quick_run_measures_raw_redis_and_fairq_where_nothing_is_installed(tmp_path: Path) -> None:
-    options = ["peers", "--quick", "--json", "--peers-dir", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-m", "loadtest", *options], cwd=ROOT, capture_output=True, timeout=380)
-    assert done.returncode == 0, done.stderr.decode()
-    report = json.loads(done.stdout)
-    rows = {row["name"]: row for row in report["peers"]["rows"]}
-    assert {"raw, pipelined", "raw, one call each", "fairq"} <= rows.keys()
-    for measured in rows.values():
-        assert (measured["lost"], measured["twice"], measured["left"]) == (0, 0, 0)
-        assert min(measured[name] for name in ("one_by_one", "bulk", "drained", "flow", "bytes_per_task")) > 0
-    assert report["peers"]["quiet"]["rows"][0]["name"] == "fairq"
-    assert report["verdicts"]["fairq, quiet tenants"]["is_clean"]

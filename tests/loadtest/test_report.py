@@ -9,15 +9,8 @@ import pytest
 
 import loadtest.__main__ as program
 from loadtest.figures import judge
-from loadtest.report import Table, as_markdown
+from loadtest.report import Table
 from loadtest.scenarios import Scenario
-
-
-def test_tables_become_markdown() -> None:
-    text = as_markdown({"about": {"cores": 2}}, [Table("rates", ["", "tasks/s"], [["drain", 12345]], "a note")])
-    assert text.splitlines() == [
-        "cores 2", "", "**rates**", "", "|  | tasks/s |", "|---|---|", "| drain | 12,345 |", "", "a note",
-    ]  # fmt: skip
 
 
 async def test_out_writes_report_tables_and_pictures(

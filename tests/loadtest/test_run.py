@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -56,12 +57,17 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.deep("loadtest")
 @pytest.mark.timeout(700)
-def test_quick_run_of_everything_accounts_for_every_task() -> None:
-    process = start("all", "--quick", "--json")
+def test_quick_run_of_everything_accounts_for_every_task_and_draws_what_it_found(tmp_path: Path) -> None:
+    process = start("all", "--quick", "--json", "--out", str(tmp_path))
     out, err = process.communicate(timeout=680)
     assert process.returncode == 0, err[-3_000:]  # the end says why
     report = orjson.loads(out)
     assert report["ok"]
+    drawn = [path for path in tmp_path.iterdir() if path.suffix == ".png"]
+    assert len(drawn) > 5
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+    for row, following in pairwise((tmp_path / "report.md").read_text().splitlines()):
+        assert not row.startswith("|") or following[:1] != "|" or row.count("|") == following.count("|"), following
     assert all(verdict["is_clean"] for verdict in report["verdicts"].values())
     names = [row["name"] for row in report["throughput"]["rows"]]
     assert names[:3] == ["enqueue, one caller", "enqueue, 100 callers", "enqueue_many"]
@@ -104,6 +110,11 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert all(0 <= seen["stolen"] < 1 for seen in report["machine"].values())
     assert max(seen["longest_sync_ms"] for seen in report["machine"].values()) > 0
     assert set(report["machine"]) >= {"throughput", "latency", "peers"}
+    peers = {row["name"]: row for row in report["peers"]["rows"]}
+    assert {"raw, pipelined", "raw, one call each", "fairq"} <= peers.keys()
+    for measured in peers.values():
+        assert (measured["lost"], measured["twice"], measured["left"]) == (0, 0, 0)
+        assert min(measured[name] for name in ("one_by_one", "bulk", "drained", "flow", "bytes_per_task")) > 0
     assert "throughput: starting a server" in err
 
 
@@ -126,12 +137,6 @@ def test_interrupted_run_leaves_no_process_behind(scenario: str, number: signal.
         process.communicate()
     assert process.returncode == 128 + number
     assert not [pid for pid in below if is_running(pid)]
-
-
-def test_unknown_scenario_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"^2$"):
-        program.arguments_of(["nonsense"])
-    assert "nonsense" in capsys.readouterr().err
 
 
 async def test_lost_task_fails_the_run_and_is_named(

@@ -17,11 +17,7 @@ from loadtest.scorecard import (
     counts,
     follows_after,
     jain,
-    largest_error,
-    makespan,
     max_lag,
-    mean_lease_s,
-    series,
 )
 
 
@@ -50,25 +46,6 @@ def test_due_is_a_part_of_what_the_contestants_got_in_proportion_to_their_entitl
     assert met.due == {"a": 3, "b": 1}
 
 
-def test_one_alone_is_no_contest() -> None:
-    samples = [Sample(at, {"a": account(at, at), "quiet": account(at, at)}) for at in (0.0, 1.0)]
-    assert [contests(samples, tenants) for tenants in (["a"], ["a", "nobody"], [])] == [[]] * 3
-
-
-def test_tenant_that_was_not_there_yet_is_in_no_contest() -> None:
-    names = ("a", "b")
-    early = Sample(0.0, {name: account(0, 0) for name in names})
-    late = Sample(1.0, {name: account(1, 1) for name in (*names, "c")})
-    [met] = contests([early, late], [*names, "c"])
-    assert set(met.got) == {"a", "b"}
-
-
-def test_error_is_relative_to_the_due() -> None:
-    assert largest_error({"a": 9.0, "b": 11.0}, {"a": 10.0, "b": 10.0}) == pytest.approx(0.1)
-    assert largest_error({}, {"a": 10.0}) == 1
-    assert math.isnan(largest_error({}, {}))
-
-
 def test_jain_is_one_when_fair_and_one_nth_when_one_has_all() -> None:
     assert jain([1.0, 1.0, 1.0]) == pytest.approx(1)
     assert jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
@@ -94,20 +71,9 @@ def test_counts_are_starts_within_contests_against_the_weights() -> None:
     assert counts(met, starts) == ({"a": 3, "b": 1}, {"a": 3.0, "b": 1.0})
 
 
-def test_unit_of_lag_is_the_longest_mean_lease() -> None:
-    final = Sample(1.0, {"a": account(4, 4, done=2), "b": account(3, 3, done=3), "quiet": account(9, 9, done=1)})
-    assert mean_lease_s(final, ["a", "b", "nobody"]) == 2
-    assert math.isnan(mean_lease_s(final, []))
-
-
 def record(tenant: str, started_ms: float, worked_ms: float = 10.0, dwell_ms: float = 1.0) -> Record:
     """Make a record of a start."""
     return Record(f"{tenant}-{started_ms}", tenant, dwell_ms, started_ms, worked_ms)
-
-
-def test_makespan_is_from_the_first_start_to_the_last_end() -> None:
-    assert makespan([record("a", 1000, 900), record("a", 1500, 100)]) == pytest.approx(0.9)
-    assert math.isnan(makespan([]))
 
 
 def test_shares_follow_once_a_whole_window_has_them() -> None:
@@ -117,14 +83,6 @@ def test_shares_follow_once_a_whole_window_has_them() -> None:
     assert follows_after(old + new, weights, period=8, slack=0) == 38  # the last two of the old fit
     assert follows_after(old, weights, period=8, slack=0) == -1
     assert follows_after([], weights, period=8) == -1
-
-
-def test_series_are_parts_over_a_sliding_window() -> None:
-    samples = [Sample(float(n), {"a": account(n, n), "b": account(3.0 * n, n)}) for n in range(4)]
-    shown = series(samples, ["a", "b", "nobody"], 2.0)
-    assert shown["at"] == [1.0, 2.0, 3.0]
-    assert shown["delivered"] == {"a": [0.25] * 3, "b": [0.75] * 3, "nobody": [0.0] * 3}
-    assert shown["entitled"]["a"] == [0.5] * 3
 
 
 def test_score_of_a_fair_case() -> None:
@@ -139,10 +97,3 @@ def test_score_of_a_fair_case() -> None:
     assert (score.max_lag, score.lag_unit_ms, score.jain) == (0, 100, 1)
     assert score.of_due == {"a": 1, "b": 1}
     assert (score.quiet_p99_ms, score.makespan_s, score.busy, score.longest_gap_s) == (7, 1.0, 0.75, 0.1)
-
-
-def test_score_of_a_tenant_alone_has_no_shares() -> None:
-    samples = [Sample(n / 10, {"a": account(n, n, done=n)}) for n in range(3)]
-    score = Score.of(samples, ["a"], [record("a", 0)], 0, [], 5)
-    assert all(math.isnan(value) for value in (score.time_error, score.max_lag, score.jain, score.quiet_p99_ms))
-    assert score.busy == 1

@@ -15,7 +15,7 @@ from fairq.errors import FairqError, OutcomeUnknown, SettingsError, Unavailable
 from fairq.model.tasks import NewTask, Settlement
 from fairq.store import cluster as module
 from fairq.store import keys, library
-from fairq.store.opening import check_durability, open_store
+from fairq.store.opening import open_store
 from fairq.store.store import Store
 from tests import clusters, stores
 
@@ -465,27 +465,3 @@ async def test_several_hosts_that_are_no_cluster_are_refused(store_url: str) -> 
     with trio.fail_after(30), pytest.raises(SettingsError, match="not a cluster"):
         async with open_store(f"redis://{hosts},{hosts}/0", connect_timeout=30):
             pass
-
-
-async def test_a_node_that_could_lose_tasks_is_named(spread: Store, cluster: clusters.Cluster) -> None:
-    weak = cluster.nodes[1]
-    with trio.fail_after(30):
-        assert await check_durability(spread) == []
-        weak.client.config_set("appendonly", "no")
-        try:
-            (problem,) = await check_durability(spread)
-        finally:
-            weak.client.config_set("appendonly", "yes")
-    assert problem.startswith(f"redis://127.0.0.1:{weak.port}: appendonly is no")
-
-
-def test_a_function_is_routed_by_its_first_key_and_a_plain_command_by_its_own() -> None:
-    prefix = keys.queue_prefix("emails")
-    slots = {
-        module.slot_of(command)
-        for command in [
-            ("FCALL", "fq_1_claim", 1, prefix, "", ""), ("FCALL_RO", "fq_1_depth", 1, prefix.encode()), ("GET", prefix)
-        ]
-    }  # fmt: skip
-    assert len(slots) == 1
-    assert module.slot_of(("SADD", keys.QUEUES, "emails")) == module.slot_of(("SMEMBERS", keys.QUEUES)) not in slots

@@ -153,23 +153,6 @@ async def test_a_primary_that_was_demoted_is_left(start_store: Callable[..., sto
             assert await connection.call("SET", "a", "3") == b"OK"
 
 
-async def test_a_store_that_comes_back_after_a_kill_is_used_again(
-    start_store: Callable[..., stores.LocalServer],
-) -> None:
-    server = start_store()
-    with trio.fail_after(30):
-        async with connected(server.port) as connection:
-            await connection.call("SET", "a", "1")
-            server.kill()
-            await wait_until(lambda: not connection.is_connected)
-            with pytest.raises(Unavailable):
-                await connection.call("GET", "a")
-            server.start()
-            with trio.fail_after(30):
-                await connection.wait_connected()
-            assert await connection.call("GET", "a") == b"1"
-
-
 async def test_a_connection_cut_after_sending_leaves_the_outcome_unknown(store_port: int) -> None:
     got: list[object] = []
     with trio.fail_after(30):

@@ -64,45 +64,6 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     )  # fmt: skip
 
 
-@given(
-    times=st.tuples(SPANS, TIMES, SPANS, TIMES, SPANS),
-    max_attempts=st.none() | st.integers(0, 1000),
-    priority=st.integers(0, 99) | st.just(50),
-    key=st.text(max_size=20),
-    period=SPANS,
-    result_ttl=SPANS,
-    events=st.booleans(),
-    batch=st.text(max_size=20),
-    group=st.text(max_size=20),
-    group_weight=st.floats(0.001, 10_000),
-    replace=st.booleans(),
-    name=st.text(max_size=20),
-)
-def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
-    times: tuple[int, int, int, int, int],
-    max_attempts: int | None,
-    priority: int,
-    key: str,
-    period: int,
-    result_ttl: int,
-    events: bool,
-    batch: str,
-    group: str,
-    group_weight: float,
-    replace: bool,
-    name: str,
-) -> None:
-    given = (*times, max_attempts, priority, key, period, replace, result_ttl, events, batch, group, group_weight, name)
-    packed = pack_options(NewTask("x", b"", *given))
-    if given == (0, 0, 0, 0, 0, None, 50, "", 0, False, 0, False, "", "", 1, ""):
-        assert packed == b""
-    else:
-        fixed = (*times, -1 if max_attempts is None else max_attempts, priority, period, result_ttl, events)
-        assert struct.unpack("<dddddhBddBBd", packed[:69]) == (*fixed, replace, group_weight)
-        texts = (key.encode(), batch.encode(), group.encode(), name.encode())
-        assert packed[69:] == b"".join(bytes([len(text)]) + text for text in texts)
-
-
 @given(task=tasks(), priority=st.integers(0, 99), key=st.text(max_size=20), period=SPANS, result_ttl=SPANS)
 def test_a_schedules_task_is_read_as_it_was_packed(
     task: NewTask, priority: int, key: str, period: int, result_ttl: int

@@ -10,14 +10,13 @@ import pytest
 import redis
 import trio
 
-from fairq.errors import Deleting, NotEmpty, QuotaExceeded, StoreFull
+from fairq.errors import Deleting, NotEmpty, QuotaExceeded
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask, Settlement
 from fairq.store import keys
 from fairq.store.opening import open_store
 from fairq.store.registry import Deletion, Registry
 from fairq.store.store import Store
-from tests import clusters
 
 Q = "emails"
 EVERY_MINUTE = Timing(every_ms=60_000)
@@ -190,16 +189,6 @@ async def test_what_is_left_of_a_deletion_whose_server_died_at_its_end_goes_with
         assert await put(two, "a", queue="other") == ["ok"], "its quota was given back"
 
 
-async def test_an_empty_queue_goes_and_its_maker_may_make_another(store_url: str) -> None:
-    async with opened(store_url, 1, quota=1) as (store,):
-        await put(store, "a", result_ttl_ms=3_600_000)
-        (lease,) = (await store.claim(Q, "w", 1)).leases
-        await store.settle(Q, [Settlement("ack", lease.id, lease.lease)])
-        assert await store.registry.delete(Q, purge=False) == Deletion("ok", NOTHING)
-        assert await store.results(Q, ["a"]) == [None]
-        assert await put(store, "a", queue="other") == ["ok"]
-
-
 async def make_idle(store: Store, queue: str = Q) -> bytes:
     """Make a queue for ada, with nothing in it; returns its entry in the registry."""
     await put_schedule(store, queue)
@@ -340,30 +329,3 @@ async def test_what_is_known_of_queues_is_bounded(store: Store, monkeypatch: pyt
         await put(store, "a", queue=f"q-{number}")
     assert len(store.registry.known) <= 3
     assert await put(store, "b", queue="q-0") == ["ok"]
-
-
-async def test_a_full_store_deletes_and_makes_no_queue(store: Store, redis_client: redis.Redis) -> None:
-    await put(store, "a")
-    redis_client.config_set("maxmemory", 1)
-    try:
-        with pytest.raises(StoreFull):
-            await put(store, "a", queue="other")
-        assert (await store.registry.delete(Q, purge=True)).outcome == "ok"
-    finally:
-        redis_client.config_set("maxmemory", 0)
-    assert await store.queues() == []
-
-
-async def test_queues_of_a_cluster_are_deleted_where_they_are(cluster: clusters.Cluster) -> None:
-    names = [f"queue-{number}" for number in range(6)]
-    async with open_store(cluster.url, connect_timeout=30) as store:
-        for queue in names:
-            await put(store, "a", "b", queue=queue, result_ttl_ms=3_600_000)
-            lease, _ = (await store.claim(queue, "w", 2)).leases
-            await store.settle(queue, [Settlement("ack", lease.id, lease.lease)])
-        for queue in names[1:]:
-            assert (await store.registry.delete(queue, purge=True)).outcome == "ok"
-        assert await store.queues() == names[:1]
-        left = {name.decode() for node in cluster.nodes for name in node.client.scan_iter("fq:{queue-*")}
-    assert left
-    assert {name.split(":")[1] for name in left} == {"{queue-0/0}"}

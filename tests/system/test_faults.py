@@ -21,25 +21,6 @@ from .harness import World, counts, operating, producing, wait_drained, wait_wor
 pytestmark = pytest.mark.deep("kills")
 
 
-async def test_a_reply_lost_between_client_and_server_makes_no_second_task(world: World) -> None:
-    with trio.fail_after(60):
-        url = await world.serve("--data-dir", world.directory / "data").wait_url()
-        world.work(url)
-        async with (
-            open_proxy(int(url.rpartition(":")[2])) as proxy,
-            operating(url) as operator,
-            producing(f"ws://127.0.0.1:{proxy.port}") as producer,
-        ):
-            assert await producer.enqueue("first")
-            for number in range(4):
-                proxy.lose_next_reply()
-                assert await producer.enqueue(f"id-{number}")
-            assert proxy.lost == 4
-            row = await wait_drained(operator)
-            assert (row["enqueued"], row["done"]) == (5, 5)
-            producer.check(world.journal())
-
-
 async def test_replies_lost_between_server_and_store_make_no_second_task(
     world: World, durable_store: Callable[[], stores.LocalServer]
 ) -> None:

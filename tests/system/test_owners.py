@@ -57,28 +57,3 @@ async def test_a_killed_or_stopped_servers_workers_are_forgotten(
                 doomed.send(signal.SIGCONT)
                 await wait_until(lambda: are_listed(1), 15)
                 assert await is_told("some")
-
-
-async def test_a_worker_that_goes_to_another_server_is_named_there(
-    world: World, durable_store: Callable[[], stores.LocalServer]
-) -> None:
-    store = durable_store()
-    with trio.fail_after(60):
-        doomed, other = world.serve("--store", store.url), world.serve("--store", store.url)
-        doomed_url, other_url = await doomed.wait_url(), await other.wait_url()
-        async with producing(other_url) as producer, fairq.open_operator(other_url, token=OPERATOR) as operator:
-            await operator.configure("q", lease_ms=3_600_000)
-            await producer.enqueue("a", first="go")
-            world.work(doomed_url, other_url, name="mill")
-            await world.wait_journal(lambda ran: len(ran) == 1)
-
-            async def is_named() -> bool:
-                return (await operator.tasks("q", ["ada/a"]))[0].worker == "mill"
-
-            await wait_until(is_named)
-            doomed.kill()
-            await wait_until(is_named)
-            (task,) = (await operator.worker_tasks("mill")).tasks
-            assert (task.id, task.attempt) == ("ada/a", 1)
-            world.touch("go")
-            await world.wait_journal(lambda ran: [row.event for row in ran] == ["start", "end"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 import trio
@@ -12,7 +11,7 @@ import fairq
 from tests import stores
 from tests.server.harness import tenant
 
-from .harness import Ran, World, counts, operating, wait_drained
+from .harness import Ran, World, operating, wait_drained
 
 pytestmark = pytest.mark.deep("kills")
 
@@ -36,30 +35,6 @@ def assert_each_once(fires: list[int], first: int) -> None:
     assert fires[0] == first
     assert [fire for fire in fires if (fire - first) % EVERY_MS] == []
     assert fires == sorted(set(fires))
-
-
-async def test_two_servers_on_one_store_fire_each_time_once(
-    world: World, durable_store: Callable[[], stores.LocalServer]
-) -> None:
-    names = ("a", "b", "c")
-    store = durable_store()
-    with trio.fail_after(60):
-        first, second = world.serve("--store", store.url), world.serve("--store", store.url)
-        urls = (await first.wait_url(), await second.wait_url())
-        world.work(*urls)
-        async with fairq.open_client(urls, token=tenant("ada")) as client, operating(*urls) as operator:
-            begun = {name: (await client.schedule("q", name, PAYLOAD, every=EVERY_S))[0] for name in names}
-            ran = await world.wait_journal(lambda ran: all(len(fires_of(ran, name)) >= 5 for name in names))
-            for name in names:
-                assert await client.unschedule("q", name)
-            row = await wait_drained(operator)
-            ran = world.journal()
-            for name in names:
-                fires, at = fires_of(ran, name), in_ms(begun[name].timestamp())
-                assert_each_once(fires, at)
-            assert row["enqueued"] == row["done"] == sum(len(fires_of(ran, name)) for name in names)
-            fired = [line for server in (first, second) for line in server.printed.splitlines() if " fired " in line]
-            assert len(fired) >= 5
 
 
 async def test_servers_killed_at_the_time_of_a_fire_lose_none_and_fire_none_twice(
@@ -88,29 +63,3 @@ async def test_servers_killed_at_the_time_of_a_fire_lose_none_and_fire_none_twic
             fires, at = sorted(set(fires_of(world.journal(), "pulse"))), in_ms(begun.timestamp())
             assert_each_once(fires, at)
             assert row["enqueued"] == row["done"] == len(fires)
-
-
-async def test_after_a_time_without_servers_a_schedule_goes_on_from_where_it_was(world: World) -> None:
-    """Seconds only, which is late and not missed; the minute of grace is in tests/server and tests/lua."""
-    with trio.fail_after(60):
-        server = world.serve("--data-dir", world.directory / "data")
-        url = await server.wait_url()
-        world.work(url)
-        async with fairq.open_client(url, token=tenant("ada")) as client:
-            (begun, *_) = await client.schedule("q", "pulse", PAYLOAD, every=EVERY_S)
-            await world.wait_journal(lambda ran: len(fires_of(ran, "pulse")) >= 2)
-        server.kill()
-        seen = fires_of(world.journal(), "pulse")
-        await trio.sleep(3 * EVERY_S)
-        again = world.serve("--data-dir", world.directory / "data", "--port", url.rpartition(":")[2])
-        await again.wait_url()
-        await world.wait_journal(lambda ran: len(fires_of(ran, "pulse")) >= len(seen) + 3)
-        async with operating(url) as operator:
-            await operator.request("unschedule", {"queue": "q", "name": "pulse", "tenant": "ada"})
-            row = await wait_drained(operator)
-            fires, at = fires_of(world.journal(), "pulse"), in_ms(begun.timestamp())
-            assert len(set(fires)) == row["enqueued"] == row["done"]
-            assert all((fire - at) % EVERY_MS == 0 for fire in fires)
-            gap = max(later - earlier for earlier, later in pairwise(fires))
-            assert gap >= 2 * EVERY_MS, "one task stands for those that nobody was there for"
-            assert (await counts(operator))["delayed"] == 0

@@ -34,7 +34,6 @@ PROGRAMS = {
     "asyncio": ["async_tour.py", "asyncio"],
     "trio": ["async_tour.py", "trio"],
     "sync": ["sync_tour.py"],
-    "http": ["http_tour.py"],
 }
 
 
@@ -54,12 +53,9 @@ class WorkingServer(ServerThread):
 @pytest.fixture
 def server(server_store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerThread]:
     """A server and a worker, which the environment names."""
-    thread = WorkingServer(server_store, http_port=0)
+    thread = WorkingServer(server_store)
     thread.start()
-    assert thread.served is not None
-    assert thread.served.http is not None
     monkeypatch.setenv("FAIRQ_URL", thread.url)
-    monkeypatch.setenv("FAIRQ_HTTP_URL", f"http://{thread.served.http.host}:{thread.served.http.port}")
     yield thread
     thread.stop()
 

@@ -12,60 +12,29 @@ from fairq.errors import SettingsError
 from fairq.webhook.addresses import NEVER, AddressRefused, AddressRules, embedded_in, kind_of
 from tests.store.cases import case
 
-REFUSED = {
-    "0.0.0.0": "unspecified",
-    "0.1.2.3": "unspecified",
-    "10.0.0.1": "private",
-    "10.255.255.255": "private",
-    "100.64.0.1": "shared",
-    "100.100.100.200": "shared",  # Alibaba's metadata
-    "127.0.0.1": "loopback",
-    "127.255.255.254": "loopback",
-    "168.63.129.16": "platform",
-    "169.254.0.1": "link_local",
-    "169.254.169.254": "link_local",  # most clouds' metadata
-    "172.16.0.1": "private",
-    "172.31.255.255": "private",
-    "192.0.0.1": "protocol",
-    "192.0.0.192": "protocol",  # Oracle's metadata
-    "192.0.2.1": "documentation",
-    "192.88.99.1": "relay",
-    "192.168.1.1": "private",
-    "198.18.0.1": "benchmark",
-    "198.51.100.1": "documentation",
-    "203.0.113.1": "documentation",
-    "224.0.0.1": "multicast",
-    "239.255.255.255": "multicast",
-    "240.0.0.1": "reserved",
-    "255.255.255.255": "reserved",
-    "::": "unspecified",
-    "::1": "loopback",
-    "::127.0.0.1": "embedded",
-    "::8.8.8.8": "embedded",
-    "::ffff:127.0.0.1": "embedded",
-    "::ffff:8.8.8.8": "embedded",
-    "::ffff:a9fe:a9fe": "embedded",
-    "64:ff9b::127.0.0.1": "embedded",
-    "64:ff9b::8.8.8.8": "embedded",
-    "64:ff9b:1::a00:1": "embedded",
-    "100::1": "reserved",
-    "2001::1": "embedded",
-    "2001:0:7f00:1::": "embedded",
-    "2001:10::1": "protocol",
-    "2001:2::1": "protocol",
-    "2001:db8::1": "documentation",
-    "2002:7f00:1::": "embedded",
-    "2002:808:808::1": "embedded",
-    "3fff::1": "documentation",
-    "4000::1": "reserved",
-    "5f00::1": "reserved",
-    "fc00::1": "private",
-    "fd00:ec2::254": "private",  # Amazon's metadata
-    "fe80::1": "link_local",
-    "fe80::1%eth0": "link_local",
-    "fec0::1": "private",
-    "ff02::1": "multicast",
-}
+REFUSED_BY_KIND = {
+    "unspecified": ["0.0.0.0", "0.1.2.3", "::"],
+    "private": [  # Amazon's metadata: fd00:ec2::254
+        "10.0.0.1", "10.255.255.255", "172.16.0.1", "172.31.255.255", "192.168.1.1", "fc00::1",
+        "fd00:ec2::254", "fec0::1",
+    ],
+    "shared": ["100.64.0.1", "100.100.100.200"],  # of carriers; Alibaba's metadata
+    "loopback": ["127.0.0.1", "127.255.255.254", "::1"],
+    "platform": ["168.63.129.16"],
+    "link_local": ["169.254.0.1", "169.254.169.254", "fe80::1", "fe80::1%eth0"],  # most clouds' metadata
+    "protocol": ["192.0.0.1", "192.0.0.192", "2001:10::1", "2001:2::1"],  # Oracle's metadata
+    "documentation": ["192.0.2.1", "198.51.100.1", "203.0.113.1", "2001:db8::1", "3fff::1"],
+    "relay": ["192.88.99.1"],
+    "benchmark": ["198.18.0.1"],
+    "multicast": ["224.0.0.1", "239.255.255.255", "ff02::1"],
+    "reserved": ["240.0.0.1", "255.255.255.255", "100::1", "4000::1", "5f00::1"],
+    "embedded": [
+        "::127.0.0.1", "::8.8.8.8", "::ffff:127.0.0.1", "::ffff:8.8.8.8", "::ffff:a9fe:a9fe",
+        "64:ff9b::127.0.0.1", "64:ff9b::8.8.8.8", "64:ff9b:1::a00:1", "2001::1", "2001:0:7f00:1::",
+        "2002:7f00:1::", "2002:808:808::1",
+    ],
+}  # fmt: skip
+REFUSED = {text: kind for kind, texts in REFUSED_BY_KIND.items() for text in texts}
 PUBLIC = ["1.1.1.1", "8.8.8.8", "93.184.216.34", "100.63.255.255", "100.128.0.0", "128.0.0.1", "172.15.255.255",
           "172.32.0.0", "192.0.1.0", "223.255.255.255", "2001:200::1", "2001:4860:4860::8888", "2003::1", "2400::1",
           "2606:4700::1111", "2a00:1450::1", "3ffe:ffff::1"]  # fmt: skip

@@ -45,25 +45,22 @@ COPYING = hook("https://d.example/", "welcome", fan_out=True, at=0)
 COPYING_ANY = hook("https://e.example/", fan_out=True, at=0)
 
 
-def test_a_task_that_is_for_none_is_posted_to_the_one_that_fits_best() -> None:
-    for webhooks, name, expected in [
-        ([], "", None),
-        ([NAMED], "", None),
-        ([NAMED], "Welcome", None),
-        ([NEWER, ANY], "", ANY),
-        ([NEWER, ANY, NAMED, COPYING], "welcome", NAMED),
-        ([NEWER, ANY, NAMED, COPYING], "other", ANY),
-        ([COPYING, COPYING_ANY], "welcome", COPYING),
-        ([COPYING, COPYING_ANY], "", COPYING_ANY),
-        ([COPYING_ANY, ANY], "welcome", ANY),
+def test_a_task_is_posted_to_the_one_that_it_is_for_or_that_fits_best() -> None:
+    for webhooks, name, id, expected in [
+        ([], "", "", None),
+        ([NAMED], "", "", None),
+        ([NAMED], "Welcome", "", None),
+        ([NEWER, ANY], "", "", ANY),
+        ([NEWER, ANY, NAMED, COPYING], "welcome", "", NAMED),
+        ([NEWER, ANY, NAMED, COPYING], "other", "", ANY),
+        ([COPYING, COPYING_ANY], "welcome", "", COPYING),
+        ([COPYING, COPYING_ANY], "", "", COPYING_ANY),
+        ([COPYING_ANY, ANY], "welcome", "", ANY),
+        ([ANY, NAMED], "", NAMED.id, NAMED),  # whatever its name was when it was enqueued
+        ([ANY, NAMED], "", COPYING.id, None),
     ]:
-        with case(webhooks, name, expected):
-            assert choose(webhooks, name, "") == choose(reversed(webhooks), name, "") == expected
-
-
-def test_a_task_that_is_for_one_is_posted_to_no_other() -> None:
-    assert choose([ANY, NAMED], "", NAMED.id) == NAMED  # whatever its name was when it was enqueued
-    assert choose([ANY, NAMED], "", COPYING.id) is None
+        with case(webhooks, name, id, expected):
+            assert choose(webhooks, name, id) == choose(reversed(webhooks), name, id) == expected
 
 
 def test_ids_follow_from_url_and_name() -> None:

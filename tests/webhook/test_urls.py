@@ -144,18 +144,6 @@ def test_a_tenant_that_is_a_step_in_a_path_has_no_url() -> None:
             assert UrlTemplate.parse("https://hooks.example/a").for_tenant(tenant).target == "/a"
 
 
-@given(st.text(max_size=20))
-def test_even_a_tenant_that_is_no_name_is_quoted(tenant: str) -> None:
-    try:
-        target = UrlTemplate.parse("https://hooks.example/{tenant}").for_tenant(tenant).target
-    except UnicodeEncodeError:
-        return  # half of a surrogate pair
-    except HostRefused:
-        assert tenant in (".", "..")
-        return
-    assert not set(target[1:]) & set("/?#\\@: \r\n{}")
-
-
 def test_a_tenant_that_is_no_host_has_none() -> None:
     for tenant in ["a-", "a" * 62, "Ada", "a.b", "a@b", "a+b"]:
         with case(tenant):
@@ -194,13 +182,6 @@ def test_a_fixed_host_that_is_not_allowed_is_found_at_once() -> None:
         UrlTemplate.parse("https://hooks.example/", ["*.hooks.example"])
     assert caught.value.field == "allow_host"
     assert UrlTemplate.parse("https://HOOKS.example/", ["x.example", "hooks.example"]).for_tenant("ada")
-
-
-def test_a_tenants_host_that_is_not_allowed_is_refused() -> None:
-    template = UrlTemplate.parse("https://{tenant}.hooks.example/", ["ada.hooks.example"])
-    assert template.for_tenant("ada").host == "ada.hooks.example"
-    with pytest.raises(HostRefused):
-        template.for_tenant("bob")
 
 
 def test_an_address_that_is_refused_is_found_at_once() -> None:
