@@ -42,11 +42,11 @@ _OWN_PORT = {
     "admin_port": "must be a port of its own",
     "metrics_port": "must be a port of its own, and so must be those behind it, one for each process",
 }
-_SERVES = {
-    "port": "listen",
-    "http_port": "serve HTTP",
-    "admin_port": "serve operators",
-    "metrics_port": "serve metrics",
+_WITHOUT_TLS = {
+    "port": "is needed to listen on",
+    "http_port": "is needed to serve HTTP on",
+    "admin_port": "is needed to serve operators on",
+    "metrics_port": "is needed to serve metrics on",
 }
 
 
@@ -145,7 +145,7 @@ class Settings:
             (
                 _is_loopback(host) or self.tls_cert is not None or self.plaintext,
                 "tls_cert",
-                f"is needed to {_SERVES[name]} on {host}; behind a TLS proxy, set plaintext instead",
+                f"{_WITHOUT_TLS[name]} {host}; behind a TLS proxy, set plaintext instead",
             )
             for name, host in hosts.items()
         ]

@@ -73,7 +73,7 @@ async def test_what_was_brought_from_another_connection_had_begun(server_store: 
 
 BEGUN: dict[str, tuple[int, int, tuple[int, ...], str, str]] = {
     # credit, prefetch, later credits -> tasks that had begun, and that had not
-    "what was pushed last had not begun": (4, 3, (), "a", "bcd"),
+    "the tasks pushed last had not begun": (4, 3, (), "a", "bcd"),
     "without prefetch all had begun": (2, 0, (), "ab", ""),
     "more begin once the credit was raised": (3, 2, (4, 1, 3), "ab", "c"),
 }
