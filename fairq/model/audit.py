@@ -69,12 +69,12 @@ class Draft(NamedTuple):
 class AuditPage:
     """Changes that have ended, the newest first (after a change: the oldest first), and those that have only begun.
 
-    `cursor`: where the page before in time begins; empty at the oldest. `newest`: where to look on for later changes.
+    `cursor`: where the page before in time begins; None at the oldest. `newest`: where to look on for later changes.
     """
 
     changes: list[Change]
     begun: list[Change] = field(factory=list)
-    cursor: str = ""
+    cursor: str | None = None
     newest: str = ""
 
 

@@ -88,7 +88,7 @@ class Audit:
                     return AuditPage(found, begun, entry.id, newest)
                 at = f"({entry.id}"
             if len(rows) < AT_ONCE:
-                return AuditPage(found, begun, "", newest or NO_CHANGE)
+                return AuditPage(found, begun, None, newest or NO_CHANGE)
         return AuditPage(found, begun, at[1:], newest)
 
     async def _read_on(self, prefix: str, which: AuditFilter, after: str, count: int) -> tuple[list[Change], str]:

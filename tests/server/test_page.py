@@ -31,6 +31,7 @@ NOWHERE: dict[str, tuple[dict[str, Any], Any]] = {
 NOBODY: dict[str, tuple[dict[str, Any], Any]] = {
     "tenants": ({"queue": "none"}, "not_found"),
     "repair": ({"queue": "none"}, "not_found"),
+    "repair, with a wrong number": ({"queue": "none", "number": -1}, "bad_request"),
     "delete_queue": ({"queue": "none"}, {"outcome": "gone", "contents": {}}),
     "drop_tenant": ({"queue": "q", "tenant": "nobody"}, {"outcome": "gone"}),
     "queues": ({"queue": "none"}, {"queues": []}),
@@ -59,7 +60,8 @@ async def test_names_that_nothing_has_are_answered_as_the_page_says(ada: Raw, op
     for verb, (body, expected) in NOWHERE.items():
         assert (verb, await said(ada, verb, queue="nowhere", **body)) == (verb, expected)
     for verb, (body, expected) in NOBODY.items():
-        assert (verb, await said(operator, verb, **body)) == (verb, expected)
+        assert (verb, await said(operator, verb.partition(",")[0], **body)) == (verb, expected)
+    assert (await operator.ask("audit", token="nobody"))["cursor"] is None
 
 
 async def test_an_id_is_of_its_tenant_and_queue(ada: Raw, bob: Raw) -> None:

@@ -44,13 +44,17 @@ async def test_a_schedule_tells_its_next_fires_and_can_be_read(ada: Raw) -> None
     one, two, three = body["fires_at_ms"]
     assert time.time() * 1000 - 1000 < one < two < three
     assert await row_of(ada, "nightly") == {
-        "tenant": "ada", "name": "nightly", "cron": "0 3 * * *", "zone": "Europe/Copenhagen", "misfire": "skip",
-        "is_paused": False, "next_at_ms": one, "expires_in_ms": 5000, "max_attempts": 2, "payload": {"n": 1},
+        "tenant": "ada", "name": "nightly", "cron": "0 3 * * *", "zone": "Europe/Copenhagen",
+        "next_at_ms": one, "expires_in_ms": 5000, "max_attempts": 2, "payload": {"n": 1},
     }  # fmt: skip
     again = await ada.ask("schedule", **NIGHTLY, zone="Europe/Copenhagen", max_attempts=2, expires_in_ms=5000)
     assert again == {"outcome": "same", "fires_at_ms": [one, two, three]}
     changed = await ada.ask("schedule", **{**NIGHTLY, "cron": "0  4 * * *"})
     assert (changed["outcome"], (await row_of(ada, "nightly"))["cron"]) == ("changed", "0 4 * * *")
+    await ada.ask("pause_schedule", queue="q", name="nightly")
+    row = await row_of(ada, "nightly")
+    assert row["is_paused"] is True
+    assert "next_at_ms" not in row, "it has none"
 
 
 async def test_what_its_tasks_ask_for_is_told_and_a_change_of_it_is_a_change(served: Served) -> None:

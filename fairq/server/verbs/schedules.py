@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 import trio
-from attrs import asdict
+from attrs import asdict, evolve
 
 from fairq.errors import FairqError, NotFound, TooLarge
 from fairq.model.cron import check_timing, next_fire, next_fires
@@ -16,7 +16,6 @@ from fairq.server.verbs.request_scope import Body, own_tenant
 from fairq.store.store import Schedule
 from fairq.wire import messages as wire
 
-_ALWAYS = ("misfire", "is_paused")
 _SHOWN = 3  # next fires that `schedule` returns
 
 
@@ -97,4 +96,5 @@ async def schedules(app: App, connection: Connection, request: wire.Schedules) -
 
 
 def _row(schedule: Schedule) -> Body:
-    return asdict(schedule.state, filter=lambda field, value: field.name in _ALWAYS or value != field.default)
+    state = evolve(schedule.state, next_at_ms=0) if schedule.state.is_paused else schedule.state
+    return asdict(state, filter=lambda field, value: value != field.default)
