@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from attrs import evolve, frozen
 
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import (
     BATCH_ID_PATTERN,
     FULL_ID_PATTERN,
@@ -45,12 +45,14 @@ class Rule:
     """What a field may hold, beyond its type; a field that has one is `Annotated` with it.
 
     `check` returns a value of the field that is named, or raises BadRequest or TooLarge with that name. `schema` is the
-    JSON Schema of such values, and `bad` are values of the right type that the check refuses.
+    JSON Schema of such values, `bad` are values of the right type that the check refuses, and `long` those that it
+    refuses as too large.
     """
 
     check: Callable[[Any, str], Any]
     schema: Schema
     bad: tuple[Any, ...] = ()
+    long: tuple[Any, ...] = ()
 
 
 @cache
@@ -119,10 +121,11 @@ def text(low: int, high: int) -> Rule:
     def check(value: Any, field: str) -> str:
         if isinstance(value, str) and low <= len(value) <= high:
             return value
-        raise BadRequest(f"{field} must be text of {low} to {high} characters", field=field)
+        kind = TooLarge if isinstance(value, str) and len(value) > high else BadRequest
+        raise kind(f"{field} must be text of {low} to {high} characters", field=field)
 
     schema = {"type": "string", "maxLength": high} | ({"minLength": low} if low else {})
-    return Rule(check, schema, ("x" * (low - 1), "x" * (high + 1)) if low else ("x" * (high + 1),))
+    return Rule(check, schema, ("x" * (low - 1),) if low else (), ("x" * (high + 1),))
 
 
 def one_of(*words: str) -> Rule:
@@ -142,7 +145,9 @@ def or_empty(rule: Rule) -> Rule:
     def check(value: Any, field: str) -> Any:
         return value if value == "" else rule.check(value, field)
 
-    return Rule(check, {"anyOf": [{"const": ""}, rule.schema]}, tuple(each for each in rule.bad if each != ""))
+    return Rule(
+        check, {"anyOf": [{"const": ""}, rule.schema]}, tuple(each for each in rule.bad if each != ""), rule.long
+    )
 
 
 def or_null(rule: Rule) -> Rule:
@@ -151,7 +156,7 @@ def or_null(rule: Rule) -> Rule:
     def check(value: Any, field: str) -> Any:
         return None if value is None else rule.check(value, field)
 
-    return Rule(check, {"anyOf": [rule.schema, {"type": "null"}]}, rule.bad)
+    return Rule(check, {"anyOf": [rule.schema, {"type": "null"}]}, rule.bad, rule.long)
 
 
 def some_of(rules: Mapping[str, Rule], word: str) -> Rule:
@@ -176,7 +181,8 @@ def many(rule: Rule, low: int = 1, high: int = MAX_BATCH, *, once: bool = False)
 
     def check(values: Sequence[Any], field: str) -> Sequence[Any]:
         if not low <= len(values) <= high:
-            raise BadRequest(f"{field} must have {low} to {high} items", field=field)
+            kind = TooLarge if len(values) > high else BadRequest
+            raise kind(f"{field} must have {low} to {high} items", field=field)
         for value in values:
             rule.check(value, field)
         if once and len(set(values)) < len(values):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import BATCH_ID_PATTERN, MAX_ERROR_CHARS, MAX_TRACEBACK_BYTES, check_batch_id
@@ -85,7 +85,7 @@ DEDUPE_KEY = printable(MAX_KEY_BYTES)
 SHORT_NAME = printable(MAX_NAME_BYTES)  # of a task, or a group
 ACTION = one_of(*ACTIONS)
 ERROR = text(0, MAX_ERROR_CHARS)
-TRACEBACK = Rule(_check_traceback, text(0, MAX_TRACEBACK_BYTES).schema)
+TRACEBACK = evolve(text(0, MAX_TRACEBACK_BYTES), check=_check_traceback)
 TASKS_BATCH = or_empty(Rule(check_batch_id, pattern(BATCH_ID_PATTERN), BAD_BATCHES))
 TRACE = or_empty(
     matching(

@@ -36,4 +36,4 @@ HASH = matching(
 TENANTS = Rule(  # a tenant's name, or a pattern of them
     _check_tenants, text(1, MAX_TENANT_CHARS).schema | {"pattern": r"^[A-Za-z0-9._@+*-]+$"}, TENANT.bad[:-1]
 )
-LABEL = Rule(_check_label, _LABEL.schema | {"pattern": r"^[^\x00-\x1f\x7f]*$"}, (*_LABEL.bad, "a\nb", "\x1b[1m"))
+LABEL = Rule(_check_label, _LABEL.schema | {"pattern": r"^[^\x00-\x1f\x7f]*$"}, ("a\nb", "\x1b[1m"), _LABEL.long)

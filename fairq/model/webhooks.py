@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from attrs import evolve, field, frozen
 
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import COPY_MARK
 from fairq.model.rules import many, matching
 
@@ -90,7 +90,7 @@ def choose(webhooks: Iterable[Webhook], name: str, id: str) -> Webhook | None:
 
 def _check_secrets(values: Sequence[object], field: str) -> Sequence[object]:
     if len(values) > MAX_SECRETS:
-        raise BadRequest(f"a webhook has at most {MAX_SECRETS} secrets", field=field)
+        raise TooLarge(f"a webhook has at most {MAX_SECRETS} secrets", field=field)
     if not all(isinstance(value, str) and _is_secret(value) for value in values):
         raise BadRequest("a secret is whsec_ and 24 to 64 bytes in base64", field=field)
     return values

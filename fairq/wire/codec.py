@@ -54,6 +54,15 @@ from fairq.wire.verbs import VERBS
 MAX_REF = (1 << 53) - 1
 _TASK_FIELDS = frozenset(NewTask._fields)
 _SETTLEMENT_FIELDS = frozenset(Settlement._fields)
+_FENCED = {"action", "id", "lease"}
+_FITTING = {  # the fields that a settlement may have, by its action
+    "ack": _FENCED | {"result", "links"},
+    "nack": _FENCED | {"delay_ms", "error", "traceback"},
+    "postpone": _FENCED | {"delay_ms", "error"},
+    "reject": _FENCED | {"error", "traceback"},
+    "release": _FENCED,
+    "extend": _FENCED,
+}
 _REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # the ref of an unreadable frame, in its first 200
 _FIRST = re.compile(r'\s*\{\s*(?:"type"\s*:\s*"\w*"\s*,\s*)?"ref"\s*:\s*(\d{1,15})\s*[,}]')  # of a frame's own
 _dumps, _loads = orjson.dumps, orjson.loads
@@ -86,31 +95,26 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
     get = data.get
     action: Action = ACTION.check(get("action"), "action")
     delay_ms, error = get("delay_ms"), get("error")
-    if len(data) > 3 and (extra := data.keys() - _SETTLEMENT_FIELDS):
-        raise BadRequest(f"unknown field {min(extra)!r:.80} in a settlement", field=min(extra)[:80])
+    if len(data) > 3 and (extra := data.keys() - _FITTING[action]):
+        if unknown := extra - _SETTLEMENT_FIELDS:
+            raise BadRequest(f"unknown field {min(unknown)!r:.80} in a settlement", field=min(unknown)[:80])
+        if unfit := [name for name in sorted(extra) if data[name] is not None]:
+            raise BadRequest(f"{action} has no {unfit[0]}", field=unfit[0])
     if delay_ms is not None:
         SPAN.check(delay_ms, "delay_ms")
     elif action == "postpone":
         raise BadRequest("delay_ms is required for postpone", field="delay_ms")
     error = "" if error is None else ERROR.check(error, "error")
     lease = LEASE.check(get("lease"), "lease")
-    result = _dumps(data["result"]) if "result" in data else b""
+    result = _dumps(data["result"]) if "result" in data and action == "ack" else b""
     if len(result) > MAX_RESULT_BYTES:
         raise TooLarge(f"result has {len(result)} bytes; the limit is {MAX_RESULT_BYTES}", field="result")
-    links = _structure_links(data["links"], action) if data.get("links") is not None else ()
-    traceback = _structure_traceback(data["traceback"], action) if data.get("traceback") is not None else ""
+    links = _structure_links(data["links"]) if data.get("links") is not None else ()
+    traceback = TRACEBACK.check(data["traceback"], "traceback") if data.get("traceback") is not None else ""
     return Settlement(action, FULL_ID.check(get("id"), "id"), lease, delay_ms, error, result, links, traceback)
 
 
-def _structure_traceback(data: Any, action: str) -> str:
-    if action not in ("nack", "reject"):
-        raise BadRequest("only nack and reject have a traceback", field="traceback")
-    return str(TRACEBACK.check(data, "traceback"))
-
-
-def _structure_links(data: Any, action: str) -> tuple[Link, ...]:
-    if action != "ack":
-        raise BadRequest("only ack has links", field="links")
+def _structure_links(data: Any) -> tuple[Link, ...]:
     if type(data) is not list or any(type(each) is not dict for each in data):
         raise BadRequest("links must be a list of objects", field="links")
     if len(data) > MAX_LINKS:

@@ -115,7 +115,7 @@ LONG: dict[str, tuple[str, str, str | None]] = {
     "501 ids": (frame("purge", ids=["a"] * 501), "too_large", "ids"),
     "501 leases": (frame("attach", leases=[LEASE] * 501), "too_large", "leases"),
     "payload over 1 MiB": (task(payload=BIG), "too_large", "payload"),
-    "error too long": (settlement(action="nack", error="x" * 2049), "bad_request", "error"),
+    "error too long": (settlement(action="nack", error="x" * 2049), "too_large", "error"),
     "traceback too long": (settlement(action="reject", traceback="x" * 8193), "too_large", "traceback"),
     "traceback with too many bytes": (settlement(action="nack", traceback="é" * 4097), "too_large", "traceback"),
 }
