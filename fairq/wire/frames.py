@@ -50,7 +50,7 @@ class Ping:
 
 @frozen
 class Drain:
-    """From the server: finish your tasks, then reconnect. From a worker: send no more tasks."""
+    """From the server: finish your tasks, then reconnect."""
 
     type: ClassVar[str] = "drain"
 

@@ -21,7 +21,7 @@ from fairq.model.waiting import Report, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.workers import HeldTask, WorkerState
 from fairq.wire import messages as wire
-from fairq.wire.frames import Drain, Ping
+from fairq.wire.frames import Ping
 from fairq.wire.terms import Role, State
 
 Reply = Any  # the class of a reply's body, or the types of its fields by name
@@ -100,7 +100,6 @@ VERBS: dict[type[Any], Verb] = {
     wire.Settle: Verb(_OUTCOMES, _WORKER, _WORKING),
     wire.EnqueueFrom: Verb(Enqueued, _WORKER, _WORKING),
     wire.Extend: Verb(_OUTCOMES, _WORKER, _WORKING),
-    Drain: Verb(None, _WORKER, _WORKING),
     wire.Progress: Verb(_NOTHING, _WORKER, _WORKING),
     wire.Idle: Verb({"is_idle": bool}, _WORKER, _ATTACHED),
     wire.Queues: Verb({"queues": list[QueueRow]}, _READERS),

@@ -22,7 +22,6 @@ from fairq.transport import PIECE_BYTES, Transport
 from fairq.turns import Gate, at_end_of_turn, call_from_end
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
-from fairq.wire.frames import Drain
 from fairq.wire.messages import Credit
 from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S
 
@@ -161,8 +160,6 @@ class SocketConnection(Connection):
             if request is None:
                 if self.session.has_outgoing:
                     self.wake_writer()
-            elif isinstance(request, Drain):
-                self.account.credit = 0
             elif limit := self.request_limit(request):
                 refusal = TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
                 self.session.refuse(request.ref, refusal, request.type)

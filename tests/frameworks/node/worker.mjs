@@ -56,5 +56,5 @@ export function work(queue, handler, { credit = 10, name = `node-${process.pid}`
     });
   };
   connect();
-  return () => { isEnding = true, held.size ? send({ type: "drain" }) : socket.close(); }; // to stop
+  return () => { isEnding = true, held.size ? ask({ type: "credit", credit: 0 }) : socket.close(); }; // to stop
 }
