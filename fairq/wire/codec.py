@@ -47,7 +47,7 @@ from fairq.wire.beside import (
     check_payload_size,
     split,
 )
-from fairq.wire.frames import Fence, HeldLease, Report
+from fairq.wire.frames import HeldLease, Report
 from fairq.wire.strict_json import parse
 from fairq.wire.verbs import VERBS
 
@@ -192,7 +192,7 @@ _converter.register_structure_hook_func(partial(_is_a, dict), _exactly(dict, "an
 _converter.register_structure_hook_factory(partial(_is_a, list), _list_of)
 _converter.register_structure_hook(NewTask, _structure_task)
 _converter.register_structure_hook(Settlement, _structure_settlement)
-for _lease in (Fence, HeldLease, Report):
+for _lease in (HeldLease, Report):
     _converter.register_structure_hook(_lease, _object(_lease, _converter))
 
 CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in VERBS}

@@ -42,7 +42,7 @@ from fairq.model.tenants import SCAN
 from fairq.model.versions import VERSION
 from fairq.model.webhooks import SECRETS, URL
 from fairq.wire.beside import check_inline
-from fairq.wire.frames import Fence, HeldLease, Report
+from fairq.wire.frames import HeldLease, Report
 from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, MAX_WAIT_MS, ROLE
 
 WAIT, CREDIT = whole(0, MAX_WAIT_MS), whole(0, MAX_CREDIT)
@@ -241,7 +241,7 @@ class Credit(Request):
 
 @frozen
 class Settle(OfQueue):
-    """End leases."""
+    """End leases, or extend them."""
 
     settlements: list[Settlement]
 
@@ -252,13 +252,6 @@ class EnqueueFrom(OfQueue):
 
     leases: list[HeldLease]
     tasks: list[NewTask]
-
-
-@frozen
-class Extend(OfQueue):
-    """Renew leases."""
-
-    leases: list[Fence]
 
 
 @frozen

@@ -99,7 +99,6 @@ VERBS: dict[type[Any], Verb] = {
     wire.Credit: Verb(_NOTHING, _WORKER, _WORKING),
     wire.Settle: Verb(_OUTCOMES, _WORKER, _WORKING),
     wire.EnqueueFrom: Verb(Enqueued, _WORKER, _WORKING),
-    wire.Extend: Verb(_OUTCOMES, _WORKER, _WORKING),
     wire.Progress: Verb(_NOTHING, _WORKER, _WORKING),
     wire.Idle: Verb({"is_idle": bool}, _WORKER, _ATTACHED),
     wire.Queues: Verb({"queues": list[QueueRow]}, _READERS),

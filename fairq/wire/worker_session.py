@@ -336,5 +336,5 @@ class WorkerSession(ClientSession):
             batch = due[start : start + most]
             for each in batch:
                 held[each.id].renew_at = now + min(_RETRY_RENEWAL_S, held[each.id].lease_s / 10)
-            body = {"queue": queue, "leases": [{"id": each.id, "lease": each.lease} for each in batch]}
-            self.start("extend", body, _ExtendExchange(self, batch, now))
+            renewals = [{"action": "extend", "id": each.id, "lease": each.lease} for each in batch]
+            self.start("settle", {"queue": queue, "settlements": renewals}, _ExtendExchange(self, batch, now))

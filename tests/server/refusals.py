@@ -70,7 +70,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "credit": {"credit": 1},
     "progress": {"queue": "q", "reports": [
         {"id": "ada/leased", "lease": LEASED, "fraction": 0.5}, {"id": "ada/none", "lease": 1, "fraction": 1}]},
-    "extend": {"queue": "q", "leases": [{"id": "ada/leased", "lease": LEASED}, {"id": "ada/none", "lease": 1}]},
     "settle": {"queue": "q", "settlements": [
         {"action": "ack", "id": "ada/none", "lease": 1}, {"action": "nack", "id": "ada/leased", "lease": LEASED}]},
     "idle": {},
@@ -201,7 +200,7 @@ RULES = [
     Rule({"enqueue_from"}, "leases", ([{"queue": "q", "id": "ada/none", "lease": 1}] * 2,), "forbidden"),
     Rule({"progress"}, "reports", ([],)),
     *declared(),
-    Rule({"settle", "extend", "progress"}, "queue", ("other",)),  # one that it is not attached to
+    Rule({"settle", "progress"}, "queue", ("other",)),  # one that it is not attached to
     Rule({"tenants", "repair"}, "queue", ("nowhere",), "not_found"),
     Rule({"history"}, "tenants", (["ada", "ada"],)),
     Rule({"history"}, "tenants", ([f"t{n}" for n in range(MAX_NAMED + 1)],), "too_large"),
@@ -289,8 +288,7 @@ RULES = [
     Rule({"attach"}, "queues", (["q", "Q"],)),
     Rule({"attach"}, "queues", ([f"q{n}" for n in range(101)], ["q"] * (MAX_BATCH + 1)), "too_large"),
     Rule({"attach"}, "leases.queue", ("other",), field="leases"),
-    Rule({"attach", "extend"}, "leases", ([{"queue": "q", "id": "a", "lease": 1}] * (MAX_BATCH + 1),), "too_large"),
-    Rule({"extend"}, "leases", ([],)),
+    Rule({"attach"}, "leases", ([{"queue": "q", "id": "a", "lease": 1}] * (MAX_BATCH + 1),), "too_large"),
     Rule({"attach"}, "prefetch", (1,)),  # of a credit of 0
     Rule({"settle"}, "settlements", ([{"action": "ack", "id": "a", "lease": 1}] * (MAX_BATCH + 1),), "too_large"),
     Rule({"settle"}, "settlements.delay_ms", (Together(action="postpone"),)),

@@ -45,9 +45,7 @@ def lease(queue: str, task: dict[str, Any], number: int = 0) -> dict[str, Any]:
 
 async def extend(worker: Raw, queue: str, task: dict[str, Any]) -> list[str]:
     """Extend the lease of a task."""
-    leases = [{"id": task["full_id"], "lease": task["lease"]}]
-    outcomes: list[str] = (await worker.ask("extend", queue=queue, leases=leases))["outcomes"]
-    return outcomes
+    return await worker.settle(queue, "extend", task)
 
 
 async def test_a_queue_under_repair_keeps_a_worker_out_of_no_other(server_store: str) -> None:

@@ -407,7 +407,9 @@ async def test_what_another_worker_holds_is_stale_without_asking_the_store(
         for action in ("ack", "nack", "reject", "release", "extend"):
             assert await thief.settle("q", action, task) == ["stale"]
         held = {"id": task["full_id"], "lease": task["lease"]}
-        assert await thief.ask("extend", queue="q", leases=[held]) == {"outcomes": ["stale"]}
+        assert await thief.ask("settle", queue="q", settlements=[{"action": "extend", **held}]) == {
+            "outcomes": ["stale"]
+        }
         assert settled_in_store == []
         assert await thief.settle("q", "ack", task, own, task) == ["stale", "ok", "stale"]
         assert settled_in_store == [own["full_id"]]
@@ -421,7 +423,6 @@ async def test_an_id_without_its_tenant_is_refused_and_not_gone(ada: Raw, worker
     held = {"id": "a", "lease": task["lease"]}
     for verb, body in (
         ("settle", {"settlements": [{"action": "ack", **held}]}),
-        ("extend", {"leases": [held]}),
         ("progress", {"reports": [{**held, "fraction": 1}]}),
     ):
         with pytest.raises(Refused) as caught:
@@ -456,8 +457,9 @@ async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(serv
         assert await ada.ask("cancel", queue="q", ids=["a"]) == {"outcomes": ["running"]}
         held = {"id": task["full_id"], "lease": task["lease"]}
         assert await new.attach("q", credit=1, leases=[{"queue": "q", **held}]) == ["cancelled"]
-        assert await new.ask("extend", queue="q", leases=[held]) == {"outcomes": ["cancelled"]}
-        assert await new.settle("q", "extend", task) == ["cancelled"]
+        assert await new.ask("settle", queue="q", settlements=[{"action": "extend", **held}]) == {
+            "outcomes": ["cancelled"]
+        }
         (connection,) = (connection for connection in served.app.connections if connection.account.held)
         assert connection.account.held == {("q", "ada/a"): task["lease"]}
         assert await new.settle("q", "release", task) == ["ok"]
@@ -507,7 +509,7 @@ async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
         (task,) = await worker.pushed()
         lease = {"id": task["full_id"], "lease": task["lease"]}
         monkeypatch.setattr(Store, "settle", late)
-        await worker.send("extend", ref=901, queue="q", leases=[lease])
+        await worker.send("settle", ref=901, queue="q", settlements=[{"action": "extend", **lease}])
         assert await worker.settle("q", action, task) == ["ok"]
         if action == "ack":
             await ada.enqueue("q", ["b"])
@@ -516,7 +518,9 @@ async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
         may_tell.set()
         await worker.ask("credit", credit=1)  # the answer has come by then
         lease = {"id": task["full_id"], "lease": task["lease"]}
-        assert await worker.ask("extend", queue="q", leases=[lease]) == {"outcomes": ["ok"]}
+        assert await worker.ask("settle", queue="q", settlements=[{"action": "extend", **lease}]) == {
+            "outcomes": ["ok"]
+        }
         assert await worker.settle("q", "ack", task) == ["ok"]
         await worker.quiet()
         (row,) = served.app.worker_registry.named("w", 1, None)[0]
@@ -547,7 +551,7 @@ async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_
         may_fail.set()
         assert (await worker.receive())["code"] == "unavailable"
         new = {"id": again["full_id"], "lease": again["lease"]}
-        assert await worker.ask("extend", queue="q", leases=[new]) == {"outcomes": ["ok"]}
+        assert await worker.ask("settle", queue="q", settlements=[{"action": "extend", **new}]) == {"outcomes": ["ok"]}
 
 
 async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(served: Served) -> None:
@@ -583,7 +587,9 @@ async def test_a_late_owner_does_not_settle_another_task_of_the_same_id(served: 
         await late.ask("progress", queue="q", reports=[{**held, "fraction": 0.9}])
         (state,) = await store.tasks("q", ["ada/a"])
         assert (state.state, state.progress) == ("leased", 0)
-        assert await late.ask("extend", queue="q", leases=[held]) == {"outcomes": ["stale"]}
+        assert await late.ask("settle", queue="q", settlements=[{"action": "extend", **held}]) == {
+            "outcomes": ["stale"]
+        }
         assert await third.attach("q", credit=0, leases=[{"queue": "q", **held}]) == ["stale"]
         for action in ("release", "nack", "reject", "ack"):
             assert await late.settle("q", action, old) == ["stale"]

@@ -38,8 +38,7 @@ async def test_the_next_begins_when_one_is_settled(server_store: str) -> None:
         async with raw(served, WORKER) as worker:
             await worker.attach("q", credit=3, prefetch=2)
             first, second, _ = await take(worker, ada, "a", "b", "c")
-            extended = [{"id": each["full_id"], "lease": each["lease"]} for each in (first, second)]
-            assert (await worker.ask("extend", queue="q", leases=extended))["outcomes"] == ["ok", "ok"]
+            assert await worker.settle("q", "extend", first, second) == ["ok", "ok"]
             assert await worker.settle("q", "ack", first) == ["ok"]
             await take(worker, ada, "d")
         await is_gone(served)

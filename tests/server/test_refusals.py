@@ -128,7 +128,7 @@ async def check(world: World, rows: Iterable[Row]) -> None:
         assert said == ["error", row.code, row.field, None if row.field == "ref" else 7], f"{row!r:.250} ... {frame}"
         assert 0 < len(frame["message"]) <= 400, frame
     assert world.contents() == before, f"one of {row.verb} changes something"
-    for role, verb in ((TENANT, "tasks"), (WORKER, "extend"), (OPERATOR, "queues")):
+    for role, verb in ((TENANT, "tasks"), (WORKER, "credit"), (OPERATOR, "queues")):
         assert (await world.answer(Row(verb, role, good(verb, role), "", "")))["type"] == "reply"
 
 

@@ -57,9 +57,7 @@ class End:
 
     def stored(self, request: dict[str, Any]) -> None:
         """Take in the answer to an enqueue or settle that went well."""
-        self.reply(
-            request, outcomes=["ok"] * len(request.get("tasks") or request.get("settlements") or request["leases"])
-        )
+        self.reply(request, outcomes=["ok"] * len(request.get("tasks") or request["settlements"]))
 
     def refuse(self, request: dict[str, Any], code: str, field: str | None = None) -> None:
         """Take in the refusal of a request."""
@@ -85,4 +83,10 @@ class End:
 
 def ids(frame: dict[str, Any]) -> list[str]:
     """Name the tasks of an enqueue, a push or a settle."""
-    return [each["id"] for each in frame.get("tasks") or frame.get("settlements") or frame["leases"]]
+    return [each["id"] for each in frame.get("tasks") or frame["settlements"]]
+
+
+def kind_of(frame: dict[str, Any]) -> str:
+    """Name the type of a frame; of a settle that extends leases, `extend`."""
+    extends = any(each["action"] == "extend" for each in frame.get("settlements", ()))
+    return "extend" if extends else str(frame["type"])

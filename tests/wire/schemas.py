@@ -30,7 +30,6 @@ GIVEN: dict[str, Any] = {  # the parts of clients' frames
     "task": NewTask,
     "link": Link,
     "settlement": Settlement,
-    "fence": frames.Fence,
     "held_lease": frames.HeldLease,
     "report": frames.Report,
 }

@@ -89,12 +89,8 @@ def handle_request(
     if isinstance(request, wire.Credit):
         account.credit = request.credit
         return {}
-    if isinstance(request, wire.Extend):
-        settlements = [Settlement("extend", lease.id, lease.lease) for lease in request.leases]
-    else:
-        settlements = request.settlements
     outcomes = []
-    for each in settlements:
+    for each in request.settlements:
         outcomes.append(brain.settle(each, now))
         if each.action != "extend":
             brain.answers.setdefault((each.id, each.lease), set()).add(outcomes[-1])
@@ -182,9 +178,7 @@ class JoinedMachine(RuleBasedStateMachine):
         """Have the server take in one frame; sometimes its store is away."""
         assert self.server is not None
         request = self.server.receive(self.to_server.popleft(), self.now)
-        if isinstance(request, frames.Drain):
-            self.account.credit = 0
-        elif request is not None and is_refused:
+        if request is not None and is_refused:
             self.server.refuse(request.ref, Unavailable("the store is away"))
         elif request is not None:
             self.server.reply(request.ref, handle_request(self.brain, self.server, self.account, request, self.now))

@@ -86,7 +86,7 @@ async def test_a_stranger_enqueues_works_and_settles_by_the_book(port: int) -> N
                 assert (task["id"], task["attempt"], task["tenant"]) == (f"acme/mail-{n}", 1, "acme")
                 assert task["payload"] == tasks[n]["payload"]
                 lease = {"id": task["id"], "lease": task["lease"]}
-                renewed = await worker.ask("extend", queue="emails", leases=[lease])
+                renewed = await worker.ask("settle", queue="emails", settlements=[{"action": "extend", **lease}])
                 assert renewed["body"]["outcomes"] == ["ok"]
                 for outcome in ("ok", "gone"):
                     settled = await worker.ask("settle", queue="emails", settlements=[{"action": "ack", **lease}])

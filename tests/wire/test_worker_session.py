@@ -16,7 +16,7 @@ from fairq.wire.strict_json import MAX_COST, check_cost
 from fairq.wire.worker_session import WorkerSession
 from tests.store.cases import case
 
-from .ends import End, ids
+from .ends import End, ids, kind_of
 
 LEASE_S = 30.0
 
@@ -51,7 +51,7 @@ class WorkerEnd(End):
 
     def frames(self, kind: str) -> list[dict[str, Any]]:
         """Return the frames of a kind that leave now."""
-        return [frame for frame in self.sent() if frame["type"] == kind]
+        return [frame for frame in self.sent() if kind_of(frame) == kind]
 
 
 @pytest.fixture
@@ -201,7 +201,8 @@ def test_leases_are_renewed_at_a_third(end: WorkerEnd) -> None:
     assert end.frames("extend") == []
     end.pass_time(0.1)
     frame = end.frames("extend")[0]
-    assert (frame["queue"], frame["leases"]) == ("q", [{"id": "a", "lease": 1}, {"id": "b", "lease": 1}])
+    renewals = [{"action": "extend", "id": id, "lease": 1} for id in "ab"]
+    assert (frame["queue"], frame["settlements"]) == ("q", renewals)
     end.stored(frame)
     end.pass_time(LEASE_S / 3 - 0.1)
     assert end.frames("extend") == []
@@ -460,9 +461,9 @@ def test_a_lease_that_could_not_be_renewed_is_taken_off_the_servers_account(end:
     for _ in range(400):
         end.pass_time(0.1)
         for frame in end.sent():
-            if frame["type"] == "extend":  # the store is away, but the server answers
+            if kind_of(frame) == "extend":  # the store is away, but the server answers
                 end.refuse(frame, "unavailable")
-            if frame["type"] == "settle":
+            elif frame["type"] == "settle":
                 (settlement,) = frame["settlements"]
                 assert (settlement["action"], settlement["id"]) == ("release", "a")
                 assert [lease.id for lease in end.session.lost] == ["a"]

@@ -17,7 +17,7 @@ from fairq.wire.beside import payload_field
 
 Body = dict[str, Any]
 T = TypeVar("T")
-_OF_ATTACHED = (wire.Settle, wire.Extend, wire.Progress)  # the worker must be attached to their queue
+_OF_ATTACHED = (wire.Settle, wire.Progress)  # the worker must be attached to their queue
 
 
 def full_id_of(connection: Connection, id: str, field: str = "id") -> str:

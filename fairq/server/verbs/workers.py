@@ -140,14 +140,6 @@ async def settle(app: App, connection: Connection, request: wire.Settle) -> Body
     return body
 
 
-async def extend(app: App, connection: Connection, request: wire.Extend) -> Body:
-    """Renew leases."""
-    if not request.leases:
-        raise BadRequest("leases must have at least 1 item", field="leases")
-    renewals = [Settlement("extend", held.id, held.lease) for held in request.leases]
-    return await _settle(app, connection, request.queue, renewals)
-
-
 async def progress(app: App, connection: Connection, request: wire.Progress) -> Body:
     """Record the progress of tasks; leases that the worker does not hold are ignored."""
     _check_attached(connection, request.queue)

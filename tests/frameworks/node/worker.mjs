@@ -11,7 +11,7 @@ export function work(queue, handler, { credit = 10, name = `node-${process.pid}`
   const send = (frame) => socket.readyState === WebSocket.OPEN && socket.send(JSON.stringify(frame));
   const ask = (frame, answer, mayAsk = isAttached) => mayAsk && (answers.set(++ref, answer), send({ ref, ...frame }));
   const renew = ({ fence, stop }) =>
-    ask({ type: "extend", queue, leases: [fence] }, ({ body }) => body && body.outcomes[0] !== "ok" && stop.abort());
+    ask({ type: "settle", queue, settlements: [{ action: "extend", ...fence }] }, ({ body }) => body && body.outcomes[0] !== "ok" && stop.abort());
   const settle = (lease) =>
     ask({ type: "settle", queue, settlements: [{ ...lease.fence, ...lease.end }] }, ({ type, code, message }) => {
       if (type === "reply") return held.delete(lease.key) && isEnding && !held.size && socket.close();

@@ -25,9 +25,7 @@ def test_every_frame_of_a_tenant_producer_or_worker_has_a_path_or_a_reason() -> 
     reasons = {
         wire.Attach: "a worker over HTTP is attached by its first claim",
         wire.Credit: "each claim says how many tasks it wants",
-        wire.Extend: "the leases' action `extend`",
         wire.Settle: "POST /v1/leases",
-        frames.Drain: "a client that claims nothing gets nothing",
         wire.Progress: "a lease over HTTP is on no account",
         wire.EnqueueFrom: "POST /v1/leases/tasks",
         wire.Idle: "a claim that waits for nothing",
