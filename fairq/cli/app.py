@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from cyclopts import App, CycloptsError
 
-from fairq.errors import BadRequest, FairqError, SettingsError
+from fairq.errors import BadRequest, FairqError, SettingsError, TooLarge
 
 _OF_SERVER = {
     "cronsim",
@@ -125,5 +125,5 @@ def run(argv: Sequence[str]) -> int:
         if not isinstance(error, FairqError):
             raise
         print(f"fairq: {error.message}", file=sys.stderr)
-        return 2 if isinstance(error, SettingsError | BadRequest) else 1
+        return 2 if isinstance(error, SettingsError | BadRequest | TooLarge) else 1
     return result if isinstance(result, int) else 0
