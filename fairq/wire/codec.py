@@ -14,7 +14,7 @@ from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 from cattrs.preconf.orjson import make_converter
 
-from fairq.errors import BadFrame, BadRequest, FairqError, TooLarge, UnknownVerb
+from fairq.errors import BadRequest, FairqError, TooLarge, UnknownVerb
 from fairq.model.checks import (
     DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
@@ -63,8 +63,7 @@ _FITTING = {  # the fields that a settlement may have, by its action
     "release": _FENCED,
     "extend": _FENCED,
 }
-_REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # the ref of an unreadable frame, in its first 200
-_FIRST = re.compile(r'\s*\{\s*(?:"type"\s*:\s*"\w*"\s*,\s*)?"ref"\s*:\s*(\d{1,15})\s*[,}]')  # of a frame's own
+_REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # the ref of a frame that is not read, in its first 200
 _dumps, _loads = orjson.dumps, orjson.loads
 
 
@@ -230,7 +229,7 @@ def structure(data: dict[str, Any], frame: type[Any]) -> Any:
 
 
 def _ref_in(text: str) -> int | None:
-    """Find the ref in the text of an unreadable frame."""
+    """Find the ref in the text of a frame that would take too long to read."""
     found = _REF.search(text, 0, _REF_CHARS)
     return int(found[1]) if found else None
 
@@ -260,16 +259,12 @@ def _take_beside(data: dict[str, Any], payloads: Payloads, max_bytes: int) -> No
 
 
 def decode_client(message: Message, max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES) -> Any:
-    """Read a client's frame. Raises: BadFrame, UnknownVerb, BadRequest, TooLarge; with `ref` if the frame had one."""
+    """Read a client's frame. Raises: BadFrame, UnknownVerb, BadRequest, TooLarge; with `ref` if a frame had one."""
     text, payloads = split(message)
     try:
         data = parse(text)
     except TooLarge as error:
         error.ref = _ref_in(text)
-        raise
-    except BadFrame as error:
-        first = _FIRST.match(text, 0, _REF_CHARS)
-        error.ref = int(first[1]) if first else None
         raise
     ref = data.get("ref")
     try:
