@@ -459,7 +459,7 @@ async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(serv
         assert await new.ask("extend", queue="q", leases=[held]) == {"outcomes": ["cancelled"]}
         assert await new.settle("q", "extend", task) == ["cancelled"]
         (connection,) = (connection for connection in served.app.connections if connection.account.held)
-        assert connection.account.held == {("q", "ada/a"): task["lease"]}
+        assert connection.account.held_of("q") == {"ada/a": task["lease"]}
         assert await new.settle("q", "release", task) == ["ok"]
         assert not connection.account.held
 
@@ -604,7 +604,7 @@ async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(served
         await ada.enqueue("q", ["a"])
         (new,) = await worker.pushed()
         assert await worker.settle("q", "ack", old) == ["stale"]
-        assert [connection.account.held for connection in served.app.connections if connection.queues] == [
-            {("q", "ada/a"): new["lease"]}
+        assert [connection.account.held_of("q") for connection in served.app.connections if connection.queues] == [
+            {"ada/a": new["lease"]}
         ]
         assert await worker.settle("q", "ack", new) == ["ok"]
