@@ -98,6 +98,10 @@ class WorkerRegistry:
     )  # by server: when received, and slots
     _connections: defaultdict[tuple[str, str], set[Connection]] = field(factory=lambda: defaultdict(set), init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self.questions.answers[WORKER] = lambda asked: self.named(*asked)
+        self.questions.answers[DRAIN] = lambda asked: self.dismiss(*asked)
+
     async def run(self) -> None:
         """Write the list of attached workers soon after it has changed and every _WRITE_S, until cancelled."""
         while True:
