@@ -12,7 +12,6 @@ import platform
 import secrets
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 from weakref import WeakValueDictionary
 
 import structlog
@@ -25,12 +24,12 @@ from fairq.server.dispatch.tracing import Tracing
 from fairq.server.leases import GIVE_BACK_S, Leases
 from fairq.server.net.auth import Auth
 from fairq.server.net.connection import Connection
-from fairq.server.net.lease_holders import HOLDERS, LeaseHolders
+from fairq.server.net.lease_holders import LeaseHolders
 from fairq.server.net.questions import Questions
 from fairq.server.net.refusals import Refusals
 from fairq.server.net.revocations import Revocations
 from fairq.server.net.token_uses import TokenUses
-from fairq.server.net.worker_registry import DRAIN, WORKER, WorkerRegistry
+from fairq.server.net.worker_registry import WorkerRegistry
 from fairq.server.queues import Queues
 from fairq.server.settings import Settings
 from fairq.server.stats.recorder import Recorder
@@ -85,13 +84,15 @@ class App:
         self.revocations = Revocations(self.store)
         self.store.counts = Counts()
         self.recorder = Recorder(self.store, self.store.counts)
-        self.questions = Questions(self.name, self.store, self.nursery, self._answer)
+        self.questions = Questions(self.name, self.store, self.nursery)
         self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self.questions)
         self.queues = Queues(self.name, self.store, self.nursery, self.worker_registry, self.tracing)
         self.ticker = self.queues.ticker
         self.leases = Leases(self.settings.reconnect_grace, self.store, self.nursery, self.queues)
         self.worker_registry.give_back = self.leases.give_back
         self.lease_holders = LeaseHolders(self.leases.owners, self.questions, self.nursery)
+        self.questions.answers[QUEUES] = lambda queues: [each for each in queues if self.queues.is_taken_here(each)]
+        self.questions.answers[WAITS] = lambda asked: self.queues.last_waits(*asked)
 
     async def start(self) -> None:
         """Subscribe to the store's channels, and start the background tasks."""
@@ -140,18 +141,6 @@ class App:
             is_unknown = unanswered or self.worker_registry.places_elsewhere(queue)
             told[queue] = "some" if queue in taken else "unknown" if is_unknown else "none"
         return told
-
-    def _answer(self, kind: str, asked: Any) -> Any:
-        """Answer a question about the workers of this server, or dismiss some; None if its kind is unknown."""
-        if kind == HOLDERS:
-            return self.lease_holders.here(asked)
-        if kind == WORKER:
-            return self.worker_registry.named(*asked)
-        if kind == DRAIN:
-            return self.worker_registry.dismiss(*asked)
-        if kind == WAITS:
-            return self.queues.last_waits(*asked)
-        return [queue for queue in asked if self.queues.is_taken_here(queue)] if kind == QUEUES else None
 
     async def waits(self, queue: str, tenant: str) -> tuple[list[dict[WaitCause, int]], int]:
         """Return what each of a tenant's last starts had waited for, at all servers; how many of these said nothing."""

@@ -12,7 +12,7 @@ from attrs import define, field
 from fairq.model.rates import Rate
 from fairq.model.tasks import Action
 from fairq.server.dispatch.dispatcher import give_back
-from fairq.server.dispatch.worker_account import Place
+from fairq.server.dispatch.worker_account import Holding, Place
 from fairq.server.net.connection import Connection
 from fairq.server.queues import Queues
 from fairq.store.store import Store
@@ -51,7 +51,6 @@ class Leases:
         """Take a lease off a worker's account, if it is there; this makes room for another."""
         if connection.account.has(place, lease):
             connection.account.drop(place)
-            connection.account.reported.discard(place)
             self.queues.credit_changed(connection)
 
     def holder(self, place: Place, lease: int) -> Connection | None:
@@ -62,9 +61,8 @@ class Leases:
     def known(self, place: Place) -> tuple[int, int]:
         """Return a task's lease number at a worker here, and how often it was taken over; 0, 0 if none has it."""
         connection = self.owners.get(place)
-        if connection is None:
-            return 0, 0
-        return connection.account.held.get(place, 0), connection.account.taken.get(place, 0)
+        held = connection.account.held.get(place) if connection is not None else None
+        return (held.lease, held.taken) if held is not None else (0, 0)
 
     def forget(self, place: Place, lease: int) -> None:
         """Take a lease off the account of the worker of this server that has it."""
@@ -83,7 +81,7 @@ class Leases:
         now = trio.current_time()
         for each in leases:
             self.forget(each.place, each.lease)
-            connection.account.bring(each.place, each.lease, each.taken, now, each.lease_s)
+            connection.account.add(each.place, Holding(each.lease, each.lease_s, taken=each.taken), now)
 
     def attached(self, connection: Connection) -> None:
         """Give back the leases that a worker's broken connections had, and that it has not brought."""

@@ -79,8 +79,8 @@ async def test_one_that_comes_too_late_is_an_error(served: Served, spans: InMemo
 
     @app.task("q")
     async def handle(task: fairq.Task) -> None:
-        (lease,) = (lease for (_, _), lease in next(iter(served.app.leases.owners.values())).account.held.items())
-        await served.app.store.hand_back("q", [(f"ada/{task.id}", lease, 0)], "reap")
+        (held,) = next(iter(served.app.leases.owners.values())).account.held.values()
+        await served.app.store.hand_back("q", [(f"ada/{task.id}", held.lease, 0)], "reap")
         app.stop()
 
     with trio.fail_after(30):

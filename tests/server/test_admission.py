@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -170,12 +168,3 @@ async def test_a_client_that_waits_its_turn_is_not_timed_out(autojump_clock: tri
     with trio.move_on_after(3 * TIMEOUT_S):
         await connection.run()
     assert [frame["type"] for frame in client.got if frame["type"] != "ping"] == ["reply"] * 2
-
-
-def test_settings_say_how_many() -> None:
-    for name in ("connections_per_tenant", "requests_per_second", "bytes_per_second"):
-        changes: dict[str, Any] = {name: 0}
-        with pytest.raises(Exception, match=name):
-            evolve(Settings(), **changes).check()
-    evolve(Settings(), connections_per_address=0).check()
-    assert Admission(evolve(Settings(), connections_per_address=0)).hears(OUTSIDE, 0.0)

@@ -192,23 +192,3 @@ async def test_a_long_deletion_is_answered_before_it_is_done(
             assert set(outcomes[:-1]) == {"more"}
             assert outcomes[-1] == "ok"
             assert keys_of(client, "q") == set()
-
-
-async def test_an_operator_of_some_queues_deletes_those_only(served: Served) -> None:
-    from fairq.tokens import hash_token, make_token
-    from fairq.wire.terms import Role
-
-    id, token = make_token(Role.OPERATOR)
-    async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
-        await operator.ask("create_token", id=id, role="operator", hash=hash_token(token), queues=["mine"])
-        await ada.enqueue("mine", ["a"])
-        await ada.enqueue("other", ["a"])
-        async with raw(served, token) as limited:
-            with pytest.raises(Refused, match="forbidden queue"):
-                await limited.ask("delete_queue", queue="other", purge=True)
-            assert (await limited.ask("delete_queue", queue="mine", purge=True))["outcome"] == "ok"
-        for role in (tenant("ada"), WORKER):
-            async with raw(served, role) as other:
-                with pytest.raises(Refused, match="forbidden type"):
-                    await other.ask("delete_queue", queue="other", purge=True)
-        assert await served.app.store.queues() == ["other"]

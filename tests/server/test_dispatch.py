@@ -68,17 +68,6 @@ async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Serv
     assert (state.done, state.leased, state.ready) == (4, 2, 14)
 
 
-async def test_a_worker_without_credit_gets_nothing_and_nothing_is_claimed_for_it(
-    served: Served, ada: Raw, worker: Raw
-) -> None:
-    await worker.attach("q", credit=0)
-    await ada.enqueue("q", IDS)
-    await all_claimed(served)
-    assert (await served.app.store.queue("q")).leased == 0
-    await worker.ask("credit", credit=1)
-    assert len(await worker.pushed()) == 1
-
-
 async def test_two_workers_share_what_there_is(served: Served) -> None:
     async with raw(served, WORKER) as one, raw(served, WORKER) as two, raw(served, tenant("ada")) as ada:
         await one.attach("q", credit=10)
@@ -130,19 +119,6 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
         await wait_until(lambda: told == [keys.READY])
 
 
-async def test_tasks_are_covered_once_and_only_by_a_claim_that_leaves_at_once(served: Served, worker: Raw) -> None:
-    await worker.attach("q", credit=3)
-    await worker.quiet()
-    await trio.sleep(MAX_PACE_S)
-    dispatcher = served.app.queues.dispatchers["q"]
-    assert dispatcher.cover(2)
-    assert not dispatcher.cover(2), "two of the three places are promised"
-    assert served.app.queues.cover("another", 1) == "all", "no worker waits there"
-    await all_claimed(served)
-    dispatcher.claiming._next_at = trio.current_time() + 60
-    assert not dispatcher.cover(1), "it waits for its turn"
-
-
 @pytest.mark.usefixtures("no_polls")
 async def test_one_place_more_is_reserved_than_tasks_are_expected(
     served: Served, worker: Raw, ada: Raw, monkeypatch: pytest.MonkeyPatch
@@ -160,33 +136,6 @@ async def test_one_place_more_is_reserved_than_tasks_are_expected(
     assert claims == [2, 4]
     served.app.queues.notify("q")  # of what others did
     await wait_until(lambda: claims == [2, 4, 40])
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_a_hint_that_overtakes_the_claims_reply_is_not_lost(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The claim finds nothing; before its reply is read, a task comes and the notification with it."""
-    claimed, go_on = trio.Event(), trio.Event()
-    claim = Store.claim
-
-    async def slow_claim(self: Store, *args: Any, **more: Any) -> Claim:
-        reply = await claim(self, *args, **more)
-        if not claimed.is_set():
-            claimed.set()
-            await go_on.wait()
-        return reply
-
-    monkeypatch.setattr(Store, "claim", slow_claim)
-    for queue in served.app.ticker.queues:
-        served.app.ticker.forget(queue)
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await worker.attach("q", credit=1)
-        await claimed.wait()
-        await ada.enqueue("q", ["a"])
-        go_on.set()
-        (task,) = await worker.pushed()
-        assert task["id"] == "a"
 
 
 async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
@@ -212,20 +161,6 @@ async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
         await wait_until(lambda: served.app.queues.dispatchers["full"].may_have_work)
         go_on.set()
         assert [task["id"] for task in await worker.pushed()] == ["a"]
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_a_worker_that_leaves_gives_its_leases_to_the_others_at_once(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as stays:
-        await ada.enqueue("q", IDS[:4])
-        async with raw(served, WORKER) as leaves:
-            await leaves.attach("q", credit=4)
-            assert len(await leaves.pushed(4)) == 4
-            await stays.attach("q", credit=10)
-            await stays.quiet()
-        tasks = await stays.pushed(4)
-        assert sorted(task["id"] for task in tasks) == sorted(IDS[:4])
-        assert {task["attempt"] for task in tasks} == {2}
 
 
 async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_letter(
@@ -461,7 +396,7 @@ async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(serv
             "outcomes": ["cancelled"]
         }
         (connection,) = (connection for connection in served.app.connections if connection.account.held)
-        assert connection.account.held == {("q", "ada/a"): task["lease"]}
+        assert connection.account.held_of("q") == {"ada/a": task["lease"]}
         assert await new.settle("q", "release", task) == ["ok"]
         assert not connection.account.held
 
@@ -554,19 +489,6 @@ async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_
         assert await worker.ask("settle", queue="q", settlements=[{"action": "extend", **new}]) == {"outcomes": ["ok"]}
 
 
-async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as new:
-        async with raw(served, WORKER) as old:
-            await ada.enqueue("q", ["a"])
-            await old.attach("q", credit=1)
-            (task,) = await old.pushed()
-            lease = {"queue": "q", "id": task["full_id"], "lease": task["lease"]}
-            assert await new.attach("q", credit=1, leases=[lease]) == ["ok"]
-        await wait_until(lambda: sum(bool(connection.queues) for connection in served.app.connections) == 1)
-        assert await new.settle("q", "ack", task) == ["ok"]
-        assert (await served.app.store.queue("q")).done == 1
-
-
 async def test_a_late_owner_does_not_settle_another_task_of_the_same_id(served: Served) -> None:
     """The server of the late one still has the lease on its account: it is the store that refuses."""
     store = served.app.store
@@ -610,7 +532,7 @@ async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(served
         await ada.enqueue("q", ["a"])
         (new,) = await worker.pushed()
         assert await worker.settle("q", "ack", old) == ["stale"]
-        assert [connection.account.held for connection in served.app.connections if connection.queues] == [
-            {("q", "ada/a"): new["lease"]}
+        assert [connection.account.held_of("q") for connection in served.app.connections if connection.queues] == [
+            {"ada/a": new["lease"]}
         ]
         assert await worker.settle("q", "ack", new) == ["ok"]

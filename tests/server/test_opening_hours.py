@@ -6,7 +6,7 @@ Texts have minutes, so tests have the store change opening hours at given times:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from fairq.model.limits import OpeningHours
 from fairq.server.run import Served
 from fairq.server.timers import ticker
 from fairq.store.store import Store
-from tests import stores
 from tests.store.waiting import wait_until
 
 from .harness import WORKER, Raw, daily, raw, running, tenant
@@ -145,15 +144,6 @@ async def test_with_many_servers_each_window_turns_once(server_store: str) -> No
     assert changed(logs) == (20, 0)
 
 
-async def test_a_window_set_at_a_server_that_is_gone_turns_at_another(server_store: str) -> None:
-    async with running(server_store) as goes, raw(goes, tenant("ada")) as ada:
-        await ada.enqueue("q", ["a"])
-        await due(goes.app.store, "ada", opens=True, in_ms=1_000)
-    async with running(server_store) as stays, raw(stays, WORKER) as worker:
-        await worker.attach("q", credit=1)
-        assert [task["id"] for task in await worker.pushed()] == ["a"]
-
-
 async def test_turns_that_nobody_was_there_for_count_as_the_clock_shows_now(served: Served) -> None:
     store = served.app.store
     await due(store, "ada", opens=True, in_ms=-50 * HOUR_MS)
@@ -205,18 +195,3 @@ async def test_a_window_that_this_server_cannot_read_holds_up_no_other_and_is_no
             assert not await is_open(store, "bob")
             await due(store, "bob", opens=True, in_ms=-1000)
             assert [task["id"] for task in await worker.pushed()] == ["b"]
-
-
-async def test_a_store_that_is_away_delays_a_turn_and_loses_none(
-    start_store: Callable[..., stores.LocalServer],
-) -> None:
-    server = start_store({"appendfsync": "always"})
-    async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await worker.attach("q", credit=5)
-        opens_at = await due(served.app.store, "ada", opens=True, in_ms=500)
-        await ada.enqueue("q", ["a"])
-        server.kill()
-        await wait_until(lambda: not served.app.store.connection.is_connected)
-        await wait_until(lambda: time.time() * 1000 > opens_at)
-        server.start()
-        assert [task["id"] for task in await worker.pushed()] == ["a"]

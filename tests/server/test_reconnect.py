@@ -200,7 +200,9 @@ async def test_a_handler_goes_on_over_a_proxy_that_restarts(server_store: str) -
         async with working(app):
             await began.wait()
             proxy.cut()
-            await wait_until(lambda: any(connection.account.taken for connection in served.app.connections))
+            await wait_until(
+                lambda: any(held.taken for each in served.app.connections for held in each.account.held.values())
+            )
             await end_grace(served)
             finish.set()
             await task.result(timeout=20)

@@ -38,23 +38,6 @@ async def test_each_task_runs_once_whichever_server_has_it(server_store: str) ->
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other(server_store: str) -> None:
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        raw(one, tenant("ada")) as ada,
-        raw(two, WORKER) as worker,
-    ):
-        await worker.attach("q", credit=1)
-        for number in range(10):
-            await worker.quiet()
-            await ada.enqueue("q", [f"id-{number}"])
-            (task,) = await worker.pushed()
-            assert task["id"] == f"id-{number}"
-            await worker.settle("q", "ack", task)
-
-
-@pytest.mark.usefixtures("no_polls")
 async def test_a_worker_hears_of_a_task_that_came_right_after_it_attached(server_store: str) -> None:
     """Between the first claim and the subscription to the queue's channel lies a gap."""
     async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from fairq.model.tasks import Lease
 from fairq.server.dispatch.slots import Slots
-from fairq.server.dispatch.worker_account import OVER_S, WorkerAccount
+from fairq.server.dispatch.worker_account import OVER_S, Holding, Place, WorkerAccount
 
 
 def leases(*ids: str) -> list[Lease]:
     """Make leases as a claim brings them."""
     return [Lease(id, 70, 1, 5, "acme", 10, 0, 0, b"{}") for id in ids]
+
+
+def numbers(account: WorkerAccount) -> dict[Place, int]:
+    """Return the numbers of an account's leases."""
+    return {place: held.lease for place, held in account.held.items()}
 
 
 def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
@@ -20,7 +25,7 @@ def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
     account.lease("q", leases("a", "b"), 1.0)
     account.unreserve("q", 2)
     assert account.free == 3
-    assert account.held == {("q", "a"): 70, ("q", "b"): 70}
+    assert numbers(account) == {("q", "a"): 70, ("q", "b"): 70}
     account.lease("other", leases("a"), 1.0)
     assert account.free == 2
     assert account.held_of("q") == {"a": 70, "b": 70}
@@ -44,19 +49,19 @@ def test_a_lease_that_was_not_renewed_in_its_time_leaves_its_place() -> None:
     account = WorkerAccount(3)
     account.lease("q", leases("a", "b", "c"), 10.0, 100.0)
     assert account.over_at == 110 + OVER_S
-    account.hold({("q", "b"): 70}, 105.0)  # renewed
+    account.renewed(("q", "b"), 70, 105.0)
     account.drop(("q", "c"))
     account.expire(109.9 + OVER_S)
     assert not account.is_freed
     account.expire(110 + OVER_S)
     assert account.is_freed
-    assert account.held == {("q", "b"): 70}
+    assert numbers(account) == {("q", "b"): 70}
     assert account.free == 2
     assert account.over_at == 115 + OVER_S
-    account.bring(("other", "d"), 71, 1, 112.0, 1.0)
+    account.add(("other", "d"), Holding(71, 1.0), 112.0)
     assert account.over_at == 113 + OVER_S
     account.expire(120.0)
-    assert account.held == {}
+    assert numbers(account) == {}
     account.expire(130.0)
     assert account.over_at > 1e9
 
@@ -65,7 +70,7 @@ def test_the_owner_of_a_lease_is_known_until_it_is_dropped() -> None:
     owners: dict[tuple[str, str], object] = {}
     here, there = WorkerAccount(3, owner="here", owners=owners), WorkerAccount(3, owner="there", owners=owners)
     here.lease("q", leases("a"), 10.0)
-    there.bring(("q", "a"), 70, 1, 0.0, 10.0)
+    there.add(("q", "a"), Holding(70, 10.0, taken=1), 0.0)
     here.drop(("q", "a"))
     assert owners == {("q", "a"): "there"}
     assert there.drop_all() == {"q": [("a", 70, 1)]}
@@ -77,12 +82,12 @@ def test_a_lease_that_is_pushed_again_for_the_same_task_counts_once() -> None:
     now = 0.0
     account = WorkerAccount(3, slots=Slots({"q": 1.0, "other": 1.0}, lambda _: True, lambda: now))
     account.lease("q", leases("a"), 10.0, now)
-    account.taken["q", "a"] = 4
+    account.held["q", "a"].taken = 4
     now = 5.0
     account.lease("q", [leases("a")[0]._replace(lease=71)], 10.0, now)
     assert account.slots is not None
     assert account.slots._accounts["q"].running == 1
-    assert account.held == {("q", "a"): 71}
+    assert numbers(account) == {("q", "a"): 71}
     assert account.drop_all() == {"q": [("a", 71, 0)]}
     assert account.slots._accounts["q"].running == 0
     assert account.slots._accounts["q"].starts == 0
@@ -93,9 +98,9 @@ def test_leases_that_come_back_or_are_brought_use_the_slots_of_their_queue() -> 
     assert account.slots is not None
     account.lease("q", leases("a"), 10.0, 0.0)
     account.drop(("q", "a"))
-    account.hold({("q", "a"): 70}, 0.0)  # its settlement failed
-    account.bring(("q", "b"), 70, 1, 0.0, 10.0)
-    account.hold({("q", "b"): 70}, 0.0)  # renewed
+    account.add(("q", "a"), Holding(70, 10.0), 0.0)  # its settlement failed
+    account.add(("q", "b"), Holding(70, 10.0), 0.0)
+    account.renewed(("q", "b"), 70, 0.0)
     assert account.slots._accounts["q"].running == 2
     assert (account.free_for("q"), account.free_for("other")) == (0, 2)
     account.drop_all()
@@ -104,8 +109,8 @@ def test_leases_that_come_back_or_are_brought_use_the_slots_of_their_queue() -> 
 
 def test_a_brought_lease_that_was_renewed_ends_by_time_too() -> None:
     account = WorkerAccount(3)
-    account.bring(("q", "a"), 70, 1, 0.0, 10.0)
-    account.hold({("q", "a"): 70}, 5.0)  # renewed
+    account.add(("q", "a"), Holding(70, 10.0), 0.0)
+    account.renewed(("q", "a"), 70, 5.0)
     assert account.over_at == 10 + OVER_S
     account.expire(14.9 + OVER_S)
     assert account.held
@@ -117,15 +122,16 @@ def test_a_lease_lasts_as_long_as_its_worker_was_told_whatever_is_changed() -> N
     account = WorkerAccount(3)
     account.lease("q", leases("a"), 20.0, 100.0)
     account.lease("q", leases("b"), 2.0, 100.0)  # lease_ms was lowered
-    account.hold({("q", "a"): 70, ("q", "b"): 71}, 110.0)
+    for id in "ab":
+        account.renewed(("q", id), 70, 110.0)
     account.expire(112.1 + OVER_S)
-    assert account.held == {("q", "a"): 70}
+    assert numbers(account) == {("q", "a"): 70}
     account.expire(129.9 + OVER_S)
     assert account.held
     account.expire(131 + OVER_S)
     assert not account.held
     account.lease("q", leases("c"), 2.0, 200.0)
     account.lease("q", leases("d"), 20.0, 200.0)  # it was raised
-    account.hold({("q", "c"): 72}, 201.0)
+    account.renewed(("q", "c"), 70, 201.0)
     account.expire(219.0 + OVER_S)
-    assert account.held == {("q", "c"): 72, ("q", "d"): 70}
+    assert numbers(account) == {("q", "c"): 70, ("q", "d"): 70}

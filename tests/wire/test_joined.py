@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fairq.errors import Unavailable
 from fairq.model.tasks import Lease, Settlement
-from fairq.server.dispatch.worker_account import WorkerAccount
+from fairq.server.dispatch.worker_account import Holding, WorkerAccount
 from fairq.wire import frames
 from fairq.wire import messages as wire
 from fairq.wire.beside import Message
@@ -83,7 +83,7 @@ def handle_request(
         for lease in request.leases:
             outcomes.append(brain.settle(Settlement("extend", lease.id, lease.lease), now))
             if outcomes[-1] == "ok":
-                account.held[QUEUE, lease.id] = lease.lease
+                account.held[QUEUE, lease.id] = Holding(lease.lease, LEASE_S)
         session.state, account.credit = State.ATTACHED, request.credit
         return {"leases": outcomes}
     if isinstance(request, wire.Credit):
@@ -164,7 +164,7 @@ class JoinedMachine(RuleBasedStateMachine):
     def cut(self) -> None:
         """Lose the wire and all that is on it; the server gives the leases back."""
         assert self.server is not None
-        for (_, id), lease in self.account.held.items():
+        for id, lease in self.account.held_of(QUEUE).items():
             if id in self.brain.leased and self.brain.numbers[id] == lease:
                 self.brain.give_back(id)
         self.server = None
@@ -278,7 +278,7 @@ class JoinedMachine(RuleBasedStateMachine):
         else:
             raise AssertionError("the two never came to rest")
         assert self.server is not None
-        assert {(id, lease) for (_, id), lease in self.account.held.items()} == set(self.working.items())
+        assert self.account.held_of(QUEUE).items() == set(self.working.items())
         assert set(self.working) == set(self.brain.leased)
         assert self.finished == set(self.brain.answers) - self.lost, "a settlement was lost"
         stale = {fence for fence, answers in self.brain.answers.items() if "stale" in answers}

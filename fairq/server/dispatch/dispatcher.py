@@ -118,8 +118,8 @@ class Dispatcher:
     def stop(self, id: str) -> None:
         """Tell the worker here that holds a cancelled task, or gets it from a claim under way; all servers do this."""
         for worker in self.capacity.workers:
-            if (lease := worker.account.held.get((self.queue, id))) is not None:
-                worker.stop(self.queue, {id: lease})
+            if (held := worker.account.held.get((self.queue, id))) is not None:
+                worker.stop(self.queue, {id: held.lease})
                 return
         if self.claiming.phase is not Phase.WAITING:
             self._cancelled.add(id)

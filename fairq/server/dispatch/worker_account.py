@@ -17,14 +17,26 @@ _NEVER = float("inf")
 
 
 @define(eq=False)
+class Holding:
+    """A lease on an account: its number, how long it lasts (0: unknown), and when it expires."""
+
+    lease: int
+    lasts_s: float
+    over_at: float = _NEVER
+    taken: int = 0  # how often it was taken over
+    is_pushed: bool = True  # here, in the order of the account's leases
+    has_progress: bool = field(default=False, init=False)  # its progress was reported
+
+
+@define(eq=False)
 class WorkerAccount:
     """The number of leases that a worker may hold, and the leases it holds.
 
-    `credit` is how many leases it may hold, `prefetch` how many of so many have not begun, `held` those it holds
-    ((queue, id) -> lease number), `reserved` how many a claim under way may bring. `may_take()`: whether it may be
-    given tasks at all. `owners` is shared by all accounts of a server: it maps a task to the owner of the account with
-    its lease (`owner` is this account's). A lease that is neither settled nor renewed within its time plus OVER_S
-    leaves the account by itself, and `is_freed` is set.
+    `credit` is how many leases it may hold, `prefetch` how many of so many have not begun, `held` those it holds by
+    queue and id, `reserved` how many a claim under way may bring. `may_take()`: whether it may be given tasks at all.
+    `owners` is shared by all accounts of a server: it maps a task to the owner of the account with its lease (`owner`
+    is this account's). A lease that is neither settled nor renewed within its time plus OVER_S leaves the account by
+    itself, and `is_freed` is set.
     """
 
     credit: int = 0
@@ -35,16 +47,11 @@ class WorkerAccount:
     prefetch: int = 0
     handed: int = 0  # leases that it holds and that are not kept here: of a worker over HTTP
     reserved: int = field(default=0, init=False)
-    held: dict[Place, int] = field(factory=dict, init=False)
-    taken: dict[Place, int] = field(factory=dict, init=False)  # how often each lease was taken over, if ever
-    unordered: set[Place] = field(factory=set, init=False)  # of `held`; the others are in the order of their pushes
+    held: dict[Place, Holding] = field(factory=dict, init=False)
     most_begun: int = field(default=0, init=False)  # of the leases that it holds, at any time
-    reported: set[Place] = field(factory=set, init=False)  # leases whose progress was reported
     is_freed: bool = field(default=False, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
     _renewing: dict[Place, int] = field(factory=dict, init=False)  # leases being renewed, unless they have ended since
-    _over: dict[Place, float] = field(factory=dict, init=False)  # when each lease of `held` expires
-    _lease_s: dict[Place, float] = field(factory=dict, init=False)  # how long each lease of `held` lasts
     _queue_s: dict[str, float] = field(factory=dict, init=False)  # how long leases of each queue last now
 
     def set_credit(self, credit: int) -> None:
@@ -91,30 +98,26 @@ class WorkerAccount:
             place = queue, each.id
             if place in self.held:  # an earlier lease of the task, which is lost
                 self.drop(place)
-            self.held[place], self.owners[place], self._over[place] = each.lease, self.owner, over_at
-            self._lease_s[place] = lease_s
+            self.held[place], self.owners[place] = Holding(each.lease, lease_s, over_at), self.owner
         if self.slots is not None:
             self.slots.began(queue, [each.id for each in leases])
 
-    def bring(self, place: Place, lease: int, taken: int, now: float, lease_s: float) -> None:
-        """Add a lease from another connection, which was taken over `taken` times; it lasts `lease_s` (0: unknown)."""
-        self._lease_s[place] = lease_s
-        self.hold({place: lease}, now)
-        self.taken[place] = taken
+    def add(self, place: Place, held: Holding, now: float) -> None:
+        """Add a lease that was not pushed here: it comes from another connection, or back since its settlement failed.
 
-    def hold(self, leases: Mapping[Place, int], now: float) -> None:
-        """Add leases, or restart the time of those already held; of these none gets shorter."""
-        added = leases.keys() - self.held.keys()
-        self.unordered.update(added)
-        if self.slots is not None:
-            for queue, id in added:
-                self.slots.began(queue, [id])
-        self.held.update(leases)
-        self.owners.update(dict.fromkeys(leases, self.owner))
-        for place in leases:
-            lease_s = max(self._lease_s.get(place, 0.0), self._queue_s.get(place[0], 0.0)) or _NEVER
-            self._over[place] = now + lease_s + OVER_S
-            self.over_at = min(self.over_at, self._over[place])
+        Its worker may have begun it.
+        """
+        held.is_pushed = False
+        if self.slots is not None and place not in self.held:
+            self.slots.began(place[0], [place[1]])
+        self.held[place], self.owners[place] = held, self.owner
+        self._restart(place, now)
+
+    def _restart(self, place: Place, now: float) -> None:
+        """Restart the time of a lease: it gets no shorter."""
+        held = self.held[place]
+        held.over_at = now + (max(held.lasts_s, self._queue_s.get(place[0], 0.0)) or _NEVER) + OVER_S
+        self.over_at = min(self.over_at, held.over_at)
 
     @contextmanager
     def renewing(self, leases: Mapping[Place, int]) -> Iterator[None]:
@@ -129,16 +132,19 @@ class WorkerAccount:
 
     def renewed(self, place: Place, lease: int, now: float) -> None:
         """Restart the time of a renewed lease, also if it has expired here meanwhile, but not if it has ended."""
-        if self.has(place, lease) or self._renewing.get(place) == lease:
-            self.hold({place: lease}, now)
+        if self.has(place, lease):
+            self._restart(place, now)
+        elif self._renewing.get(place) == lease:
+            self.add(place, Holding(lease, 0.0), now)
 
     def has(self, place: Place, lease: int) -> bool:
         """True if a lease is on the account."""
-        return self.held.get(place) == lease
+        held = self.held.get(place)
+        return held is not None and held.lease == lease
 
     def held_of(self, queue: str) -> dict[str, int]:
         """Return the leases of one queue: id -> lease number."""
-        return {id: lease for (of, id), lease in self.held.items() if of == queue}
+        return {id: held.lease for (of, id), held in self.held.items() if of == queue}
 
     def not_begun(self) -> set[Place]:
         """Return the leases whose tasks have not begun: the worker begins them in the order of their pushes.
@@ -147,7 +153,7 @@ class WorkerAccount:
         """
         if not self.prefetch:
             return set()
-        pushed = [place for place in self.held if place not in self.unordered]
+        pushed = [place for place, held in self.held.items() if held.is_pushed]
         return set(pushed[self.most_begun :])
 
     def drop(self, place: Place) -> None:
@@ -157,11 +163,6 @@ class WorkerAccount:
 
     def _remove(self, place: Place) -> None:
         del self.held[place]
-        self.unordered.discard(place)
-        self._over.pop(place, None)
-        self._lease_s.pop(place, None)
-        if self.taken:
-            self.taken.pop(place, None)
         if self.owners.get(place) is self.owner:
             del self.owners[place]
         if self.slots is not None:
@@ -170,8 +171,8 @@ class WorkerAccount:
     def drop_all(self) -> dict[str, list[tuple[str, int, int]]]:
         """Remove all leases from the account; returns them by queue: id, number, times taken over."""
         by_queue: dict[str, list[tuple[str, int, int]]] = {}
-        for (queue, id), lease in list(self.held.items()):
-            by_queue.setdefault(queue, []).append((id, lease, self.taken.get((queue, id), 0)))
+        for (queue, id), held in list(self.held.items()):
+            by_queue.setdefault(queue, []).append((id, held.lease, held.taken))
             self.drop((queue, id))
         return by_queue
 
@@ -179,8 +180,8 @@ class WorkerAccount:
         """Drop the leases that have expired."""
         if now < self.over_at:
             return
-        for place in [place for place, at in self._over.items() if at <= now]:
+        for place in [place for place, held in self.held.items() if held.over_at <= now]:
             self._remove(place)  # an answer that comes late may still renew it
-            self.reported.discard(place)
             self.is_freed = True
-        self.over_at = max(min(self._over.values(), default=_NEVER), now + OVER_S / 4)  # drop several at once
+        next_at = min((held.over_at for held in self.held.values()), default=_NEVER)
+        self.over_at = max(next_at, now + OVER_S / 4)  # drop several at once

@@ -45,6 +45,9 @@ class LeaseHolders:
     _next: _Round = field(factory=_Round, init=False)
     _is_asking: bool = field(default=False, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self.questions.answers[HOLDERS] = self.here
+
     def here(self, leases: Iterable[Any]) -> list[tuple[str, str, int, str]]:
         """Name the workers of this server that hold some of these leases."""
         found = []

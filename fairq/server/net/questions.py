@@ -49,12 +49,12 @@ class _Question:
 
 @define(eq=False)
 class Questions:
-    """Asks and answers for one server; `answer(kind, asked)` answers for its own workers, without waiting."""
+    """Asks and answers for one server; `answers` has a function for each kind, which answers without waiting."""
 
     server: str
     store: Store
     nursery: trio.Nursery
-    answer: Callable[[str, Any], Any]
+    answers: dict[str, Callable[[Any], Any]] = field(factory=dict, init=False)
     _count: int = field(default=0, init=False)
     _under_way: dict[int, _Question] = field(factory=dict, init=False)
 
@@ -65,7 +65,7 @@ class Questions:
         number = self._count
         question = self._under_way[number] = _Question(awaited, is_enough)
         try:
-            question.add(self.server, own := self.answer(kind, asked))
+            question.add(self.server, own := self._answer(kind, asked))
             if not is_enough(own):  # servers whose list is not written yet hear it too
                 await self.store.workers.tell(orjson.dumps({"server": self.server, "question": [number, kind, asked]}))
                 with trio.move_on_after(ANSWER_S):
@@ -74,9 +74,13 @@ class Questions:
             del self._under_way[number]
         return Answers(question.answers, awaited - question.answers.keys())
 
+    def _answer(self, kind: str, asked: Any) -> Any:
+        """Answer for the workers of this server; None if the kind is unknown."""
+        return self.answers[kind](asked) if kind in self.answers else None
+
     def on_question(self, asker: str, number: int, kind: str, asked: Any) -> None:
         """Answer another server."""
-        answer = {"server": self.server, "answer": [asker, number, self.answer(kind, asked)]}
+        answer = {"server": self.server, "answer": [asker, number, self._answer(kind, asked)]}
         self.nursery.start_soon(self._tell, orjson.dumps(answer))
 
     async def _tell(self, answer: bytes) -> None:

@@ -98,6 +98,10 @@ class WorkerRegistry:
     )  # by server: when received, and slots
     _connections: defaultdict[tuple[str, str], set[Connection]] = field(factory=lambda: defaultdict(set), init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self.questions.answers[WORKER] = lambda asked: self.named(*asked)
+        self.questions.answers[DRAIN] = lambda asked: self.dismiss(*asked)
+
     async def run(self) -> None:
         """Write the list of attached workers soon after it has changed and every _WRITE_S, until cancelled."""
         while True:
@@ -187,7 +191,7 @@ class WorkerRegistry:
             for each in connections
             if queues is None or set(queues).issuperset(each.queues)
         ]
-        held = ((lease, place, each) for each in found for place, lease in each.account.held.items())
+        held = ((held.lease, place, each) for each in found for place, held in each.account.held.items())
         oldest = nsmallest(count, held, key=itemgetter(0))
         first = nsmallest(count, found, key=lambda each: each.attached_at_ms)
         return [[_row(each) for each in first], [(*place, lease, each.attached_at_ms) for lease, place, each in oldest]]

@@ -14,6 +14,7 @@ from fairq.model.tasks import Outcome, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.dispatch.slots import Slots
+from fairq.server.dispatch.worker_account import Holding, Place
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.brought_leases import take_over
 from fairq.server.verbs.handlers import enqueue_links
@@ -97,24 +98,25 @@ async def _settle_own(
     app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]
 ) -> Sequence[Outcome]:
     # Ended leases leave the account at once, so that the claim they make room for shares the store's next turn.
-    ended = {(queue, s.id): s.lease for s in settlements if s.action != "extend"}
-    ended = {place: lease for place, lease in ended.items() if connection.account.has(place, lease)}
-    taken = {place: connection.account.taken[place] for place in ended if place in connection.account.taken}
-    for place in ended:
-        connection.account.drop(place)
+    account, ended = connection.account, dict[Place, Holding]()
+    for each in settlements:
+        place = queue, each.id
+        if each.action != "extend" and account.has(place, each.lease):
+            ended[place] = account.held[place]
+            account.drop(place)
     if ended:
         app.queues.credit_changed(connection)
     try:
         outcomes = await app.store.settle(queue, settlements)
     except BaseException:  # also if the connection ends meanwhile: then they are given back
-        held = connection.account.held  # some may have ended, and their tasks come again
-        connection.account.hold({place: ended[place] for place in ended if place not in held}, trio.current_time())
-        connection.account.taken |= {place: taken[place] for place in taken if held[place] == ended[place]}
+        now = trio.current_time()
+        for place, held in ended.items():
+            if place not in account.held:  # some may have ended, and their tasks come again
+                account.add(place, held, now)
         raise
     now = trio.current_time()
-    if told := connection.account.reported.intersection(ended):
-        connection.account.reported -= told
-        await app.store.forget_progress(queue, [id for _, id in told])
+    if told := [id for (_, id), held in ended.items() if held.has_progress]:
+        await app.store.forget_progress(queue, told)
     for settlement, outcome in zip(settlements, outcomes, strict=True):
         place = queue, settlement.id
         if settlement.action in ("nack", "postpone"):
@@ -125,7 +127,7 @@ async def _settle_own(
         elif outcome in ("gone", "stale"):
             app.leases.drop(connection, place, settlement.lease)
         else:
-            connection.account.renewed(place, settlement.lease, now)
+            account.renewed(place, settlement.lease, now)
     return outcomes
 
 
@@ -150,7 +152,7 @@ async def progress(app: App, connection: Connection, request: wire.Progress) -> 
     for report in request.reports:
         place = (request.queue, report.id)
         if connection.account.has(place, report.lease):
-            connection.account.reported.add(place)
+            connection.account.held[place].has_progress = True
             await app.store.write_progress(request.queue, report.id, report.lease, report.fraction, report.text)
     return {}
 
