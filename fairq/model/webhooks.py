@@ -17,7 +17,6 @@ from fairq.model.rules import many, matching
 MAX_WEBHOOKS, MAX_FAN_OUTS = 64, 15  # of a queue; the latter: with fan-out (lua/features/webhooks.lua)
 MAX_URL_CHARS = 1_000
 MAX_SECRETS = 4  # of a webhook: two while one takes the other's place
-WEBHOOK_ID_PATTERN = re.compile(r"[0-9a-f]{8}\Z")
 URL = matching(
     re.compile(rf"https?://[!-~]{{1,{MAX_URL_CHARS - 8}}}\Z"),  # its parts are the worker's business
     f"an https:// URL of at most {MAX_URL_CHARS} characters",
@@ -25,7 +24,7 @@ URL = matching(
     *("https://a.example/".ljust(MAX_URL_CHARS + 1, "u"), "HTTPS://a.example/"),
     is_secret=True,
 )
-_PREFIX, _SECRET_BYTES = "whsec_", range(24, 65)
+SECRET_PREFIX, _SECRET_BYTES = "whsec_", range(24, 65)
 
 
 @frozen
@@ -88,20 +87,21 @@ def choose(webhooks: Iterable[Webhook], name: str, id: str) -> Webhook | None:
     return min(taking, key=lambda it: (it.has_fan_out, not it.name, it.created_at_ms, it.id), default=None)
 
 
+def secret_in(text: str) -> bytes:
+    """Return the secret that a text is: base64 of 24 to 64 bytes, with `whsec_` or without; empty if it is none."""
+    try:
+        secret = b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
+    except (Base64Error, ValueError):
+        return b""
+    return secret if len(secret) in _SECRET_BYTES else b""
+
+
 def _check_secrets(values: Sequence[object], field: str) -> Sequence[object]:
     if len(values) > MAX_SECRETS:
         raise TooLarge(f"a webhook has at most {MAX_SECRETS} secrets", field=field)
-    if not all(isinstance(value, str) and _is_secret(value) for value in values):
+    if not all(isinstance(value, str) and value.startswith(SECRET_PREFIX) and secret_in(value) for value in values):
         raise BadRequest("a secret is whsec_ and 24 to 64 bytes in base64", field=field)
     return values
-
-
-def _is_secret(text: str) -> bool:
-    try:
-        secret = b64decode(text.removeprefix(_PREFIX), validate=True)
-    except (Base64Error, ValueError):
-        return False
-    return text.startswith(_PREFIX) and len(secret) in _SECRET_BYTES
 
 
 _SECRET = matching(re.compile(r"whsec_[A-Za-z0-9+/]{32,88}={0,2}\Z"), "a secret", is_secret=True)

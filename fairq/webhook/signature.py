@@ -11,16 +11,14 @@ from __future__ import annotations
 import hmac
 import re
 import time
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import field, frozen
 
 from fairq.errors import FairqError, SettingsError
+from fairq.model.webhooks import SECRET_PREFIX, secret_in
 
-PREFIX = "whsec_"
-MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
 TOLERANCE_S = 300.0
 _TENANT_LABEL = b"fairq webhook secret of tenant "
 _TIMESTAMP = re.compile(r"[0-9]{1,12}\Z")
@@ -34,20 +32,15 @@ class BadSignature(FairqError):
 
 def read_secret(text: str) -> bytes:
     """Read a secret: `whsec_` and base64. Raises: SettingsError, without the secret in the message."""
-    try:
-        secret = b64decode(text.removeprefix(PREFIX), validate=True)
-    except (Base64Error, ValueError):
-        secret = b""
-    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
-        expected = f"{PREFIX} and {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes in base64"
-        message = f"invalid webhook secret: expected {expected}"
-        raise SettingsError(message, field="secret")
-    return secret
+    if secret := secret_in(text):
+        return secret
+    message = f"invalid webhook secret: expected {SECRET_PREFIX} and 24 to 64 bytes in base64"
+    raise SettingsError(message, field="secret")
 
 
 def write_secret(secret: bytes) -> str:
     """Write a secret as text: `whsec_` and base64."""
-    return PREFIX + b64encode(secret).decode()
+    return SECRET_PREFIX + b64encode(secret).decode()
 
 
 def tenant_secret(secret: bytes, tenant: str) -> bytes:

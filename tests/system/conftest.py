@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,17 +24,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def durable_store(tmp_path: Path) -> Iterator[Callable[[], stores.LocalServer]]:
-    """A Valkey of the test's own that syncs every write before it answers; started when asked for."""
-    settings: Mapping[str, str] = {"appendfsync": "always"}
-    started: list[stores.LocalServer] = []
-
-    def start() -> stores.LocalServer:
-        server = stores.LocalServer("valkey", tmp_path / "store", settings)
-        server.start()
-        started.append(server)
-        return server
-
-    yield start
-    for server in started:
-        server.stop()
+def durable_store(start_store: Callable[..., stores.LocalServer]) -> Callable[[], stores.LocalServer]:
+    """A store of the test's own that syncs every write before it answers; started when asked for."""
+    return partial(start_store, {"appendfsync": "always"})

@@ -78,11 +78,7 @@ def compare(observed: Observed, proposal: Proposal, *, seed: int = 0) -> Compari
 
 
 def _terms_of(setup: Setup, name: str) -> Terms:
-    return (
-        setup.tenants[name]
-        if name in setup.tenants
-        else next(terms for key, terms in setup.tenants.items() if key.startswith(" "))
-    )
+    return setup.tenants.get(name) or next(terms for key, terms in setup.tenants.items() if key.startswith(" "))
 
 
 def _fit(observed: Observed, seed: int) -> tuple[Pattern, Played]:
