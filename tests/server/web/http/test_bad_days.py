@@ -17,6 +17,7 @@ from fairq.errors import BY_CODE
 from fairq.server.net.admission import Admission
 from fairq.server.run import Served
 from fairq.server.web.http import bodies, guard, listener, stream
+from fairq.server.web.http.bounds import HEAD_BYTES
 from fairq.server.web.http.problems import STATUS
 from tests.server.harness import OPERATOR, PRODUCER, WORKER, open_fds, raw
 from tests.store.waiting import wait_until
@@ -329,6 +330,17 @@ async def test_a_server_that_is_killed_keeps_a_slow_reader_no_longer(server_stor
             await client.send_all(head("GET", "/v1/queues/q/next?count=20"))
             await client.receive_some(10)
     await trio.aclose_forcefully(client)
+
+
+async def test_headers_without_an_end_are_refused_beyond_their_bound(served: Served) -> None:
+    begun = head("GET", "/v1/queues/q/next").removesuffix(b"\r\n")
+    with trio.fail_after(60):
+        async with plain(served) as stream:
+            await stream.send_all(begun + b"X: " + b"x" * (HEAD_BYTES // 2) + b"\r\n\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+        async with plain(served) as stream:
+            await stream.send_all(begun + b"X: " + b"x" * HEAD_BYTES)
+            assert (await read_all(stream)).startswith(b"HTTP/1.1 431 ")
 
 
 async def test_no_path_no_method_and_what_a_path_can(served: Served) -> None:
