@@ -3,7 +3,8 @@
 A mutant is what it breaks, a text that occurs once in the library, and what stands there in its place. Where each is
 found stands in planted.json: `python -m tests.lua.planted` writes it. To drop a mutant, delete its row here and there.
 Where the file has null, the search has found nothing yet: it goes on when it is run again. What it does not find is for
-a direct test, and is no row here.
+a direct test, and is no row here. Of several bugs in one function those stand here that are found late: what finds them
+finds the others.
 """
 
 from __future__ import annotations
