@@ -31,7 +31,6 @@ local function free_slot(call, account)
   end
   put_in_slot(call, class, last, false)
   classes[class] = last - 1
-  account.slot = OUT
 end
 
 -- True if a rate has left the class of that top, in which the tenant has its slot.
@@ -54,7 +53,7 @@ local function compete(call, account, sign)
 end
 
 -- Counts the tenant among the eligible and among those that compete, or no longer, as its state says.
-local function recount(call, account)
+function seats.recount(call, account)
   local previous, standing = account.standing, 0
   if limits.is_eligible(call, account) then
     standing = limits.is_within_guarantee(call, account) and ELIGIBLE or COMPETES
@@ -69,7 +68,6 @@ local function recount(call, account)
   if standing == COMPETES then compete(call, account, 1) elseif previous == COMPETES then compete(call, account, -1) end
   account.standing = standing
 end
-seats.recount = recount
 
 -- A lease of the tenant begins now, or (count = -1) has not begun after all.
 function seats.count_lease(call, account, count)
@@ -101,7 +99,7 @@ end
 
 -- Puts a tenant where its state says it belongs. Every touched tenant passes here once, at the end.
 local function seat(call, account)
-  recount(call, account)
+  seats.recount(call, account)
   if account.standing == 0 then
     limits.keep_out(call, account)
     if account.slot > 0 then free_slot(call, account) end

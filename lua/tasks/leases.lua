@@ -26,10 +26,9 @@ function leases.is_leased(state)
   return state == LEASED or state == STOPPING
 end
 
-local function bundle_field(lease)
+function leases.field(lease)
   return string.format('%.0f', lease)
 end
-leases.field = bundle_field
 
 -- What the call knows of leases: runs by id (packed; false where there is none), and what it is to write.
 local function state_of(call)
@@ -96,7 +95,7 @@ function leases.read_bundles(call, numbers)
     local lease = numbers[i]
     if bundles[lease] == nil then
       bundles[lease] = false
-      missing[#missing + 1], fields[#fields + 1] = lease, bundle_field(lease)
+      missing[#missing + 1], fields[#fields + 1] = lease, leases.field(lease)
     end
   end
   if #fields == 0 then return end
@@ -163,7 +162,7 @@ function leases.empty(call, lease)
   if bundle then
     bundle.left, bundle.together, bundle.is_changed = math.max(bundle.left - bundle.together, 0), 0, true
   else
-    redis.call('ZREM', key(call, 'leases'), bundle_field(lease))
+    redis.call('ZREM', key(call, 'leases'), leases.field(lease))
   end
 end
 
@@ -171,7 +170,7 @@ local function write_bundles(call)
   local fields, gone, names, untimed = {}, {}, {}, {}
   for lease, bundle in pairs(call.bundles or {}) do
     if bundle and bundle.is_changed then
-      local field = bundle_field(lease)
+      local field = leases.field(lease)
       if bundle.together == 0 then untimed[#untimed + 1] = field end
       if bundle.left > 0 then
         fields[#fields + 1], fields[#fields + 2] = field, BUNDLE.pack(bundle)
@@ -214,7 +213,7 @@ end
 
 -- Writes a new bundle: n tasks in order, as fields and values of `runs`.
 function leases.write_new(call, lease, claim_name, ids, runs)
-  local field = bundle_field(lease)
+  local field = leases.field(lease)
   call.queue.last_lease = lease
   redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack({left = #ids, together = #ids, claim = claim_name,
     ids = table.concat(ids, '\n')}))

@@ -57,12 +57,6 @@ function task_options.add(call, tasks)
   call.queue.tasks_with_options = call.queue.tasks_with_options + #tasks
 end
 
--- Notes that a task which asks for more asks for something else from now on.
-function task_options.set(call, id, asked)
-  calls.table_of(call, 'task_options')[id] = asked
-  redis.call('HSET', key(call, 'task_options'), id, TASK_OPTIONS.pack(asked))
-end
-
 function task_options.unique_key(call, name, dedupe_key)
   return key(call, 'unique:' .. name) .. ':' .. dedupe_key
 end

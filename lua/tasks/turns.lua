@@ -30,10 +30,9 @@ function turns.group_of(asked)
   return asked.group ~= '' and asked.group or asked.batch
 end
 
-local function group_key(call, account, priority, group)
+function turns.group_key(call, account, priority, group)
   return key(call, 'group:' .. account.name .. ':' .. priority .. ':' .. group)
 end
-turns.group_key = group_key
 
 -- The key of the turns of a tenant's groups.
 function turns.key(call, account, priority)
@@ -74,7 +73,7 @@ end
 function turns.put(call, account, priority, groups)
   local details = accounts.details_of(call, account)
   for _, each in ipairs(groups) do
-    write('ZADD', group_key(call, account, priority, each.group), each.entries)
+    write('ZADD', turns.group_key(call, account, priority, each.group), each.entries)
     details.grouped = details.grouped + #each.entries / 2
   end
   join(call, account, priority, groups)
@@ -93,7 +92,7 @@ end
 
 -- Takes a ready task out of its group.
 function turns.take_out(call, account, priority, group, id)
-  local details, at = accounts.details_of(call, account), group_key(call, account, priority, group)
+  local details, at = accounts.details_of(call, account), turns.group_key(call, account, priority, group)
   redis.call('ZREM', at, id)
   details.grouped = details.grouped - 1
   if redis.call('EXISTS', at) == 0 then turns.leave(call, account, priority, {LOOSE .. group}) end
@@ -132,7 +131,7 @@ end
 local function ids_of(call, line, member, wanted)
   local source, account = line.sources[member], line.account
   if not source then
-    local at = group_key(call, account, line.priority, member:sub(2))
+    local at = turns.group_key(call, account, line.priority, member:sub(2))
     source = {ids = {}, taken = 0, first = 0, at = at, last_score = '+inf'}
     if member == LOOSE then
       source.first, source.at = call.taken[account], priorities.ready_key(call, account)

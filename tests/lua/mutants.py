@@ -873,8 +873,8 @@ MUTANTS = [
     ),
     Mutant(
         "those that this call has touched are overlooked",
-        "    if may_borrow(call, account) and not numbers[account] then\n",
-        "    if false then\n",
+        "    if may_borrow(call, account) then line[#line + 1] = account end\n",
+        "",
     ),
     Mutant("the idle stay when there is no reserve", "  redis.call('DEL', key(call, 'idle'))\n", ""),
     Mutant(
