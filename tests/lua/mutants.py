@@ -312,19 +312,9 @@ MUTANTS = [
     ),
     Mutant("a change of share charges what ran before it", "math.max(began_at, queue.epoch_at)", "began_at"),
     Mutant(
-        "a weight change alters booked time",
-        "  books.entitled = books.entitled + entitled - seats.entitled_to(call, account)\n",
-        "",
-    ),
-    Mutant(
         "books outlive a change of share",
         "books.epoch, books.delivered, books.entitled = queue.epoch, 0, 0",
         "books.epoch = queue.epoch",
-    ),
-    Mutant(
-        "a weight change forgets the sum",
-        "  if account.standing == COMPETES then queue.weight_sum = queue.weight_sum + weight - previous end\n",
-        "",
     ),
     Mutant(
         "a weight change counts running leases anew",
@@ -418,7 +408,6 @@ MUTANTS = [
         "local ids = redis.call('ZRANGE', delayed, '-inf', '+inf',",
     ),
     Mutant("promotion has no limit", "math.max(1, math.floor(limit / #tenants))", "limit"),
-    Mutant("the rest of a herd is forgotten", "  if next_due[2] then\n", "  if false then\n"),
     Mutant(
         "a later start hides an earlier one",
         "key(call, 'due'), 'LT', first, account.name)\n  details",
@@ -482,7 +471,6 @@ MUTANTS = [
     Mutant(
         "missed fires are made up for in any case", "schedule.misfire == ONCE or call.now - due_at <= LATE_MS", "true"
     ),
-    Mutant("a fire is missed too soon", "call.now - due_at <= LATE_MS", "call.now - due_at < LATE_MS / 2"),
     Mutant(
         "a fire forgets its window",
         "  terms.start_at = due_at\n",
@@ -502,11 +490,6 @@ MUTANTS = [
         "an end stays when its start moves",
         "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
         "return false",
-    ),
-    Mutant(
-        "every end moves with its start",
-        "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
-        "return header.expires_at > 0",
     ),
     Mutant(
         "a window that was dropped comes back when its start moves",
@@ -540,11 +523,6 @@ MUTANTS = [
         "a resume does not look at the head",
         "if not schedule or schedule.revision ~= args[5] then",
         "if not schedule then",
-    ),
-    Mutant(
-        "a rejection is not told",
-        "  feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)\n  settlements",
-        "  settlements",
     ),
     Mutant(
         "a lost lease is not told",
@@ -631,11 +609,6 @@ MUTANTS = [
     ),
     Mutant("the pool has no bound", "  if place == round.most then\n    if", "  if false then\n    if"),
     Mutant(
-        "the last comer leaves the pool",
-        "    if times[place] <= time then return end\n",
-        "    if true then return end\n",
-    ),
-    Mutant(
         "of equals the first leaves the pool",
         "    if times[place] <= time then return end\n",
         "    if times[place] < time then return end\n",
@@ -685,11 +658,6 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "of leases lost together the last goes first",
-        "    return one[3] < other[3]\n",
-        "    return one[3] > other[3]\n",
-    ),
-    Mutant(
         "lost leases go in the order of their bundles",
         "    if one[2] ~= other[2] then return one[2] < other[2] end\n",
         "",
@@ -707,7 +675,6 @@ MUTANTS = [
         "return (queue.minute + 2) * MINUTE_MS",
         "return (queue.minute + 1) * MINUTE_MS",
     ),
-    Mutant("a tick trims too many marks", "records.trim_marks(call, MARKS * part)", "records.trim_marks(call, 500)"),
     Mutant(
         "a minute without marks is not counted",
         "queue.minute, limit, call.is_changed = queue.minute + 1, limit - 1, true",
@@ -723,7 +690,6 @@ MUTANTS = [
         "  if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end\n",
         "",
     ),
-    Mutant("a claim that is made again gives no large payload", "records.whole(call, id, found[i])", "found[i]"),
     Mutant(
         "a dead letter is told without its large payload",
         "  if record ~= '' then record = records.whole(call, id, record) end\n",
@@ -798,11 +764,6 @@ MUTANTS = [
         "  account.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1\n",
         "  account.loan = NO_LOAN\n",
     ),
-    Mutant(
-        "a loan that did not begin is counted",
-        "  if account.loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end\n  account.ready",
-        "  account.ready",
-    ),
     Mutant("no loan is a gift", "is_ahead and GIFT or LOAN", "LOAN"),
     Mutant("who has tasks running is among the idle", "  write('ZREM', key(call, 'idle'), others)\n", ""),
     Mutant(
@@ -827,11 +788,6 @@ MUTANTS = [
         "a gift is charged at its end",
         "if not is_gift then account.base = account.base + took / account.weight end",
         "account.base = account.base + took / account.weight",
-    ),
-    Mutant(
-        "a gift moves the clock at its end",
-        "if moves_clock then correct_clock(",
-        "if account.standing == COMPETES then correct_clock(",
     ),
     Mutant(
         "a gift leaves the running leases twice",
@@ -865,11 +821,6 @@ MUTANTS = [
         "who has leases stands on the wake list",
         "return call.queue.reserve == 0 or account.leased == 0 or limits",
         "return true or limits",
-    ),
-    Mutant(
-        "the highest goes first",
-        "if one.base ~= other.base then return one.base < other.base end",
-        "if one.base ~= other.base then return one.base > other.base end",
     ),
     Mutant(
         "those that this call has touched are overlooked",
