@@ -1,5 +1,3 @@
--- needs: calls
---
 -- Tenants as a call knows them: read once, changed in place, written back when it closes (pick/close.lua).
 --
 -- A tenant has a number, and stands under it, as four bytes (its *tag*), wherever the fair pick looks: the hash
@@ -169,7 +167,7 @@ end
 -- The account of a tenant of that name; an unknown one is kept only if the call touches it. `packed`: its
 -- details, if they have been read.
 function accounts.named(call, name, packed)
-  local named = calls.table_of(call, 'named')
+  local named = call.named
   local account = named[name]
   if account then return account end
   packed = packed or redis.call('HGET', key(call, 'tenants'), name)

@@ -1,15 +1,15 @@
--- needs: accounts, calls, limits
+-- needs: accounts, limits
 --
 -- Seats: where tenants stand in the structures of the fair pick (pick/README.md), and who stands there.
 
 -- The tag in a slot, seen through the changes that this call has not written yet.
 local function tag_in(call, class, slot)
-  local changed = calls.table_of(call, 'slots')[class]
+  local changed = call.slots[class]
   return changed and changed[slot] or redis.call('GETRANGE', key(call, 'class:' .. class), 4 * slot - 4, 4 * slot - 1)
 end
 
 local function put_in_slot(call, class, slot, tag)
-  local slots = calls.table_of(call, 'slots')
+  local slots = call.slots
   slots[class] = slots[class] or {}
   slots[class][slot] = tag
 end
@@ -82,7 +82,7 @@ local function wake(call, account)
   account.slot = AWAKE
   if account.is_on_wake_list == 1 then return end
   account.is_on_wake_list = 1
-  table.insert(calls.table_of(call, 'woken'), account.tag)
+  table.insert(call.woken, account.tag)
 end
 
 function seats.may_wake(call, account)
@@ -129,7 +129,7 @@ end
 
 -- Writes the slots that the call changed. Beyond a class's count its string may hold anything.
 function seats.write(call)
-  for class, changed in pairs(call.slots or {}) do
+  for class, changed in pairs(call.slots) do
     local count, at = call.queue.classes[class], key(call, 'class:' .. class)
     if count == 0 then
       redis.call('DEL', at)
@@ -139,5 +139,5 @@ function seats.write(call)
       end
     end
   end
-  write('RPUSH', key(call, 'wake'), call.woken or {})
+  write('RPUSH', key(call, 'wake'), call.woken)
 end

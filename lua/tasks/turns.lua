@@ -1,4 +1,4 @@
--- needs: accounts, calls, priorities, task_options
+-- needs: accounts, priorities, task_options
 --
 -- Turns: how the groups of a tenant share what the tenant gets.
 --
@@ -102,7 +102,7 @@ end
 -- theirs, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
 -- have been read, the last of them `last`, with the turn `seen_to`.
 local function line_of(call, account, priority)
-  local lines, at = calls.table_of(call, 'lines'), turns.key(call, account, priority)
+  local lines, at = call.lines, turns.key(call, account, priority)
   if lines[at] == nil then
     local clock = redis.call('ZSCORE', at, CLOCK)
     lines[at] = clock and {account = account, priority = priority, at = at, clock = tonumber(clock),
@@ -224,7 +224,7 @@ end
 
 -- Writes what a claim has taken from groups, and the turns that are next.
 function turns.write(call)
-  for _, line in pairs(call.lines or {}) do
+  for _, line in pairs(call.lines) do
     if line then
       local details, moved, gone = accounts.details_of(call, line.account), {text(line.clock), CLOCK}, {}
       for member, source in pairs(line.sources) do
@@ -245,5 +245,5 @@ function turns.write(call)
       turns.leave(call, line.account, line.priority, gone)
     end
   end
-  call.lines = false
+  call.lines = {}
 end

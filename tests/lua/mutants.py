@@ -632,9 +632,7 @@ MUTANTS = [
     ),
     Mutant("a longer renewal is forgotten", "run.is_extended, run.lasts = 1, lasts", "run.is_extended = 1"),
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
-    Mutant(
-        "an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), known.ended)\n", ""
-    ),
+    Mutant("an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), call.ended)\n", ""),
     Mutant(
         "a later lease ends with the bundle",
         "lease.lease == number and lease.is_extended == 0 and",
