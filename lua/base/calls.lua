@@ -109,22 +109,22 @@ function calls.open_any(keys, args)
   local call = {
     prefix = keys[1], random_values = args[2], next_random = 1, queue = calls.load_queue(keys[1]),
     now = 0, at = 0, sure = 0, mean = 0,
-    accounts = {}, books = {}, touched = {}, is_touched = {}, named = false,  -- tenants (pick/accounts.lua)
-    limits = false, parked = false, kept_out = false, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
-    slots = false, woken = false, wake = false, passed_over = {},
+    accounts = {}, books = {}, touched = {}, is_touched = {}, named = {},  -- tenants (pick/accounts.lua)
+    limits = {}, parked = {}, kept_out = {}, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
+    slots = {}, woken = {}, wake = false, passed_over = {},
     slots_per_weight = 0,                            -- the fair pick's (pick/README.md, verbs/picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
-    task_options = false, batches = false, announced = false,  -- what few tasks ask for
-    marked = false, unlarged = false,                -- tasks that have ended (tasks/records.lua)
+    task_options = {}, batches = {}, announced = {},  -- what few tasks ask for
+    marked = {}, unlarged = {},                      -- tasks that have ended (tasks/records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
-    runs = false, bundles = false,                    -- leases (tasks/leases.lua)
-    taken = false,                                   -- how many ready tasks of whom (tasks/takes.lua)
-    lines = false,                                   -- whose turn it is inside tenants (tasks/turns.lua)
+    runs = {}, changed_runs = {}, extended = {}, ended = {}, bundles = {},  -- leases (tasks/leases.lua)
+    taken = {},                                      -- how many ready tasks of whom (tasks/takes.lua)
+    lines = {},                                      -- whose turn it is inside tenants (tasks/turns.lua)
     fired_bytes = 0,                                 -- payloads of schedules (features/schedules.lua)
     lowered = false,                                 -- what lost leases did to the level (pick/charges.lua)
     is_changed = false,                              -- whether a tick changed what no tenant's account shows
-    messages = false,                                -- to be published when all is written
+    messages = {},                                   -- to be published when all is written
   }
   set_time(call, calls.clock_ms(call, args[1]))
   count_time(call)
@@ -163,25 +163,15 @@ function calls.life_of_store()
   return redis.call('INFO', 'server'):match('run_id:(%w+)')
 end
 
--- The table of that name in the call, made when it is first asked for.
-function calls.table_of(call, name)
-  local made = call[name]
-  if not made then
-    made = {}
-    call[name] = made
-  end
-  return made
-end
-
 -- Has a notification published when all is written.
 function calls.announce(call, message)
-  table.insert(calls.table_of(call, 'messages'), message)
+  table.insert(call.messages, message)
 end
 
 -- Publishes the call's notifications. It is the last thing that a call does, and may fail: they may be lost, tasks
 -- may not.
 function calls.publish(call)
-  for _, message in ipairs(call.messages or {}) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
+  for _, message in ipairs(call.messages) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
 end
 
 -- A number in [0, 1) with 53 random bits, or the test's next one.

@@ -25,7 +25,7 @@ function writes.open_batch(keys, args)
   arrivals.check_bytes(call, account, batches.bytes_of(args[4], batch))
   accounts.touch(call, account)
   accounts.add_bytes(call, account, batches.bytes_of(args[4], batch))
-  calls.table_of(call, 'batches')[args[4]] = batch
+  call.batches[args[4]] = batch
   for i, event in ipairs(CALLBACKS) do
     local payload = args[5 + i]
     if payload ~= '' then
@@ -70,7 +70,7 @@ end
 --   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, expired (of the dead),
 --         created_at_ms, completed_at_ms (or 0)}; or {} if it does not exist
 function reads.batches(keys, args)
-  local call, out = {prefix = keys[1]}, {}
+  local call, out = {prefix = keys[1], batches = {}}, {}
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local batch = batches.find(call, id)
     out[i] = batch and row_of(batch) or {}

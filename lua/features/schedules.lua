@@ -41,7 +41,7 @@ local function check_template(call, template)
   local terms = arrivals.read_options(call, TEMPLATE.unpack(template).options)
   if terms.start_at > 0 then refuse('bad_request', 'start_at') end
   if terms.asked.batch ~= '' then refuse('bad_request', 'batch') end
-  if terms.replaces then refuse('bad_request', 'replace') end
+  if terms.replace > 0 then refuse('bad_request', 'replace') end
 end
 
 local function read_moment(text) return check_whole(text, 'next_at', 1, HORIZON_MS) end

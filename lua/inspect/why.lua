@@ -35,12 +35,10 @@ end
 --   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
 --         ahead (tasks of its tenant before it, at least; pending: of its batch; delayed: all that are ready now),
 --         is_exact, batch_max_running, group_ahead and groups (how many tasks of its group, of how many groups that
---         take turns; 0: none); its tenant's account, the limits that hold for it (max_running: also by its max
---         share), is_awake (it is served next) and competes (its weight is in queue_weight_sum);
---         the queue's account, after `queue_`, queue_slots, and queue_kept (how many of them are kept for tenants that
---         have nothing running, if all others are in use; else 0); opening_changes_at and
---         queue_opening_changes_at (when opening hours begin or
---         close; 0: none)
+--         take turns; 0: none); its tenant's account, the limits that hold for it, is_awake (it is served next) and
+--         competes (its weight is in queue_weight_sum); the queue's account, after `queue_`, queue_slots, queue_kept
+--         (how many of them are kept for tenants that have nothing running, if all others are in use; else 0);
+--         opening_changes_at and queue_opening_changes_at (when opening hours begin or close; 0: none)
 function reads.why(keys, args)
   local call, id = calls.ask(keys, args), args[3]
   local row = states.of_tasks(call, {id})[1]

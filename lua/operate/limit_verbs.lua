@@ -57,7 +57,7 @@ function drains.set_limits(keys, args)
     limits.recheck_all(call, previous, after)
   else
     local account = accounts.touch_named(call, name)
-    accounts.details_of(call, account).limited, call.limits = save_limits(call, name, after), false
+    accounts.details_of(call, account).limited, call.limits = save_limits(call, name, after), {}
     limits.meter(call, account)
   end
   close.call(call)

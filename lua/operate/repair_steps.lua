@@ -107,11 +107,6 @@ local function clear_batches(call, cursor)
   return next_cursor
 end
 
-local function put_dead(call, account, id, death)
-  places.count_dead(call, account, id, death.died_at)
-  call.queue.last_lease = math.max(call.queue.last_lease, death.lease)
-end
-
 -- Notes a task that is not dead for its tenant's turn.
 local function put_aside(call, account, id, header, run)
   local is_leased = run and leases.is_leased(LEASE.unpack(run).state)
@@ -131,7 +126,9 @@ local function find_tasks(call, cursor)
       local account = accounts.touch_named(call, header.tenant)
       accounts.add_bytes(call, account, bytes)
       if deaths[i] then
-        put_dead(call, account, id, DEATH.unpack(deaths[i]))
+        local death = DEATH.unpack(deaths[i])
+        places.count_dead(call, account, id, death.died_at)
+        call.queue.last_lease = math.max(call.queue.last_lease, death.lease)
       else
         put_aside(call, account, id, header, runs[i])
       end

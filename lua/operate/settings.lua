@@ -47,14 +47,6 @@ local SETTINGS = {
   max_tenants = {1, 100000000}, run_timeout_ms = {0, 604800000},
 }
 
-function settings.are_default(queue)
-  local fresh = calls.new_queue()
-  for name in pairs(SETTINGS) do
-    if queue[name] ~= fresh[name] then return false end
-  end
-  return true
-end
-
 -- All settings of a queue as words, with changes, by their names.
 local function words_of(queue, changes)
   local names, words = {}, {}
@@ -62,6 +54,10 @@ local function words_of(queue, changes)
   table.sort(names)
   for i, name in ipairs(names) do words[2 * i - 1], words[2 * i] = name, changes[name] or queue[name] end
   return words
+end
+
+function settings.are_default(queue)
+  return versions.of(words_of(queue, {})) == versions.of(words_of(calls.new_queue(), {}))
 end
 
 -- configure(keys, argv): change settings of the queue, all or none.

@@ -1,5 +1,3 @@
--- needs: calls
---
 -- Tenants as a call knows them: read once, changed in place, written back when it closes (pick/close.lua).
 --
 -- A tenant has a number, and stands under it, as four bytes (its *tag*), wherever the fair pick looks: the hash
@@ -32,7 +30,6 @@ end
 local function age_of(call, account)
   return account.leased * call.at - account.starts
 end
-accounts.age_of = age_of
 
 function accounts.vtime_of(call, account)
   if call.queue.share == SHARE_COUNT or account.loan == GIFT then return account.base end
@@ -170,7 +167,7 @@ end
 -- The account of a tenant of that name; an unknown one is kept only if the call touches it. `packed`: its
 -- details, if they have been read.
 function accounts.named(call, name, packed)
-  local named = calls.table_of(call, 'named')
+  local named = call.named
   local account = named[name]
   if account then return account end
   packed = packed or redis.call('HGET', key(call, 'tenants'), name)
@@ -218,32 +215,26 @@ function accounts.touch_named(call, name)
   return accounts.touch(call, accounts.named(call, name))
 end
 
--- An account as it is kept, with what the call has booked.
-function accounts.pack(call, account)
-  local books = call.books[account]
-  if books then
-    books.seen_at = call.at
-    account.books = BOOKS.pack(books)
-  end
-  return ACCOUNT.pack(account)
-end
-
 -- True if details matter to the fair pick.
 function accounts.are_odd(details)
   return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
 end
 
--- Writes the tenants that the call touched.
+-- Writes the tenants that the call touched, with what it has booked.
 function accounts.write(call)
   local fields, changed, n = {}, {}, 0
   for _, account in ipairs(call.touched) do
-    local details = account.details
+    local details, books = account.details, call.books[account]
     if details then
       account.is_odd = accounts.are_odd(details) and 1 or 0
       local packed = DETAILS.pack(details)
       if packed ~= details.packed then changed[#changed + 1], changed[#changed + 2] = account.name, packed end
     end
-    fields[n + 1], fields[n + 2], n = account.tag, accounts.pack(call, account), n + 2
+    if books then
+      books.seen_at = call.at
+      account.books = BOOKS.pack(books)
+    end
+    fields[n + 1], fields[n + 2], n = account.tag, ACCOUNT.pack(account), n + 2
   end
   write('HSET', key(call, 'accounts'), fields)
   write('HSET', key(call, 'tenants'), changed)

@@ -31,7 +31,7 @@ function draws.line_up(call)
     if count > 0 then
       local top = 2 ^ class
       line[#line + 1] = {class = class, at = key(call, 'class:' .. class), top = top, count = count,
-        length = count * top, tags = false, some = false, changed = call.slots and call.slots[class]}
+        length = count * top, tags = false, some = false, changed = call.slots[class]}
       line.length, line.slots = line.length + count * top, line.slots + count
     end
   end

@@ -1,4 +1,4 @@
--- needs: accounts, calls
+-- needs: accounts
 --
 -- Limits: what bounds a tenant besides its share, and who is out of the draw for it.
 --
@@ -45,7 +45,7 @@ end
 function limits.of(call, account)
   local is_own = has_own(call, account)
   if call.queue.limited == 0 and not is_own then return limits.defaults end
-  local known = calls.table_of(call, 'limits')
+  local known = call.limits
   local for_all = known[''] or limits.set_for(call, '')
   known[''] = for_all
   if not is_own then return for_all end
@@ -119,7 +119,7 @@ end
 -- Tells the claiming server, once, that a tenant was blocked: why, and from when until when.
 function limits.note_kept_out(call, account)
   if accounts.is_plain(account) then return end
-  local details, kept_out = accounts.details_of(call, account), calls.table_of(call, 'kept_out')
+  local details, kept_out = accounts.details_of(call, account), call.kept_out
   if details.cause == 0 or kept_out[account.name] then return end
   kept_out[account.name] = true
   for _, value in ipairs({account.name, details.cause, details.out_at, details.since}) do
@@ -141,7 +141,7 @@ function limits.meter(call, account)
     local refill = math.min(burst, math.max(1, math.floor(REFILL_MS / interval)))
     local unpark_at = math.ceil(next_at + (refill - 1) * interval)
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
-    calls.table_of(call, 'parked')[account.name] = unpark_at
+    call.parked[account.name] = unpark_at
   end
   limits.block(details, BLOCKED_RATE, next_at > call.now)
 end
@@ -194,7 +194,7 @@ end
 
 function limits.write_parked(call)
   local members = {}
-  for name, unpark_at in pairs(call.parked or {}) do
+  for name, unpark_at in pairs(call.parked) do
     members[#members + 1], members[#members + 2] = unpark_at, name
   end
   write('ZADD', key(call, 'parked'), members)

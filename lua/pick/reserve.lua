@@ -60,24 +60,22 @@ end
 -- The tenants with nothing running that have slots, in the order in which they are to be served: as many as the round
 -- may need. Those that this call has touched are not written yet, and may still stand in the set.
 local function line_up(call, wanted)
-  local line, numbers, tags = {}, {}, redis.call('ZRANGE', key(call, 'idle'), 0, wanted + #call.touched - 1)
+  local line, tags = {}, redis.call('ZRANGE', key(call, 'idle'), 0, wanted + #call.touched - 1)
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
     local account = accounts.at(call, tag)
-    if account and may_borrow(call, account) then
-      line[#line + 1], numbers[account] = account, struct.unpack('<I', tag)
+    if account and may_borrow(call, account) and not call.is_touched[account] then
+      line[#line + 1] = account
     elseif account then
       accounts.touch(call, account)
     end
   end
   for _, account in ipairs(call.touched) do
-    if may_borrow(call, account) and not numbers[account] then
-      line[#line + 1], numbers[account] = account, struct.unpack('<I', account.tag)
-    end
+    if may_borrow(call, account) then line[#line + 1] = account end
   end
   table.sort(line, function(one, other)
     if one.base ~= other.base then return one.base < other.base end
-    return numbers[one] < numbers[other]
+    return struct.unpack('<I', one.tag) < struct.unpack('<I', other.tag)
   end)
   return line
 end

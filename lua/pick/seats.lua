@@ -1,15 +1,15 @@
--- needs: accounts, calls, limits
+-- needs: accounts, limits
 --
 -- Seats: where tenants stand in the structures of the fair pick (pick/README.md), and who stands there.
 
 -- The tag in a slot, seen through the changes that this call has not written yet.
 local function tag_in(call, class, slot)
-  local changed = calls.table_of(call, 'slots')[class]
+  local changed = call.slots[class]
   return changed and changed[slot] or redis.call('GETRANGE', key(call, 'class:' .. class), 4 * slot - 4, 4 * slot - 1)
 end
 
 local function put_in_slot(call, class, slot, tag)
-  local slots = calls.table_of(call, 'slots')
+  local slots = call.slots
   slots[class] = slots[class] or {}
   slots[class][slot] = tag
 end
@@ -31,7 +31,6 @@ local function free_slot(call, account)
   end
   put_in_slot(call, class, last, false)
   classes[class] = last - 1
-  account.slot = OUT
 end
 
 -- True if a rate has left the class of that top, in which the tenant has its slot.
@@ -54,7 +53,7 @@ local function compete(call, account, sign)
 end
 
 -- Counts the tenant among the eligible and among those that compete, or no longer, as its state says.
-local function recount(call, account)
+function seats.recount(call, account)
   local previous, standing = account.standing, 0
   if limits.is_eligible(call, account) then
     standing = limits.is_within_guarantee(call, account) and ELIGIBLE or COMPETES
@@ -69,7 +68,6 @@ local function recount(call, account)
   if standing == COMPETES then compete(call, account, 1) elseif previous == COMPETES then compete(call, account, -1) end
   account.standing = standing
 end
-seats.recount = recount
 
 -- A lease of the tenant begins now, or (count = -1) has not begun after all.
 function seats.count_lease(call, account, count)
@@ -84,7 +82,7 @@ local function wake(call, account)
   account.slot = AWAKE
   if account.is_on_wake_list == 1 then return end
   account.is_on_wake_list = 1
-  table.insert(calls.table_of(call, 'woken'), account.tag)
+  table.insert(call.woken, account.tag)
 end
 
 function seats.may_wake(call, account)
@@ -101,7 +99,7 @@ end
 
 -- Puts a tenant where its state says it belongs. Every touched tenant passes here once, at the end.
 local function seat(call, account)
-  recount(call, account)
+  seats.recount(call, account)
   if account.standing == 0 then
     limits.keep_out(call, account)
     if account.slot > 0 then free_slot(call, account) end
@@ -131,7 +129,7 @@ end
 
 -- Writes the slots that the call changed. Beyond a class's count its string may hold anything.
 function seats.write(call)
-  for class, changed in pairs(call.slots or {}) do
+  for class, changed in pairs(call.slots) do
     local count, at = call.queue.classes[class], key(call, 'class:' .. class)
     if count == 0 then
       redis.call('DEL', at)
@@ -141,5 +139,5 @@ function seats.write(call)
       end
     end
   end
-  write('RPUSH', key(call, 'wake'), call.woken or {})
+  write('RPUSH', key(call, 'wake'), call.woken)
 end

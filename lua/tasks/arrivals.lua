@@ -28,16 +28,16 @@ end
 
 -- The terms of a task that asks for nothing.
 function arrivals.plain_terms(call)
-  return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, period = 0, features = 0,
-    replaces = false, name = ''}
+  return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, dedupe_period = 0,
+    features = 0, replace = 0, name = ''}
 end
 
 -- A task's name without its trace, which may stand behind it after a byte 31.
 local function kind_of(name) return name:match('^[^\31]*') end
 
--- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked). Returns its terms: start_at, expires_at,
--- max_attempts, what few tasks ask for (asked), the period of its dedupe key, the features of its record, whether it
--- replaces the holder of the key, and its name. `due_at`: the start of a fire's task, else nil.
+-- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked). Returns its terms: those whose times count
+-- from now, with what few tasks ask for (asked), and the features of its record. `due_at`: the start of a fire's task,
+-- else nil.
 function arrivals.read_options(call, packed, due_at)
   if packed == '' then return arrivals.plain_terms(call) end
   if #packed < OPTIONS.size then refuse('bad_request', 'options') end
@@ -60,11 +60,9 @@ function arrivals.read_options(call, packed, due_at)
     options.expires_at = (options.start_at > 0 and options.start_at or call.now) + options.expires_after_start
   end
   if options.max_attempts < 0 then options.max_attempts = call.queue.max_attempts end
-  local asked = options_of(options)
-  local features = (moves and END_MOVES or 0) + (asked == PLAIN and 0 or HAS_OPTIONS)
-  return {start_at = options.start_at, expires_at = options.expires_at, max_attempts = options.max_attempts,
-    asked = asked, period = options.dedupe_period, features = features, replaces = options.replace > 0,
-    name = options.name}
+  options.asked = options_of(options)
+  options.features = (moves and END_MOVES or 0) + (options.asked == PLAIN and 0 or HAS_OPTIONS)
+  return options
 end
 
 -- A task can be added to an open batch of its own tenant.
@@ -105,7 +103,7 @@ function arrivals.add(call, new, id, payload, terms)
     table.insert(new.expiring, id)
   end
   if asked ~= PLAIN then
-    table.insert(new.tasks_with_options, {id, asked, terms.period})
+    table.insert(new.tasks_with_options, {id, asked, terms.dedupe_period})
     if asked.key ~= '' then new.holders[asked.key] = id end
   end
 end

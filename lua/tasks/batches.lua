@@ -12,15 +12,14 @@
 -- back, or was held by a worker that died, gets its own slot again.
 
 -- A batch, to be changed: `batch_ends.finish` writes it back. nil where there is none.
-local function find(call, id)
-  local known = calls.table_of(call, 'batches')
+function batches.find(call, id)
+  local known = call.batches
   if known[id] == nil then
     local packed = redis.call('HGET', key(call, 'batches'), id)
     known[id] = packed and BATCH.unpack(packed)
   end
   return known[id] or nil
 end
-batches.find = find
 
 -- What a batch counts among its tenant's bytes, until it is forgotten.
 function batches.bytes_of(id, batch)
@@ -31,7 +30,7 @@ end
 function batches.of_task(call, id)
   if call.queue.tasks_with_options == 0 then return nil end
   local asked = task_options.of(call, id)
-  local batch = asked.batch ~= '' and find(call, asked.batch)
+  local batch = asked.batch ~= '' and batches.find(call, asked.batch)
   if not batch or batch.state == COMPLETE then return nil end
   return batch.created_at == asked.opened_at and batch or nil  -- else it is a later one of that name
 end

@@ -15,7 +15,7 @@ function feeds.tell(call, account, event, id, attempt, detail)
   redis.call('XADD', key(call, 'events:' .. name), 'MAXLEN', '=', length, '0-*', 'event', event,
     'id', id, 'at', text(call.now), 'attempt', attempt, 'detail', detail:sub(1, EVENT_BYTES))
   books.events = math.min(books.events + 1, length)
-  local announced = calls.table_of(call, 'announced')
+  local announced = call.announced
   if announced[name] then return end
   announced[name] = true
   calls.announce(call, 'event ' .. name)

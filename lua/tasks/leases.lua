@@ -1,4 +1,4 @@
--- needs: accounts, batches, calls, charges, records
+-- needs: accounts, batches, charges, records
 --
 -- Leases: a worker's right to a task until a deadline.
 --
@@ -26,19 +26,8 @@ function leases.is_leased(state)
   return state == LEASED or state == STOPPING
 end
 
-local function bundle_field(lease)
+function leases.field(lease)
   return string.format('%.0f', lease)
-end
-leases.field = bundle_field
-
--- What the call knows of leases: runs by id (packed; false where there is none), and what it is to write.
-local function state_of(call)
-  local known = call.runs
-  if not known then
-    known = {packed = {}, changed = {}, extended = {}, ended = {}}
-    call.runs = known
-  end
-  return known
 end
 
 -- The ids that a bundle's record names.
@@ -48,9 +37,10 @@ function leases.ids_of(bundle)
   return ids
 end
 
--- Reads those of these runs that the call does not know yet, and the tenants whom they belong to.
+-- Reads those of these runs that the call does not know yet (call.runs has them packed; false where there is none), and
+-- the tenants whom they belong to.
 function leases.read_runs(call, ids)
-  local packed, missing, tags, at = state_of(call).packed, {}, {}, LEASE.size - 7
+  local packed, missing, tags, at = call.runs, {}, {}, LEASE.size - 7
   for i = 1, #ids do
     if packed[ids[i]] == nil then missing[#missing + 1] = ids[i] end
   end
@@ -64,13 +54,13 @@ end
 
 -- The run of a task that `read_runs` has read; nil if there is none.
 function leases.run_of(call, id)
-  local packed = state_of(call).packed[id]
+  local packed = call.runs[id]
   return packed and RUN.unpack(packed) or nil
 end
 
 -- Of a run as `read_runs` has read it: what a settlement asks; nil if there is none.
 function leases.lease_of(call, id)
-  local packed = state_of(call).packed[id]
+  local packed = call.runs[id]
   return packed and LEASE.unpack(packed) or nil
 end
 
@@ -84,19 +74,18 @@ end
 
 -- Keeps a run that has changed, or (nil) forgets it.
 function leases.set_run(call, id, run)
-  local known = state_of(call)
-  known.packed[id] = run and RUN.pack(run) or false
-  known.changed[#known.changed + 1] = id
+  call.runs[id] = run and RUN.pack(run) or false
+  table.insert(call.changed_runs, id)
 end
 
 -- Reads these bundles, in one command.
 function leases.read_bundles(call, numbers)
-  local bundles, fields, missing = calls.table_of(call, 'bundles'), {}, {}
+  local bundles, fields, missing = call.bundles, {}, {}
   for i = 1, #numbers do
     local lease = numbers[i]
     if bundles[lease] == nil then
       bundles[lease] = false
-      missing[#missing + 1], fields[#fields + 1] = lease, bundle_field(lease)
+      missing[#missing + 1], fields[#fields + 1] = lease, leases.field(lease)
     end
   end
   if #fields == 0 then return end
@@ -109,7 +98,7 @@ end
 
 -- A bundle, or nil.
 function leases.bundle(call, lease)
-  if not call.bundles or call.bundles[lease] == nil then leases.read_bundles(call, {lease}) end
+  if call.bundles[lease] == nil then leases.read_bundles(call, {lease}) end
   return call.bundles[lease] or nil
 end
 
@@ -124,7 +113,7 @@ end
 -- Books the end of a task's lease to its tenant, which is returned.
 function leases.finish(call, id, lease, until_at, is_worked)
   local account = accounts.touch(call, accounts.at(call, lease.tag))
-  if lease.is_extended == 1 then table.insert(state_of(call).ended, id) end
+  if lease.is_extended == 1 then table.insert(call.ended, id) end
   leave(call, lease, 1)
   if call.queue.tasks_with_options > 0 then
     batches.count_running(call, id, -1)
@@ -137,15 +126,15 @@ end
 -- The lease goes on for another lease_ms, or for as long as it began with, if that was longer: its worker knows of no
 -- change, and comes again when a third of that is over.
 function leases.extend(call, id)
-  local known, run = state_of(call), leases.run_of(call, id)
+  local run = leases.run_of(call, id)
   local lasts = math.max(run.lasts, call.queue.lease_ms)
   if run.is_extended == 0 or lasts > run.lasts then
     if run.is_extended == 0 then leave(call, run, 0) end
     run.is_extended, run.lasts = 1, lasts
     leases.set_run(call, id, run)
   end
-  table.insert(known.extended, call.at + lasts)
-  table.insert(known.extended, id)
+  table.insert(call.extended, call.at + lasts)
+  table.insert(call.extended, id)
 end
 
 -- The lease goes on, and another connection has it from now on; returns how often that was, and for how long it lasts.
@@ -163,15 +152,15 @@ function leases.empty(call, lease)
   if bundle then
     bundle.left, bundle.together, bundle.is_changed = math.max(bundle.left - bundle.together, 0), 0, true
   else
-    redis.call('ZREM', key(call, 'leases'), bundle_field(lease))
+    redis.call('ZREM', key(call, 'leases'), leases.field(lease))
   end
 end
 
 local function write_bundles(call)
   local fields, gone, names, untimed = {}, {}, {}, {}
-  for lease, bundle in pairs(call.bundles or {}) do
+  for lease, bundle in pairs(call.bundles) do
     if bundle and bundle.is_changed then
-      local field = bundle_field(lease)
+      local field = leases.field(lease)
       if bundle.together == 0 then untimed[#untimed + 1] = field end
       if bundle.left > 0 then
         fields[#fields + 1], fields[#fields + 2] = field, BUNDLE.pack(bundle)
@@ -184,14 +173,13 @@ local function write_bundles(call)
   write('HDEL', key(call, 'bundles'), gone)
   write('ZREM', key(call, 'leases'), untimed)
   write('HDEL', key(call, 'claims'), names)
-  call.bundles = false
+  call.bundles = {}
 end
 
 local function write_runs(call)
-  local known, fields, gone = call.runs, {}, {}
-  if not known then return end
-  for _, id in ipairs(known.changed) do
-    local packed = known.packed[id]
+  local fields, gone = {}, {}
+  for _, id in ipairs(call.changed_runs) do
+    local packed = call.runs[id]
     if packed then
       fields[#fields + 1], fields[#fields + 2] = id, packed
     else
@@ -200,9 +188,9 @@ local function write_runs(call)
   end
   write('HSET', key(call, 'runs'), fields)
   write('HDEL', key(call, 'runs'), gone)
-  write('ZADD', key(call, 'extended'), known.extended)
-  write('ZREM', key(call, 'extended'), known.ended)
-  known.changed, known.extended, known.ended = {}, {}, {}
+  write('ZADD', key(call, 'extended'), call.extended)
+  write('ZREM', key(call, 'extended'), call.ended)
+  call.changed_runs, call.extended, call.ended = {}, {}, {}
 end
 
 -- Writes what became of leases, each kind in one command.
@@ -214,7 +202,7 @@ end
 
 -- Writes a new bundle: n tasks in order, as fields and values of `runs`.
 function leases.write_new(call, lease, claim_name, ids, runs)
-  local field = bundle_field(lease)
+  local field = leases.field(lease)
   call.queue.last_lease = lease
   redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack({left = #ids, together = #ids, claim = claim_name,
     ids = table.concat(ids, '\n')}))

@@ -1,4 +1,4 @@
--- needs: accounts, calls
+-- needs: accounts
 --
 -- Records: what is kept of a task under its id, in `tasks`.
 --
@@ -91,14 +91,14 @@ end
 
 -- A mark in place of the record of a task that has ended; `lease` is 0 if its owner did not end it.
 function records.mark(call, id, how, lease, features)
-  local marked = calls.table_of(call, 'marked')
+  local marked = call.marked
   local n = #marked
   if marked.lease ~= lease or marked.how ~= how then  -- most tasks that end in one call are of one lease
     marked.lease, marked.how = lease, how
     marked.packed = MARK.pack({version = how == 'done' and DONE or CANCELLED, lease = lease})
   end
   marked[n + 1], marked[n + 2] = id, marked.packed
-  if features >= IS_LARGE then table.insert(calls.table_of(call, 'unlarged'), id) end
+  if features >= IS_LARGE then table.insert(call.unlarged, id) end
 end
 
 -- The minute that it is: marks are named in its list.
@@ -117,12 +117,12 @@ end
 -- Writes the marks.
 function records.write_marks(call)
   local marked, ids = call.marked, {}
-  if not marked then return end
+  if #marked == 0 then return end
   for i = 1, #marked, 2 do ids[#ids + 1] = marked[i] end
   write('HSET', key(call, 'tasks'), marked)
   records.name_marks(call, ids)
-  write('HDEL', key(call, 'payloads'), call.unlarged or {})
-  call.marked, call.unlarged = false, false
+  write('HDEL', key(call, 'payloads'), call.unlarged)
+  call.marked, call.unlarged = {}, {}
 end
 
 -- When the oldest marks may go.

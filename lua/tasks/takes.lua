@@ -19,7 +19,6 @@ end
 -- Up to `wanted` ids of one tenant, the next ones first.
 function takes.ids(call, account, wanted)
   local ids = {}
-  call.taken = call.taken or {}
   if not accounts.is_plain(account) and accounts.details_of(call, account).grouped > 0 then
     for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do
       take_loose(call, account, wanted, ids, priority)
@@ -34,8 +33,8 @@ end
 -- Removes the taken ids from the store.
 function takes.write(call)
   turns.write(call)
-  for account, count in pairs(call.taken or {}) do
+  for account, count in pairs(call.taken) do
     if count > 0 then redis.call('ZREMRANGEBYRANK', priorities.ready_key(call, account), 0, count - 1) end
   end
-  call.taken = false
+  call.taken = {}
 end

@@ -1,4 +1,4 @@
--- needs: accounts, calls
+-- needs: accounts
 --
 -- What few tasks ask for: a priority other than the default, a dedupe key, a place in a batch or a group, that their
 -- result is kept, that what becomes of them is told.
@@ -14,7 +14,7 @@
 -- Reads what these tasks ask for, in one command.
 function task_options.read(call, ids)
   if call.queue.tasks_with_options == 0 then return end
-  local known, missing = calls.table_of(call, 'task_options'), {}
+  local known, missing = call.task_options, {}
   for _, id in ipairs(ids) do
     if not known[id] then
       known[id] = PLAIN
@@ -30,7 +30,7 @@ end
 -- Reads what those of these tasks ask for whose features say that they ask for anything.
 function task_options.read_of(call, ids, features)
   if call.queue.tasks_with_options == 0 then return end
-  local known, asking = calls.table_of(call, 'task_options'), {}
+  local known, asking = call.task_options, {}
   for i = 1, #ids do
     local id = ids[i]
     if features[i] % 2 == 0 then known[id] = PLAIN elseif not known[id] then asking[#asking + 1] = id end
@@ -40,7 +40,7 @@ end
 
 function task_options.of(call, id)
   if call.queue.tasks_with_options == 0 then return PLAIN end
-  local known = call.task_options and call.task_options[id]
+  local known = call.task_options[id]
   if known then return known end
   task_options.read(call, {id})
   return call.task_options[id]
@@ -48,19 +48,13 @@ end
 
 -- Notes what new tasks ask for: {id, what} each.
 function task_options.add(call, tasks)
-  local known, fields = calls.table_of(call, 'task_options'), {}
+  local known, fields = call.task_options, {}
   for _, task in ipairs(tasks) do
     known[task[1]] = task[2]
     fields[#fields + 1], fields[#fields + 2] = task[1], TASK_OPTIONS.pack(task[2])
   end
   write('HSET', key(call, 'task_options'), fields)
   call.queue.tasks_with_options = call.queue.tasks_with_options + #tasks
-end
-
--- Notes that a task which asks for more asks for something else from now on.
-function task_options.set(call, id, asked)
-  calls.table_of(call, 'task_options')[id] = asked
-  redis.call('HSET', key(call, 'task_options'), id, TASK_OPTIONS.pack(asked))
 end
 
 function task_options.unique_key(call, name, dedupe_key)

@@ -1,4 +1,4 @@
--- needs: accounts, calls, priorities, task_options
+-- needs: accounts, priorities, task_options
 --
 -- Turns: how the groups of a tenant share what the tenant gets.
 --
@@ -30,10 +30,9 @@ function turns.group_of(asked)
   return asked.group ~= '' and asked.group or asked.batch
 end
 
-local function group_key(call, account, priority, group)
+function turns.group_key(call, account, priority, group)
   return key(call, 'group:' .. account.name .. ':' .. priority .. ':' .. group)
 end
-turns.group_key = group_key
 
 -- The key of the turns of a tenant's groups.
 function turns.key(call, account, priority)
@@ -74,7 +73,7 @@ end
 function turns.put(call, account, priority, groups)
   local details = accounts.details_of(call, account)
   for _, each in ipairs(groups) do
-    write('ZADD', group_key(call, account, priority, each.group), each.entries)
+    write('ZADD', turns.group_key(call, account, priority, each.group), each.entries)
     details.grouped = details.grouped + #each.entries / 2
   end
   join(call, account, priority, groups)
@@ -93,7 +92,7 @@ end
 
 -- Takes a ready task out of its group.
 function turns.take_out(call, account, priority, group, id)
-  local details, at = accounts.details_of(call, account), group_key(call, account, priority, group)
+  local details, at = accounts.details_of(call, account), turns.group_key(call, account, priority, group)
   redis.call('ZREM', at, id)
   details.grouped = details.grouped - 1
   if redis.call('EXISTS', at) == 0 then turns.leave(call, account, priority, {LOOSE .. group}) end
@@ -103,7 +102,7 @@ end
 -- theirs, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
 -- have been read, the last of them `last`, with the turn `seen_to`.
 local function line_of(call, account, priority)
-  local lines, at = calls.table_of(call, 'lines'), turns.key(call, account, priority)
+  local lines, at = call.lines, turns.key(call, account, priority)
   if lines[at] == nil then
     local clock = redis.call('ZSCORE', at, CLOCK)
     lines[at] = clock and {account = account, priority = priority, at = at, clock = tonumber(clock),
@@ -132,7 +131,7 @@ end
 local function ids_of(call, line, member, wanted)
   local source, account = line.sources[member], line.account
   if not source then
-    local at = group_key(call, account, line.priority, member:sub(2))
+    local at = turns.group_key(call, account, line.priority, member:sub(2))
     source = {ids = {}, taken = 0, first = 0, at = at, last_score = '+inf'}
     if member == LOOSE then
       source.first, source.at = call.taken[account], priorities.ready_key(call, account)
@@ -225,7 +224,7 @@ end
 
 -- Writes what a claim has taken from groups, and the turns that are next.
 function turns.write(call)
-  for _, line in pairs(call.lines or {}) do
+  for _, line in pairs(call.lines) do
     if line then
       local details, moved, gone = accounts.details_of(call, line.account), {text(line.clock), CLOCK}, {}
       for member, source in pairs(line.sources) do
@@ -246,5 +245,5 @@ function turns.write(call)
       turns.leave(call, line.account, line.priority, gone)
     end
   end
-  call.lines = false
+  call.lines = {}
 end

@@ -173,7 +173,7 @@ local function reply_of(call, claim)
   end
   out[1], out[2], out[3], out[4], out[5] = call.now, queue.lease_ms, #out > HEAD and claim.lease or 0, wanted,
     call.unpark_at or -1
-  out[6] = queue.blocked == 0 and {unpack(call.kept_out or {})} or {'', queue.blocked, call.now, call.now}
+  out[6] = queue.blocked == 0 and {unpack(call.kept_out)} or {'', queue.blocked, call.now, call.now}
   out[7] = queue.run_timeout_ms
   return out
 end

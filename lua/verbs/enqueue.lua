@@ -21,7 +21,7 @@ end
 local function admit(call, new, id, payload, terms)
   arrivals.check_batch(call, new.name, terms.asked)
   local outcome, holder = arrivals.admit(call, new, id, payload, terms)
-  local replaced = holder and terms.replaces and find_replaced(call, holder, terms.asked.key)
+  local replaced = holder and terms.replace > 0 and find_replaced(call, holder, terms.asked.key)
   if not replaced then return outcome end
   arrivals.replace(call, new, replaced)
   arrivals.add(call, new, id, payload, terms)

@@ -212,7 +212,7 @@ function drains.tick(keys, args)
   trim_batches(call, part)
   leases.write(call)
   records.trim_marks(call, MARKS * part)
-  if #call.touched > 0 or call.messages or call.is_changed then close.call(call) end
+  if #call.touched > 0 or #call.messages > 0 or call.is_changed then close.call(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
   return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes}

@@ -2,8 +2,8 @@
 --
 -- What becomes of tasks before their time: cancelled, or moved to another start.
 
--- Calls visit(id, record, run) for the tasks that are neither done nor dead; out: what it returns per id, "gone" for
--- others.
+-- Calls visit(call, id, record, run) for the tasks that are neither done nor dead; out: what it returns per id, "gone"
+-- for others.
 local function visit_alive(call, ids, visit)
   local outcomes, found = {}, records.of(call, ids)
   local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
@@ -11,14 +11,8 @@ local function visit_alive(call, ids, visit)
   task_options.read(call, ids)
   for i, id in ipairs(ids) do
     local is_alive = records.is_task(found[i]) and not deaths[i]
-    outcomes[i] = is_alive and visit(id, found[i], leases.run_of(call, id)) or 'gone'
+    outcomes[i] = is_alive and visit(call, id, found[i], leases.run_of(call, id)) or 'gone'
   end
-  return outcomes
-end
-
-function waiting.each_alive(call, ids, visit)
-  local outcomes = visit_alive(call, ids, visit)
-  settlements.close(call)
   return outcomes
 end
 
@@ -51,9 +45,7 @@ function waiting.cancel_members(call, limit)
     local popped, ids = redis.call('ZPOPMIN', key(call, 'members:' .. id), left), {}
     for i = 1, #popped, 2 do ids[#ids + 1] = popped[i] end
     if #ids < left then redis.call('ZREM', key(call, 'cancelling'), id) end
-    if #ids > 0 then
-      visit_alive(call, ids, function(task, record, run) return waiting.cancel_one(call, task, record, run) end)
-    end
+    if #ids > 0 then visit_alive(call, ids, waiting.cancel_one) end
     left = left - #ids
     if left == 0 then break end
   end
@@ -65,10 +57,12 @@ end
 --         all the same is done) | "gone" (done, dead, cancelled or unknown)
 function drains.cancel(keys, args)
   local call, may_stop = calls.open(keys, args), args[3] ~= 'waiting'
-  return waiting.each_alive(call, ids_in(args, 4, CHANGES_PER_CALL), function(id, record, run)
+  local outcomes = visit_alive(call, ids_in(args, 4, CHANGES_PER_CALL), function(_, id, record, run)
     if not may_stop and run and leases.is_leased(run.state) then return 'running' end
     return waiting.cancel_one(call, id, record, run)
   end)
+  settlements.close(call)
+  return outcomes
 end
 
 -- Gives a waiting task another start, and another end if that counts from the start.
@@ -101,8 +95,10 @@ function drains.reschedule(keys, args)
   local call, delay = calls.open(keys, args), check_whole(args[3], 'start_at', 0, HORIZON_MS)
   local start_at = check_whole(args[4], 'start_at', 0, HORIZON_MS)
   if delay > 0 then start_at = call.now + delay end
-  return waiting.each_alive(call, ids_in(args, 5, CHANGES_PER_CALL), function(id, record, run)
+  local outcomes = visit_alive(call, ids_in(args, 5, CHANGES_PER_CALL), function(_, id, record, run)
     if run and leases.is_leased(run.state) then return 'running' end
     return move(call, id, record, start_at)
   end)
+  settlements.close(call)
+  return outcomes
 end

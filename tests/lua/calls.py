@@ -172,48 +172,19 @@ def random_values(seed: int = 0, count: int = 1500) -> bytes:
     return struct.pack(f"<{count}d", *(source.random() for _ in range(count)))
 
 
-def options(
-    delay: float = 0,
-    start_at: float = 0,
-    expires_in: float = 0,
-    expires_at: float = 0,
-    after_start: float = 0,
-    max_attempts: int = -1,
-    priority: int = 50,
-    key: str = "",
-    period: float = 0,
-    result: float = 0,
-    events: int = 0,
-    batch: str = "",
-    group: str = "",
-    weight: float = 1,
-    replace: int = 0,
-    name: str = "",
-) -> bytes:
-    """Pack a task's options; empty when all are left to the queue."""
-    times = (delay, start_at, expires_in, expires_at, after_start)
-    if not any((*times, max_attempts + 1, key, period, result, events, batch, group, name)) and priority == 50:
-        return b""
-    values = {"delay": delay, "start_at": start_at, "expires_in": expires_in, "expires_at": expires_at}
-    values |= {
-        "expires_after_start": after_start,
-        "max_attempts": max_attempts,
-        "priority": priority,
-        "dedupe_period": period,
-        "result_ttl": result,
-    }
-    return FORMATS["OPTIONS"].pack(
-        {
-            **values,
-            "events": events,
-            "replace": replace,
-            "group_weight": weight,
-            "dedupe_key": key,
-            "batch": batch,
-            "group": group,
-            "name": name,
-        }
-    )
+SHORT = {"after_start": "expires_after_start", "key": "dedupe_key", "period": "dedupe_period", "result": "result_ttl",
+         "weight": "group_weight"}  # fmt: skip
+UNASKED: dict[str, Any] = {field.name: "" if field.type == "t1" else 0 for field in FORMATS["OPTIONS"].fields}
+UNASKED |= {"max_attempts": -1, "priority": 50, "group_weight": 1}
+BESIDE = ("group_weight", "replace")  # they say nothing alone
+
+
+def options(**asked: Any) -> bytes:
+    """Pack a task's options, by the names of OPTIONS or shorter ones; empty when all are left to the queue."""
+    given = {SHORT.get(name, name): value for name, value in asked.items()}
+    assert given.keys() <= UNASKED.keys(), given
+    is_plain = all(given.get(name, value) == value for name, value in UNASKED.items() if name not in BESIDE)
+    return b"" if is_plain else FORMATS["OPTIONS"].pack(UNASKED | given)
 
 
 def packed_template(payload: bytes = b"{}", **asked: Any) -> bytes:

@@ -3,7 +3,8 @@
 A mutant is what it breaks, a text that occurs once in the library, and what stands there in its place. Where each is
 found stands in planted.json: `python -m tests.lua.planted` writes it. To drop a mutant, delete its row here and there.
 Where the file has null, the search has found nothing yet: it goes on when it is run again. What it does not find is for
-a direct test, and is no row here.
+a direct test, and is no row here. Of several bugs in one function those stand here that are found late: what finds them
+finds the others.
 """
 
 from __future__ import annotations
@@ -43,11 +44,6 @@ MUTANTS = [
         "lease.lease == number) and leases.is_leased(lease.state)",
         "lease.lease == number)",
     ),
-    Mutant(
-        "numbers do not rise in a ms",
-        "math.max(call.queue.last_lease + 1, (call.now - FIRST_MS) * PER_MS)",
-        "math.max(call.queue.last_lease, 1, (call.now - FIRST_MS) * PER_MS)",
-    ),
     Mutant("numbers do not go on with the time", "(call.now - FIRST_MS) * PER_MS)", "0)"),
     Mutant("the last number is not kept", "  call.queue.last_lease = lease\n", ""),
     Mutant(
@@ -75,7 +71,6 @@ MUTANTS = [
         "'cancelled', is_reaped and 0 or lease.lease,",
         "'cancelled', lease.lease,",
     ),
-    Mutant("a twin in one call is settled twice", "  leases.set_run(call, id, nil)\n  records.mark", "  records.mark"),
     Mutant(
         "a purge cancels running tasks",
         "    if not may_stop and run and leases.is_leased(run.state) then return 'running' end\n",
@@ -94,16 +89,6 @@ MUTANTS = [
     ),
     Mutant("a cancelled task is tried again", "if is_stopping and not is_done then", "if false then"),
     Mutant(
-        "a cancelled task stays in its list",
-        "  places.take_out(call, account, id)\n  if header.expires_at",
-        "  if header.expires_at",
-    ),
-    Mutant(
-        "the end of a cancelled task is watched",
-        "  if header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
-        "",
-    ),
-    Mutant(
         "the limit is not looked at",
         "if batch and batch.max_running > 0 and batch.admitted >= batch.max_running then",
         "if false then",
@@ -111,11 +96,6 @@ MUTANTS = [
     Mutant("a place is never given back", "if batch then batch.admitted = batch.admitted - 1 end", ""),
     Mutant(
         "a lost lease keeps its place", "    batches.give_slot_back(call, id)\n  end\n  charges", "  end\n  charges"
-    ),
-    Mutant(
-        "a batch is complete before it is closed",
-        "if batch.state == CLOSED and batch.done + batch",
-        "if batch.done + batch",
     ),
     Mutant(
         "a batch is complete before its tasks",
@@ -158,13 +138,6 @@ MUTANTS = [
     ),
     Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
     Mutant(
-        "a moved task stays where it was",
-        "  places.take_out(call, account, id)\n  records.change_window",
-        "  records.change_window",
-    ),
-    Mutant("a late owner is told gone", "and lease.state == leases.SETTLED and 'gone'", "and 'gone'"),
-    Mutant("a claim takes one too many", "picks.round(call, limit - #claim.ids)", "picks.round(call, limit + 1)"),
-    Mutant(
         "a task expires a ms late",
         "run.expires_at <= call.sure\n  if is_late",
         "run.expires_at < call.sure\n  if is_late",
@@ -179,49 +152,17 @@ MUTANTS = [
         "a late task stays counted", "  account.ready, call.queue.ready = account.ready - 1, call.queue.ready - 1\n", ""
     ),
     Mutant(
-        "the end of a started task is watched",
-        "  if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end\n",
-        "",
-    ),
-    Mutant(
-        "resuming seats nobody",
-        "  limits.block(target, reason, is_blocked)\n",
-        "  limits.block(target, reason, is_blocked)\n  call.touched = {}\n",
-    ),
-    Mutant(
-        "blocked tenants stay in the draw",
-        "accounts.details_of(call, account).blocked ~= 0 then return false end\n",
-        "false then return false end\n",
-    ),
-    Mutant(
         "a tenant's limit is not looked at",
         "return max_running == 0 or account.leased < max_running",
         "return true",
     ),
     Mutant("a closed queue is served", "while queue.blocked == 0 and", "while bit.band(queue.blocked, 1) == 0 and"),
     Mutant(
-        "opening hours that open stay closed",
-        "limits.block(target, reason, is_blocked)",
-        "limits.block(target, reason, is_blocked or reason == BLOCKED_CLOSED and before > 0)",
-    ),
-    Mutant(
         "resuming opens closed hours",
         "limits.block(target, reason, is_blocked)",
         "target.blocked = is_blocked and reason or 0",
     ),
     Mutant("every server changes opening hours", "if args[7] ~= '' and args[7] ~= revision then return false end", ""),
-    Mutant("removed opening hours change again", "    redis.call('ZREM', key(call, 'opening_changes'), name)\n", ""),
-    Mutant(
-        "nobody is told of an opening",
-        "call.readied = target.blocked == 0 and ready > 0",
-        "call.readied = reason == BLOCKED_PAUSED and target.blocked == 0 and ready > 0",
-    ),
-    Mutant("what keeps a tenant out is forgotten", "    limits.keep_out(call, account)\n", ""),
-    Mutant(
-        "a tenant is kept out since its last start",
-        "if cause ~= 0 and (account.slot ~= OUT or details.cause == 0) then",
-        "if cause ~= 0 then",
-    ),
     Mutant(
         "a tenant is kept out since its first time",
         "if cause ~= 0 and (account.slot ~= OUT or details.cause == 0) then",
@@ -232,12 +173,6 @@ MUTANTS = [
         "accounts.details_of(call, account).since = call.now",
         "accounts.details_of(call, account)",
     ),
-    Mutant(
-        "an idle tenant is kept out",
-        "account.ready > 0 and (details.blocked ~= 0 and details.blocked or 8) or 0",
-        "(details.blocked ~= 0 and details.blocked or 8)",
-    ),
-    Mutant("a claim does not tell who was kept out", "    limits.note_kept_out(call, account)\n", ""),
     Mutant(
         "a tenant over its limit keeps the slot",
         "    accounts.touch(call, account)\n    return nil\n",
@@ -267,13 +202,7 @@ MUTANTS = [
         "    limits.meter(call, account)\n  end\n  close.call(call)\n  return flat",
         "  end\n  close.call(call)\n  return flat",
     ),
-    Mutant(
-        "a new rate for all does not reach the parked",
-        "  if is_wider or previous.rate ~= now.rate or previous.burst ~= now.burst then",
-        "  if is_wider then",
-    ),
     Mutant("a wider limit for all lets nobody in", "if is_wider or previous.rate", "if previous.rate"),
-    Mutant("a sweep has no end", "page[1] == '0' and 0 or 1, true", "1, true"),
     Mutant(
         "the slots that are read at once are others", "span.some = {before = first,", "span.some = {before = first + 1,"
     ),
@@ -299,14 +228,8 @@ MUTANTS = [
     ),
     Mutant("quotas are not looked at", "  if #new.records > 0 then arrivals.check_quotas(call, new) end\n", ""),
     Mutant("claims tell no run timeout", "  out[7] = queue.run_timeout_ms\n", "  out[7] = 0\n"),
-    Mutant("there is one tenant too many", ")) >= call.queue.max_tenants", ")) > call.queue.max_tenants"),
     Mutant("a known tenant is one too many", "if not details.packed and redis", "if redis"),
     Mutant("a fire passes the quota", "if outcome == 'ok' and arrivals.exceeded(call, new) then", "if false then"),
-    Mutant(
-        "cancelled tasks weigh",
-        "    header.features, bytes + (run and #run.error or 0))\n  return 'ok'",
-        "    header.features, 0)\n  return 'ok'",
-    ),
     Mutant("dead letters are not bounded", "  make_room_for_dead(call, account)\n", ""),
     Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
     Mutant(
@@ -319,14 +242,6 @@ MUTANTS = [
         "(round.is_limited or call.is_touched[account])",
         "call.is_touched[account]",
     ),
-    Mutant("an expired task takes a place under the limit", "  seats.count_lease(call, account, -1)\n", ""),
-    Mutant("idling banks credit", "account.base = account.base + math.max(behind, 0)", "account.base = account.base"),
-    Mutant(
-        "a choice does not see the leases of its own call",
-        "local leased, time = account.leased, account.base\n",
-        "local leased, time = account.leased - (call.is_touched[account] and 1 or 0), account.base\n",
-    ),
-    Mutant("coming back sheds debt", "if behind < 0 and not", "if false and not"),
     Mutant("the wake list starves the backlog", "if woken and not (best and", "if woken and not (false and"),
     Mutant(
         "the backlog starves the wake list",
@@ -336,7 +251,6 @@ MUTANTS = [
     Mutant(
         "the second draw is ignored", "for _ = round.passes == 0 and 1 or FIRST, FIRST do draw", "for _ = 1, 1 do draw"
     ),
-    Mutant("nobody is drawn again", "for _ = 1, REDRAWS do", "for _ = 1, 0 do"),
     Mutant(
         "the cursor stands still",
         "queue.cursor, round.passes = (queue.cursor + 1) % round.line.slots, passes + 1",
@@ -359,7 +273,6 @@ MUTANTS = [
         "  calls.move_clock(queue, moved)\n  return moved",
         "  local level = queue.level\n  calls.move_clock(queue, moved)\n  queue.level = level\n  return moved",
     ),
-    Mutant("who is served does not raise the level", "  if vtime > queue.level then queue.level = vtime end\n", ""),
     Mutant(
         "tenants begin at the clock",
         "local behind = call.queue.level - accounts",
@@ -373,19 +286,9 @@ MUTANTS = [
     Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
     Mutant("a jump of the clock is service", "  if jump <= 0 or queue.leased == 0 then return 0 end\n", "  jump = 0\n"),
     Mutant(
-        "a jump of the clock is never service",
-        "time - queue.now - math.max(queue.lease_ms, CLOCK_BACK_MS)\n",
-        "time - queue.now - 1000\n",
-    ),
-    Mutant(
         "a short task does not move the clock",
         "if unseen > 0 then calls.move_clock(",
         "if false then calls.move_clock(",
-    ),
-    Mutant(
-        "running leases do not count",
-        "return account.base + age_of(call, account) / account.weight",
-        "return account.base",
     ),
     Mutant(
         "nothing is expected of running leases",
@@ -407,35 +310,11 @@ MUTANTS = [
         "standing = limits.is_within_guarantee(call, account) and ELIGIBLE or COMPETES",
         "standing = COMPETES",
     ),
-    Mutant("a dead worker's time is charged", "deadline - (lease and lease.lasts or 0)", "call.at"),
-    Mutant("a lease given back teaches", "  if is_worked then learn(", "  if true then learn("),
     Mutant("a change of share charges what ran before it", "math.max(began_at, queue.epoch_at)", "began_at"),
-    Mutant("a hole in the slots", "moved.slot = account.slot", "moved.slot = last"),
-    Mutant(
-        "weights leak from the sum",
-        "queue.weight_sum + sign * account.weight",
-        "queue.weight_sum + math.max(sign, 0) * account.weight",
-    ),
-    Mutant("leases leak from the sum", "queue.running + sign * accounts.running_of(account)", "queue.running"),
-    Mutant(
-        "what a tenant was entitled to is not booked",
-        "books.entitled - sign * account.weight * queue.clock",
-        "books.entitled - account.weight * queue.clock",
-    ),
-    Mutant(
-        "a weight change alters booked time",
-        "  books.entitled = books.entitled + entitled - seats.entitled_to(call, account)\n",
-        "",
-    ),
     Mutant(
         "books outlive a change of share",
         "books.epoch, books.delivered, books.entitled = queue.epoch, 0, 0",
         "books.epoch = queue.epoch",
-    ),
-    Mutant(
-        "a weight change forgets the sum",
-        "  if account.standing == COMPETES then queue.weight_sum = queue.weight_sum + weight - previous end\n",
-        "",
     ),
     Mutant(
         "a weight change counts running leases anew",
@@ -443,23 +322,15 @@ MUTANTS = [
         "leases that run.\n",
     ),
     Mutant(
-        "a tenant keeps its class",
-        "elseif seats.is_outside(accounts.rate_of(call, account), 2 ^ account.class) then",
-        "elseif false then",
-    ),
-    Mutant(
         "draws go by weight alone",
         "local classes, _, class = call.queue.classes, math.frexp(accounts.rate_of(call, account))",
         "local classes, _, class = call.queue.classes, math.frexp(account.weight)",
     ),
-    Mutant("tasks may be free", "math.max(until_at - start, 1)", "until_at - start"),
-    Mutant("estimates do not learn", "  if is_worked then learn(", "  if false then learn("),
     Mutant(
         "what is taken stays in its list",
         "    if count > 0 then redis.call('ZREMRANGEBYRANK', priorities.ready_key(call, account), 0, count - 1) end\n",
         "",
     ),
-    Mutant("rounds take the same entries", "call.taken[account] = taken + #more", "call.taken[account] = #more"),
     Mutant(
         "expired entries stay counted",
         "    turns.take_out(call, account, asked.priority, group, id)\n  end\n  count_ready(call, account, -1)\n",
@@ -472,33 +343,18 @@ MUTANTS = [
         "  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end\n",
         "",
     ),
-    Mutant("a wait while a tenant is kept out counts", "details and details.cause ~= 0 and details.since or 0)", "0)"),
     Mutant("a wait for a place in a batch counts", "if batch and batch.max_running > 0 then return nil end", ""),
     Mutant("another task of the holder's id is replaced", " or asked.key ~= dedupe_key or", " or"),
     Mutant("replaced payloads weigh as before", "  new.freed_bytes = new.freed_bytes + bytes", "  new.freed_bytes = 0"),
     Mutant("tasks served from groups stay counted", "        details.grouped = details.grouped - source.taken\n", ""),
     Mutant(
-        "a group gives its tasks again", "          redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1)\n", ""
-    ),
-    Mutant(
-        "the clock of turns stands still",
-        "source.taken, line.clock = taken + 1, line.turn[member]",
-        "source.taken = taken + 1",
-    ),
-    Mutant(
         "groups have no weights",
         "stand_in_line(line, member, line.clock + 1 / weight)",
         "stand_in_line(line, member, line.clock + 1)",
     ),
-    Mutant("a group begins at the clock", "clock + 1 / each.weight + math", "clock + math"),
     Mutant(
         "an empty group keeps its turn",
         "  if redis.call('EXISTS', at) == 0 then turns.leave(call, account, priority, {LOOSE .. group}) end\n",
-        "",
-    ),
-    Mutant(
-        "the turns outlive the groups",
-        "    redis.call('DEL', at)\n    redis.call('ZREM', key(call, 'priorities:' .. account.name), priority)\n",
         "",
     ),
     Mutant("loose tasks have no turn", "  if line then see_loose(call, line) end\n", ""),
@@ -519,34 +375,14 @@ MUTANTS = [
     ),
     Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
     Mutant(
-        "of groups that come at one turn the last one goes first",
-        "math.fmod(each.order, ORDERS) * ORDER_STEP",
-        "-math.fmod(each.order, ORDERS) * ORDER_STEP",
-    ),
-    Mutant(
         "groups that were not read have no turn",
         "while not line.is_read and (not member or is_sooner(line.seen_to, line.last, line.turn[member], member)) do",
         "while not line.is_read and not member do",
     ),
     Mutant(
-        "attempts never run out",
-        "if is_last_attempt(run) then return settlements.bury(call, account, id, run, EXHAUSTED, traceback) end",
-        "",
-    ),
-    Mutant(
-        "lost leases never run out",
-        "if is_last_attempt(run) then return settlements.bury(call, account, id, run, LEASE_LOST) end",
-        "",
-    ),
-    Mutant(
         "one attempt too few",
         "run.attempt - run.uncounted_attempts >= run.max_attempts",
         "run.attempt - run.uncounted_attempts >= run.max_attempts - 1",
-    ),
-    Mutant(
-        "a task without a limit of attempts dies of them",
-        "return run.max_attempts > 0 and run.attempt",
-        "return run.attempt",
     ),
     Mutant("a limit of 0 is the queue's", "if options.max_attempts < 0 then", "if options.max_attempts <= 0 then"),
     Mutant(
@@ -558,11 +394,6 @@ MUTANTS = [
         "release is not uncounted_attempts",
         "  run.uncounted_attempts = run.uncounted_attempts + 1\n  keep_waiting",
         "  keep_waiting",
-    ),
-    Mutant(
-        "release goes to the end",
-        "  places.put_ready(call, account, {id}, true)\nend\n\nfunction ACTIONS.reap",
-        "  places.put_ready(call, account, {id})\nend\n\nfunction ACTIONS.reap",
     ),
     Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
     Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), untimed)\n", ""),
@@ -577,20 +408,11 @@ MUTANTS = [
         "local ids = redis.call('ZRANGE', delayed, '-inf', '+inf',",
     ),
     Mutant("promotion has no limit", "math.max(1, math.floor(limit / #tenants))", "limit"),
-    Mutant("the rest of a herd is forgotten", "  if next_due[2] then\n", "  if false then\n"),
     Mutant(
         "a later start hides an earlier one",
         "key(call, 'due'), 'LT', first, account.name)\n  details",
         "key(call, 'due'), first, account.name)\n  details",
     ),
-    Mutant("time goes back", "  call.now = math.max(time, queue.now)\n", "  call.now = time\n"),
-    Mutant("a clock that was ahead stops the queue", "if back > CLOCK_BACK_MS then", "if false then"),
-    Mutant(
-        "accounts see that the time went back",
-        "queue.now, queue.origin, queue.sweeping = time, queue.origin - back, 2",
-        "queue.now, queue.sweeping = time, 2",
-    ),
-    Mutant("an id twice in a call is stored twice", "      seen[id] = outcomes[n] == 'ok'", "      seen[id] = false"),
     Mutant(
         "replay keeps the old attempts",
         "attempt = attempts, uncounted_attempts = attempts,",
@@ -602,19 +424,12 @@ MUTANTS = [
         "    places.drop_letter(call, id, death)\n  end)",
         "    places.take_out_dead(call, id, death)\n  end)",
     ),
-    Mutant("dead letters are kept for ever", "'-inf', call.sure - queue.dead_keep_ms,", "'-inf', 0,"),
     Mutant("a flood pushes out the others", "'dead_counts'), 0, 1, 'REV',", "'dead_counts'), 0, 1,"),
     Mutant("the flooder loses more than its lead", "most[2] - (most[4] or 0)", "most[2] - 0"),
     Mutant(
         "there may be one dead letter too many",
         "queue.dead > queue.dead_keep do",
         "queue.dead > queue.dead_keep + 1 do",
-    ),
-    Mutant("a tenant's letters outlive their end", "  redis.call('ZREM', key(call, 'deaths:' .. name), id)\n", ""),
-    Mutant(
-        "a letter is not its tenant's",
-        "  redis.call('ZADD', key(call, 'deaths:' .. account.name), died_at, id)\n",
-        "",
     ),
     Mutant(
         "whose letters are most is not counted",
@@ -633,23 +448,10 @@ MUTANTS = [
         "walk.left = redis.call('ZCOUNT', walk.deaths, '-inf', walk.until_ms)",
         "walk.left = redis.call('ZCARD', walk.deaths)",
     ),
-    Mutant(
-        "a tenant sees all letters", "  if args[3] ~= '' then walk.deaths = key(call, 'deaths:' .. args[3]) end\n", ""
-    ),
     Mutant("an exhausted task has no traceback", "EXHAUSTED, traceback)", "EXHAUSTED)"),
     Mutant("a rejected task has no traceback", "REJECTED, traceback)", "REJECTED)"),
     Mutant("a traceback is the error", "args[first + 5])\n", "args[first + 4])\n"),
     Mutant("the reason is not looked at", "(walk.reason == '' or walk.reason == REASONS[reason])", "true"),
-    Mutant(
-        "younger letters are left out",
-        "'(' .. text(math.max(0, call.now - younger))",
-        "text(math.max(0, call.now - younger))",
-    ),
-    Mutant(
-        "accounts outlive a change of share",
-        "  if epoch > 0 and struct.unpack('<I', account.books) ~= epoch then renew(call, account) end\n",
-        "",
-    ),
     Mutant(
         "of many that fire all do",
         "if schedule.revision ~= revision or schedule.paused == 1",
@@ -667,15 +469,8 @@ MUTANTS = [
         "schedule.revision ~= revision or",
     ),
     Mutant(
-        "a fire stays due",
-        "  schedule.next_at = next_at\n  save_schedule(call, schedule)\n  return outcome",
-        "  return outcome",
-    ),
-    Mutant(
         "missed fires are made up for in any case", "schedule.misfire == ONCE or call.now - due_at <= LATE_MS", "true"
     ),
-    Mutant("missed fires are never made up for", "schedule.misfire == ONCE or call.now - due_at", "call.now - due_at"),
-    Mutant("a fire is missed too soon", "call.now - due_at <= LATE_MS", "call.now - due_at < LATE_MS / 2"),
     Mutant(
         "a fire forgets its window",
         "  terms.start_at = due_at\n",
@@ -687,29 +482,14 @@ MUTANTS = [
         "  terms.start_at, terms.max_attempts = due_at, call.queue.max_attempts\n",
     ),
     Mutant(
-        "a fire asks for nothing",
-        "  terms.start_at = due_at\n",
-        "  terms.start_at, terms.asked, terms.features = due_at, PLAIN, terms.features - terms.features % 2\n",
-    ),
-    Mutant(
         "an end after the start counts from the fire's enqueue",
         "(options.start_at > 0 and options.start_at or call.now) + options.expires_after_start",
         "(due_at and call.now or options.start_at > 0 and options.start_at or call.now) + options.expires_after_start",
     ),
     Mutant(
-        "an end after the start counts from the enqueue",
-        "(options.start_at > 0 and options.start_at or call.now) + options.expires_after_start",
-        "call.now + options.expires_after_start",
-    ),
-    Mutant(
         "an end stays when its start moves",
         "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
         "return false",
-    ),
-    Mutant(
-        "every end moves with its start",
-        "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
-        "return header.expires_at > 0",
     ),
     Mutant(
         "a window that was dropped comes back when its start moves",
@@ -744,35 +524,15 @@ MUTANTS = [
         "if not schedule or schedule.revision ~= args[5] then",
         "if not schedule then",
     ),
-    Mutant("a tick does not see the next fire", "extended = queue.origin, fires = 0,", "extended = queue.origin,"),
-    Mutant(
-        "a failed attempt is not told",
-        "  feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)\n  if",
-        "  if",
-    ),
-    Mutant(
-        "a rejection is not told",
-        "  feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)\n  settlements",
-        "  settlements",
-    ),
     Mutant(
         "a lost lease is not told",
         "  feeds.tell_of(call, account, id, 'failed', run.attempt, REASONS[LEASE_LOST])\n",
         "",
     ),
-    Mutant("an end is not told", "  feeds.tell_of(call, account, id, how, attempt, '')\n", ""),
-    Mutant(
-        "an expired task is told as dead",
-        "reason == EXPIRED and 'expired' or 'dead', run.attempt",
-        "'dead', run.attempt",
-    ),
     Mutant(
         "tasks that did not ask have events",
         "if task_options.of(call, id).events > 0 then feeds.tell(",
         "if true then feeds.tell(",
-    ),
-    Mutant(
-        "it is told of batches that did not ask", "  if batch.events > 0 then\n    local", "  if true then\n    local"
     ),
     Mutant(
         "an expired task is not dead to its batch", "  if how == 'expired' then batch.dead = batch.dead + 1 end\n", ""
@@ -782,19 +542,9 @@ MUTANTS = [
         "  if reason == EXPIRED then batch.expired = batch.expired - 1 end\n",
         "",
     ),
-    Mutant("batches of all tenants are listed", "(args[3] == '' or args[3] == batch.tenant)", "true"),
     Mutant("batches in all states are listed", "(args[4] == '' or args[4] == BATCH_STATES[batch.state])", "true"),
     Mutant("a feed grows for ever", "'MAXLEN', '=', length, '0-*'", "'0-*'"),
-    Mutant("a feed counts by the clock", "'0-*', 'event'", "'*', 'event'"),
     Mutant("the last event is read again", "string.format('(0-%.0f', after)", "string.format('0-%.0f', after)"),
-    Mutant("a gap is not told", "newest - redis.call('XLEN', feed) + 1", "1"),
-    Mutant(
-        "hunger is never noted",
-        "queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not claim.is_kept",
-        "",
-    ),
-    Mutant("tasks that are covered are told", "queue.hungry == 1 and call.notify and", "queue.hungry == 1 and"),
-    Mutant("all tasks are covered", "else return #args end", "else call.notify = false return #args end"),
     Mutant("tasks for a server are covered", "call.notify = '1 ' .. server elseif", "call.notify = false elseif"),
     Mutant(
         "limits are told as they hold",
@@ -806,10 +556,6 @@ MUTANTS = [
         "  queue.numbers = queue.numbers + 1\n",
         "  queue.numbers = math.max(queue.numbers, 1)\n",
     ),
-    Mutant("a slot that is taken is not written", "  put_in_slot(call, class, account.slot, account.tag)\n", ""),
-    Mutant("a freed slot is left with its old tag", "    put_in_slot(call, class, account.slot, moved.tag)\n", ""),
-    Mutant("the last of a class is not moved into the hole", "  if account.slot ~= last then\n", "  if false then\n"),
-    Mutant("a tenant that left a class is counted in it", "  classes[class] = last - 1\n", ""),
     Mutant(
         "slots are written one too far",
         "redis.call('SETRANGE', at, 4 * slot - 4, tag)",
@@ -819,16 +565,6 @@ MUTANTS = [
         "a move does not see the slots that the call has changed",
         "return changed and changed[slot] or redis.call('GETRANGE'",
         "return redis.call('GETRANGE'",
-    ),
-    Mutant(
-        "a round does not see the slots that the call has changed",
-        "  if changed and changed[slot] then return changed[slot] end\n",
-        "",
-    ),
-    Mutant(
-        "details that changed are not written",
-        "      if packed ~= details.packed then changed",
-        "      if not details.packed then changed",
     ),
     Mutant(
         "a tenant that was odd stays so",
@@ -871,44 +607,22 @@ MUTANTS = [
         "  round.pooled[account] = nil\n",
         "  local account = round.pool[1]\n",
     ),
-    Mutant(
-        "a tenant is in the pool twice",
-        "  if not account or pooled[account] then return end",
-        "  if not account then return end",
-    ),
     Mutant("the pool has no bound", "  if place == round.most then\n    if", "  if false then\n    if"),
-    Mutant(
-        "the last comer leaves the pool",
-        "    if times[place] <= time then return end\n",
-        "    if true then return end\n",
-    ),
     Mutant(
         "of equals the first leaves the pool",
         "    if times[place] <= time then return end\n",
         "    if times[place] < time then return end\n",
     ),
-    Mutant("the pool is in no order", "  while place > 0 and times[place] > time do", "  while false do"),
     Mutant("a tenant that leaves the pool cannot come again", "    pooled[pool[place]] = nil\n", ""),
     Mutant(
         "an older number opens the lease",
         "(not number or lease.lease == number)",
         "(not number or lease.lease >= number)",
     ),
-    Mutant("an extended lease stays in its bundle", "    if run.is_extended == 0 then leave(call, run, 0) end\n", ""),
     Mutant(
         "an extended lease leaves its bundle twice",
         "  if lease.is_extended == 0 then bundle.together",
         "  if true then bundle.together",
-    ),
-    Mutant(
-        "an extended lease ends with its bundle",
-        "lease.lease == number and lease.is_extended == 0 and",
-        "lease.lease == number and",
-    ),
-    Mutant(
-        "an extension is not noted in the run",
-        "run.is_extended, run.lasts = 1, lasts",
-        "run.lasts = lasts",
     ),
     Mutant("a renewal is shorter than the lease", "math.max(run.lasts, call.queue.lease_ms)", "call.queue.lease_ms"),
     Mutant(
@@ -918,44 +632,18 @@ MUTANTS = [
     ),
     Mutant("a longer renewal is forgotten", "run.is_extended, run.lasts = 1, lasts", "run.is_extended = 1"),
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
-    Mutant(
-        "an extension is over at once",
-        "  table.insert(known.extended, call.at + lasts)",
-        "  table.insert(known.extended, call.at)",
-    ),
-    Mutant(
-        "an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), known.ended)\n", ""
-    ),
+    Mutant("an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), call.ended)\n", ""),
     Mutant(
         "a later lease ends with the bundle",
         "lease.lease == number and lease.is_extended == 0 and",
         "lease.is_extended == 0 and",
     ),
-    Mutant("a lease that ends stays in its bundle", "  leave(call, lease, 1)\n", ""),
-    Mutant(
-        "a bundle is dropped while leases of it are left",
-        "      if bundle.left > 0 then\n",
-        "      if bundle.together > 0 then\n",
-    ),
-    Mutant("a bundle is never dropped", "  write('HDEL', key(call, 'bundles'), gone)\n", ""),
-    Mutant("a claim's name is never forgotten", "  write('HDEL', key(call, 'claims'), names)\n", ""),
-    Mutant("a claim's name is not noted", "  redis.call('HSET', key(call, 'claims'), claim_name, field)\n", ""),
     Mutant("a claim that is made again takes more", "if args[5] == 'again' and recall", "if false and recall"),
     Mutant("a claim that is made again gives later leases", "and run.lease == lease and records", "and records"),
     Mutant(
         "a claim that is made again renews nothing",
         "  redis.call('ZADD', key(call, 'leases'), 'XX', deadline, field)\n",
         "",
-    ),
-    Mutant(
-        "a claim that is made again renews no extension",
-        "      if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end\n",
-        "",
-    ),
-    Mutant(
-        "a claim that is made again watches a bundle of extended leases",
-        "'leases'), 'XX', deadline",
-        "'leases'), deadline",
     ),
     Mutant(
         "runs are read over what the call has changed",
@@ -968,11 +656,6 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "of leases lost together the last goes first",
-        "    return one[3] < other[3]\n",
-        "    return one[3] > other[3]\n",
-    ),
-    Mutant(
         "lost leases go in the order of their bundles",
         "    if one[2] ~= other[2] then return one[2] < other[2] end\n",
         "",
@@ -983,12 +666,6 @@ MUTANTS = [
         "leases = queue.origin,",
     ),
     Mutant(
-        "a mark is not made",
-        "  records.mark(call, id, how, lease, features)\n",
-        "  redis.call('HDEL', key(call, 'tasks'), id)\n",
-    ),
-    Mutant("marks are not named for their end", "  write('RPUSH', key(call, 'done:' .. minute), plain)\n", ""),
-    Mutant(
         "marks of one call are alike", "if marked.lease ~= lease or marked.how ~= how then", "if not marked.packed then"
     ),
     Mutant(
@@ -996,8 +673,6 @@ MUTANTS = [
         "return (queue.minute + 2) * MINUTE_MS",
         "return (queue.minute + 1) * MINUTE_MS",
     ),
-    Mutant("marks are never trimmed", "while limit > 0 and queue.remembered > 0 and", "while false and"),
-    Mutant("a tick trims too many marks", "records.trim_marks(call, MARKS * part)", "records.trim_marks(call, 500)"),
     Mutant(
         "a minute without marks is not counted",
         "queue.minute, limit, call.is_changed = queue.minute + 1, limit - 1, true",
@@ -1009,27 +684,10 @@ MUTANTS = [
         "if queue.remembered == 0 then",
     ),
     Mutant(
-        "the first minute with marks is never later",
-        "if queue.remembered == 0 or minute < queue.minute then",
-        "if minute < queue.minute then",
-    ),
-    Mutant("a large payload is not stored", "  write('HSET', key(call, 'payloads'), new.payloads)\n", ""),
-    Mutant(
-        "a large payload outlives its task",
-        "  if features >= IS_LARGE then table.insert(calls.table_of(call, 'unlarged'), id) end\n",
-        "",
-    ),
-    Mutant(
         "a large payload outlives its dead letter",
         "  if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end\n",
         "",
     ),
-    Mutant(
-        "a claim does not give a large payload",
-        "    record = records.whole(call, id, record)\n",
-        "",
-    ),
-    Mutant("a claim that is made again gives no large payload", "records.whole(call, id, found[i])", "found[i]"),
     Mutant(
         "a dead letter is told without its large payload",
         "  if record ~= '' then record = records.whole(call, id, record) end\n",
@@ -1048,27 +706,13 @@ MUTANTS = [
         "  local kind, asked = is_large and 'large_header' or 'header', terms.asked\n",
         "  local kind, asked = 'header', terms.asked\n",
     ),
-    Mutant("a reply is never full", "local is_full = claim.bytes >= PAGE_BYTES", "local is_full = false"),
-    Mutant("a full reply takes another round", " and claim.bytes < PAGE_BYTES\n", "\n"),
-    Mutant(
-        "what a reply has no room for is lost",
-        "      claim.returned[#claim.returned + 1] = {account = account, id = id}\n",
-        "",
-    ),
     Mutant(
         "what a reply has no room for is not counted",
         "picks.unpick(call, round, i, 1)",
         "picks.unpick(call, round, i, 0)",
     ),
-    Mutant("what a reply has no room for goes to the end", "{returned[i].id}, true) end", "{returned[i].id}) end"),
     Mutant(
         "what a reply has no room for is turned round", "  for i = #returned, 1, -1 do", "  for i = 1, #returned do"
-    ),
-    Mutant(
-        "the end of what a reply has no room for is not watched",
-        "      claim.returned[#claim.returned + 1] = {account = account, id = id}\n",
-        "      claim.returned[#claim.returned + 1] = {account = account, id = id}\n"
-        "      table.insert(claim.expiring, id)\n",
     ),
     Mutant("a done task weighs", "lease.attempt, lease.features, lease.bytes)", "lease.attempt, lease.features, 0)"),
     Mutant(
@@ -1083,7 +727,6 @@ MUTANTS = [
         "bytes = bytes,\n        tag = account.tag",
         "bytes = 0,\n        tag = account.tag",
     ),
-    Mutant("a task's record does not say that it asks for more", "asked == PLAIN and 0 or HAS_OPTIONS", "0"),
     Mutant(
         "a task's run does not say that it asks for more",
         "  return features, max_attempts, expires_at, acc",
@@ -1100,11 +743,6 @@ MUTANTS = [
         "      if false then claim.asking",
     ),
     Mutant(
-        "a task's end does not look for what it asked",
-        "  if features % 2 == 0 then return end\n",
-        "  if true then return end\n",
-    ),
-    Mutant(
         "an ack keeps no result",
         "if lease.features % 2 == HAS_OPTIONS then task_options.keep_result",
         "if false then task_options.keep_result",
@@ -1114,7 +752,6 @@ MUTANTS = [
         "if features[i] % 2 == 0 then known[id] = PLAIN elseif",
         "if true then known[id] = PLAIN elseif",
     ),
-    Mutant("kept slots are lent while others are free", "  if not reserve.is_full(call) or limits", "  if limits"),
     Mutant(
         "a guaranteed lease is a loan",
         "if not reserve.is_full(call) or limits.is_guaranteed(call, account) then",
@@ -1125,18 +762,8 @@ MUTANTS = [
         "  account.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1\n",
         "  account.loan = NO_LOAN\n",
     ),
-    Mutant(
-        "a loan that did not begin is counted",
-        "  if account.loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end\n  account.ready",
-        "  account.ready",
-    ),
     Mutant("no loan is a gift", "is_ahead and GIFT or LOAN", "LOAN"),
-    Mutant("every loan is a gift", "is_ahead and GIFT or LOAN", "GIFT"),
-    Mutant(
-        "no loan is repaid", "if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then", "if true then"
-    ),
     Mutant("who has tasks running is among the idle", "  write('ZREM', key(call, 'idle'), others)\n", ""),
-    Mutant("nobody is among the idle", "  write('ZADD', key(call, 'idle'), idle)\n", ""),
     Mutant(
         "a sweep does not look for the idle",
         "account.slot == OUT or is_idle then accounts",
@@ -1144,49 +771,21 @@ MUTANTS = [
     ),
     Mutant("the last slot is kept", "math.max(1, queue.slots - math", "math.max(0, queue.slots - math"),
     Mutant(
-        "who is served in a kept slot raises the level", "  if is_full then return accounts.touch(call, best) end\n", ""
-    ),
-    Mutant(
         "a postponed attempt counts",
         "  run.uncounted_attempts = run.uncounted_attempts + 1\n  leases.set_error",
         "  leases.set_error",
     ),
     # Found in queues whose slots are all in use.
-    Mutant(
-        "kept slots are anybody's",
-        "  return queue.leased - queue.loans >= ordinary_slots(queue)\n",
-        "  return false\n",
-    ),
-    Mutant(
-        "kept slots are rounded down",
-        "queue.slots - math.ceil(queue.slots * queue.reserve / 100)",
-        "queue.slots - math.floor(queue.slots * queue.reserve / 100)",
-    ),
     Mutant("loans count as ordinary leases", "return queue.leased - queue.loans >=", "return queue.leased >="),
-    Mutant(
-        "a repaid loan gets another lease",
-        "  return limits.is_guaranteed(call, account)\nend\n\n-- Writes which",
-        "  return true\nend\n\n-- Writes which",
-    ),
     Mutant(
         "who is guaranteed more gets none when it repays",
         "  return limits.is_guaranteed(call, account)\nend\n\n-- Writes which",
         "  return false\nend\n\n-- Writes which",
     ),
     Mutant(
-        "a loan outlives its lease",
-        "  if account.loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end\n  if queue.share",
-        "  if queue.share",
-    ),
-    Mutant(
         "a gift is charged at its end",
         "if not is_gift then account.base = account.base + took / account.weight end",
         "account.base = account.base + took / account.weight",
-    ),
-    Mutant(
-        "a gift moves the clock at its end",
-        "if moves_clock then correct_clock(",
-        "if account.standing == COMPETES then correct_clock(",
     ),
     Mutant(
         "a gift leaves the running leases twice",
@@ -1222,16 +821,10 @@ MUTANTS = [
         "return true or limits",
     ),
     Mutant(
-        "the highest goes first",
-        "if one.base ~= other.base then return one.base < other.base end",
-        "if one.base ~= other.base then return one.base > other.base end",
-    ),
-    Mutant(
         "those that this call has touched are overlooked",
-        "    if may_borrow(call, account) and not numbers[account] then\n",
-        "    if false then\n",
+        "    if may_borrow(call, account) then line[#line + 1] = account end\n",
+        "",
     ),
-    Mutant("no tick looks for the idle", "  if queue.reserve > 0 then queue.sweeping = 2 end\n", ""),
     Mutant("the idle stay when there is no reserve", "  redis.call('DEL', key(call, 'idle'))\n", ""),
     Mutant(
         "a change of share keeps the old times of the idle",
@@ -1239,30 +832,15 @@ MUTANTS = [
         "if queue.reserve ~= old_reserve then",
     ),
     Mutant(
-        "a claim that got nothing calls for the next",
-        "call.readied or queue.servable > 0 and not claim.is_kept",
-        "call.readied or queue.servable > 0",
-    ),
-    Mutant(
-        "nobody is told of room",
-        "if call.readied or call.freed and reserve.has_room(call) then",
-        "if call.readied then",
-    ),
-    Mutant(
         "room is told of while there is none",
         "queue.servable > 0 and not reserve.is_full(call)\nend\n\nlocal function is_idle",
         "queue.servable > 0\nend\n\nlocal function is_idle",
     ),
-    Mutant("the number of slots is not kept", "  queue.slots = slots\n", ""),
     # Found in queues that are emptied, and forgotten.
     Mutant("a queue is forgotten with what it has", "\n      or redis.call('EXISTS', unpack(has)) > 0 then", " then"),
-    Mutant("a queue is forgotten with its settings", " or not settings.are_default(queue)\n", "\n"),
     Mutant("a paused queue is forgotten", "> call.sure or queue.blocked > 0 or not", "> call.sure or not"),
     Mutant("a queue is forgotten at once", "math.max(queue.now, made_at) + for_ms", "made_at + for_ms"),
-    Mutant("a forgotten queue keeps its record", "unlink(call, {'queue', unpack(HISTORY)})", "unlink(call, HISTORY)"),
     # Found where errors are counted.
-    Mutant("a later attempt forgets its error's bytes", "    run.bytes = run.bytes + #last_run.error\n", ""),
-    Mutant("a dead task keeps its error's bytes", "  accounts.add_bytes(call, account, -#run.error)\n", ""),
     Mutant(
         "a cancelled task keeps its error's bytes",
         "header.features, bytes + (run and #run.error or 0))",
@@ -1272,11 +850,6 @@ MUTANTS = [
         "a priority without groups stays named",
         "    redis.call('ZREM', key(call, 'priorities:' .. account.name), priority)\n",
         "",
-    ),
-    Mutant(
-        "a loose task that had its turn stays",
-        "call.taken[account] = call.taken[account] + 1",
-        "call.taken[account] = call.taken[account]",
     ),
     Mutant(
         "loose tasks of other priorities take turns",

@@ -43,25 +43,6 @@ def test_a_page_of_batches_is_bounded_by_what_it_reads(queue: Queue) -> None:
     assert 4 < calls < 100, "a call looks at some 500 batches"
 
 
-def test_a_cancelled_batch_ends_with_its_running_tasks(queue: Queue) -> None:
-    queue.open_batch("b", max_running=2)
-    queue.enqueue("ada", *(f"x{n}" for n in range(400)), batch="b")
-    queue.enqueue("ada", *(f"y{n}" for n in range(400)), batch="b", delay=50)
-    first, second = queue.claim(5)
-    assert queue.call("cancel_batch", "b") == b"open"
-    while queue.tick().next_due == queue.now:
-        pass
-    assert (queue.queue_state()["cancelled"], queue.queue_state()["pending"], queue.queue_state()["delayed"]) == (
-        798,
-        0,
-        0,
-    )
-    assert queue.end("extend", first) == "cancelled"
-    queue.end("ack", first)
-    queue.end("release", second)
-    assert queue.batch("b")[:8] == ("complete", "ada", 2, 800, 0, 1, 0, 799)  # type: ignore[index]
-
-
 def test_a_result_is_kept_as_long_as_was_asked(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b", result=1000)
     queue.enqueue("ada", "plain")

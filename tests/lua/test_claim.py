@@ -8,7 +8,7 @@ import redis
 
 from fairq.store import library
 
-from .calls import HEAD, LEASE_MS, START, Listener, Queue, leased_in, options, refused, snapshot
+from .calls import HEAD, START, Listener, Queue, leased_in, options, refused
 
 
 def test_expired_tasks_of_many_tenants_do_not_stop_a_claim(queue: Queue) -> None:
@@ -16,7 +16,14 @@ def test_expired_tasks_of_many_tenants_do_not_stop_a_claim(queue: Queue) -> None
     for n in range(500):
         queue_args = ("enqueue", f"t{n}", f"id{n}")
         pipeline.fcall(
-            library.function_name(queue_args[0]), 1, queue.prefix, START, "", *queue_args[1:], EXPIRES_IN_10, b""
+            library.function_name(queue_args[0]),
+            1,
+            queue.prefix,
+            START,
+            "",
+            *queue_args[1:],
+            options(expires_in=10),
+            b"",
         )
     pipeline.execute()
     queue.advance(10)
@@ -31,9 +38,6 @@ def test_a_claim_leases_no_more_than_servers_ask_for(queue: Queue) -> None:
     queue.enqueue("ada", *(f"t{n}" for n in range(400)))
     assert [len(leased_in(queue.call("claim", "w1", 500))) for _ in range(4)] == [150, 150, 100, 0]
     assert queue.queue_state()["leased"] == 400
-
-
-EXPIRES_IN_10 = options(expires_in=10)
 
 
 def test_a_claim_that_got_less_is_told_once_when_there_is_work(queue: Queue) -> None:
@@ -61,63 +65,6 @@ def test_nobody_is_told_of_tasks_whose_server_claims_them_at_once(queue: Queue) 
         assert listener.heard() == [b"1"], "it did not follow: the next ones are told"
     refused(queue, "bad_request tasks", "enqueue", "ada", "c", b"", b"1", "uncovered")
     refused(queue, "bad_request tasks", "enqueue", "ada", "covered")
-
-
-def test_every_way_to_ready_work_tells_the_hungry(queue: Queue) -> None:
-    queue.enqueue("ada", *"abcdef")
-    leases = {lease.id: lease for lease in queue.claim(6)}
-    with Listener(queue) as listener:
-
-        def told_by(verb: str, *args: object) -> list[bytes]:
-            queue.claim(100)  # hungry again
-            listener.heard()
-            queue.call(verb, *args)
-            return listener.heard()
-
-        assert told_by("settle", "nack", "a", 1, 0, "", "") == [b"1"]
-        assert told_by("settle", "release", "b", 1) == [b"1"]
-        assert told_by("settle", "reap", "c", 1) == [b"1"]
-        queue.end("reject", leases["d"])
-        assert told_by("replay", "d") == [b"1"]
-        assert told_by("settle", "ack", "e", 1) == []
-        assert told_by("enqueue", "ada", "later", DELAY_10, b"") == []
-        queue.advance(10)
-        assert told_by("tick", 10) == [b"1"]
-        queue.advance(LEASE_MS)
-        assert told_by("tick", 10) == [b"1"]
-
-
-DELAY_10 = options(delay=10)
-
-
-def test_work_that_is_paused_tells_nobody_until_it_is_resumed(queue: Queue) -> None:
-    with Listener(queue) as listener:
-        queue.call("pause", "ada")
-        queue.claim()
-        queue.enqueue("ada", "a")
-        assert listener.heard() == []
-        queue.call("resume", "ada")
-        assert listener.heard() == [b"1"]
-        queue.claim()
-        queue.call("pause", "")
-        queue.claim()
-        queue.enqueue("bob", "b")
-        queue.call("pause", "cyd")
-        queue.call("resume", "cyd")
-        assert listener.heard() == []
-        queue.call("resume", "")
-        assert listener.heard() == [b"1"]
-
-
-def test_a_claimer_that_met_a_paused_queue_is_told_when_it_resumes(queue: Queue) -> None:
-    queue.enqueue("ada", "a")
-    queue.call("pause", "")
-    before = snapshot(queue)
-    assert queue.claim() == []
-    assert snapshot(queue) != before, "marked hungry"
-    with Listener(queue) as listener:
-        queue.call("resume", "")
-        assert listener.heard() == [b"1"]
 
 
 def test_the_servers_are_told_to_stop_a_running_task(queue: Queue) -> None:

@@ -30,14 +30,3 @@ def test_new_events_are_announced_once_a_call_for_each_tenant(queue: Queue) -> N
         queue.enqueue("cyd", "plain")
         queue.settle(*(("ack", lease.id, 1) for lease in queue.claim(9)))
         assert sorted(listener.heard()) == [b"event ada", b"event bob"]
-
-
-def test_a_full_store_still_tells(queue: Queue) -> None:
-    queue.enqueue("ada", "a", events=1)
-    (lease,) = queue.claim()
-    queue.client.config_set("maxmemory", 1)
-    try:
-        assert queue.end("ack", lease) == "ok"
-        assert queue.events().short == [("done", "a")]
-    finally:
-        queue.client.config_set("maxmemory", 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from .calls import LEASE_MS, START, Leased, Queue, leased_in, snapshot
+from .calls import LEASE_MS, Leased, Queue, leased_in, snapshot
 
 SINCE = 1_735_689_600_000  # numbers follow the time since then
 ACTIONS = ["ack", "ack_with_result", "nack", "reject", "release", "reap", "extend", "take"]
@@ -77,27 +77,6 @@ def test_a_lease_does_not_fit_another_task_of_its_id(queue: Queue, end: Callable
     assert queue.state("a") == "leased"
     assert queue.end("ack", new) == "ok"
     assert {queue.end(action, old) for action in ACTIONS} == {"stale"}
-
-
-@pytest.mark.parametrize("now", [START, SINCE - 1, SINCE, SINCE + 10**9])
-def test_claims_of_one_ms_have_different_numbers_that_rise(queue: Queue, now: int) -> None:
-    queue.now = now
-    queue.enqueue("ada", *(f"a{n}" for n in range(40)))
-    numbers = [queue.claim()[0].lease for _ in range(40)]
-    assert numbers == list(range(numbers[0], numbers[0] + 40))
-    assert numbers[0] == max(1, (now - SINCE) * 32)
-
-
-@pytest.mark.parametrize("back", [1, 86_400_000])
-def test_numbers_rise_though_the_clock_goes_back(queue: Queue, back: int) -> None:
-    queue.now = SINCE + 10**11
-    queue.enqueue("ada", *"abc")
-    (first,) = queue.claim()
-    queue.advance(-back)
-    (second,) = queue.claim()
-    queue.advance(back)
-    (third,) = queue.claim()
-    assert (second.lease, third.lease) == (first.lease + 1, first.lease + 2)
 
 
 def test_a_number_that_a_failover_has_lost_is_not_given_again(queue: Queue) -> None:

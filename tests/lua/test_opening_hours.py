@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from .calls import Listener, Queue
+from .calls import Queue
 
 TEXT = "mon-fri 12:00-15:00 UTC"
 
@@ -46,16 +44,6 @@ def test_a_queue_that_opens_goes_on_with_the_shares_that_it_had(queue: Queue) ->
     put(queue, "", is_open=True)
     leases += queue.claim(39)
     assert abs(sum(lease.id.startswith("ada") for lease in leases) - 40) <= 3
-
-
-@pytest.mark.parametrize("whose", ["ada", ""])
-def test_opening_tells_the_hungry(queue: Queue, whose: str) -> None:
-    put(queue, whose, is_open=False)
-    queue.enqueue("ada", "a")
-    queue.claim()
-    with Listener(queue) as listener:
-        put(queue, whose, is_open=True)
-        assert listener.heard() == [b"1"]
 
 
 def test_a_tick_tells_of_windows_that_are_to_turn(queue: Queue) -> None:

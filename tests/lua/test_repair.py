@@ -251,20 +251,6 @@ def test_a_tenant_keeps_what_it_is_owed(queue: Queue) -> None:
     assert ({name: seat.base for name, seat in after.seats.items()}, after.queue.level) == (before, level)
 
 
-def test_the_errors_of_attempts_weigh_as_before(queue: Queue) -> None:
-    for n in range(3):
-        queue.enqueue("ada", f"a{n}")
-    waits, runs, dies = queue.claim(3)
-    for lease, delay in ((waits, 99), (runs, 0)):
-        queue.end("nack", lease, delay, "bad" * 20)
-    queue.end("reject", dies, "", "bad" * 20)
-    assert len(queue.claim(1)) == 1
-    before = queue.tenant("ada").bytes
-    repair(queue)
-    assert queue.tenant("ada").bytes == before
-    Keyspace(queue).check()
-
-
 def test_no_call_does_more_than_a_page(queue: Queue) -> None:
     for start in range(0, 2000, 500):
         queue.enqueue("ada", *(f"t{n:04}" for n in range(start, start + 500)), expires_in=10**6)

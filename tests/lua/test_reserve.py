@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
-from fairq.store import library
-
-from .calls import Queue, load_variant
+from .calls import Queue
 from .fleet import Fleet, Sender, about
-from .full_walk import FullWalk
-from .machine import SMALL, SMALL_VARIANT, QueueMachine
 
 MINUTE = 60_000
 
@@ -161,26 +156,3 @@ def test_it_can_be_set_and_unset_while_tasks_run(queue: Queue) -> None:
     assert queue.queue_state()["loans"] == 0
     assert len(flooder.running) == 10
     assert not queue.client.exists(queue.key("idle"))
-
-
-def walk_full(redis_client: redis.Redis, seeds: int, steps: int) -> None:
-    """Walk through queues that are always full, beside the model, half of the time with the library that draws."""
-    load_variant(redis_client, "draws", *SMALL_VARIANT)
-    machines = [
-        type("StoreMachine", (QueueMachine,), {"client": redis_client, "version": version, **chosen})
-        for version, chosen in ((library.version(), {}), ("draws", SMALL))
-    ]
-    for seed in range(seeds):
-        walk = FullWalk(machines[seed % 2](), seed)
-        for _ in range(steps):
-            walk.step()
-
-
-def test_the_store_does_what_the_model_does_in_full_queues(redis_client: redis.Redis) -> None:
-    walk_full(redis_client, 2, 150)
-
-
-@pytest.mark.deep("longest")
-@pytest.mark.timeout(600)
-def test_the_store_does_what_the_model_does_in_queues_that_are_full_for_long(redis_client: redis.Redis) -> None:
-    walk_full(redis_client, 12, 200)

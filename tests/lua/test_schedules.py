@@ -92,16 +92,6 @@ def test_a_tenant_has_a_thousand_schedules_and_no_more(queue: Queue) -> None:
     assert schedule(queue, "more")[0] == "created"
 
 
-def test_a_hundred_fire_in_one_call_and_no_more(queue: Queue) -> None:
-    for n in range(101):
-        schedule(queue, f"s{n}")
-    queue.advance(HOUR)
-    fires = [part for n in range(101) for part in (f"ada/s{n}", revision_of(queue, f"s{n}"), queue.now + HOUR)]
-    refused(queue, "bad_request fires", "fire", *fires)
-    assert words(queue.call("fire", *fires[:300])) == ["ok"] * 100
-    assert queue.tick().fires == 1
-
-
 def test_schedules_that_are_due_are_told_in_order_a_part_of_each_tenant_and_none_of_some(queue: Queue) -> None:
     for n in range(40):
         schedule(queue, f"s{n:02}", 10 + n)

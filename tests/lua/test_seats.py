@@ -42,23 +42,6 @@ def test_equal_tenants_get_equal_shares_however_deep_their_backlogs(counting: Qu
     assert abs(served["flood"] - served["small"]) <= 4
 
 
-def test_shares_follow_the_weights(counting: Queue) -> None:
-    for name, weight in (("one", 1000), ("two", 2000), ("five", 5000)):
-        counting.call("set_weight", name, weight)
-        counting.enqueue(name, *ids(name, 300))
-    served = serve(counting, 240)
-    assert all(abs(served[name] - share) <= 5 for name, share in (("one", 30), ("two", 60), ("five", 150)))
-
-
-def test_a_quiet_tenant_is_served_next_beside_a_flood(counting: Queue) -> None:
-    counting.enqueue("flood", *ids("flood", 300))
-    serve(counting, 50)
-    for turn in range(5):
-        counting.enqueue("quiet", f"quiet-{turn}")
-        assert "quiet" in serve(counting, 2, batch=1)
-        serve(counting, 10)
-
-
 def test_idling_banks_no_credit(counting: Queue) -> None:
     counting.enqueue("idle", "idle-0")
     counting.enqueue("busy", *ids("busy", 400))
@@ -108,14 +91,6 @@ def test_a_stream_of_newcomers_does_not_starve_a_backlog(counting: Queue) -> Non
     share = counting.tenant("flood")
     assert share.entitled - share.delivered <= 2, (share, backlogged)
     assert served["flood"] >= 5
-
-
-def test_weights_act_on_the_backlog_at_once(counting: Queue) -> None:
-    for name in ("ada", "bob"):
-        counting.enqueue(name, *ids(name, 400))
-    serve(counting, 50)
-    counting.call("set_weight", "ada", 4000)
-    assert abs(serve(counting, 100)["ada"] - 80) <= 4
 
 
 def test_an_idle_claim_and_an_idle_tick_write_nothing(queue: Queue) -> None:

@@ -86,5 +86,5 @@ def test_all_that_sections_keep_in_a_call_is_listed_where_it_opens() -> None:
     text = "\n".join(SECTIONS.values())
     opened = re.search(r"^  local call = \{\n(.*?)^  \}", text, re.MULTILINE | re.DOTALL)
     assert opened
-    used = re.findall(r"\bcall\.(\w+)", text) + re.findall(r"table_of\(call, '(\w+)'", text)
+    used = re.findall(r"\bcall\.(\w+)", text)
     assert set(used) == set(re.findall(r"(\w+) = ", opened[1]))
