@@ -10,6 +10,7 @@ import trio
 from fairq.model.checks import full_id
 from fairq.model.events import EventPage
 from fairq.model.tasks import NewTask, Settlement
+from fairq.server import queues as module
 from fairq.server.net.connection import MAX_LONG_ANSWERS
 from fairq.server.run import Served
 from fairq.store import keys
@@ -199,3 +200,25 @@ async def test_what_wakes_many_requests_of_a_client_has_few_of_them_read_at_once
         answers = [await ada.receive() for _ in range(60)]
     assert {len(answer["body"]["events"]) for answer in answers} == {1}
     assert 1 < most <= MAX_LONG_ANSWERS
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_tenant_has_few_queues_listened_to_that_do_not_exist(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_UNMADE", 3)
+    async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob, trio.open_nursery() as nursery:
+        before = len(served.app.queues._channels)
+        for n in range(8):
+            await ada.ask("events", queue=f"none{n}", timeout_ms=1)
+            await ada.ask("wait_tasks", queue=f"never{n}", ids=["t"], timeout_ms=1)
+        assert len(served.app.queues._channels) == before + 3
+        heard: list[int] = []
+
+        async def wait() -> None:
+            heard.append(len((await bob.ask("events", queue="q", timeout_ms=20_000))["events"]))
+
+        nursery.start_soon(wait)
+        await waited_for(served, "bob")
+        await finish(served.app.store, "t", name="bob")
+        await wait_until(lambda: heard == [1])

@@ -9,6 +9,7 @@ import orjson
 import pytest
 import trio
 
+from fairq.errors import Unavailable
 from fairq.model.tasks import leased_at_ms
 from fairq.model.workers import HeldLease
 from fairq.server.dispatch.worker_account import Holding
@@ -310,7 +311,17 @@ async def test_the_list_of_a_dead_server_expires_within_ten_seconds(served: Serv
 
 
 async def test_a_server_that_slept_writes_its_list_again(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its list has expired meanwhile, and a reader has removed its name."""
+    """Its list has expired meanwhile, a reader has removed its name, and the store is away at its first try."""
+    renew, failures = Workers.renew, 0
+
+    async def fail_first(self: Workers, *args: Any) -> bool:
+        nonlocal failures
+        failures += 1
+        if failures == 1:
+            raise Unavailable("the store is away")
+        return await renew(self, *args)
+
+    monkeypatch.setattr(Workers, "renew", fail_first)
     monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.01)
     monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 0.0)
     async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
