@@ -9,7 +9,7 @@ from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with
-from fairq.cli.output import local_time, print_json, print_table
+from fairq.cli.output import local_time, print_json, print_rows
 from fairq.cli.payloads import read_payload
 from fairq.errors import BadRequest, NotFound
 from fairq.model.schedules import SCHEDULED
@@ -115,7 +115,7 @@ def create(
             events=events, tenant=tenant,
         )  # fmt: skip
 
-    fires = run_with(server or Server(), work)
+    fires = run_with(server, work)
     if json:
         print_json({"queue": queue, "name": name, "fires_at": fires})
         return
@@ -131,28 +131,18 @@ def list_(queue: str, *, tenant: Tenant = None, json: Json = False, server: Serv
     Example: `fairq schedules list emails`
     """
 
-    async def work(client: Client) -> list[ScheduleState]:
-        return await client.schedules(queue, tenant=tenant)
-
-    states = run_with(server or Server(), work)
-    if json:
-        print_json(
-            [{name: value for name, value in asdict(state).items() if name not in _NOT_LISTED} for state in states]
-        )
-        return
-    print_table(f"schedules of {queue}", _COLUMNS, [_cells(s) for s in states], empty=f"queue {queue} has no schedules")
+    states = run_with(server, lambda client: client.schedules(queue, tenant=tenant))
+    rows = [{name: it for name, it in asdict(state).items() if name not in _NOT_LISTED} for state in states]
+    if not json:
+        rows = [row | _cells(state) for row, state in zip(rows, states, strict=True)]
+    print_rows(f"schedules of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no schedules", json=json)
 
 
 def _cells(state: ScheduleState) -> dict[str, Any]:
     return {
-        "tenant": state.tenant,
-        "name": state.name,
         "fires": state.cron or f"every {state.every_ms / 1000:g} s",
-        "zone": state.zone,
-        "misfire": state.misfire,
         "next": "" if state.is_paused else _at(state.next_at_ms, state.zone),
         "last": _at(state.last_fired_at_ms, state.zone),
-        "is_paused": state.is_paused,
     }
 
 
@@ -162,7 +152,7 @@ def pause(queue: str, name: str, *, tenant: Tenant = None, server: Server | None
 
     Example: `fairq schedules pause emails nightly`
     """
-    run_with(server or Server(), lambda client: client.pause_schedule(queue, name, tenant=tenant))
+    run_with(server, lambda client: client.pause_schedule(queue, name, tenant=tenant))
     print(f"{name} in {queue}: paused")
 
 
@@ -172,7 +162,7 @@ def resume(queue: str, name: str, *, tenant: Tenant = None, server: Server | Non
 
     Example: `fairq schedules resume emails nightly`
     """
-    run_with(server or Server(), lambda client: client.resume_schedule(queue, name, tenant=tenant))
+    run_with(server, lambda client: client.resume_schedule(queue, name, tenant=tenant))
     print(f"{name} in {queue}: resumed")
 
 
@@ -182,6 +172,6 @@ def remove(queue: str, name: str, *, tenant: Tenant = None, server: Server | Non
 
     Example: `fairq schedules remove emails nightly`
     """
-    if not run_with(server or Server(), lambda client: client.unschedule(queue, name, tenant=tenant)):
+    if not run_with(server, lambda client: client.unschedule(queue, name, tenant=tenant)):
         raise NotFound(f"there is no schedule {name} in queue {queue}", field="name")
     print(f"{name} in {queue}: removed")

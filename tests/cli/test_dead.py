@@ -6,13 +6,14 @@ import io
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from fairq.cli import dead
+from fairq.cli.meter import Show
 from tests.server.harness import tenant
 
 from .harness import Commands, Finished, ServerThread, bury, one_line_error, started
@@ -238,14 +239,14 @@ def test_a_mistake_is_one_line_and_code_2_and_changes_nothing(commands: Commands
 def test_the_progress_bar_shows_what_is_done_of_what_there_is(
     commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown: list[tuple[int, int]] = []
+    shown: list[tuple[str, int, int]] = []
 
     @contextmanager
-    def progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    def meter(title: str) -> Iterator[Show]:
         assert title == "replay emails"
-        yield lambda done, total: shown.append((done, total))
+        yield lambda *told: shown.append(told)
 
-    monkeypatch.setattr(dead, "progress", progress)
+    monkeypatch.setattr(dead, "meter", meter)
     bury(server, "ada", [f"a{n}" for n in range(20)])
     commands("dead", "replay", "emails", "--all", "--rate", "100")
-    assert shown == [(0, 20), (10, 20), (20, 20)]
+    assert shown == [("0 of 20", 0, 20), ("10 of 20", 10, 20), ("20 of 20", 20, 20)]
