@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with, seconds_of
@@ -14,6 +13,7 @@ from fairq.cli.payloads import read_payload
 from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
+    from fairq.cli.lines import Stored
     from fairq.client.client import Client
     from fairq.client.tasks import EnqueuedTask
     from fairq.model.option_tables import TaskOptions
@@ -125,11 +125,20 @@ def enqueue(
         "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period, "replace": replace, "name": name,
         "group": group, "group_weight": group_weight, "events": events,
     }  # fmt: skip
-    where, wait_s = server or Server(), seconds_of(wait)
-    if lines is not None:
-        return _enqueue_lines(where, queue, lines, id, max_running, text_lines, options, wait_s, as_json=json)
-    if requests is not None:
-        return _enqueue_requests(where, queue, requests, id, max_running, options, wait_s, as_json=json)
+    wait_s = seconds_of(wait)
+    if payload is None:
+
+        async def store(client: Client) -> Stored:
+            given: dict[str, Any] = {"id": id, "max_running": max_running, "options": options, "wait": wait_s}
+            if lines is None:
+                from fairq.cli.requests import enqueue_requests
+
+                return await enqueue_requests(client, queue, str(requests), **given)
+            from fairq.cli.lines import enqueue_lines
+
+            return await enqueue_lines(client, queue, lines, as_text=text_lines, **given)
+
+        return _print_stored(run_with(server, store), json, is_waited_for=wait_s is not None)
     value = read_payload(str(payload))
     if wait_s is not None:
         options["result_ttl"] = wait_s + _RESULT_TTL
@@ -138,7 +147,7 @@ def enqueue(
         task = await client.enqueue(queue, value, id=id, tenant=tenant, **options)
         return task, None if wait_s is None else await task.result(timeout=wait_s)
 
-    task, result = run_with(where, work)
+    task, result = run_with(server, work)
     row = {"id": task.id, "queue": task.queue, "duplicate": task.is_duplicate, "replaced": task.is_replaced}
     if json:
         print_json(row if wait is None else row | {"result": result})
@@ -157,61 +166,11 @@ def _check_source(payload: str | None, lines: str | None, requests: str | None) 
         raise BadRequest("give one of a payload, --lines and --requests", field="payload")
 
 
-def _enqueue_lines(
-    server: Server,
-    queue: str,
-    path: str,
-    id: str | None,
-    max_running: int,
-    text_lines: bool,
-    options: TaskOptions,
-    wait: float | None,
-    *,
-    as_json: bool,
-) -> int:
-    from fairq.cli.lines import enqueue_lines
-    from fairq.cli.meter import say_ends
-
-    state = run_with(
-        server,
-        lambda client: enqueue_lines(
-            client, queue, path, id=id, max_running=max_running, as_text=text_lines, options=options, wait=wait
-        ),
-    )
+def _print_stored(stored: Stored, as_json: bool, *, is_waited_for: bool) -> int:
     if as_json:
-        print_json(asdict(state))
-    else:
-        print(state.id)
-        if wait is not None:
-            print(f"{state.total:,} tasks: {say_ends(state)}", file=sys.stderr)
-    return int(wait is not None and state.done < state.total)
-
-
-def _enqueue_requests(
-    server: Server,
-    queue: str,
-    path: str,
-    id: str | None,
-    max_running: int,
-    options: TaskOptions,
-    wait: float | None,
-    *,
-    as_json: bool,
-) -> int:
-    from fairq.cli.meter import say_ends
-    from fairq.cli.requests import enqueue_requests
-
-    stored = run_with(
-        server,
-        lambda client: enqueue_requests(
-            client, queue, path, id=id, max_running=max_running, options=options, wait=wait
-        ),
-    )
-    sums = stored.sums
-    if as_json:
-        print_json(stored.row(with_ends=wait is not None))
+        print_json(stored.row)
     else:
         print(stored.id)
-        ends = "" if wait is None else f": {say_ends(sums)}"
-        print(f"{stored.requests:,} requests, {sums.total:,} tasks{ends}", file=sys.stderr)
-    return int(wait is not None and sums.done < sums.total)
+        if stored.told:
+            print(stored.told, file=sys.stderr)
+    return int(is_waited_for and stored.counts.done < stored.counts.total)

@@ -110,7 +110,7 @@ async def test_a_lost_answer_makes_nothing_twice(
         monkeypatch.setattr(of, call, lose_one)
         stored = await enqueue_requests(client, "emails", path, id="r", max_running=0, options={}, wait=None)
         assert proxy.lost == 1
-        assert (stored.requests, stored.sums.total, (await served.app.store.queue("emails")).ready) == (100, 200, 200)
+        assert (stored.told, (await served.app.store.queue("emails")).ready) == ("100 requests, 200 tasks", 200)
         states = [state async for state in client.batches("emails")]
         assert {state.id: (state.state, state.total) for state in states} == {
             f"r-{n}": ("closed", 2) for n in range(1, 101)
