@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import signal
 import sys
 from itertools import count
@@ -19,7 +18,7 @@ from tests import stores
 from tests.server.harness import running, tenant
 from tests.store.proxy import open_proxy
 
-from .harness import Commands, Finished, ServerThread, fairq, one_line_error, read_until, started
+from .harness import Commands, Finished, ServerThread, Terminal, fairq, one_line_error, read_until, started
 from .test_enqueue_lines import Acker, enqueue, forget_marks, interrupted, write
 
 ADA = tenant("ada")
@@ -226,10 +225,6 @@ def test_a_log_has_lines_with_what_is_done(
 def test_a_terminal_has_one_line_that_is_redrawn(
     commands: Commands, server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", "120")
@@ -260,17 +255,3 @@ def test_waiting_goes_on_over_a_server_that_restarts(tmp_path: Path) -> None:
                 with started("worker", "mail:app", *to_server, cwd=tmp_path):
                     assert "2 requests, 3 tasks: 3 done" in read_until(command, "requests, ")
                     assert command.wait(30) == 0
-
-
-def test_mistakes_are_refused_in_one_line(commands: Commands) -> None:
-    for argv, word in [
-        (["1", "--requests", "x"], "one of"),
-        (["--lines", "x", "--requests", "x"], "one of"),
-        (["--requests", "/nowhere/at/all"], "cannot read"),
-        (["--requests", "-", "--dedupe-key", "k"], "dedupe"),
-        (["--requests", "-", "--dedupe-payload"], "dedupe"),
-        (["--requests", "-", "--text-lines"], "--lines"),
-        (["--requests", "-", "--id", "x" * 31], "30"),
-        (["--requests", "-", "--max-running", "-1"], "max_running"),
-    ]:
-        one_line_error(enqueue(commands, *argv), 2, word)
