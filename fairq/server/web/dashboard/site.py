@@ -262,6 +262,6 @@ def _inside(to: str) -> str:
 
 def make_dashboard(operators: Operators, health: Health, nursery: trio.Nursery) -> Iterable[Route | Mount]:
     """Make the paths of the dashboard."""
-    recent, finder = Recent(operators.app, nursery), Finder(operators.app.store, nursery)
+    recent, finder = Recent(operators.app, nursery), Finder(operators.app.store)
     site = Site(operators, health, recent, finder, Simulations(nursery))
     return Dashboard(site, Sessions(operators)).routes()

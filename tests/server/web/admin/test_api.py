@@ -16,7 +16,7 @@ import trio.testing
 from fairq.server.net.admission import MAX_KNOWN
 from fairq.server.run import Served
 from fairq.server.web.admin import pace
-from fairq.server.web.admin.document import make_document
+from fairq.server.web.admin.api import make_document
 from fairq.server.web.admin.routes import ROWS
 from fairq.wire import frames
 from fairq.wire import messages as wire
