@@ -56,41 +56,35 @@ async def test_metrics_are_named_by_prometheus_rules(server_store: str) -> None:
             assert set(sample.labels) <= {"queue", "state", "role", "code", "node", "version", "tenant"}
 
 
-async def test_a_queue_tells_its_oldest_wait_its_dead_and_its_retries(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with (
-            asked(server_store) as (served, client),
-            raw(served, tenant("ada")) as ada,
-            raw(served, WORKER) as worker,
-        ):
-            await ada.enqueue("emails", ["a", "b"], max_attempts=2)
-            await worker.attach("emails", credit=2)
-            tasks = {task["id"]: task for task in await worker.pushed(2)}
-            await worker.settle("emails", "nack", tasks["a"], delay_ms=0)
-            await worker.settle("emails", "reject", tasks["b"], error="no")
-            await worker.pushed(1)
-            await ada.enqueue("other", ["c"])
-            page = values((await client.get("/metrics")).text)
-            assert page[("fairq_tasks_dead_total", "emails")] == 1
-            assert page[("fairq_tasks_dispatched_total", "emails")] == 3
-            assert page[("fairq_tasks_retried_total", "emails")] == 1
-            assert (page[("fairq_worker_credit",)], page[("fairq_worker_leases",)]) == (2, 1)
-            assert page[("fairq_oldest_ready_age_seconds", "emails")] == 0
-            first = page[("fairq_oldest_ready_age_seconds", "other")]
-            while values((await client.get("/metrics")).text)[("fairq_oldest_ready_age_seconds", "other")] <= first:
-                await trio.lowlevel.checkpoint()
+async def test_a_queue_tells_its_oldest_wait_its_dead_and_its_retries(admin: Served, client: httpx.AsyncClient) -> None:
+    async with raw(admin, tenant("ada")) as ada, raw(admin, WORKER) as worker:
+        await ada.enqueue("emails", ["a", "b"], max_attempts=2)
+        await worker.attach("emails", credit=2)
+        tasks = {task["id"]: task for task in await worker.pushed(2)}
+        await worker.settle("emails", "nack", tasks["a"], delay_ms=0)
+        await worker.settle("emails", "reject", tasks["b"], error="no")
+        await worker.pushed(1)
+        await ada.enqueue("other", ["c"])
+        page = values((await client.get("/metrics")).text)
+        assert page[("fairq_tasks_dead_total", "emails")] == 1
+        assert page[("fairq_tasks_dispatched_total", "emails")] == 3
+        assert page[("fairq_tasks_retried_total", "emails")] == 1
+        assert (page[("fairq_worker_credit",)], page[("fairq_worker_leases",)]) == (2, 1)
+        assert page[("fairq_oldest_ready_age_seconds", "emails")] == 0
+        first = page[("fairq_oldest_ready_age_seconds", "other")]
+        while values((await client.get("/metrics")).text)[("fairq_oldest_ready_age_seconds", "other")] <= first:
+            await trio.lowlevel.checkpoint()
 
 
-async def test_refusals_are_counted_by_code(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with asked(server_store) as (served, client), raw(served, tenant("ada")) as ada:
-            for _ in range(2):
-                with pytest.raises(Refused):
-                    await ada.ask("enqueue", queue="No", tasks=[{"id": "a", "payload": 1}])
-            await client.get("/nowhere")
-            page = values((await client.get("/metrics")).text)
-            assert page[("fairq_refusals_total", "bad_request")] == 2
-            assert page[("fairq_refusals_total", "not_found")] == 1
+async def test_refusals_are_counted_by_code(admin: Served, client: httpx.AsyncClient) -> None:
+    async with raw(admin, tenant("ada")) as ada:
+        for _ in range(2):
+            with pytest.raises(Refused):
+                await ada.ask("enqueue", queue="No", tasks=[{"id": "a", "payload": 1}])
+        await client.get("/nowhere")
+        page = values((await client.get("/metrics")).text)
+        assert page[("fairq_refusals_total", "bad_request")] == 2
+        assert page[("fairq_refusals_total", "not_found")] == 1
 
 
 async def test_a_store_at_a_socket_is_named_by_its_path(

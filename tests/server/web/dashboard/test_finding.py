@@ -16,7 +16,7 @@ from fairq.server.web.dashboard import finding as module
 from fairq.server.web.dashboard.finding import RESTS, Finder
 from tests.server.harness import raw
 
-from .harness import text_of, visited
+from .harness import Site, text_of
 
 
 async def test_however_many_search_the_store_rests_most_of_the_time(
@@ -42,12 +42,11 @@ async def test_however_many_search_the_store_rests_most_of_the_time(
     assert gaps == pytest.approx([0.1 * (1 + RESTS)] * 21)
 
 
-async def test_a_page_finds_all_tenants_with_a_text_in_their_name(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site, raw(site.served, "dev-producer") as producer:
-            tasks = [{"id": "t", "payload": 1, "tenant": f"t{n:03}"} for n in range(400)]
-            await producer.ask("enqueue", queue="q", tasks=tasks)
-            told = text_of(await site.read("/tenants?queue=q&text=37"))
-            assert [name for name in told.split() if name.startswith("t") and name[1:].isdigit()] == [
-                "t037", "t137", "t237", "t337", *(f"t37{n}" for n in range(10))
-            ]  # fmt: skip
+async def test_a_page_finds_all_tenants_with_a_text_in_their_name(site: Site) -> None:
+    async with raw(site.served, "dev-producer") as producer:
+        tasks = [{"id": "t", "payload": 1, "tenant": f"t{n:03}"} for n in range(400)]
+        await producer.ask("enqueue", queue="q", tasks=tasks)
+        told = text_of(await site.read("/tenants?queue=q&text=37"))
+        assert [name for name in told.split() if name.startswith("t") and name[1:].isdigit()] == [
+            "t037", "t137", "t237", "t337", *(f"t37{n}" for n in range(10))
+        ]  # fmt: skip

@@ -15,7 +15,7 @@ from fairq.server.web.dashboard.sessions import COOKIE
 from tests.server.harness import raw, tenant
 from tests.store.proxy import open_proxy
 
-from .harness import Site, busy, visited
+from .harness import Raw, Site, busy, visited
 
 
 class Follower:
@@ -51,15 +51,11 @@ async def following(site: Site, path: str) -> AsyncIterator[Follower]:
         yield follower
 
 
-async def test_a_stream_brings_the_changing_part_and_then_each_change(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with (
-            busy(server_store) as (site, _), following(site, "/queues") as follower,
-            raw(site.served, tenant("ada")) as ada,
-        ):  # fmt: skip
-            assert "<html" not in await follower.until("/queues/q")
-            await ada.enqueue("q", ["new"])
-            await follower.until('<td class="n">3</td>')
+async def test_a_stream_brings_the_changing_part_and_then_each_change(site: Site, worker: Raw) -> None:
+    async with following(site, "/queues") as follower, raw(site.served, tenant("ada")) as ada:
+        assert "<html" not in await follower.until("/queues/q")
+        await ada.enqueue("q", ["new"])
+        await follower.until('<td class="n">3</td>')
 
 
 async def test_a_stream_says_that_the_store_is_frozen_and_goes_on(

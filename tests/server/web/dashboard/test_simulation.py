@@ -19,7 +19,7 @@ from fairq.server.web.dashboard.simulation_process import compare_apart
 from tests.server.harness import WORKER, raw, tenant
 from tests.store.waiting import wait_until
 
-from .harness import Site, busy, text_of, visited
+from .harness import Raw, Site, busy, text_of
 
 
 async def page(site: Site, status: int = 200, **query: str) -> str:
@@ -37,19 +37,17 @@ async def read(site: Site, status: int = 200, **query: str) -> str:
         await trio.sleep(0.05)
 
 
-async def test_a_proposal_is_shown_beside_today(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            assert "Nothing to simulate yet" in await page(site)
-            await site.served.app.recorder.flush()
-            told = await page(site)
-            assert "Nothing is changed" in told
-            assert "ada" in told
-            assert "come back later" in told
-            html = await read(site, 200, **{"weight:ada": "4", "slots": "7"})
-            assert 'name="weight:ada" aria-label="Weight of ada" placeholder="1" value="4"' in html
-            assert 'name="slots" min="1" max="10000" value="7"' in html
-            assert [each.weight for each in await site.store.tenants("q", ["ada"])] == [1.0]
+async def test_a_proposal_is_shown_beside_today(site: Site, worker: Raw) -> None:
+    assert "Nothing to simulate yet" in await page(site)
+    await site.served.app.recorder.flush()
+    told = await page(site)
+    assert "Nothing is changed" in told
+    assert "ada" in told
+    assert "come back later" in told
+    html = await read(site, 200, **{"weight:ada": "4", "slots": "7"})
+    assert 'name="weight:ada" aria-label="Weight of ada" placeholder="1" value="4"' in html
+    assert 'name="slots" min="1" max="10000" value="7"' in html
+    assert [each.weight for each in await site.store.tenants("q", ["ada"])] == [1.0]
 
 
 async def test_a_form_of_all_its_tenants_may_be_sent_whatever_their_names(server_store: str) -> None:
@@ -63,20 +61,19 @@ async def test_a_form_of_all_its_tenants_may_be_sent_whatever_their_names(server
             assert answer.status_code == 200, text_of(answer.text)
 
 
-async def test_without_workers_it_asks_for_how_many_slots(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["t"])
-            async with raw(site.served, WORKER) as worker:
-                await worker.attach("q")
-                await worker.settle("q", "ack", *await worker.pushed())
-                await site.served.app.recorder.flush()
+async def test_without_workers_it_asks_for_how_many_slots(site: Site) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["t"])
+        async with raw(site.served, WORKER) as worker:
+            await worker.attach("q")
+            await worker.settle("q", "ack", *await worker.pushed())
+            await site.served.app.recorder.flush()
 
-            async def is_asked() -> bool:
-                return "No worker is attached" in await page(site)
+        async def is_asked() -> bool:
+            return "No worker is attached" in await page(site)
 
-            await wait_until(is_asked)
-            assert "Nothing is changed" in await page(site, slots="3")
+        await wait_until(is_asked)
+        assert "Nothing is changed" in await page(site, slots="3")
 
 
 INVALID: list[tuple[dict[str, str], int, str]] = [
@@ -89,20 +86,17 @@ INVALID: list[tuple[dict[str, str], int, str]] = [
 ]  # fmt: skip
 
 
-async def test_invalid_proposals_are_told_on_the_page(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.served.app.recorder.flush()
-            for query, status, said in INVALID:
-                assert said in await page(site, status, **query)
+async def test_invalid_proposals_are_told_on_the_page(site: Site, worker: Raw) -> None:
+    await site.served.app.recorder.flush()
+    for query, status, said in INVALID:
+        assert said in await page(site, status, **query)
 
 
-async def test_a_queue_where_nothing_ran_says_so(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["t"])
-            await site.served.app.recorder.flush()
-            assert "Nothing to simulate yet" in await page(site)
+async def test_a_queue_where_nothing_ran_says_so(site: Site) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["t"])
+        await site.served.app.recorder.flush()
+        assert "Nothing to simulate yet" in await page(site)
 
 
 async def test_a_page_does_not_wait_for_a_long_simulation(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:

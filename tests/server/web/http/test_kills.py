@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -13,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-import fairq.sync
 from tests.cli.harness import read_until, started
 
 QUEUE = "/v1/queues/q"
@@ -115,61 +113,4 @@ def test_a_wait_goes_on_at_the_next_request(server_store: str, ports: tuple[int,
             told = client.get(f"{QUEUE}/tasks/t", params={"wait": 30}, headers=ADA).json()
             assert (told["state"], told["result"]) == ("done", 7)
             assert post(client, "t", result_ttl=60) == "duplicate"
-            assert claim(client, wait=0) == []
-
-
-def read_events(lines: Iterator[str], count: int) -> list[tuple[int, str]]:
-    """Read so many events of a stream: their ids, and their tasks."""
-    told: list[tuple[int, str]] = []
-    id = 0
-    while len(told) < count:
-        name, _, value = next(lines).partition(": ")
-        if name == "id":
-            id = int(value)
-        elif name == "data":
-            told.append((id, json.loads(value)["task"]))
-    return told
-
-
-def test_a_stream_goes_on_behind_the_last_event(server_store: str, ports: tuple[int, int]) -> None:
-    other = (0, 0)
-
-    def cancelled(client: httpx.Client, *ids: str) -> None:
-        for id in ids:
-            assert post(client, id, events=True) == "ok"
-            assert client.delete(f"{QUEUE}/tasks/{id}", headers=ADA).status_code == 200
-
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        other = one.getsockname()[1], two.getsockname()[1]
-    with asking(ports) as client, asking(other) as there, serving(server_store, other):
-        with serving(server_store, ports) as kill:
-            cancelled(client, "a", "b")
-            with client.stream("GET", f"{QUEUE}/events", headers=ADA) as stream:
-                lines = stream.iter_lines()
-                assert read_events(lines, 2) == [(1, "a"), (2, "b")]
-                cancelled(client, "c")
-                assert read_events(lines, 1) == [(3, "c")]
-                kill()
-                with pytest.raises(httpx.TransportError):
-                    read_events(lines, 1)
-        cancelled(there, "d", "e")  # while it is down
-        with serving(server_store, ports):
-            cancelled(client, "f")
-            with client.stream("GET", f"{QUEUE}/events", headers={**ADA, "Last-Event-ID": "3"}) as stream:
-                assert read_events(stream.iter_lines(), 3) == [(4, "d"), (5, "e"), (6, "f")]
-
-
-def test_a_claim_that_waits_takes_nothing_along(server_store: str, ports: tuple[int, int]) -> None:
-    with asking(ports) as client:
-        with serving(server_store, ports) as kill:
-            waiting = Waiting(lambda: claim(client, wait=30))
-            with fairq.sync.open_operator(f"ws://127.0.0.1:{ports[0]}", token="dev-operator") as operator:
-                wait_until(lambda: any(row["slots"] for row in operator.request("queues")["queues"]))
-            kill()
-            waiting.check_lost()
-        with serving(server_store, ports):
-            assert post(client, "t") == "ok"
-            (task,) = claim(client)
-            assert (task["id"], task["attempt"]) == ("ada/t", 1)
-            assert settle(client, task) == "ok"
             assert claim(client, wait=0) == []

@@ -262,7 +262,7 @@ async def test_what_cannot_be_enqueued_from_a_lease_is_refused(served: Served) -
             check_problem(await worker.post(DERIVED, json=body), status, code, field)
 
 
-async def test_a_worker_of_some_queues_links_and_enqueues_to_those_only(served: Served) -> None:
+async def test_a_worker_of_some_queues_claims_links_and_enqueues_there_only(served: Served) -> None:
     async with raw(served, OPERATOR) as operator, api(served) as ada:
         id, text = make_token(Role.WORKER)
         await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
@@ -273,6 +273,9 @@ async def test_a_worker_of_some_queues_links_and_enqueues_to_those_only(served: 
             answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
             check_problem(answer, 400, "bad_request", "links")
             assert await settle(worker, task, "ack", links=[{**LINK, "queue": "q"}]) == "ok"
+            check_problem(await worker.post("/v1/queues/other/claims", json={}), 403, "forbidden", "queue")
+            leases = {"queue": "other", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}]}
+            check_problem(await worker.post("/v1/leases", json=leases), 403, "forbidden", "queue")
 
 
 WRONG_CLAIMS: list[tuple[dict[str, Any], str]] = [
@@ -454,21 +457,6 @@ async def test_a_token_of_many_workers_leaves_room_for_those_of_others(
             assert await settle(other, task, "ack") == "ok"
             full = check_problem(await other.post(CLAIMS, json={"worker": "d"}), 429, "too_many")
             assert "at most 3 workers may" in full["detail"]
-
-
-async def test_a_token_of_one_queue_claims_of_no_other(server_store: str) -> None:
-    async with serving(server_store) as served, raw(served, OPERATOR) as operator:
-        from fairq.tokens import hash_token, make_token
-        from fairq.wire.terms import Role
-
-        id, token = make_token(Role.WORKER)
-        await operator.ask("create_token", id=id, role="worker", hash=hash_token(token), queues=["q"])
-        async with api(served, token) as worker:
-            assert await claim(worker, wait=0) == []
-            refused = await worker.post("/v1/queues/other/claims", json={})
-            check_problem(refused, 403, "forbidden", "queue")
-            leases = {"queue": "other", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}]}
-            check_problem(await worker.post("/v1/leases", json=leases), 403, "forbidden", "queue")
 
 
 async def test_cancelling_a_running_task_shows_at_its_next_extension(served: Served) -> None:

@@ -51,17 +51,16 @@ async def test_a_port_that_is_taken_is_named(server_store: str) -> None:
 
 @pytest.mark.parametrize("listener", ["http", "admin"])
 async def test_a_client_at_its_port_reads_that_it_is_not_that_of_websockets(server_store: str, listener: str) -> None:
-    with trio.fail_after(60):
-        async with serving(server_store, admin_port=0) as served:
-            port = getattr(served, listener).port
-            async with fairq.open_client(f"ws://127.0.0.1:{port}", token="dev-tenant:ada") as ada:
-                with pytest.raises(fairq.Forbidden, match=r"this port is for HTTP; .*ws://"):
-                    await ada.enqueue("emails", 1)
-            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-                await stream.send_all(UPGRADE)
-                answer = await read_all(stream)  # the server closes it
-                assert answer.startswith(b"HTTP/1.1 403 ")
-                assert answer.endswith(WRONG_PORT)
+    async with serving(server_store, admin_port=0) as served:
+        port = getattr(served, listener).port
+        async with fairq.open_client(f"ws://127.0.0.1:{port}", token="dev-tenant:ada") as ada:
+            with pytest.raises(fairq.Forbidden, match=r"this port is for HTTP; .*ws://"):
+                await ada.enqueue("emails", 1)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(UPGRADE)
+            answer = await read_all(stream)  # the server closes it
+            assert answer.startswith(b"HTTP/1.1 403 ")
+            assert answer.endswith(WRONG_PORT)
 
 
 async def test_it_is_off_unless_asked_for(server_store: str) -> None:
