@@ -79,9 +79,7 @@ def make_admin_api(
     api = make_application(routes, DOCUMENT)
     requests = Places("requests under way", MAX_REQUESTS, MAX_TOKEN_REQUESTS, MAX_TOKEN_REQUESTS)
     waits = Places("requests that wait", MAX_WAITS, MAX_TOKEN_WAITS, MAX_TOKEN_WAITS)
-    guard = Guard(
-        api, app, operators.callers, lambda path: path.startswith("/api/") and path != DOCUMENT, requests, waits
-    )
+    guard = Guard(api, app, operators, lambda path: path.startswith("/api/") and path != DOCUMENT, requests, waits)
     return Seal(Pace(guard))
 
 

@@ -18,10 +18,10 @@ from fairq.server.net.admission import Admission
 from fairq.server.run import Served
 from fairq.server.web.http import bodies, guard, listener, stream
 from fairq.server.web.http.problems import STATUS
-from tests.server.harness import OPERATOR, PRODUCER, WORKER, open_fds, raw
+from tests.server.harness import OPERATOR, WORKER, open_fds, raw
 from tests.store.waiting import wait_until
 
-from .harness import api, check, check_problem, head, plain, read_all, read_until, serving
+from .harness import Client, api, check, check_problem, head, plain, read_all, read_until, serving
 
 TASKS = "/v1/queues/q/tasks"
 JSON = {"Content-Type": "application/json"}
@@ -64,13 +64,12 @@ BAD_BODIES: list[tuple[bytes, dict[str, str], int, str, str]] = [
 ]
 
 
-async def test_a_bad_body_is_refused_where_it_is_bad(served: Served) -> None:
-    async with api(served) as ada:
-        for body, headers, status, code, says in BAD_BODIES:
-            answer = await ada.post(TASKS, content=body, headers=headers)
-            assert says in answer.json()["detail"], answer.text
-            check_problem(answer, status, code, answer.json().get("field"))
-        assert check(await ada.get("/v1/queues/q/next"))["tasks"] == []
+async def test_a_bad_body_is_refused_where_it_is_bad(ada: Client) -> None:
+    for body, headers, status, code, says in BAD_BODIES:
+        answer = await ada.post(TASKS, content=body, headers=headers)
+        assert says in answer.json()["detail"], answer.text
+        check_problem(answer, status, code, answer.json().get("field"))
+    assert check(await ada.get("/v1/queues/q/next"))["tasks"] == []
 
 
 async def test_a_body_too_large_is_refused_and_its_client_reads_why(served: Served) -> None:
@@ -327,24 +326,23 @@ async def test_a_server_that_is_killed_keeps_a_slow_reader_no_longer(server_stor
     await trio.aclose_forcefully(client)
 
 
-async def test_no_path_no_method_and_what_a_path_can(served: Served) -> None:
-    async with api(served) as ada:
-        check_problem(await ada.get("/v1/nothing"), 404, "not_found")
-        check_problem(await ada.get("/"), 404, "not_found")
-        check_problem(await ada.get(f"{TASKS}/"), 404, "not_found")
-        wrong = await ada.patch(TASKS)
-        check_problem(wrong, 405, "method_not_allowed")
-        assert wrong.headers["allow"] == "GET, HEAD, OPTIONS, POST"
-        options = await ada.options(TASKS)
-        assert (options.status_code, options.headers["allow"], options.content) == (
-            204,
-            "GET, HEAD, OPTIONS, POST",
-            b"",
-        )
-        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
-        seen = await ada.head(f"{TASKS}/t")
-        assert (seen.status_code, seen.content) == (200, b"")
-        check_problem(await ada.get("/v1/queues/Bad/next"), 400, "bad_request", "queue")
+async def test_no_path_no_method_and_what_a_path_can(ada: Client) -> None:
+    check_problem(await ada.get("/v1/nothing"), 404, "not_found")
+    check_problem(await ada.get("/"), 404, "not_found")
+    check_problem(await ada.get(f"{TASKS}/"), 404, "not_found")
+    wrong = await ada.patch(TASKS)
+    check_problem(wrong, 405, "method_not_allowed")
+    assert wrong.headers["allow"] == "GET, HEAD, OPTIONS, POST"
+    options = await ada.options(TASKS)
+    assert (options.status_code, options.headers["allow"], options.content) == (
+        204,
+        "GET, HEAD, OPTIONS, POST",
+        b"",
+    )
+    check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+    seen = await ada.head(f"{TASKS}/t")
+    assert (seen.status_code, seen.content) == (200, b"")
+    check_problem(await ada.get("/v1/queues/Bad/next"), 400, "bad_request", "queue")
 
 
 async def test_browsers_are_refused_unless_their_origin_is_listed(server_store: str) -> None:
@@ -365,10 +363,9 @@ async def test_browsers_are_refused_unless_their_origin_is_listed(server_store: 
         check_problem(await ada.get("/v1/queues/q/next", headers={"Origin": "https://evil.example"}), 403, "forbidden")
 
 
-async def test_a_name_that_points_here_is_refused_with_dev(served: Served) -> None:
-    async with api(served, PRODUCER) as product:
-        check_problem(await product.get("/v1/x", headers={"Host": "evil.example:7701"}), 421, "not_here")
-        check_problem(await product.get("/v1/x", headers={"Host": "localhost:7701"}), 404, "not_found")
+async def test_a_name_that_points_here_is_refused_with_dev(product: Client) -> None:
+    check_problem(await product.get("/v1/x", headers={"Host": "evil.example:7701"}), 421, "not_here")
+    check_problem(await product.get("/v1/x", headers={"Host": "localhost:7701"}), 404, "not_found")
 
 
 async def test_requests_of_a_tenant_have_bounds_and_others_do_not_feel_it(

@@ -14,10 +14,10 @@ from fairq.server.web.http.stream import BoundedStream
 from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import Role
 from tests.server.clock import StoreClock
-from tests.server.harness import OPERATOR, WORKER, raw, tenant
+from tests.server.harness import OPERATOR, WORKER, Raw, raw, tenant
 from tests.store.waiting import wait_until
 
-from .harness import api, check, check_problem, head, plain, read_all, serving
+from .harness import Client, api, check, check_problem, head, plain, read_all, serving
 
 CLAIMS, TASKS, DERIVED = "/v1/queues/q/claims", "/v1/queues/q/tasks", "/v1/leases/tasks"
 
@@ -36,45 +36,43 @@ async def settle(worker: httpx.AsyncClient, task: dict[str, Any], action: str, *
     return outcome
 
 
-async def test_a_claim_waits_for_tasks_and_is_empty_without(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        with trio.fail_after(60):
-            assert await claim(worker, wait=0) == []
-            assert await claim(worker, wait=0.05) == []
-            check(await ada.post(TASKS, json={"tasks": [{"payload": n, "id": f"t{n}"} for n in range(5)]}), 201)
-            assert [task["payload"] for task in await claim(worker, 3, wait=0)] == [0, 1, 2]
-            assert [task["payload"] for task in await claim(worker, 3)] == [3, 4]
-            got: list[dict[str, Any]] = []
+async def test_a_claim_waits_for_tasks_and_is_empty_without(served: Served, ada: Client, worker: Client) -> None:
+    with trio.fail_after(60):
+        assert await claim(worker, wait=0) == []
+        assert await claim(worker, wait=0.05) == []
+        check(await ada.post(TASKS, json={"tasks": [{"payload": n, "id": f"t{n}"} for n in range(5)]}), 201)
+        assert [task["payload"] for task in await claim(worker, 3, wait=0)] == [0, 1, 2]
+        assert [task["payload"] for task in await claim(worker, 3)] == [3, 4]
+        got: list[dict[str, Any]] = []
 
-            async def wait() -> None:
-                got.extend(await claim(worker, 10))
+        async def wait() -> None:
+            got.extend(await claim(worker, 10))
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                await wait_until(lambda: served.app.queues.count_slots("q") == 5 + 10)
-                check(await ada.post(TASKS, json={"payload": "late"}), 201)
-            assert [task["payload"] for task in got] == ["late"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_until(lambda: served.app.queues.count_slots("q") == 5 + 10)
+            check(await ada.post(TASKS, json={"payload": "late"}), 201)
+        assert [task["payload"] for task in got] == ["late"]
 
 
-async def test_all_that_a_worker_may_say_of_a_lease(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        check(await ada.post(TASKS, json={"payload": 1, "id": "t", "max_attempts": 4}), 201)
-        (task,) = await claim(worker)
-        assert (task["attempt"], task["max_attempts"], task["tenant"], task["id"]) == (1, 4, "ada", "ada/t")
-        assert await settle(worker, task, "extend") == "ok"
-        assert await settle(worker, task, "nack", delay=0, error="busy") == "ok"
-        assert await settle(worker, task, "nack", delay=0) == "gone"  # repeated
-        (again,) = await claim(worker)
-        assert again["attempt"] == 2
-        assert await settle(worker, task, "ack") == "stale"
-        assert await settle(worker, task, "extend") == "stale"
-        assert await settle(worker, again, "postpone", delay=0) == "ok"
-        (third,) = await claim(worker)
-        assert await settle(worker, third, "release") == "ok"
-        (fourth,) = await claim(worker)
-        assert await settle(worker, fourth, "ack", result={"a": 1}) == "ok"
-        assert await settle(worker, fourth, "ack", result={"a": 1}) == "gone"
-        assert check(await ada.get(f"{TASKS}/t"))["state"] == "done"
+async def test_all_that_a_worker_may_say_of_a_lease(ada: Client, worker: Client) -> None:
+    check(await ada.post(TASKS, json={"payload": 1, "id": "t", "max_attempts": 4}), 201)
+    (task,) = await claim(worker)
+    assert (task["attempt"], task["max_attempts"], task["tenant"], task["id"]) == (1, 4, "ada", "ada/t")
+    assert await settle(worker, task, "extend") == "ok"
+    assert await settle(worker, task, "nack", delay=0, error="busy") == "ok"
+    assert await settle(worker, task, "nack", delay=0) == "gone"  # repeated
+    (again,) = await claim(worker)
+    assert again["attempt"] == 2
+    assert await settle(worker, task, "ack") == "stale"
+    assert await settle(worker, task, "extend") == "stale"
+    assert await settle(worker, again, "postpone", delay=0) == "ok"
+    (third,) = await claim(worker)
+    assert await settle(worker, third, "release") == "ok"
+    (fourth,) = await claim(worker)
+    assert await settle(worker, fourth, "ack", result={"a": 1}) == "ok"
+    assert await settle(worker, fourth, "ack", result={"a": 1}) == "gone"
+    assert check(await ada.get(f"{TASKS}/t"))["state"] == "done"
 
 
 WRONG_SETTLEMENTS: list[tuple[dict[str, Any], str]] = [
@@ -90,11 +88,10 @@ WRONG_SETTLEMENTS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-async def test_a_wrong_settlement_is_refused_whole(served: Served) -> None:
-    async with api(served, WORKER) as worker:
-        for change, field in WRONG_SETTLEMENTS:
-            body = {"queue": "q", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}], **change}
-            check_problem(await worker.post("/v1/leases", json=body), 400, "bad_request", field)
+async def test_a_wrong_settlement_is_refused_whole(worker: Client) -> None:
+    for change, field in WRONG_SETTLEMENTS:
+        body = {"queue": "q", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}], **change}
+        check_problem(await worker.post("/v1/leases", json=body), 400, "bad_request", field)
 
 
 async def test_a_traceback_is_kept_with_the_dead_letter(served: Served) -> None:
@@ -136,21 +133,20 @@ async def test_links_leave_with_an_acknowledgement_and_only_once(served: Served)
         assert (await served.app.store.queue("next")).enqueued == 2
 
 
-async def test_a_request_that_comes_again_gives_links_the_same_ids(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        await served.app.store.set_limits("q", "ada", {"queued": 1})
-        task = await claimed(ada, worker)
-        links = [{"queue": "next", "payload": 1}, {"queue": "q", "payload": 2}]
-        check(await ada.post(TASKS, json={"payload": 1}), 201)
-        ended = {
-            "queue": "q",
-            "settlements": [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": links}],
-        }
-        for _ in range(2):
-            check_problem(await worker.post("/v1/leases", json=ended), 429, "quota_exceeded", "queued")
-        await served.app.store.set_limits("q", "ada", {"queued": None})
-        assert await settle(worker, task, "ack", links=links) == "ok"
-        assert [(await served.app.store.queue(queue)).enqueued for queue in ("q", "next")] == [3, 1]
+async def test_a_request_that_comes_again_gives_links_the_same_ids(served: Served, ada: Client, worker: Client) -> None:
+    await served.app.store.set_limits("q", "ada", {"queued": 1})
+    task = await claimed(ada, worker)
+    links = [{"queue": "next", "payload": 1}, {"queue": "q", "payload": 2}]
+    check(await ada.post(TASKS, json={"payload": 1}), 201)
+    ended = {
+        "queue": "q",
+        "settlements": [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": links}],
+    }
+    for _ in range(2):
+        check_problem(await worker.post("/v1/leases", json=ended), 429, "quota_exceeded", "queued")
+    await served.app.store.set_limits("q", "ada", {"queued": None})
+    assert await settle(worker, task, "ack", links=links) == "ok"
+    assert [(await served.app.store.queue(queue)).enqueued for queue in ("q", "next")] == [3, 1]
 
 
 async def claimed_by_http(ada: httpx.AsyncClient, worker: httpx.AsyncClient, other: Any) -> dict[str, Any]:
@@ -178,14 +174,13 @@ WRONG_LINKS: list[tuple[dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-async def test_a_wrong_link_is_refused_and_settles_nothing(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        task = await claimed(ada, worker)
-        for change, code, field in WRONG_LINKS:
-            ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], **change}]
-            answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
-            check_problem(answer, 413 if code == "too_large" else 400, code, field)
-        assert await settle(worker, task, "ack", links=[]) == "ok"
+async def test_a_wrong_link_is_refused_and_settles_nothing(ada: Client, worker: Client) -> None:
+    task = await claimed(ada, worker)
+    for change, code, field in WRONG_LINKS:
+        ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], **change}]
+        answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
+        check_problem(answer, 413 if code == "too_large" else 400, code, field)
+    assert await settle(worker, task, "ack", links=[]) == "ok"
 
 
 def derive(task: dict[str, Any], *ids: str, **more: Any) -> dict[str, Any]:
@@ -194,30 +189,33 @@ def derive(task: dict[str, Any], *ids: str, **more: Any) -> dict[str, Any]:
     return {"lease": lease, "queue": "next", "tasks": [{"id": id, "payload": 1} for id in ids], **more}
 
 
-async def test_a_leased_task_enqueues_for_its_tenant_and_each_id_once(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        task = await claimed(ada, worker)
-        told = check(await worker.post(DERIVED, json=derive(task, "a", "b")), 201)["tasks"]
-        assert told == [{"id": "a", "outcome": "ok"}, {"id": "b", "outcome": "ok"}]
-        told = check(await worker.post(DERIVED, json=derive(task, "a", "c")), 201)["tasks"]
-        assert [row["outcome"] for row in told] == ["duplicate", "ok"]
-        rows = await served.app.store.tasks("next", ["ada/a", "ada/b", "ada/c"])
-        assert [row.tenant for row in rows] == ["ada"] * 3
-        assert await settle(worker, task, "nack", delay=0) == "ok"
-        (again,) = await claim(worker)
-        told = check(await worker.post(DERIVED, json=derive(again, "a")), 201)["tasks"]
-        assert told == [{"id": "a", "outcome": "duplicate"}], "by another attempt"
-        keyed = [{"id": id, "payload": 1, "dedupe_key": "k"} for id in ("d", "e")]
-        told = check(await worker.post(DERIVED, json=derive(again, tasks=keyed)), 201)["tasks"]
-        assert told == [{"id": "d", "outcome": "ok"}, {"id": "d", "outcome": "duplicate"}]
-        (row,) = check(await worker.post(DERIVED, json=derive(again, tasks=[{"payload": 1}])), 201)["tasks"]
-        assert row["outcome"] == "ok"
-        told = check(await worker.post(DERIVED, json=derive(again, "f", "f")), 201)["tasks"]
-        assert [row["outcome"] for row in told] == ["ok", "duplicate"]
+async def test_a_leased_task_enqueues_for_its_tenant_and_each_id_once(
+    served: Served, ada: Client, worker: Client
+) -> None:
+    task = await claimed(ada, worker)
+    told = check(await worker.post(DERIVED, json=derive(task, "a", "b")), 201)["tasks"]
+    assert told == [{"id": "a", "outcome": "ok"}, {"id": "b", "outcome": "ok"}]
+    told = check(await worker.post(DERIVED, json=derive(task, "a", "c")), 201)["tasks"]
+    assert [row["outcome"] for row in told] == ["duplicate", "ok"]
+    rows = await served.app.store.tasks("next", ["ada/a", "ada/b", "ada/c"])
+    assert [row.tenant for row in rows] == ["ada"] * 3
+    assert await settle(worker, task, "nack", delay=0) == "ok"
+    (again,) = await claim(worker)
+    told = check(await worker.post(DERIVED, json=derive(again, "a")), 201)["tasks"]
+    assert told == [{"id": "a", "outcome": "duplicate"}], "by another attempt"
+    keyed = [{"id": id, "payload": 1, "dedupe_key": "k"} for id in ("d", "e")]
+    told = check(await worker.post(DERIVED, json=derive(again, tasks=keyed)), 201)["tasks"]
+    assert told == [{"id": "d", "outcome": "ok"}, {"id": "d", "outcome": "duplicate"}]
+    (row,) = check(await worker.post(DERIVED, json=derive(again, tasks=[{"payload": 1}])), 201)["tasks"]
+    assert row["outcome"] == "ok"
+    told = check(await worker.post(DERIVED, json=derive(again, "f", "f")), 201)["tasks"]
+    assert [row["outcome"] for row in told] == ["ok", "duplicate"]
 
 
-async def test_nothing_is_enqueued_from_a_lease_that_is_not_ones_own(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as other:
+async def test_nothing_is_enqueued_from_a_lease_that_is_not_ones_own(
+    served: Served, ada: Client, worker: Client
+) -> None:
+    async with raw(served, WORKER) as other:
         task = await claimed(ada, worker)
 
         async def wall(**change: Any) -> None:
@@ -254,28 +252,28 @@ WRONGLY_DERIVED: list[tuple[dict[str, Any], int, str, str]] = [
 ]  # fmt: skip
 
 
-async def test_what_cannot_be_enqueued_from_a_lease_is_refused(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        whole = derive(await claimed(ada, worker), "a")
-        for change, status, code, field in WRONGLY_DERIVED:
-            body = {**whole, **change}
-            check_problem(await worker.post(DERIVED, json=body), status, code, field)
+async def test_what_cannot_be_enqueued_from_a_lease_is_refused(ada: Client, worker: Client) -> None:
+    whole = derive(await claimed(ada, worker), "a")
+    for change, status, code, field in WRONGLY_DERIVED:
+        body = {**whole, **change}
+        check_problem(await worker.post(DERIVED, json=body), status, code, field)
 
 
-async def test_a_worker_of_some_queues_claims_links_and_enqueues_there_only(served: Served) -> None:
-    async with raw(served, OPERATOR) as operator, api(served) as ada:
-        id, text = make_token(Role.WORKER)
-        await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
-        async with api(served, text) as worker:
-            task = await claimed(ada, worker)
-            check_problem(await worker.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "queue")
-            ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": [LINK]}]
-            answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
-            check_problem(answer, 400, "bad_request", "links")
-            assert await settle(worker, task, "ack", links=[{**LINK, "queue": "q"}]) == "ok"
-            check_problem(await worker.post("/v1/queues/other/claims", json={}), 403, "forbidden", "queue")
-            leases = {"queue": "other", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}]}
-            check_problem(await worker.post("/v1/leases", json=leases), 403, "forbidden", "queue")
+async def test_a_worker_of_some_queues_claims_links_and_enqueues_there_only(
+    served: Served, operator: Raw, ada: Client
+) -> None:
+    id, text = make_token(Role.WORKER)
+    await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
+    async with api(served, text) as worker:
+        task = await claimed(ada, worker)
+        check_problem(await worker.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "queue")
+        ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": [LINK]}]
+        answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
+        check_problem(answer, 400, "bad_request", "links")
+        assert await settle(worker, task, "ack", links=[{**LINK, "queue": "q"}]) == "ok"
+        check_problem(await worker.post("/v1/queues/other/claims", json={}), 403, "forbidden", "queue")
+        leases = {"queue": "other", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}]}
+        check_problem(await worker.post("/v1/leases", json=leases), 403, "forbidden", "queue")
 
 
 WRONG_CLAIMS: list[tuple[dict[str, Any], str]] = [
@@ -284,37 +282,34 @@ WRONG_CLAIMS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-async def test_a_wrong_claim_is_refused(served: Served) -> None:
-    async with api(served, WORKER) as worker:
-        for body, field in WRONG_CLAIMS:
-            check_problem(await worker.post(CLAIMS, json=body), 400, "bad_request", field)
+async def test_a_wrong_claim_is_refused(worker: Client) -> None:
+    for body, field in WRONG_CLAIMS:
+        check_problem(await worker.post(CLAIMS, json=body), 400, "bad_request", field)
 
 
-async def test_a_claim_tells_how_long_handlers_may_run(served: Served) -> None:
-    async with api(served) as ada, raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
-        check(await ada.post(TASKS, json={"payload": 1}), 201)
-        await operator.ask("configure", queue="q", settings={"run_timeout_ms": 60_000})
-        answer = check(await worker.post(CLAIMS, json={"count": 1, "wait": 20}))
-        assert (answer["run_timeout_ms"], len(answer["tasks"])) == (60_000, 1)
+async def test_a_claim_tells_how_long_handlers_may_run(ada: Client, operator: Raw, worker: Client) -> None:
+    check(await ada.post(TASKS, json={"payload": 1}), 201)
+    await operator.ask("configure", queue="q", settings={"run_timeout_ms": 60_000})
+    answer = check(await worker.post(CLAIMS, json={"count": 1, "wait": 20}))
+    assert (answer["run_timeout_ms"], len(answer["tasks"])) == (60_000, 1)
 
 
 async def test_leases_of_a_client_that_vanished_end_by_themselves(
-    served: Served, store_clock: StoreClock, quick_floor: None
+    served: Served, ada: Client, store_clock: StoreClock, quick_floor: None
 ) -> None:
-    async with api(served) as ada:
-        async with raw(served, OPERATOR) as operator:
-            await operator.ask("configure", queue="q", settings={"lease_ms": 5000})
-        async with api(served, WORKER) as worker:
-            check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
-            (first,) = await claim(worker)
-        async with api(served, WORKER) as worker:
-            assert await claim(worker, wait=0) == []
-            store_clock.move(store_clock.now_ms + 6000, served)
-            with trio.fail_after(60):
-                (second,) = await claim(worker)
-            assert (second["id"], second["attempt"]) == (first["id"], 2)
-            assert await settle(worker, first, "ack") == "stale"
-            assert await settle(worker, second, "ack") == "ok"
+    async with raw(served, OPERATOR) as operator:
+        await operator.ask("configure", queue="q", settings={"lease_ms": 5000})
+    async with api(served, WORKER) as worker:
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+        (first,) = await claim(worker)
+    async with api(served, WORKER) as worker:
+        assert await claim(worker, wait=0) == []
+        store_clock.move(store_clock.now_ms + 6000, served)
+        with trio.fail_after(60):
+            (second,) = await claim(worker)
+        assert (second["id"], second["attempt"]) == (first["id"], 2)
+        assert await settle(worker, first, "ack") == "stale"
+        assert await settle(worker, second, "ack") == "ok"
 
 
 async def test_a_claim_whose_client_has_gone_takes_nothing(served: Served) -> None:
@@ -365,8 +360,10 @@ async def test_leases_are_ended_at_any_server(served: Served, server_store: str)
         assert await settle(here, first, "ack") == "gone"
 
 
-async def test_http_and_websocket_workers_share_a_queue_and_keep_their_leases_apart(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as other:
+async def test_http_and_websocket_workers_share_a_queue_and_keep_their_leases_apart(
+    served: Served, ada: Client, worker: Client
+) -> None:
+    async with raw(served, WORKER) as other:
         await other.attach("q")
         check(await ada.post(TASKS, json={"payload": 1, "id": "a"}), 201)
         (pushed,) = await other.pushed()
@@ -377,22 +374,21 @@ async def test_http_and_websocket_workers_share_a_queue_and_keep_their_leases_ap
         assert await other.settle("q", "ack", pushed) == ["ok"]
 
 
-async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served) -> None:
-    async with raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
-        answers = []
+async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served, operator: Raw, worker: Client) -> None:
+    answers = []
 
-        async def wait() -> None:
-            answers.append(await worker.post(CLAIMS, json={"wait": 60, "worker": "mill"}))
+    async def wait() -> None:
+        answers.append(await worker.post(CLAIMS, json={"wait": 60, "worker": "mill"}))
 
-        with trio.fail_after(60):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                await wait_until(lambda: served.app.queues.count_slots("q") == 1)
-                (row,) = (await operator.ask("workers"))["workers"]
-                assert (row["worker"], row["queues"], row["credit"]) == ("mill", ["q"], 1)
-                assert await operator.ask("drain_worker", worker="mill")
-        check_problem(answers[0], 503, "draining")
-        assert answers[0].headers["retry-after"] == "1"
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_until(lambda: served.app.queues.count_slots("q") == 1)
+            (row,) = (await operator.ask("workers"))["workers"]
+            assert (row["worker"], row["queues"], row["credit"]) == ("mill", ["q"], 1)
+            assert await operator.ask("drain_worker", worker="mill")
+    check_problem(answers[0], 503, "draining")
+    assert answers[0].headers["retry-after"] == "1"
 
 
 async def test_a_drained_worker_claims_no_more_and_may_settle(served: Served, server_store: str) -> None:
@@ -422,20 +418,21 @@ async def test_a_drained_worker_claims_no_more_and_may_settle(served: Served, se
         assert [each["id"] for each in await claim(here, worker="other")] == [second["id"]]
 
 
-async def test_a_drained_name_is_forgotten_after_a_while(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
-        await operator.ask("drain_worker", worker="mill")
-        check_problem(await worker.post(CLAIMS, json={"worker": "mill"}), 503, "draining")
-        with monkeypatch.context() as patch:
-            patch.setattr(workers, "CALLER_S", 0)
-            await operator.ask("drain_worker", worker="saw")
-            assert await claim(worker, wait=0, worker="saw") == []
-        monkeypatch.setattr(workers, "MAX_DRAINED", 2)  # the one that asked longest ago makes room
-        for name in "ab":
-            await operator.ask("drain_worker", worker=name)
-        for name in "ab":
-            check_problem(await worker.post(CLAIMS, json={"worker": name}), 503, "draining")
-        assert await claim(worker, wait=0, worker="mill") == []
+async def test_a_drained_name_is_forgotten_after_a_while(
+    operator: Raw, worker: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await operator.ask("drain_worker", worker="mill")
+    check_problem(await worker.post(CLAIMS, json={"worker": "mill"}), 503, "draining")
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "CALLER_S", 0)
+        await operator.ask("drain_worker", worker="saw")
+        assert await claim(worker, wait=0, worker="saw") == []
+    monkeypatch.setattr(workers, "MAX_DRAINED", 2)  # the one that asked longest ago makes room
+    for name in "ab":
+        await operator.ask("drain_worker", worker=name)
+    for name in "ab":
+        check_problem(await worker.post(CLAIMS, json={"worker": name}), 503, "draining")
+    assert await claim(worker, wait=0, worker="mill") == []
 
 
 async def test_a_token_of_many_workers_leaves_room_for_those_of_others(
@@ -459,9 +456,8 @@ async def test_a_token_of_many_workers_leaves_room_for_those_of_others(
             assert "at most 3 workers may" in full["detail"]
 
 
-async def test_cancelling_a_running_task_shows_at_its_next_extension(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
-        (task,) = await claim(worker)
-        assert check(await ada.delete(f"{TASKS}/t"))["outcome"] == "running"
-        assert await settle(worker, task, "extend") == "cancelled"
+async def test_cancelling_a_running_task_shows_at_its_next_extension(ada: Client, worker: Client) -> None:
+    check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+    (task,) = await claim(worker)
+    assert check(await ada.delete(f"{TASKS}/t"))["outcome"] == "running"
+    assert await settle(worker, task, "extend") == "cancelled"

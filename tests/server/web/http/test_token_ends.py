@@ -68,9 +68,8 @@ async def test_what_waits_is_refused_when_the_token_is_revoked(served: Served, r
                     assert [task["attempt"] for task in await worker.pushed(1)] == [1]
 
 
-async def test_a_stream_ends_with_the_token_as_a_websocket_does(served: Served) -> None:
+async def test_a_stream_ends_with_the_token_as_a_websocket_does(served: Served, operator: Raw) -> None:
     async with (
-        raw(served, OPERATOR) as operator,
         made(served, Role.TENANT, operator) as (token, revoke),
         raw(served, token) as websocket,
         plain(served) as stream,
