@@ -27,11 +27,15 @@ TOKEN = {"Authorization": f"Bearer {OPERATOR}"}
 
 
 @asynccontextmanager
-async def asked(store: str, **settings: Any) -> AsyncIterator[tuple[Served, httpx.AsyncClient]]:
-    """A server, and a client of its operators' listener without a token."""
-    async with running(store, **{"admin_port": 0, **settings}) as served:
-        assert served.admin is not None
-        base = f"http://{served.admin.host}:{served.admin.port}"
+async def asked(
+    store: str, listener: str = "admin", **settings: Any
+) -> AsyncIterator[tuple[Served, httpx.AsyncClient]]:
+    store: str, listener: str = "admin", **settings: Any
+) -> AsyncIterator[tuple[Served, httpx.AsyncClient]]:
+    """A server, and a client of one of its listeners without a token."""
+    async with running(store, **{f"{listener}_port": 0, **settings}) as served:
+        found = getattr(served, listener)
+        base = f"http://{found.host}:{found.port}"
         async with httpx.AsyncClient(base_url=base, timeout=60, verify=False) as client:
             yield served, client
 
