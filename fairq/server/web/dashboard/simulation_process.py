@@ -1,6 +1,6 @@
 """A simulation in a process of its own, so that this server's tasks wait neither for it nor for the interpreter's lock.
 
-One runs at a time, at low priority. It is killed when it took DEADLINE_S, or the server stops.
+One runs at a time, at low priority. It is killed when nobody waits for it any more, or the server stops.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import structlog
 import trio
 
-from fairq.errors import TooMany, Unavailable
+from fairq.errors import Unavailable
 from fairq.model.simulation.comparison import Comparison
 from fairq.model.simulation.observed import Observed
 from fairq.model.simulation.setup import Proposal
@@ -19,18 +19,14 @@ from fairq.server.web.dashboard import simulator
 
 log = structlog.get_logger("fairq.server")
 
-DEADLINE_S = 8.0
 COMMAND = (sys.executable, "-P", "-m", simulator.__name__)  # nothing is imported from the working directory
 LIMITER = trio.CapacityLimiter(1)
 
 
 async def compare_apart(observed: Observed, proposal: Proposal) -> Comparison:
-    """Simulate in another process. Raises: TooMany when that takes too long; Unavailable; BadRequest, NotFound."""
-    with trio.move_on_after(DEADLINE_S):
-        async with LIMITER:
-            reply = await _run(simulator.write_request(observed, proposal))
-        return simulator.read_reply(reply)
-    raise TooMany("the server is too busy to simulate; `fairq simulate` does it elsewhere")
+    """Simulate in another process. Raises: Unavailable, BadRequest, NotFound."""
+    async with LIMITER:
+        return simulator.read_reply(await _run(simulator.write_request(observed, proposal)))
 
 
 async def _run(request: bytes) -> bytes:

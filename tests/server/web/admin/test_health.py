@@ -30,8 +30,6 @@ TOKEN = {"Authorization": f"Bearer {OPERATOR}"}
 async def asked(
     store: str, listener: str = "admin", **settings: Any
 ) -> AsyncIterator[tuple[Served, httpx.AsyncClient]]:
-    store: str, listener: str = "admin", **settings: Any
-) -> AsyncIterator[tuple[Served, httpx.AsyncClient]]:
     """A server, and a client of one of its listeners without a token."""
     async with running(store, **{f"{listener}_port": 0, **settings}) as served:
         found = getattr(served, listener)

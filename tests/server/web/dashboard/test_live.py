@@ -10,7 +10,7 @@ import trio
 
 from fairq.server.web.dashboard import live as module
 from fairq.server.web.dashboard import site as site_module
-from fairq.server.web.dashboard.live import Renderings
+from fairq.server.web.dashboard.live import Shared
 from fairq.server.web.dashboard.sessions import COOKIE
 from tests.server.harness import raw, tenant
 from tests.store.proxy import open_proxy
@@ -98,7 +98,7 @@ async def test_streams_are_bounded_and_end_when_the_server_stops(
 
 
 async def test_a_hundred_tabs_render_once(autojump_clock: trio.testing.MockClock) -> None:
-    renderings, asked = Renderings(), 0
+    renderings, asked = Shared[str](), 0
 
     async def render() -> str:
         nonlocal asked
@@ -123,7 +123,7 @@ async def test_a_hundred_tabs_render_once(autojump_clock: trio.testing.MockClock
 async def test_renderings_of_many_pages_are_few_at_a_time_and_kept_within_bounds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    renderings, now, most = Renderings(), 0, 0
+    renderings, now, most = Shared[str](), 0, 0
 
     async def render() -> str:
         nonlocal now, most

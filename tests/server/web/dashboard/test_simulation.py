@@ -22,19 +22,14 @@ from tests.store.waiting import wait_until
 from .harness import Raw, Site, busy, text_of
 
 
-async def page(site: Site, status: int = 200, **query: str) -> str:
-    """Read the page's text, once its simulation has ended."""
-    return text_of(await read(site, status, **query))
-
-
 async def read(site: Site, status: int = 200, **query: str) -> str:
-    """Read the page, as a browser that loads it again while it says that it is not done."""
-    while True:
-        html = await site.read(f"/simulate?{urlencode({'queue': 'q', **query})}", status)
-        if 'data-again-ms="1000"' not in html:
-            return html
-        assert f"Simulating {query.get('queue', 'q')}" in text_of(html)
-        await trio.sleep(0.05)
+    """Read the page."""
+    return await site.read(f"/simulate?{urlencode({'queue': 'q', **query})}", status)
+
+
+async def page(site: Site, status: int = 200, **query: str) -> str:
+    """Read the page's text."""
+    return text_of(await read(site, status, **query))
 
 
 async def test_a_proposal_is_shown_beside_today(site: Site, worker: Raw) -> None:
@@ -99,27 +94,17 @@ async def test_a_queue_where_nothing_ran_says_so(site: Site) -> None:
         assert "Nothing to simulate yet" in await page(site)
 
 
-async def test_a_page_does_not_wait_for_a_long_simulation(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on, begun = trio.Event(), list[Observed]()
-
+async def test_a_simulation_that_takes_too_long_is_given_up(
+    site: Site, worker: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def compare(observed: Observed, proposal: Proposal) -> Comparison:
-        begun.append(observed)
-        await goes_on.wait()
-        return await compare_apart(observed, proposal)
+        await trio.sleep_forever()
+        raise AssertionError
 
     monkeypatch.setattr(module, "compare_apart", compare)
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.served.app.recorder.flush()
-            for _ in range(3):
-                html = await site.read("/simulate?queue=q")
-                assert 'data-again-ms="1000"' in html
-                assert "Simulating q" in text_of(html)
-            assert len(begun) == 1, "the pages wait for the same one"
-            goes_on.set()
-            assert "Nothing is changed" in await page(site)
-            assert "Nothing is changed" in await page(site)
-            assert len(begun) == 1, "what it found is kept"
+    monkeypatch.setattr(module, "DEADLINE_S", 0.1)
+    await site.served.app.recorder.flush()
+    assert "too busy to simulate" in await page(site, 429)
 
 
 async def test_pages_that_ask_at_once_share_one_simulation(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,21 +132,6 @@ async def test_it_imports_nothing_from_the_working_directory(
         async with busy(server_store) as (site, _):
             await site.served.app.recorder.flush()
             assert "Nothing is changed" in await page(site)
-
-
-async def test_no_more_simulations_wait_than_are_kept(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def compare(observed: Observed, proposal: Proposal) -> Comparison:
-        await trio.sleep_forever()
-        raise AssertionError
-
-    monkeypatch.setattr(module, "compare_apart", compare)
-    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.served.app.recorder.flush()
-            for slots in range(1, module.MAX_KEPT + 1):
-                assert "Simulating q" in text_of(await site.read(f"/simulate?queue=q&slots={slots}"))
-            assert "too many simulations" in text_of(await site.read("/simulate?queue=q&slots=99", 429))
 
 
 async def test_a_simulation_that_fails_is_told_and_harms_nothing(

@@ -12,7 +12,7 @@ import pytest
 import trio
 from attrs import asdict
 
-from fairq.errors import NotFound, TooMany, Unavailable
+from fairq.errors import NotFound, Unavailable
 from fairq.model.simulation.comparison import compare
 from fairq.model.simulation.observed import Observed, observe
 from fairq.model.simulation.setup import Proposal
@@ -71,22 +71,9 @@ async def test_a_process_that_cannot_be_started_is_an_error(
         await module.compare_apart(observed, Proposal())
 
 
-async def test_a_simulation_that_takes_too_long_is_killed(
-    observed: Observed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(module, "DEADLINE_S", 1.0)
-    become(monkeypatch, f"open(f'{tmp_path}/{{os.getpid()}}', 'w')\ntime.sleep(120)")
-    with trio.fail_after(90), pytest.raises(TooMany):
-        await module.compare_apart(observed, Proposal())
-    assert module.LIMITER.borrowed_tokens == 0
-    begun = os.listdir(tmp_path)  # empty where it did not get so far
-    assert not any(is_alive(int(name)) for name in begun)
-
-
 async def test_one_runs_at_a_time_and_dies_with_its_request(
     observed: Observed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "DEADLINE_S", 60.0)
     become(monkeypatch, f"open(f'{tmp_path}/{{os.getpid()}}', 'w')\ntime.sleep(120)")
 
     async def is_running() -> bool:
