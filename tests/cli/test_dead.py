@@ -6,14 +6,8 @@ import io
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-
-from fairq.cli import dead
-from fairq.cli.meter import Show
 
 from .harness import Commands, Finished, ServerThread, Terminal, bury, one_line_error, started
 from .test_commands import lines
@@ -159,41 +153,3 @@ def test_ctrl_c_tells_how_far_it_came_and_leaves_the_rest(commands: Commands, se
     assert ready + left == 40
     assert left > 20
     assert f"replayed: {left}" in commands("dead", "replay", "emails", "--all").out
-
-
-def test_a_sweep_that_fails_tells_how_far_it_came(
-    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert server.served is not None
-    for letter in "ab":
-        bury(server, "ada", [f"{letter}{n}" for n in range(300)])
-    store = server.served.app.store
-    replay, calls = store.replay, 0
-
-    async def fail_later(queue: str, ids: Sequence[str]) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            raise RuntimeError("planted")
-        return await replay(queue, ids)
-
-    monkeypatch.setattr(type(store), "replay", lambda _, queue, ids: fail_later(queue, ids))
-    done = commands("dead", "replay", "emails", "--all", "--json")
-    one_line_error(done, 1)
-    assert done.json == {"replayed": 500, "gone": 0}
-
-
-def test_the_progress_bar_shows_what_is_done_of_what_there_is(
-    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[tuple[str, int, int]] = []
-
-    @contextmanager
-    def meter(title: str) -> Iterator[Show]:
-        assert title == "replay emails"
-        yield lambda *told: shown.append(told)
-
-    monkeypatch.setattr(dead, "meter", meter)
-    bury(server, "ada", [f"a{n}" for n in range(20)])
-    commands("dead", "replay", "emails", "--all", "--rate", "100")
-    assert shown == [("0 of 20", 0, 20), ("10 of 20", 10, 20), ("20 of 20", 20, 20)]

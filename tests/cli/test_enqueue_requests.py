@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from itertools import count
 from pathlib import Path
 
 import orjson
 import pytest
 
-import fairq as sdk
 from fairq.cli import lines, meter
-from fairq.cli.requests import enqueue_requests
-from fairq.client.batch import Batch
-from tests import stores
-from tests.server.harness import running, tenant
-from tests.store.proxy import open_proxy
+from tests.server.harness import tenant
 
 from .harness import Commands, Finished, ServerThread, Terminal, fairq, one_line_error, read_until, started
 from .test_enqueue_lines import Acker, enqueue, forget_marks, interrupted, write
@@ -87,49 +81,6 @@ def test_a_command_that_was_interrupted_in_a_request_goes_on_behind_what_it_stor
     assert (done.code, done.json["done"], done.json["requests"]) == (0, 502, 3)
     both = acker.payloads + rest.payloads
     assert sorted(both) == sorted([b'"first"', b'"last"', *(b"%d" % n for n in range(500))])
-
-
-@pytest.mark.parametrize(("of", "call"), [(sdk.Client, "open_batch"), (sdk.Client, "enqueue_tasks"), (Batch, "close")])
-async def test_a_lost_answer_makes_nothing_twice(
-    server_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: type, call: str
-) -> None:
-    path = write(tmp_path / "file", "".join(f"{n % 3}:{n} a:{n} b\n" for n in range(100)))
-    async with (
-        running(server_store) as served,
-        open_proxy(served.port) as proxy,
-        sdk.open_client(f"ws://127.0.0.1:{proxy.port}", token=ADA) as client,
-    ):
-        inner, calls = getattr(of, call), count()
-
-        async def lose_one(self: object, *args: object, **more: object) -> object:
-            if not next(calls):
-                proxy.lose_next_reply()
-            return await inner(self, *args, **more)
-
-        monkeypatch.setattr(of, call, lose_one)
-        stored = await enqueue_requests(client, "emails", path, id="r", max_running=0, options={}, wait=None)
-        assert proxy.lost == 1
-        assert (stored.told, (await served.app.store.queue("emails")).ready) == ("100 requests, 200 tasks", 200)
-        states = [state async for state in client.batches("emails")]
-        assert {state.id: (state.state, state.total) for state in states} == {
-            f"r-{n}": ("closed", 2) for n in range(1, 101)
-        }
-
-
-def test_a_full_store_takes_no_request_and_the_same_command_goes_on_later(
-    commands: Commands, server_store: str, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "file", "1:a\n2:b:c\n")
-    with stores.connect(server_store) as store:
-        store.config_set("maxmemory", 1)
-        try:
-            done = requests(commands, path, "--id", "mine")
-        finally:
-            store.config_set("maxmemory", 0)
-    assert (done.code, "the store is full" in done.err) == (1, True)
-    assert "0 lines were added; to continue, repeat the command with --id mine" in done.err
-    assert requests(commands, path, "--id", "mine", "--json").json["total"] == 3
-    assert peeked(commands) == ["a", "b", "c"]
 
 
 BAD_LINES: list[tuple[str | bytes, str]] = [

@@ -76,15 +76,6 @@ async def test_a_stream_says_that_the_store_is_frozen_and_goes_on(
             await follower.until("/queues/q")
 
 
-async def test_a_stream_ends_with_its_session(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHECK_S", 0.0)
-    with trio.fail_after(90):
-        async with visited(server_store) as site, following(site, "/queues") as follower:
-            await follower.until("There is no queue yet")
-            site.forget()
-            await follower.until("event: left\ndata: signed out")
-
-
 async def test_streams_are_bounded_and_end_when_the_server_stops(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
