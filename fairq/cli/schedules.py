@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from fairq.cli.options import Json, Server, Span, run_with
 from fairq.cli.output import local_time, print_json, print_rows
 from fairq.cli.payloads import read_payload
+from fairq.cli.task_flags import TaskFlags
 from fairq.errors import BadRequest, NotFound
 from fairq.model.schedules import SCHEDULED
 
@@ -48,15 +49,7 @@ def create(
     zone: str | None = None,
     every: Span | None = None,
     misfire: Literal["skip", "once"] = "skip",
-    expires_in: Span | None = None,
-    expires_after_start: Span | None = None,
-    max_attempts: int | None = None,
-    priority: int | None = None,
-    dedupe_key: str | None = None,
-    dedupe_period: Span | None = None,
-    group: str | None = None,
-    group_weight: float | None = None,
-    events: Annotated[bool, Parameter(negative=())] = False,
+    flags: TaskFlags | None = None,
     tenant: Tenant = None,
     json: Json = False,
     server: Server | None = None,
@@ -82,24 +75,6 @@ def create(
         Time between two fires, as 90, 5m or 1d, instead of --cron.
     misfire
         Fires missed while the service was down: skip them all, or fire once for all of them.
-    expires_in
-        Time after its enqueue after which a task no longer starts, as 5m (default: never).
-    expires_after_start
-        The same, from the time of its fire, however late that is.
-    max_attempts
-        Attempts before a task becomes a dead letter, 0 for no limit (default: the queue's).
-    priority
-        Priority among the tenant's own tasks, 0 (most urgent) to 99 (default: 50).
-    dedupe_key
-        While a task with this key waits or runs, even one of an earlier fire, a fire makes no task.
-    dedupe_period
-        Time to hold the dedupe key, as 5m, whatever happens to the task (default: until the task ends).
-    group
-        Group of the tasks: the tenant's groups of one priority take turns (default: none).
-    group_weight
-        Turns of the group beside one of weight 1 (default: 1).
-    events
-        Add events of the tasks to the tenant's feed: see `fairq events`.
     """
     value = read_payload(payload)
     if cron is None and every is None:
@@ -108,12 +83,10 @@ def create(
         raise BadRequest("give --cron or --every, not both", field="cron")
 
     async def work(client: Client) -> list[datetime]:
+        options = (flags or TaskFlags()).pack()
         return await client.schedule(
-            queue, name, value, cron=cron, zone=zone, every=every, misfire=misfire, expires_in=expires_in,
-            expires_after_start=expires_after_start, max_attempts=max_attempts, priority=priority,
-            dedupe_key=dedupe_key, dedupe_period=dedupe_period, group=group, group_weight=group_weight,
-            events=events, tenant=tenant,
-        )  # fmt: skip
+            queue, name, value, cron=cron, zone=zone, every=every, misfire=misfire, tenant=tenant, **options
+        )
 
     fires = run_with(server, work)
     if json:
