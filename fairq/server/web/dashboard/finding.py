@@ -1,8 +1,7 @@
 """Tenants by a part of their name, also in a queue with 100,000 of them, and while many pages and streams ask.
 
 A search in the store looks at all names, some thousand a step (fairq/store/overview.py). One is under way at a time,
-and after it the store rests RESTS times as long as it took: so searching takes a small part of the store's time,
-whoever asks.
+and after it the store rests RESTS times as long as it took: so searching takes a small part of the store's time.
 """
 
 from __future__ import annotations

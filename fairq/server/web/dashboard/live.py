@@ -33,7 +33,7 @@ MAX_STREAMS, MAX_OWN_STREAMS, MAX_KEPT, MAX_GATHERING = 256, 64, 128, 4
 
 @define(eq=False)
 class _Kept(Generic[T]):
-    """What was made last under a key."""
+    """The last result under a key."""
 
     at: float = float("-inf")
     made: list[T] = field(factory=list)

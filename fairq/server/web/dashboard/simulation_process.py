@@ -1,6 +1,6 @@
 """A simulation in a process of its own, so that this server's tasks wait neither for it nor for the interpreter's lock.
 
-One runs at a time, at low priority. It is killed when nobody waits for it any more, or the server stops.
+One runs at a time, at low priority. It is killed when its page gives up, or the server stops.
 """
 
 from __future__ import annotations
