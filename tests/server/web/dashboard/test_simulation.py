@@ -15,11 +15,19 @@ from fairq.model.simulation.observed import Observed
 from fairq.model.simulation.setup import MAX_TENANTS, Proposal
 from fairq.scopes import run_all
 from fairq.server.web.dashboard import simulation as module
+from fairq.server.web.dashboard import site as site_module
 from fairq.server.web.dashboard.simulation_process import compare_apart
 from tests.server.harness import WORKER, raw, tenant
 from tests.store.waiting import wait_until
 
 from .harness import Raw, Site, busy, text_of
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, a simulation comes to its end."""
+    monkeypatch.setattr(module, "DEADLINE_S", 80.0)
+    monkeypatch.setattr(site_module, "_ANSWER_S", 80.0)
 
 
 async def read(site: Site, status: int = 200, **query: str) -> str:
