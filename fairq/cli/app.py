@@ -28,7 +28,7 @@ _OF_OTHERS = ("FAIRQ_SERVICE_", "FAIRQ_PORT_", "FAIRQ_DEMO_", "FAIRQ_TEST_", "FA
 
 _COMMANDS = {
     "demo": "Compare first-in-first-out and fair scheduling on real work.",
-    "docs": "List the guides, or print or open one.",
+    "docs": "List the guides, or print one.",
     "serve": "Run a server.",
     "doctor": "Look the store over, and a server if one answers.",
     "backup": "Write a backup of the store to a file, while servers run.",

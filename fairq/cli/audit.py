@@ -12,7 +12,7 @@ from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with, seconds_of
-from fairq.cli.output import print_json, print_table, printable
+from fairq.cli.output import print_rows, printable
 from fairq.errors import BadRequest
 from fairq.model.audit import UNKNOWN
 from fairq.model.checks import MAX_BATCH
@@ -96,18 +96,16 @@ def audit(
             page = await client.audit(**which, count=MAX_BATCH, after=newest)
             changes = page.changes
 
-    run_with(server or Server(), work)
+    run_with(server, work)
 
 
 def _show(changes: list[Change], as_json: bool) -> None:
-    if as_json:
-        print_json([asdict(change) for change in changes])
-        return
     columns = {
         "at": "at", "who": "token", "address": "from", "verb": "change", "of": "of", "new": "to",
         "previous": "until then", "outcome": "outcome",
     }  # fmt: skip
-    print_table("changes", columns, [_row(change) for change in changes], empty="nothing was changed", rare=("new",))
+    rows = [asdict(change) if as_json else _row(change) for change in changes]
+    print_rows("changes", columns, rows, empty="nothing was changed", rare=("new",), json=as_json)
 
 
 def _row(change: Change) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Annotated
 from attrs import asdict
 from cyclopts import Parameter
 
+from fairq.cli.meter import meter
 from fairq.cli.options import Json
-from fairq.cli.output import configure_logging, print_json, progress
+from fairq.cli.output import configure_logging, print_json
 from fairq.cli.stopping import run_stoppable
 from fairq.cli.stores import StoreChoice, chosen
 
@@ -40,9 +41,9 @@ def backup(
     configure_logging("critical")
 
     async def main() -> dict[str, object]:
-        with backups.new_file(file) as out, progress("reading MiB") as show:
+        with backups.new_file(file) as out, meter("backup") as show:
             async with chosen(store or StoreChoice()) as url:
-                made = await backups.back_up(url, out, lambda count: show(count >> 20, 0))
+                made = await backups.back_up(url, out, lambda count: show(f"{count >> 20:,} MiB", 0, 0))
         if not verify:
             return {**asdict(made.header), "bytes": made.bytes, "verified": False}
         found = await backups.verify(file, server_program)

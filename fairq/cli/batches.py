@@ -10,12 +10,11 @@ import orjson
 from attrs import asdict
 from cyclopts import App, Parameter
 
-from fairq.cli.confirm import agrees
+from fairq.cli.confirm import Yes, agrees
 from fairq.cli.meter import Pace, meter, say_counts
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table
+from fairq.cli.output import print_fields, print_json, print_rows
 from fairq.errors import BadRequest
-from fairq.model.texts import say_moment
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
@@ -25,16 +24,14 @@ batches = App(name="batches", help="List, show, cancel and watch batches. Tenant
 
 _COLUMNS = {
     "id": "id", "tenant": "tenant", "state": "state", "total": "total", "waiting": "waiting", "running": "running",
-    "done": "done", "dead": "dead", "expired": "expired", "cancelled": "cancelled", "created": "opened",
+    "done": "done", "dead": "dead", "expired": "expired", "cancelled": "cancelled", "created_at_ms": "opened",
 }  # fmt: skip
 _RARE = ("dead", "expired", "cancelled")
-_TIMES = ("created_at_ms", "completed_at_ms")
 State = Annotated[
     Literal["open", "closed", "complete"] | None,
     Parameter(help="Only batches in this state: open (tasks are added), closed (no more are), or complete."),
 ]
 Tenant = Annotated[str | None, Parameter(help="Only batches of this tenant; for operator tokens.")]
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask for confirmation.")]
 
 
 def _row(state: BatchState) -> dict[str, Any]:
@@ -72,14 +69,11 @@ def list_(
                     break
         return found
 
-    states = list(run_with(server or Server(), work).values())
+    states = list(run_with(server, work).values())
     rows = [_row(each) for each in sorted(states[:limit], key=lambda each: (each.created_at_ms, each.id))]
-    if json:
-        print_json(rows)
-        return
-    shown = [row | {"created": say_moment(row["created_at_ms"])} for row in rows]
-    print_table(f"batches of {queue}", _COLUMNS, shown, empty=f"queue {queue} has no such batches", rare=_RARE)
-    if len(states) > limit:
+    empty = f"queue {queue} has no such batches"
+    print_rows(f"batches of {queue}", _COLUMNS, rows, empty=empty, rare=_RARE, json=json)
+    if len(states) > limit and not json:
         print("there are more: raise --limit or narrow the filter")
 
 
@@ -89,15 +83,8 @@ def show(queue: str, id: str, *, json: Json = False, server: Server | None = Non
 
     Example: `fairq batches show emails acme/july`
     """
-    row = _row(run_with(server or Server(), lambda client: client.batch(queue, id).state()))
-    if json:
-        print_json(row)
-        return
-    rows = [
-        {"name": name.removesuffix("_at_ms"), "value": say_moment(value) if name in _TIMES else value}
-        for name, value in row.items()
-    ]
-    print_table(f"batch {id} of {queue}", {"name": "", "value": ""}, rows, empty="")
+    row = _row(run_with(server, lambda client: client.batch(queue, id).state()))
+    print_fields(f"batch {id} of {queue}", row, json=json)
 
 
 @batches.command
@@ -108,16 +95,14 @@ def cancel(queue: str, id: str, *, yes: Yes = False, json: Json = False, server:
 
     Example: `fairq batches cancel emails acme/july`
     """
-    where = server or Server()
 
     def ask() -> str:
-        state = run_with(where, lambda client: client.batch(queue, id).state())
+        state = run_with(server, lambda client: client.batch(queue, id).state())
         return f"Cancel the {state.total - state.ended:,} tasks of batch {id} of {queue} that have not ended?"
 
-    if not yes and not agrees("cancelling a batch", ask):
-        print("nothing was cancelled", file=sys.stderr)
+    if not agrees(yes, "cancelling a batch", ask, "nothing was cancelled"):
         return 1
-    previous = run_with(where, lambda client: client.batch(queue, id).cancel())
+    previous = run_with(server, lambda client: client.batch(queue, id).cancel())
     outcome = "complete" if previous == "complete" else "cancelled"
     if json:
         print_json({"id": id, "outcome": outcome})
@@ -153,5 +138,5 @@ def watch(queue: str, id: str, *, json: Json = False, server: Server | None = No
         say(state)
         return state
 
-    state = run_with(server or Server(), work)
+    state = run_with(server, work)
     return int(state.done < state.total)

@@ -29,7 +29,7 @@ def change(server: Server | None, queue: str, tenant: str | None, work: Callable
             print(f"fairq: {news}", file=sys.stderr)
         return done
 
-    return run_with(server or Server(), tell_and_work)
+    return run_with(server, tell_and_work)
 
 
 async def _news_of(client: OperatorClient, queue: str, tenant: str | None) -> str:

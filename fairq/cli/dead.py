@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import timedelta
@@ -11,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
-from fairq.cli.confirm import agrees
+from fairq.cli.confirm import Yes, agrees
+from fairq.cli.meter import meter
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table, printable, progress
+from fairq.cli.output import print_fields, print_json, print_rows, printable
 from fairq.errors import BadRequest, NotFound
-from fairq.model.texts import say_moment
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 
 dead = App(name="dead", help="List, show, replay and purge dead letters. Tenants see their own, operators see all.")
 
-_COLUMNS = {name: name for name in ("id", "tenant", "reason", "attempts", "died", "error")}
+_COLUMNS = {
+    "id": "id", "tenant": "tenant", "reason": "reason", "attempts": "attempts", "died_at_ms": "died", "error": "error",
+}  # fmt: skip
 _DONE = {"replay": "replayed", "purge": "purged"}
-_TIMES = ("enqueued_at_ms", "start_at_ms", "expires_at_ms", "died_at_ms")
 All = Annotated[bool, Parameter(name="--all", negative=(), help="Apply to all dead letters that match the filters.")]
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask for confirmation.")]
 # With a unit, unlike other spans: that of `--older-than 90` would be guessed, and letters be deleted by it.
 Older = Annotated[timedelta | None, Parameter(help="Only dead letters older than this: 90s, 30m, 12h, 7d.")]
 Younger = Annotated[timedelta | None, Parameter(help="Only dead letters younger than this: 90s, 30m, 12h, 7d.")]
@@ -89,15 +88,10 @@ def list_(
             others = len(first.letters) + first.left
         return rows[:limit], left
 
-    rows, left = run_with(server or Server(), work)
-    if json:
-        print_json(rows)
-        return
-    for row in rows:
-        row["died"] = say_moment(row["died_at_ms"])
+    rows, left = run_with(server, work)
     empty = f"none of the {others:,} dead letters of {queue} match" if others else f"queue {queue} has no dead letters"
-    print_table(f"dead letters of {queue}", _COLUMNS, rows, empty=empty)
-    if left:
+    print_rows(f"dead letters of {queue}", _COLUMNS, rows, empty=empty, json=json)
+    if left and not json:
         print(f"{left:,} more: raise --limit or narrow the filter")
 
 
@@ -107,16 +101,9 @@ def show(queue: str, id: str, *, json: Json = False, server: Server | None = Non
 
     Example: `fairq dead show emails acme/a1`
     """
-    letter = asdict(run_with(server or Server(), lambda client: client.dead_letters(queue).show(id)))
-    if json:
-        print_json(letter)
-        return
-    traceback = letter.pop("traceback")
-    rows = [
-        {"name": name.removesuffix("_at_ms"), "value": say_moment(value) if name in _TIMES else value}
-        for name, value in letter.items()
-    ]
-    print_table(f"dead letter {id} of {queue}", {"name": "", "value": ""}, rows, empty="")
+    letter = asdict(run_with(server, lambda client: client.dead_letters(queue).show(id)))
+    traceback = "" if json else letter.pop("traceback")
+    print_fields(f"dead letter {id} of {queue}", letter, json=json)
     if traceback:
         print(printable(traceback))
 
@@ -129,7 +116,7 @@ def _report(verb: str, changed: int, gone: int, json: bool) -> None:
         print(f"{done}: {changed:,}" + (f", gone already: {gone:,}" if gone else ""))
 
 
-def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: Server) -> None:
+def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: Server | None) -> None:
     """Apply a verb to the named letters. Raises: NotFound afterwards, if some ids are not dead letters."""
 
     async def work(client: Client) -> list[str]:
@@ -143,17 +130,18 @@ def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: S
         raise NotFound(f"not dead letters of {queue}: {' '.join(missing)}", field="ids")
 
 
-def _on_all(verb: str, queue: str, sweep: Callable[[DeadLetters], Sweeps], json: bool, server: Server) -> None:
+def _on_all(verb: str, queue: str, sweep: Callable[[DeadLetters], Sweeps], json: bool, server: Server | None) -> None:
     """Apply a verb to all dead letters that match; prints how many were changed, also when interrupted."""
     changed = gone = 0
 
     async def work(client: Client) -> None:
         nonlocal changed, gone
-        with progress(f"{verb} {queue}") as show_bar:
+        with meter(f"{verb} {queue}") as show_bar:
             async with aclosing(sweep(client.dead_letters(queue))) as steps:
                 async for step in steps:
                     changed, gone = step.changed, step.gone
-                    show_bar(changed + gone, changed + gone + step.left)
+                    done, total = changed + gone, changed + gone + step.left
+                    show_bar(f"{done:,} of {total:,}", done, total)
 
     try:
         run_with(server, work)
@@ -191,10 +179,10 @@ def replay(
     """
     _check_choice(ids, everything, which is not None or rate is not None)
     if ids:
-        _on_named("replay", queue, ids, json, server or Server())
+        _on_named("replay", queue, ids, json, server)
         return
     words = (which or Filter()).pack()
-    _on_all("replay", queue, lambda letters: letters.replay_all(rate=rate, **words), json, server or Server())
+    _on_all("replay", queue, lambda letters: letters.replay_all(rate=rate, **words), json, server)
 
 
 @dead.command
@@ -213,19 +201,15 @@ def purge(
     """
     _check_choice(ids, everything, which is not None)
     if ids:
-        _on_named("purge", queue, ids, json, server or Server())
+        _on_named("purge", queue, ids, json, server)
         return 0
     words = (which or Filter()).pack()
-    if not yes and not _agrees(queue, words, server or Server()):
-        print("nothing was purged", file=sys.stderr)
-        return 1
-    _on_all("purge", queue, lambda letters: letters.purge_all(**words), json, server or Server())
-    return 0
 
-
-def _agrees(queue: str, words: DeadLetterFilter, server: Server) -> bool:
     def ask() -> str:
         first = run_with(server, lambda client: client.dead_letters(queue).page(count=1, brief=True, **words))
         return f"Purge up to {len(first.letters) + first.left:,} dead letters of {queue}?"
 
-    return agrees("purging all matches", ask)
+    if not agrees(yes, "purging all matches", ask, "nothing was purged"):
+        return 1
+    _on_all("purge", queue, lambda letters: letters.purge_all(**words), json, server)
+    return 0

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import sys
-import webbrowser
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from fairq.cli.changes import near
 from fairq.errors import BadRequest
@@ -24,7 +20,7 @@ def guides() -> dict[str, Path]:
     return {name: found[name] for name in sorted(found, key=lambda name: (_rank(name), name))}
 
 
-def docs(name: str | None = None, *, open: Annotated[bool, Parameter(negative=())] = False) -> None:
+def docs(name: str | None = None) -> None:
     """List the guides, or print one: as text for people on a terminal, as Markdown into a pipe or file.
 
     Example: `fairq docs tutorial`
@@ -33,16 +29,12 @@ def docs(name: str | None = None, *, open: Annotated[bool, Parameter(negative=()
     ----------
     name
         Guide to print, such as tutorial.
-    open
-        Open the guide in a browser instead, or the folder of all.
     """
     found = guides()
     if name is not None and name not in found:
         known = near(name, found) or f"; there are {', '.join(found)}"
         raise BadRequest(f"there is no guide {name!r:.80}{known}", field="name")
-    if open:
-        _open(FOLDER if name is None else found[name])
-    elif name is None:
+    if name is None:
         width = max(map(len, found))
         for each, path in found.items():
             print(f"{each:{width}}  {summary(path.read_text(encoding='utf-8'))}")
@@ -58,16 +50,6 @@ def summary(text: str) -> str:
 
 def _rank(name: str) -> int:
     return ORDER.index(name) if name in ORDER else len(ORDER)
-
-
-def _open(path: Path) -> None:
-    """Show a file or folder in a browser. Raises: BadRequest, if there is no browser."""
-    try:
-        webbrowser.get()
-    except webbrowser.Error:
-        raise BadRequest(f"there is no browser on this machine: read {path}", field="open") from None
-    if not webbrowser.open(path.as_uri()):
-        raise BadRequest(f"the browser did not start: read {path}", field="open")
 
 
 def _print(text: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import http.client
-import ssl
-import urllib.error
-import urllib.request
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import trio
 from attrs import asdict
@@ -86,34 +85,29 @@ async def _look(choice: StoreChoice, server: Server, admin_url: str, prune: bool
     return findings
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """Follow none: it is told by its status."""
-
-
 def _ask_admin(url: str, token: str | None) -> list[Finding]:
     """Ask a server whether it is ready; nothing if none answers."""
     from fairq.store.examination import Finding
 
-    if not url.startswith(("http://", "https://")):
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError("the admin URL must begin with http:// or https://", field="admin_url")
+    connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    asked = urllib.request.Request(f"{url.rstrip('/')}/readyz", headers=headers)
-    https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
-    no_proxies = urllib.request.ProxyHandler({})  # the token is for the server alone
-    opener = urllib.request.build_opener(no_proxies, https, _NoRedirects)
-    try:
-        with opener.open(asked, timeout=_ANSWER_S):
-            return [Finding("ok", "server", f"{url} is ready")]
-    except urllib.error.HTTPError as error:
-        if error.code == 503:
-            told = error.read(4_096).decode(errors="replace").strip()
-            return [Finding("problem", "server", f"{url} is not ready: {told}", "see its log, and the findings above")]
-        if error.code in (401, 403):
-            return [Finding("warning", "server", f"{url} does not take the token", "give an operator's: --token")]
-        return [Finding("warning", "server", f"{url} answers {error.code}", "is it the operators' listener?")]
+    try:  # no redirects, no proxies: the token is for the server alone
+        with closing(connect(parts.netloc, timeout=_ANSWER_S)) as connection:
+            connection.request("GET", f"{parts.path.rstrip('/')}/readyz", headers=headers)
+            answer = connection.getresponse()
+            told = answer.read(4_096).decode(errors="replace").strip()
     except (OSError, http.client.HTTPException):
         return []  # none there: doctor works with the store alone
+    if answer.status == 200:
+        return [Finding("ok", "server", f"{url} is ready")]
+    if answer.status == 503:
+        return [Finding("problem", "server", f"{url} is not ready: {told}", "see its log, and the findings above")]
+    if answer.status in (401, 403):
+        return [Finding("warning", "server", f"{url} does not take the token", "give an operator's: --token")]
+    return [Finding("warning", "server", f"{url} answers {answer.status}", "is it the operators' listener?")]
 
 
 async def _ask_server(server: Server) -> list[Finding]:

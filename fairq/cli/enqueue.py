@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with, seconds_of
 from fairq.cli.output import print_json
 from fairq.cli.payloads import read_payload
+from fairq.cli.task_flags import TaskFlags
 from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
+    from fairq.cli.lines import Stored
     from fairq.client.client import Client
     from fairq.client.tasks import EnqueuedTask
     from fairq.model.option_tables import TaskOptions
@@ -28,18 +29,10 @@ def enqueue(
     id: str | None = None,
     tenant: str | None = None,
     delay: Span | None = None,
-    expires_in: Span | None = None,
-    expires_after_start: Span | None = None,
-    max_attempts: int | None = None,
-    priority: int | None = None,
-    dedupe_key: str | None = None,
     dedupe_payload: Annotated[bool, Parameter(negative=())] = False,
-    dedupe_period: Span | None = None,
     replace: Annotated[bool, Parameter(negative=())] = False,
     name: str | None = None,
-    group: str | None = None,
-    group_weight: float | None = None,
-    events: Annotated[bool, Parameter(negative=())] = False,
+    flags: TaskFlags | None = None,
     lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     text_lines: Annotated[bool, Parameter(negative=())] = False,
     requests: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
@@ -69,32 +62,13 @@ def enqueue(
         Tenant of the task; for producers' tokens only.
     delay
         Time before the task may start, as 90, 90s, 5m, 1h30m or 7d (default: 0).
-    expires_in
-        Time from now after which the task no longer starts, as 5m (default: never).
-    expires_after_start
-        The same, from its start (--delay).
-    max_attempts
-        Attempts before the task becomes a dead letter, 0 for no limit (default: the queue's).
-    priority
-        Priority among the tenant's own tasks, 0 (most urgent) to 99; with --requests, of those that have none
-        (default: 50).
-    dedupe_key
-        While a task with this key waits or runs, make no second one, and print the first one's id.
     dedupe_payload
         Use the payload's hash as the dedupe key. With --lines, an interrupted command can be repeated only if it had a
         --dedupe-period from the first time on: it sends all lines again.
-    dedupe_period
-        Time to hold the dedupe key, as 5m, whatever happens to the task (default: until the task ends).
     replace
         If a task with the dedupe key waits, cancel it, and enqueue this one.
     name
         What kind of task it is; its worker is told (default: none).
-    group
-        Group of the task: the tenant's groups of one priority take turns (default: none, or its batch).
-    group_weight
-        Turns of the group beside one of weight 1 (default: 1).
-    events
-        Add events of the task, or of the lines and their batches, to the tenant's feed: see `fairq events`.
     lines
         File with one payload, as JSON, per line (`-`: standard input): the tasks of one batch; empty lines are skipped.
     text_lines
@@ -109,27 +83,33 @@ def enqueue(
         Time to wait for the task's result, which is printed, or for the end of all, as 90 or 5m (default: do not wait).
     """
     _check_source(payload, lines, requests)
+    given = flags or TaskFlags()
     if (lines or requests) is not None and tenant is not None:
         raise BadRequest("--tenant does not go with a file", field="tenant")
-    if (lines or requests) is not None and dedupe_key is not None:
+    if (lines or requests) is not None and given.dedupe_key is not None:
         raise BadRequest("--dedupe-key does not go with a file: only the first task would be made", field="dedupe_key")
-    if requests is not None and (dedupe_payload or dedupe_period is not None):
+    if requests is not None and (dedupe_payload or given.dedupe_period is not None):
         raise BadRequest("--dedupe-payload and --dedupe-period do not go with --requests", field="dedupe_payload")
     if lines is None and text_lines:
         raise BadRequest("--text-lines needs --lines", field="lines")
     if payload is not None and max_running:
         raise BadRequest("--max-running needs --lines or --requests", field="max_running")
-    options: TaskOptions = {
-        "delay": delay, "expires_in": expires_in, "expires_after_start": expires_after_start,
-        "max_attempts": max_attempts, "priority": priority, "dedupe_key": dedupe_key,
-        "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period, "replace": replace, "name": name,
-        "group": group, "group_weight": group_weight, "events": events,
-    }  # fmt: skip
-    where, wait_s = server or Server(), seconds_of(wait)
-    if lines is not None:
-        return _enqueue_lines(where, queue, lines, id, max_running, text_lines, options, wait_s, as_json=json)
-    if requests is not None:
-        return _enqueue_requests(where, queue, requests, id, max_running, options, wait_s, as_json=json)
+    options: TaskOptions = {**given.pack(), "delay": delay, "replace": replace, "name": name}  # type: ignore[typeddict-item]
+    options["dedupe_payload"] = dedupe_payload
+    wait_s = seconds_of(wait)
+    if payload is None:
+
+        async def store(client: Client) -> Stored:
+            common: dict[str, Any] = {"id": id, "max_running": max_running, "options": options, "wait": wait_s}
+            if lines is None:
+                from fairq.cli.requests import enqueue_requests
+
+                return await enqueue_requests(client, queue, str(requests), **common)
+            from fairq.cli.lines import enqueue_lines
+
+            return await enqueue_lines(client, queue, lines, as_text=text_lines, **common)
+
+        return _print_stored(run_with(server, store), json, is_waited_for=wait_s is not None)
     value = read_payload(str(payload))
     if wait_s is not None:
         options["result_ttl"] = wait_s + _RESULT_TTL
@@ -138,7 +118,7 @@ def enqueue(
         task = await client.enqueue(queue, value, id=id, tenant=tenant, **options)
         return task, None if wait_s is None else await task.result(timeout=wait_s)
 
-    task, result = run_with(where, work)
+    task, result = run_with(server, work)
     row = {"id": task.id, "queue": task.queue, "duplicate": task.is_duplicate, "replaced": task.is_replaced}
     if json:
         print_json(row if wait is None else row | {"result": result})
@@ -157,61 +137,11 @@ def _check_source(payload: str | None, lines: str | None, requests: str | None) 
         raise BadRequest("give one of a payload, --lines and --requests", field="payload")
 
 
-def _enqueue_lines(
-    server: Server,
-    queue: str,
-    path: str,
-    id: str | None,
-    max_running: int,
-    text_lines: bool,
-    options: TaskOptions,
-    wait: float | None,
-    *,
-    as_json: bool,
-) -> int:
-    from fairq.cli.lines import enqueue_lines
-    from fairq.cli.meter import say_ends
-
-    state = run_with(
-        server,
-        lambda client: enqueue_lines(
-            client, queue, path, id=id, max_running=max_running, as_text=text_lines, options=options, wait=wait
-        ),
-    )
+def _print_stored(stored: Stored, as_json: bool, *, is_waited_for: bool) -> int:
     if as_json:
-        print_json(asdict(state))
-    else:
-        print(state.id)
-        if wait is not None:
-            print(f"{state.total:,} tasks: {say_ends(state)}", file=sys.stderr)
-    return int(wait is not None and state.done < state.total)
-
-
-def _enqueue_requests(
-    server: Server,
-    queue: str,
-    path: str,
-    id: str | None,
-    max_running: int,
-    options: TaskOptions,
-    wait: float | None,
-    *,
-    as_json: bool,
-) -> int:
-    from fairq.cli.meter import say_ends
-    from fairq.cli.requests import enqueue_requests
-
-    stored = run_with(
-        server,
-        lambda client: enqueue_requests(
-            client, queue, path, id=id, max_running=max_running, options=options, wait=wait
-        ),
-    )
-    sums = stored.sums
-    if as_json:
-        print_json(stored.row(with_ends=wait is not None))
+        print_json(stored.row)
     else:
         print(stored.id)
-        ends = "" if wait is None else f": {say_ends(sums)}"
-        print(f"{stored.requests:,} requests, {sums.total:,} tasks{ends}", file=sys.stderr)
-    return int(wait is not None and sums.done < sums.total)
+        if stored.told:
+            print(stored.told, file=sys.stderr)
+    return int(is_waited_for and stored.counts.done < stored.counts.total)

@@ -59,7 +59,7 @@ def events(
                 _print(event, json)
             begin = page.events[-1].id if page.events else newest
 
-    run_with(server or Server(), work)
+    run_with(server, work)
 
 
 def _print(event: Event, as_json: bool) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from attrs import asdict, frozen
+import attrs
+from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.changes import change
 from fairq.cli.options import Server, run_with
-from fairq.cli.output import print_json, print_table
+from fairq.cli.output import print_json, print_rows
 from fairq.errors import BadRequest
-from fairq.model.limits import LIMIT_RANGES, Limits
+from fairq.model.limits import Limits
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
@@ -28,22 +29,14 @@ _TOLD = {
     "dead": "Dead letters kept; when there are more, the oldest are deleted.",
 }
 _UNITS = {"rate": "/s", "stored_bytes": " bytes"}
-Limit = str | None
 
 
-@Parameter(name="*")
-@frozen
-class GivenLimits:
-    """Limits to set: each is a number, `none`, or `default` (the limit for all tenants)."""
+def _option(told: str) -> Any:
+    return attrs.field(default=None, type=Annotated[str | None, Parameter(help=told)])  # type: ignore[call-overload]
 
-    max_running: Annotated[Limit, Parameter(help=_TOLD["max_running"])] = None
-    guaranteed: Annotated[Limit, Parameter(help=_TOLD["guaranteed"])] = None
-    rate: Annotated[Limit, Parameter(help=_TOLD["rate"])] = None
-    burst: Annotated[Limit, Parameter(help=_TOLD["burst"])] = None
-    queued: Annotated[Limit, Parameter(help=_TOLD["queued"])] = None
-    stored_bytes: Annotated[Limit, Parameter(help=_TOLD["stored_bytes"])] = None
-    delayed: Annotated[Limit, Parameter(help=_TOLD["delayed"])] = None
-    dead: Annotated[Limit, Parameter(help=_TOLD["dead"])] = None
+
+GivenLimits = attrs.make_class("GivenLimits", {name: _option(told) for name, told in _TOLD.items()}, frozen=True)
+Parameter(name="*")(GivenLimits)  # each is a number, `none`, or `default` (the limit for all tenants)
 
 
 def parse_percent(name: str, text: str) -> int:
@@ -74,9 +67,7 @@ def parse_limit(name: str, text: str) -> float | None:
         raise BadRequest(f"{name} must be {wanted}, none or default, not {text!r:.40}", field=name) from None
 
 
-def change_limits(
-    server: Server | None, queue: str, tenant: str | None, given: GivenLimits | None, if_version: str | None
-) -> None:
+def change_limits(server: Server | None, queue: str, tenant: str | None, given: Any, if_version: str | None) -> None:
     """Set the given limits, and print their old and new values."""
     texts = asdict(given or GivenLimits())
     changes = {name: parse_limit(name, text) for name, text in texts.items() if text is not None}
@@ -95,21 +86,16 @@ def change_limits(
 
 def show_limits(server: Server | None, queue: str, tenant: str | None, json: bool) -> None:
     """Print the limits set for a tenant (or all), and the limits in force."""
-    found = asdict(run_with(server or Server(), lambda client: client.limits(queue, tenant)))
+    found = asdict(run_with(server, lambda client: client.limits(queue, tenant)))
     if json:
         print_json(found)
         return
     rows = [
-        {
-            "limit": name,
-            "set": _say(name, found["limits"][name]),
-            "holds": _say(name, found["holds"][name]),
-            "bounds": _TOLD[name],
-        }
-        for name in LIMIT_RANGES
+        {"limit": name, "set": _say(name, found["limits"][name]), "holds": _say(name, holds), "bounds": _TOLD[name]}
+        for name, holds in found["holds"].items()
     ]
     columns = {"limit": "limit", "set": "set here", "holds": "holds", "bounds": "what it bounds"}
-    print_table(f"limits of {tenant or 'all tenants'} in {queue}", columns, rows, empty="")
+    print_rows(f"limits of {tenant or 'all tenants'} in {queue}", columns, rows, empty="")
     print(f"version {found['version']}")
 
 

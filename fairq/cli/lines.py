@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import trio
-from attrs import frozen
+from attrs import asdict, frozen
 
-from fairq.cli.meter import Pace, meter, say_counts
+from fairq.cli.meter import Counts, Pace, meter, say_counts, say_ends
 from fairq.cli.payloads import read_json
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, QuotaExceeded, TooLarge
@@ -43,24 +43,25 @@ _CHUNK_BYTES = 1 << 20
 _ROOM_MS = 1000  # wait for room if the server does not say how long
 
 
-class Numbered(Protocol):
-    """A line of a file, and the tasks that it makes."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def tasks(self) -> Sequence[NewTask]: ...
-
-
-LineT = TypeVar("LineT", bound=Numbered)
-
-
 @frozen
 class Line:
-    """A line that makes one task."""
+    """A line of a file, and the tasks that it makes."""
 
     number: int
     tasks: list[NewTask]
+
+
+LineT = TypeVar("LineT", bound=Line)
+
+
+@frozen
+class Stored:
+    """What became of a file: its id, its tasks as far as they are known, what scripts read, and what people read."""
+
+    id: str
+    counts: Counts
+    row: dict[str, Any]
+    told: str
 
 
 @contextmanager
@@ -236,8 +237,8 @@ async def enqueue_lines(
     as_text: bool,
     options: TaskOptions,
     wait: float | None,
-) -> BatchState:
-    """Open a batch, add the lines that are not empty, close it; returns its state, with `wait` (s) once complete."""
+) -> Stored:
+    """Open a batch, add the lines that are not empty, close it; with `wait` (s), return once it is complete."""
     with open_lines(path, "lines") as (lines, total):
         batch = await with_room(
             lambda: client.open_batch(queue, id=id, max_running=max_running, events=bool(options.get("events")))
@@ -266,10 +267,15 @@ async def enqueue_lines(
         await store_lines(tasks, total, f"enqueue {queue}", how, store)
     await batch.close()
     if wait is None:
-        return await batch.state()
+        return _stored(await batch.state(), "")
     watch = f"to wait again: fairq batches watch {queue} {batch.id}"
     with saying_how_to_wait(watch if is_once else repeating(batch.id, "wait again")):
-        return await _wait(batch, wait)
+        state = await _wait(batch, wait)
+    return _stored(state, f"{state.total:,} tasks: {say_ends(state)}")
+
+
+def _stored(state: BatchState, told: str) -> Stored:
+    return Stored(state.id, state, asdict(state), told)
 
 
 async def _wait(batch: Batch, timeout: float) -> BatchState:

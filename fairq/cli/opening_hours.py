@@ -47,7 +47,7 @@ def show_opening_hours(
     if text or always:
         found = asdict(change(server, queue, tenant, set_and_read))
     else:
-        found = asdict(run_with(server or Server(), lambda client: client.limits(queue, tenant)))
+        found = asdict(run_with(server, lambda client: client.limits(queue, tenant)))
     if json:
         print_json({name: found[name] for name in ("opening_hours", "now_ms", "hours_version")})
         return

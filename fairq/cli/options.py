@@ -43,6 +43,14 @@ def seconds_of(span: Span | None) -> float | None:
     return span.total_seconds() if isinstance(span, timedelta) else span
 
 
+def need_token(token: str | None, kind: str = "") -> str:
+    """Return the token, of a kind that `fairq tokens create` makes. Raises: SettingsError without one."""
+    if not token:
+        create = f"fairq tokens create {kind}".strip()
+        raise SettingsError(f"missing token: set --token or FAIRQ_TOKEN (`{create}` makes one)", field="token")
+    return token
+
+
 @Parameter(name="*")
 @frozen
 class Server:
@@ -52,30 +60,22 @@ class Server:
     token: Token = None
     timeout: Annotated[float, Parameter(help="Seconds to keep trying a request.")] = 10.0
 
-    def need_token(self) -> str:
-        """Return the token. Raises: SettingsError without one."""
-        if not self.token:
-            raise SettingsError(
-                "missing token: set --token or FAIRQ_TOKEN (`fairq tokens create` makes one)", field="token"
-            )
-        return self.token
-
 
 @asynccontextmanager
 async def connected(server: Server) -> AsyncIterator[OperatorClient]:
     """Open a client for a command."""
     from fairq.client.operator import open_operator
 
-    async with open_operator(split_urls(server.url), token=server.need_token(), timeout=server.timeout) as client:
+    async with open_operator(split_urls(server.url), token=need_token(server.token), timeout=server.timeout) as client:
         yield client
 
 
-def run_with(server: Server, work: Callable[..., Awaitable[T]]) -> T:
+def run_with(server: Server | None, work: Callable[..., Awaitable[T]]) -> T:
     """Run `work(client)` against the server."""
     configure_logging("error")
 
     async def main() -> T:
-        async with connected(server) as client:
+        async with connected(server or Server()) as client:
             return await work(client)
 
     return trio.run(main)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import orjson
 import structlog
+
+from fairq.model.texts import say_moment
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,14 +29,32 @@ def print_json(value: Any) -> None:
     sys.stdout.write(orjson.dumps(value, option=options).decode() + "\n")
 
 
-def print_table(
-    title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, empty: str, rare: Collection[str] = ()
+def print_rows(
+    title: str,
+    columns: Mapping[str, str],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    empty: str,
+    rare: Collection[str] = (),
+    json: bool = False,
 ) -> None:
-    """Print rows as a table; see make_table."""
+    """Print rows as a table, or as JSON; see make_table."""
+    if json:
+        print_json(rows)
+        return
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
     console.print(make_table(title, columns, rows, empty=empty, rare=rare))
+
+
+def print_fields(title: str, row: Mapping[str, Any], *, json: bool) -> None:
+    """Print one row, a line for each of its fields; or as JSON."""
+    if json:
+        print_json(row)
+        return
+    rows = [{"name": key.removesuffix("_at_ms"), "value": _cell(key, value)} for key, value in row.items()]
+    print_rows(title, {"name": "", "value": ""}, rows, empty="")
 
 
 def make_table(
@@ -50,7 +69,8 @@ def make_table(
     """Make a table of rows; `columns` maps the row's key to the heading. Without rows it is the text `empty`.
 
     `rare`: keys without a column where no row has a value, so that the others are not cut short. `lines`: how high it
-    may be; the title then says how many of the rows are in it.
+    may be; the title then says how many of the rows are in it. A key that ends in `_at_ms` is a time, in `_part` a part
+    of a whole.
     """
     from rich.table import Table
 
@@ -61,10 +81,12 @@ def make_table(
     table = Table(title=title, title_justify="left", header_style="bold")
     columns = {key: heading for key, heading in columns.items() if key not in rare or any(row.get(key) for row in rows)}
     for key, heading in columns.items():
-        is_number = all(isinstance(row.get(key), int | float) and not isinstance(row.get(key), bool) for row in rows)
+        is_number = not key.endswith("_at_ms") and all(
+            isinstance(row.get(key), int | float) and not isinstance(row.get(key), bool) for row in rows
+        )
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=key == "id")
     for row in rows:
-        table.add_row(*(_cell(row.get(key)) for key in columns))
+        table.add_row(*(_cell(key, row.get(key)) for key in columns))
     return table
 
 
@@ -72,7 +94,7 @@ def fit_columns(
     columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], width: int, first_to_go: Sequence[str]
 ) -> dict[str, str]:
     """Return the columns that fit in a terminal's width without a cell being cut; drop some of the named ones."""
-    needs = {key: 3 + max(len(columns[key]), *(len(_cell(row.get(key))) for row in rows), 0) for key in columns}
+    needs = {key: 3 + max(len(columns[key]), *(len(_cell(key, row.get(key))) for row in rows), 0) for key in columns}
     left, gone = dict(columns), iter(first_to_go)
     while 1 + sum(needs[key] for key in left) > width and (key := next(gone, None)) is not None:
         left.pop(key, None)
@@ -87,33 +109,22 @@ def local_time(moment: datetime, zone: str | None) -> str:
         return moment.isoformat(" ", "seconds")
 
 
-@contextmanager
-def progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Draw a bar on standard error while the block lasts, if it is a terminal; `show(done, total)` moves it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield show
-
-
-def _cell(value: Any) -> str:
+def _cell(key: str, value: Any) -> str:
     match value:
         case None:
             return ""
+        case int() if key.endswith("_at_ms"):
+            return say_moment(value)
+        case float() if key.endswith("_part"):
+            return f"{100 * value:.1f} %"
         case bool():
             return "yes" if value else ""
         case float():
             return f"{value:,.3f}".rstrip("0").rstrip(".")
         case int():
             return f"{value:,}"
+        case [*texts] if texts and all(isinstance(text, str) for text in texts) and key != "payload":
+            return printable(", ".join(texts))
         case dict() | list():
             return printable(orjson.dumps(value).decode())
         case _:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     Steps = Callable[[OperatorClient, bool], AsyncGenerator[Purge, None]]
 
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask for confirmation.")]
 DryRun = Annotated[bool, Parameter(name="--dry-run", negative=(), help="Only count; change nothing.")]
 
 
@@ -29,12 +27,14 @@ def purge(title: str, steps: Steps, *, dry_run: bool, yes: bool, json: bool, ser
 
     Interrupted, it prints how many were cancelled until then; run again, it goes on with the rest.
     """
-    server = server or Server()
-    if not dry_run and not yes:
-        question = f"Cancel the waiting tasks of {title} that match?"
-        if not agrees("cancelling all matches", lambda: f"{_count(title, steps, server)} match. {question}"):
-            print("nothing was cancelled", file=sys.stderr)
-            return 1
+
+    def ask() -> str:
+        counts = _Counts()
+        run_with(server, lambda client: _follow(f"{title}, counting", steps(client, True), counts))
+        return f"{counts.found:,} waiting tasks match. Cancel the waiting tasks of {title} that match?"
+
+    if not agrees(yes or dry_run, "cancelling all matches", ask, "nothing was cancelled"):
+        return 1
     done = _Counts()
     try:
         run_with(server, lambda client: _follow(title, steps(client, dry_run), done))
@@ -50,12 +50,6 @@ class _Counts:
     """The counts so far."""
 
     found = cancelled = 0
-
-
-def _count(title: str, steps: Steps, server: Server) -> str:
-    counts = _Counts()
-    run_with(server, lambda client: _follow(f"{title}, counting", steps(client, True), counts))
-    return f"{counts.found:,} waiting tasks"
 
 
 async def _follow(title: str, steps: AsyncGenerator[Purge, None], counts: _Counts) -> None:

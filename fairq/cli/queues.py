@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.changes import change
-from fairq.cli.confirm import agrees
+from fairq.cli.confirm import Yes, agrees
 from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import IfVersion, Json, Server, run_with
 from fairq.cli.output import make_table, print_json
-from fairq.cli.purges import DryRun, Yes, purge
+from fairq.cli.purges import DryRun, purge
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
 from fairq.errors import BadRequest
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fairq.client.operator import OperatorClient
-    from fairq.model.purges import Purge
 
 queues = App(name="queues", help="List queues, change settings and limits, pause, resume, repair, purge and delete.")
 
@@ -59,7 +56,7 @@ def list_(*, watch: Watch = False, json: Json = False, server: Server | None = N
     Example: `fairq queues list --watch`
     """
     if json:
-        print_json([asdict(row) for row in run_with(server or Server(), lambda client: client.queues())])
+        print_json([asdict(row) for row in run_with(server, lambda client: client.queues())])
     else:
         draw(server, _picture, once=not watch)
 
@@ -118,10 +115,10 @@ def delete(
 
     Example: `fairq queues delete emails --purge --yes`
     """
-    if purge and not yes and not agrees("--purge", lambda: f"Delete {queue} with its tasks, schedules and batches?"):
-        print("nothing was deleted", file=sys.stderr)
+    question = f"Delete {queue} with its tasks, schedules and batches?"
+    if not agrees(yes or not purge, "--purge", lambda: question, "nothing was deleted"):
         return 1
-    found = run_with(server or Server(), lambda client: client.delete_queue(queue, purge=purge))
+    found = run_with(server, lambda client: client.delete_queue(queue, purge=purge))
     contents = {name: count for name, count in found.items() if count}
     if json:
         print_json({"queue": queue, "contents": contents})
@@ -142,10 +139,10 @@ def purge_(
     Example: `fairq queues purge emails --dry-run`
     """
 
-    def steps(client: OperatorClient, dry_run: bool) -> AsyncGenerator[Purge, None]:
-        return client.purge_queue(queue, dry_run=dry_run)
-
-    return purge(queue, steps, dry_run=dry_run, yes=yes, json=json, server=server)
+    return purge(
+        queue, lambda client, dry_run: client.purge_queue(queue, dry_run=dry_run),
+        dry_run=dry_run, yes=yes, json=json, server=server,
+    )  # fmt: skip
 
 
 @queues.command
@@ -154,7 +151,7 @@ def exists(queue: str, *, server: Server | None = None) -> int:
 
     Example: `fairq queues exists emails`
     """
-    return int(not run_with(server or Server(), lambda client: client.queue_exists(queue)))
+    return int(not run_with(server, lambda client: client.queue_exists(queue)))
 
 
 @queues.command
@@ -168,7 +165,11 @@ def limits(queue: str, *, json: Json = False, server: Server | None = None) -> N
 
 @queues.command
 def set_limits(
-    queue: str, *, limits: GivenLimits | None = None, if_version: IfVersion = None, server: Server | None = None
+    queue: str,
+    *,
+    limits: GivenLimits | None = None,  # type: ignore[valid-type]
+    if_version: IfVersion = None,
+    server: Server | None = None,
 ) -> None:
     """Set limits for tenants that have no such limit of their own; each is a number or `none`.
 
@@ -223,7 +224,7 @@ def repair(queue: str, *, json: Json = False, server: Server | None = None) -> N
     Example: `fairq queues repair emails`
     """
 
-    done = run_with(server or Server(), lambda client: client.repair_queue(queue))
+    done = run_with(server, lambda client: client.repair_queue(queue))
     if json:
         print_json({"queue": queue, "tasks": done.tasks, "tenants": done.tenants})
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict
 
 from fairq.cli.options import Server, run_with
-from fairq.cli.output import print_json, print_table
+from fairq.cli.output import print_json, print_rows
 from fairq.model.history import PERIODS, Period
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _PERIODS = {
 
 def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> None:
     """Print what the tasks waited for, as a table, the tenant's share, and what it did in the last hours and days."""
-    report, history = run_with(server or Server(), lambda client: _read(client, queue, tenant))
+    report, history = run_with(server, lambda client: _read(client, queue, tenant))
     found = asdict(report)
     if json:
         print_json({**found, "history": history})
@@ -44,15 +44,15 @@ def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> N
     whole = {"cause": "total", "part": 100, "p50_ms": found["p50_ms"], "p99_ms": found["p99_ms"]}
     title = f"what {found['starts']} tasks of {tenant} in {queue} waited for"
     empty = f"no task of {tenant} in {queue} was started in the last 5 minutes"
-    print_table(title, _COLUMNS, [*rows, whole] if found["starts"] else [], empty=empty)
+    print_rows(title, _COLUMNS, [*rows, whole] if found["starts"] else [], empty=empty)
     if found["unanswered"]:
         print(f"{found['unanswered']} servers did not answer: what they started is missing")
     if found["share_over_ms"]:
         over = f"in the last {found['share_over_ms'] / 1000:.0f} s"
         print(f"share: {found['delivered']:.6g} delivered, {found['entitled']:.6g} entitled, {over}")
-    past = [{"period": period, **_as_percent(totals)} for period, totals in history.items() if any(totals.values())]
+    past = [{"period": period, **totals} for period, totals in history.items() if any(totals.values())]
     if past:
-        print_table(f"{tenant} in {queue}, at all servers", _PERIODS, past, empty="")
+        print_rows(f"{tenant} in {queue}, at all servers", _PERIODS, past, empty="")
 
 
 async def _read(client: OperatorClient, queue: str, tenant: str) -> tuple[Report, dict[str, Any]]:
@@ -63,8 +63,3 @@ async def _read(client: OperatorClient, queue: str, tenant: str) -> tuple[Report
 async def _totals(client: OperatorClient, queue: str, tenant: str, period: Period) -> dict[str, Any]:
     found = await client.history(queue, period, tenants=[tenant])
     return asdict(found.tenants[0].totals)
-
-
-def _as_percent(totals: dict[str, Any]) -> dict[str, Any]:
-    parts = {name: totals[name] for name in ("delivered_part", "entitled_part")}
-    return totals | {name: None if part is None else f"{100 * part:.1f} %" for name, part in parts.items()}

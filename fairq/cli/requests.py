@@ -8,7 +8,7 @@ earlier one has stored: of a batch that is not open any more all tasks, of an op
 from __future__ import annotations
 
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,8 +16,8 @@ import trio
 import uuid_utils
 from attrs import asdict, define, field, frozen
 
-from fairq.cli.lines import add, open_lines, repeating, saying_how_to_wait, store_lines, with_room
-from fairq.cli.meter import Counts, Pace, Show, meter, say_counts
+from fairq.cli.lines import Line, Stored, add, open_lines, repeating, saying_how_to_wait, store_lines, with_room
+from fairq.cli.meter import Counts, Pace, Show, meter, say_counts, say_ends
 from fairq.cli.payloads import read_json
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, FairqError, NotFound, NotYet, Retryable, TooLarge
@@ -25,6 +25,7 @@ from fairq.model.batches import RUNNING
 from fairq.model.checks import MAX_BATCH, check_batch_id
 from fairq.model.options import pack_options
 from fairq.model.tasks import NewTask
+from fairq.scopes import run_all
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
@@ -62,13 +63,11 @@ class Sums:
 
 
 @frozen
-class Request:
+class Request(Line):
     """A line that makes a batch."""
 
-    number: int
     id: str
     max_running: int
-    tasks: list[NewTask]
 
 
 @define
@@ -78,20 +77,6 @@ class Part:
     unfinished: array[int] = field(factory=lambda: array("Q"))
     ended: Sums = field(factory=Sums)  # of complete batches
     open: Sums = field(factory=Sums)  # of the others, by the last look
-
-
-@frozen
-class Stored:
-    """The requests of a file, and how their tasks ended if they were waited for."""
-
-    id: str
-    requests: int
-    sums: Sums
-
-    def row(self, *, with_ends: bool) -> dict[str, Any]:
-        """Return what scripts read."""
-        ends = asdict(self.sums) if with_ends else {"total": self.sums.total}
-        return {"id": self.id, "requests": self.requests, **ends}
 
 
 def check_prefix(id: str | None) -> str:
@@ -139,7 +124,7 @@ def parse(line: bytes, number: int, id: str, max_running: int, options: TaskOpti
         raise BadRequest(f"line {number}: {error.message}", field="requests") from None
     except ValueError as error:
         raise BadRequest(f"line {number}: {error}", field="requests") from None
-    return Request(number, name, limit, tasks)
+    return Request(number, tasks, name, limit)
 
 
 def _tasks_left(request: Request, known: BatchState | None) -> list[NewTask]:
@@ -154,24 +139,6 @@ def _tasks_left(request: Request, known: BatchState | None) -> list[NewTask]:
             field="requests",
         )
     return []
-
-
-async def _all(calls: Iterable[Callable[[], Awaitable[Any]]]) -> None:
-    """Make calls at once. Raises: the first error."""
-    errors: list[FairqError] = []
-
-    async def make(call: Callable[[], Awaitable[Any]], scope: trio.CancelScope) -> None:
-        try:
-            await call()
-        except FairqError as error:
-            errors.append(error)
-            scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for call in calls:
-            nursery.start_soon(make, call, nursery.cancel_scope)
-    if errors:
-        raise errors[0]
 
 
 @define
@@ -192,10 +159,12 @@ class _Run:
         ids = [request.id for request in requests]
         known = await self.client.read_batches(self.queue, ids) if self.is_repeated else {}
         tasks = [task for request in requests for task in _tasks_left(request, known.get(request.id))]
-        await _all(partial(self._open, request) for request in requests if request.id not in known)
+        opening = [partial(self._open, request) for request in requests if request.id not in known]
+        await run_all(*opening, stops_at_failure=True)
         await add(self.client, self.queue, tasks)
         is_open = (request for request in requests if request.id not in known or known[request.id].state == "open")
-        await _all(self.client.batch(self.queue, request.id).close for request in is_open)
+        closing = [self.client.batch(self.queue, request.id).close for request in is_open]
+        await run_all(*closing, stops_at_failure=True)
         for request in requests:
             self._note(request)
 
@@ -297,7 +266,10 @@ async def enqueue_requests(
             parse(line, number, run.id, max_running, options) for number, line in lines if line.strip()
         )
         await store_lines(requests, total, f"enqueue {queue}", repeating(run.id), run.store)
-    if wait is not None:
-        with saying_how_to_wait(repeating(run.id, "wait again")):
-            await run.wait(wait)
-    return Stored(run.id, run.requests, run.sums)
+    told = f"{run.requests:,} requests, {run.tasks:,} tasks"
+    if wait is None:
+        return Stored(run.id, run.sums, {"id": run.id, "requests": run.requests, "total": run.tasks}, told)
+    with saying_how_to_wait(repeating(run.id, "wait again")):
+        await run.wait(wait)
+    row = {"id": run.id, "requests": run.requests, **asdict(run.sums)}
+    return Stored(run.id, run.sums, row, f"{told}: {say_ends(run.sums)}")

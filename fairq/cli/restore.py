@@ -9,8 +9,9 @@ from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.backup import Program
+from fairq.cli.meter import meter
 from fairq.cli.options import Json
-from fairq.cli.output import configure_logging, print_json, progress
+from fairq.cli.output import configure_logging, print_json
 from fairq.cli.stopping import run_stoppable
 from fairq.cli.stores import StoreChoice, chosen
 from fairq.errors import SettingsError
@@ -42,10 +43,10 @@ def restore(
     async def main() -> backups.Contents:
         if check:
             return await backups.verify(file, server_program)
-        with progress("keys") as show:
+        with meter("restore") as show:
             async with chosen(store or StoreChoice(), may_make=True) as url:
                 return await backups.restore(
-                    file, url, replace=replace, server=server_program, show=lambda count: show(count, 0)
+                    file, url, replace=replace, server=server_program, show=lambda count: show(f"{count:,} keys", 0, 0)
                 )
 
     found = run_stoppable(main)

@@ -9,8 +9,9 @@ from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with
-from fairq.cli.output import local_time, print_json, print_table
+from fairq.cli.output import local_time, print_json, print_rows
 from fairq.cli.payloads import read_payload
+from fairq.cli.task_flags import TaskFlags
 from fairq.errors import BadRequest, NotFound
 from fairq.model.schedules import SCHEDULED
 
@@ -48,15 +49,7 @@ def create(
     zone: str | None = None,
     every: Span | None = None,
     misfire: Literal["skip", "once"] = "skip",
-    expires_in: Span | None = None,
-    expires_after_start: Span | None = None,
-    max_attempts: int | None = None,
-    priority: int | None = None,
-    dedupe_key: str | None = None,
-    dedupe_period: Span | None = None,
-    group: str | None = None,
-    group_weight: float | None = None,
-    events: Annotated[bool, Parameter(negative=())] = False,
+    flags: TaskFlags | None = None,
     tenant: Tenant = None,
     json: Json = False,
     server: Server | None = None,
@@ -82,24 +75,6 @@ def create(
         Time between two fires, as 90, 5m or 1d, instead of --cron.
     misfire
         Fires missed while the service was down: skip them all, or fire once for all of them.
-    expires_in
-        Time after its enqueue after which a task no longer starts, as 5m (default: never).
-    expires_after_start
-        The same, from the time of its fire, however late that is.
-    max_attempts
-        Attempts before a task becomes a dead letter, 0 for no limit (default: the queue's).
-    priority
-        Priority among the tenant's own tasks, 0 (most urgent) to 99 (default: 50).
-    dedupe_key
-        While a task with this key waits or runs, even one of an earlier fire, a fire makes no task.
-    dedupe_period
-        Time to hold the dedupe key, as 5m, whatever happens to the task (default: until the task ends).
-    group
-        Group of the tasks: the tenant's groups of one priority take turns (default: none).
-    group_weight
-        Turns of the group beside one of weight 1 (default: 1).
-    events
-        Add events of the tasks to the tenant's feed: see `fairq events`.
     """
     value = read_payload(payload)
     if cron is None and every is None:
@@ -108,14 +83,12 @@ def create(
         raise BadRequest("give --cron or --every, not both", field="cron")
 
     async def work(client: Client) -> list[datetime]:
+        options = (flags or TaskFlags()).pack()
         return await client.schedule(
-            queue, name, value, cron=cron, zone=zone, every=every, misfire=misfire, expires_in=expires_in,
-            expires_after_start=expires_after_start, max_attempts=max_attempts, priority=priority,
-            dedupe_key=dedupe_key, dedupe_period=dedupe_period, group=group, group_weight=group_weight,
-            events=events, tenant=tenant,
-        )  # fmt: skip
+            queue, name, value, cron=cron, zone=zone, every=every, misfire=misfire, tenant=tenant, **options
+        )
 
-    fires = run_with(server or Server(), work)
+    fires = run_with(server, work)
     if json:
         print_json({"queue": queue, "name": name, "fires_at": fires})
         return
@@ -131,28 +104,18 @@ def list_(queue: str, *, tenant: Tenant = None, json: Json = False, server: Serv
     Example: `fairq schedules list emails`
     """
 
-    async def work(client: Client) -> list[ScheduleState]:
-        return await client.schedules(queue, tenant=tenant)
-
-    states = run_with(server or Server(), work)
-    if json:
-        print_json(
-            [{name: value for name, value in asdict(state).items() if name not in _NOT_LISTED} for state in states]
-        )
-        return
-    print_table(f"schedules of {queue}", _COLUMNS, [_cells(s) for s in states], empty=f"queue {queue} has no schedules")
+    states = run_with(server, lambda client: client.schedules(queue, tenant=tenant))
+    rows = [{name: it for name, it in asdict(state).items() if name not in _NOT_LISTED} for state in states]
+    if not json:
+        rows = [row | _cells(state) for row, state in zip(rows, states, strict=True)]
+    print_rows(f"schedules of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no schedules", json=json)
 
 
 def _cells(state: ScheduleState) -> dict[str, Any]:
     return {
-        "tenant": state.tenant,
-        "name": state.name,
         "fires": state.cron or f"every {state.every_ms / 1000:g} s",
-        "zone": state.zone,
-        "misfire": state.misfire,
         "next": "" if state.is_paused else _at(state.next_at_ms, state.zone),
         "last": _at(state.last_fired_at_ms, state.zone),
-        "is_paused": state.is_paused,
     }
 
 
@@ -162,7 +125,7 @@ def pause(queue: str, name: str, *, tenant: Tenant = None, server: Server | None
 
     Example: `fairq schedules pause emails nightly`
     """
-    run_with(server or Server(), lambda client: client.pause_schedule(queue, name, tenant=tenant))
+    run_with(server, lambda client: client.pause_schedule(queue, name, tenant=tenant))
     print(f"{name} in {queue}: paused")
 
 
@@ -172,7 +135,7 @@ def resume(queue: str, name: str, *, tenant: Tenant = None, server: Server | Non
 
     Example: `fairq schedules resume emails nightly`
     """
-    run_with(server or Server(), lambda client: client.resume_schedule(queue, name, tenant=tenant))
+    run_with(server, lambda client: client.resume_schedule(queue, name, tenant=tenant))
     print(f"{name} in {queue}: resumed")
 
 
@@ -182,6 +145,6 @@ def remove(queue: str, name: str, *, tenant: Tenant = None, server: Server | Non
 
     Example: `fairq schedules remove emails nightly`
     """
-    if not run_with(server or Server(), lambda client: client.unschedule(queue, name, tenant=tenant)):
+    if not run_with(server, lambda client: client.unschedule(queue, name, tenant=tenant)):
         raise NotFound(f"there is no schedule {name} in queue {queue}", field="name")
     print(f"{name} in {queue}: removed")

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from fairq.cli.limits import parse_limit
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table
+from fairq.cli.output import print_json, print_rows
 from fairq.cli.top import say_ms
 from fairq.client import operator_verbs
 from fairq.errors import BadRequest
@@ -73,7 +73,7 @@ def simulate(
     """
     proposal = read_proposal(proposed or Proposed())
     wanted = PERIOD.check(period, "period")
-    observed = run_with(server or Server(), lambda client: read(client, queue, wanted, proposal, run_time))
+    observed = run_with(server, lambda client: read(client, queue, wanted, proposal, run_time))
     found = compare(observed, proposal)
     if json:
         print_json(asdict(found))
@@ -155,7 +155,7 @@ def show(found: Comparison, period: str) -> None:
     """Print a comparison as a table, and what to know of it."""
     span = say_ms(found.over_ms)
     title = f"{found.queue}: the last {span} again, on {_change(found.slots, found.proposed_slots)} slots"
-    print_table(title, _COLUMNS, [_row(each) for each in found.tenants], empty="")
+    print_rows(title, _COLUMNS, [_row(each) for each in found.tenants], empty="")
     used = f"{100 * found.used:.0f} %"
     print(f"busy: {used} of the slots' time today, {100 * found.proposed_used:.0f} % as proposed")
     varied = "of very different lengths" if found.is_uneven else "of one length per tenant"

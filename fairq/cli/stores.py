@@ -44,7 +44,11 @@ async def chosen(choice: StoreChoice, *, may_make: bool = False) -> AsyncIterato
         yield choice.store
         return
     if not may_make and not embedded.has_store(choice.data_dir):
-        raise SettingsError(f"no embedded store in {choice.data_dir}: give --store or --data-dir", field="store")
+        raise SettingsError(
+            f"there is no store in {choice.data_dir.absolute()}; `fairq serve` makes one: start it first, or name the"
+            " server's store by --data-dir or --store",
+            field="store",
+        )
     async with _running(choice.data_dir):
         with trio.move_on_after(PATIENCE_S) as patience:
             await embedded.wait_loaded(choice.data_dir)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
+from fairq.cli.confirm import Yes
 from fairq.cli.options import Json, Server, Span, run_with
-from fairq.cli.output import print_json, print_table
-from fairq.cli.purges import DryRun, Yes, purge
+from fairq.cli.output import print_json, print_rows
+from fairq.cli.purges import DryRun, purge
 from fairq.errors import BadRequest
 from fairq.model.texts import say_moment
-
-if TYPE_CHECKING:
-    from fairq.client.operator import OperatorClient
-    from fairq.model.purges import Purge
 
 tasks = App(name="tasks", help="Show, cancel and reschedule tasks.")
 
@@ -47,7 +43,7 @@ _STATES = {
     "reason": "reason", "error": "error",
 }  # fmt: skip
 _WHEN = {"delayed": "starts at ", "leased": "leased until ", "dead": "died at "}
-_WAITING = {"id": "task", "enqueued": "enqueued", "payload": "payload"}
+_WAITING = {"id": "task", "enqueued_at_ms": "enqueued", "payload": "payload"}
 
 
 @tasks.command
@@ -56,15 +52,11 @@ def show(queue: str, *ids: str, json: Json = False, server: Server | None = None
 
     Example: `fairq tasks show emails acme/a1`
     """
-    states = run_with(server or Server(), lambda client: client.tasks(queue, ids))
+    states = run_with(server, lambda client: client.tasks(queue, ids))
     rows = [asdict(state) for state in states]
-    if json:
-        print_json(rows)
-    else:
-        shown = [
-            {**row, "attempt": row["attempt"] or "", "when": _when(row)} for row in rows
-        ]  # 0: no attempt yet, or no longer known
-        print_table(f"tasks of {queue}", _STATES, shown, empty="name at least one task")
+    if not json:  # attempt 0: no attempt yet, or no longer known
+        rows = [{**row, "attempt": row["attempt"] or "", "when": _when(row)} for row in rows]
+    print_rows(f"tasks of {queue}", _STATES, rows, empty="name at least one task", json=json)
 
 
 def _when(row: dict[str, Any]) -> str:
@@ -88,13 +80,9 @@ def peek(
     tenant
         Tenant of the tasks; operators must name it (default: the token's tenant).
     """
-    waiting = run_with(server or Server(), lambda client: client.peek(queue, count, tenant=tenant))
+    waiting = run_with(server, lambda client: client.peek(queue, count, tenant=tenant))
     rows = [asdict(task) for task in waiting]
-    if json:
-        print_json(rows)
-    else:
-        shown = [{**row, "enqueued": say_moment(row["enqueued_at_ms"])} for row in rows]
-        print_table(f"next tasks in {queue}", _WAITING, shown, empty="nothing is ready")
+    print_rows(f"next tasks in {queue}", _WAITING, rows, empty="nothing is ready", json=json)
 
 
 @tasks.command
@@ -120,13 +108,13 @@ def cancel(
         words = (which or Filter()).pack()
         title = f"{words['tenant']} in {queue}" if words.get("tenant") else queue
 
-        def steps(client: OperatorClient, dry_run: bool) -> AsyncGenerator[Purge, None]:
-            return client.cancelling_all(queue, dry_run=dry_run, **words)
-
-        return purge(title, steps, dry_run=dry_run, yes=yes, json=json, server=server)
+        return purge(
+            title, lambda client, dry_run: client.cancelling_all(queue, dry_run=dry_run, **words),
+            dry_run=dry_run, yes=yes, json=json, server=server,
+        )  # fmt: skip
     if which is not None or dry_run or yes:
         raise BadRequest("filters, --dry-run and --yes need --all", field="ids")
-    return _print_outcomes(ids, run_with(server or Server(), lambda client: client.cancel(queue, ids)), json)
+    return _print_outcomes(ids, run_with(server, lambda client: client.cancel(queue, ids)), json)
 
 
 @tasks.command
@@ -144,7 +132,7 @@ def reschedule(
     delay
         Time from now, as 90, 5m or 7d (default: 0).
     """
-    outcomes = run_with(server or Server(), lambda client: client.reschedule(queue, ids, delay=delay))
+    outcomes = run_with(server, lambda client: client.reschedule(queue, ids, delay=delay))
     return _print_outcomes(ids, outcomes, json)
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated
 
 from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.changes import change
-from fairq.cli.confirm import agrees
+from fairq.cli.confirm import Yes, agrees
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import IfVersion, Json, Server, run_with
 from fairq.cli.output import make_table, print_json
-from fairq.cli.purges import DryRun, Yes, purge
+from fairq.cli.purges import DryRun, purge
 from fairq.cli.report import show_report
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fairq.client.operator import OperatorClient
-    from fairq.model.purges import Purge
 
 tenants = App(name="tenants", help="List a queue's tenants, set weights and limits, pause, resume, purge and delete.")
 
@@ -65,7 +62,7 @@ def list_(queue: str, *, watch: Watch = False, json: Json = False, server: Serve
         return Group(table, *([_UNITS] if rows else []))
 
     if json:
-        print_json([asdict(row) for row in run_with(server or Server(), lambda client: client.tenants(queue))])
+        print_json([asdict(row) for row in run_with(server, lambda client: client.tenants(queue))])
     else:
         draw(server, picture, once=not watch)
 
@@ -99,7 +96,7 @@ def set_limits(
     queue: str,
     tenant: str,
     *,
-    limits: GivenLimits | None = None,
+    limits: GivenLimits | None = None,  # type: ignore[valid-type]
     if_version: IfVersion = None,
     server: Server | None = None,
 ) -> None:
@@ -154,10 +151,10 @@ def purge_(
     Example: `fairq tenants purge emails acme --dry-run`
     """
 
-    def steps(client: OperatorClient, dry_run: bool) -> AsyncGenerator[Purge, None]:
-        return client.cancelling_all(queue, tenant=tenant, dry_run=dry_run)
-
-    return purge(f"{tenant} in {queue}", steps, dry_run=dry_run, yes=yes, json=json, server=server)
+    return purge(
+        f"{tenant} in {queue}", lambda client, dry_run: client.cancelling_all(queue, tenant=tenant, dry_run=dry_run),
+        dry_run=dry_run, yes=yes, json=json, server=server,
+    )  # fmt: skip
 
 
 @tenants.command
@@ -184,10 +181,9 @@ def delete(
         await client.delete_tenant(queue, tenant)
 
     question = f"Delete {tenant} in {queue} with its schedules, waiting tasks and dead letters?"
-    if purge and not yes and not agrees("--purge", lambda: question):
-        print("nothing was deleted", file=sys.stderr)
+    if not agrees(yes or not purge, "--purge", lambda: question, "nothing was deleted"):
         return 1
-    run_with(server or Server(), work)
+    run_with(server, work)
     print(f"{tenant} in {queue}: deleted")
     return 0
 

@@ -10,68 +10,39 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from getpass import getuser
-from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import orjson
 import trio
-from attrs import asdict, define, frozen
-from cyclopts import App, Parameter
+from attrs import asdict, define
+from cyclopts import App
 
 from fairq.cli.options import Json, Server, Span, connected, seconds_of
-from fairq.cli.output import configure_logging, print_json, print_table
+from fairq.cli.output import configure_logging, print_json, print_rows
+from fairq.cli.stores import StoreChoice, chosen
 from fairq.errors import FairqError, NotFound, SettingsError
 from fairq.model.audit import Draft, cut
 from fairq.model.operating import TokenRow
 from fairq.model.rules import SPAN
-from fairq.model.texts import say_moment
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
 
 if TYPE_CHECKING:
-    from fairq.client.operator import OperatorClient
     from fairq.server.net.auth import Auth
     from fairq.store.store import Store
+
+T = TypeVar("T")
 
 tokens = App(name="tokens", help="Create, list and revoke tokens.")
 
 
-@Parameter(name="*")
-@frozen
-class Place:
-    """The store that keeps the tokens, for commands without an operator's token."""
-
-    store: Annotated[str | None, Parameter(env_var="FAIRQ_STORE", help="Store URL.")] = None
-    data_dir: Annotated[Path, Parameter(env_var="FAIRQ_DATA_DIR", help="Directory of the embedded store.")] = Path(
-        "fairq-data"
-    )
-
-
 class Registry(Protocol):
-    """Something that creates, lists and revokes tokens."""
+    """What creates, lists and revokes tokens: an operator's client, or the store itself."""
 
-    async def create(self, record: TokenRecord, expires_in_ms: int) -> None: ...
-    async def tokens(self) -> list[TokenRow]: ...
-    async def revoke(self, id: str) -> bool: ...
-
-
-@define
-class _RemoteRegistry:
-    client: OperatorClient
-
-    async def create(self, record: TokenRecord, expires_in_ms: int) -> None:
-        await self.client.create_token(record, expires_in_ms=expires_in_ms)
-
-    async def tokens(self) -> list[TokenRow]:
-        return await self.client.list_tokens()
-
-    async def revoke(self, id: str) -> bool:
-        try:
-            await self.client.revoke_token(id)
-        except NotFound:
-            return False
-        return True
+    async def create_token(self, record: TokenRecord, *, expires_in_ms: int) -> None: ...
+    async def list_tokens(self) -> list[TokenRow]: ...
+    async def revoke_token(self, id: str) -> None: ...
 
 
 @define
@@ -79,17 +50,18 @@ class _StoreRegistry:
     store: Store
     auth: Auth
 
-    async def create(self, record: TokenRecord, expires_in_ms: int) -> None:
+    async def create_token(self, record: TokenRecord, *, expires_in_ms: int) -> None:
         told = {"role": record.role, "label": record.label, "tenant": record.tenant, "queues": record.queues}
         async with self._noted("create_token", record.id, told):
             await self.auth.create(record, expires_in_ms)
 
-    async def tokens(self) -> list[TokenRow]:
+    async def list_tokens(self) -> list[TokenRow]:
         return await self.auth.tokens()
 
-    async def revoke(self, id: str) -> bool:
+    async def revoke_token(self, id: str) -> None:
         async with self._noted("revoke_token", id, None):
-            return await self.auth.revoke(id)
+            if not await self.auth.revoke(id):
+                raise NotFound(f"there is no token {id}", field="id")
 
     @asynccontextmanager
     async def _noted(self, verb: str, id: str, new: Any) -> AsyncIterator[None]:
@@ -97,12 +69,14 @@ class _StoreRegistry:
         who = {"label": cut(_user()), "role": Role.OPERATOR.value, "address": cut(gethostname()), "via": "store"}
         draft = Draft("", verb, "", "", orjson.dumps({**who, "target": cut(id), "new": new}))
         begun = await self.store.audit.begin(draft)
+        outcome = "ok"
         try:
             yield
         except FairqError as error:
-            await self.store.audit.end(begun, draft, orjson.dumps({"outcome": error.code}))
+            outcome = error.code
             raise
-        await self.store.audit.end(begun, draft, orjson.dumps({"outcome": "ok"}))
+        finally:
+            await self.store.audit.end(begun, draft, orjson.dumps({"outcome": outcome}))
 
 
 def _user() -> str:
@@ -113,42 +87,23 @@ def _user() -> str:
 
 
 @asynccontextmanager
-async def _registry(server: Server, place: Place) -> AsyncIterator[Registry]:
+async def _registry(server: Server, choice: StoreChoice) -> AsyncIterator[Registry]:
     if server.token:
         async with connected(server) as client:
-            yield _RemoteRegistry(client)
+            yield client
         return
     from fairq.server.net.auth import Auth
     from fairq.store.opening import open_store
 
-    async with _store_url(place) as url, open_store(url, connect_timeout=5) as store:
+    async with chosen(choice) as url, open_store(url, connect_timeout=5) as store:
         yield _StoreRegistry(store, Auth(store))
 
 
-@asynccontextmanager
-async def _store_url(place: Place) -> AsyncIterator[str]:
-    from fairq.store.embedded import embedded_store, has_store, is_running, store_url
-
-    if place.store:
-        yield place.store
-    elif await is_running(place.data_dir):
-        yield store_url(place.data_dir)
-    elif not has_store(place.data_dir):
-        raise SettingsError(
-            f"there is no store in {place.data_dir.absolute()}; `fairq serve` makes one: start it first, or name the"
-            " server's store by --data-dir or --store, or ask the server with an operator's token (FAIRQ_TOKEN)",
-            field="data_dir",
-        )
-    else:
-        async with embedded_store(place.data_dir) as url:
-            yield url
-
-
-def _run(work: Callable[[Registry], Awaitable[Any]], server: Server | None, place: Place | None) -> Any:
+def _run(work: Callable[[Registry], Awaitable[T]], server: Server | None, choice: StoreChoice | None) -> T:
     configure_logging("error")
 
-    async def main() -> Any:
-        async with _registry(server or Server(), place or Place()) as registry:
+    async def main() -> T:
+        async with _registry(server or Server(), choice or StoreChoice()) as registry:
             return await work(registry)
 
     return trio.run(main)
@@ -164,7 +119,7 @@ def create(
     expires_after: Span | None = None,
     json: Json = False,
     server: Server | None = None,
-    place: Place | None = None,
+    store: StoreChoice | None = None,
 ) -> None:
     """Create a token and print it once; only its hash is stored.
 
@@ -188,7 +143,7 @@ def create(
     id, text = make_token(Role(role))
     record = TokenRecord(id, role, hash_token(text), tenant, queue or None, label=label)
     record.check()
-    _run(lambda registry: registry.create(record, expires_in_ms), server, place)
+    _run(lambda registry: registry.create_token(record, expires_in_ms=expires_in_ms), server, store)
     if json:
         told = {"id": id, "role": role, "tenant": tenant, "queues": queue or None, "label": label, "token": text}
         print_json(told)
@@ -197,34 +152,31 @@ def create(
 
 
 @tokens.command(name="list")
-def list_(*, json: Json = False, server: Server | None = None, place: Place | None = None) -> None:
+def list_(*, json: Json = False, server: Server | None = None, store: StoreChoice | None = None) -> None:
     """List tokens, without their secrets.
 
     Example: `fairq tokens list`
     """
-    records = _run(lambda registry: registry.tokens(), server, place)
+    records = _run(lambda registry: registry.list_tokens(), server, store)
     rows = [asdict(record) for record in records]
-    if json:
-        print_json(rows)
-        return
-    for row in rows:
-        for name in ("created", "expires", "used"):
-            row[name] = say_moment(row[f"{name}_at_ms"])
-        row["queues"] = ", ".join(row["queues"]) if row["queues"] else "all"
+    if not json:
+        rows = [row | {"queues": row["queues"] or "all"} for row in rows]
     columns = {
-        "id": "id", "role": "role", "label": "label", "tenant": "tenant", "queues": "queues", "created": "created",
-        "expires": "expires", "used": "last used",
+        "id": "id", "role": "role", "label": "label", "tenant": "tenant", "queues": "queues",
+        "created_at_ms": "created", "expires_at_ms": "expires", "used_at_ms": "last used",
     }  # fmt: skip
     empty = "there are no tokens yet; `fairq tokens create operator` makes one"
-    print_table("tokens", columns, rows, empty=empty, rare=("label", "tenant", "expires"))
+    print_rows("tokens", columns, rows, empty=empty, rare=("label", "tenant", "expires_at_ms"), json=json)
 
 
 @tokens.command
-def revoke(id: str, *, server: Server | None = None, place: Place | None = None) -> None:
+def revoke(id: str, *, server: Server | None = None, store: StoreChoice | None = None) -> None:
     """Revoke a token by its id (the third part of its text), and close its connections.
 
     Example: `fairq tokens revoke cdf3a6797412`
     """
-    if not _run(lambda registry: registry.revoke(id), server, place):
-        raise SettingsError(f"there is no token {id}", field="id")
+    try:
+        _run(lambda registry: registry.revoke_token(id), server, store)
+    except NotFound as error:
+        raise SettingsError(error.message, field="id") from None
     print(f"{id}: revoked")

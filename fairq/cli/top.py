@@ -59,7 +59,7 @@ def top(*, queue: str | None = None, once: Once = False, json: Json = False, ser
     """
     page = Page(queue)
     if json:
-        print_json(run_with(server or Server(), page.read))
+        print_json(run_with(server, page.read))
     else:
         watch(server, page.draw, every_s=EVERY_S, once=once)
 
@@ -172,14 +172,8 @@ def draw_table(
 
 
 def _said(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Write parts as per cent, and times for people."""
-    said = dict(row)
-    for key, value in row.items():
-        if key.endswith("_part"):
-            said[key] = None if value is None else f"{100 * value:.1f} %"
-        elif key.endswith("_ms"):
-            said[key] = None if value is None else say_ms(value)
-    return said
+    """Write waiting times for people."""
+    return {key: say_ms(value) if key.endswith("_ms") and value is not None else value for key, value in row.items()}
 
 
 def say_ms(ms: int) -> str:

@@ -59,6 +59,6 @@ def watch(server: Server | None, picture: Picture, *, every_s: float = 1.0, once
                 await trio.sleep(max(every_s, (trio.current_time() - began) / _BUSY))
 
     try:
-        run_with(server or Server(), draw)
+        run_with(server, draw)
     except* KeyboardInterrupt:
         pass

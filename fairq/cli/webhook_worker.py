@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fairq.cli.log_writer import open_log
-from fairq.cli.options import Token
+from fairq.cli.options import Token, need_token
 from fairq.cli.output import configure_logging
 from fairq.cli.working import run_in, work_until_stopped
 from fairq.client.defaults import DEFAULT_URL, split_urls
@@ -93,17 +93,13 @@ def webhook_worker(
         configure_logging(log_level, as_json=log_json, to=writer)
         if not queues:
             raise SettingsError("missing queues: name at least one", field="queues")
-        if not token:
-            raise SettingsError(
-                "missing token: set --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token"
-            )
         signer = load_signer(secret_file, os.environ, is_per_tenant=False)
         if signer is not None and unsigned:
             raise SettingsError(f"give --unsigned or a secret ({VARIABLE}, --secret-file), not both", field="secret")
         check_int(concurrency, "concurrency", 1, MAX_CREDIT)
         policy = Policy(AddressRules.parse(allow_private or ()), allow_host or (), plaintext, signer, unsigned)
         delivery = Delivery(timeout, concurrency if per_host is None else per_host, max_response).check()
-        asked = Asked(queues, policy, delivery, split_urls(server), token, concurrency, name)
+        asked = Asked(queues, policy, delivery, split_urls(server), need_token(token, "worker"), concurrency, name)
 
         async def main() -> None:
             async with open_service(asked) if url is None else open_worker(asked, url) as app:

@@ -10,11 +10,10 @@ from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table
+from fairq.cli.output import print_rows
 from fairq.errors import NotFound
 
 if TYPE_CHECKING:
-    from fairq.client.operator import OperatorClient
     from fairq.model.webhooks import Webhook
 
 webhooks = App(name="webhooks", help="Register, list, pause, resume and remove webhooks of a queue.")
@@ -59,10 +58,9 @@ def add(
     signer = load_signer(secret_file, os.environ, is_per_tenant=False) if secret_file else None
     secrets = [write_secret(secret) for secret in signer.secrets] if signer else []
 
-    async def work(client: OperatorClient) -> str:
-        return await client.add_webhook(queue, url, name=name, fan_out=fan_out, secrets=secrets)
-
-    outcome = run_with(server or Server(), work)
+    outcome = run_with(
+        server, lambda client: client.add_webhook(queue, url, name=name, fan_out=fan_out, secrets=secrets)
+    )
     print(f"{url} in {queue}: {outcome}")
 
 
@@ -73,16 +71,11 @@ def list_(queue: str, /, *, json: Json = False, server: Server | None = None) ->
     Example: `fairq webhooks list emails`
     """
 
-    async def work(client: OperatorClient) -> list[Webhook]:
-        return await client.webhooks(queue)
-
-    found = run_with(server or Server(), work)
-    if json:
-        print_json([asdict(webhook, filter=lambda field, _: field.name not in _NOT_PRINTED) for webhook in found])
-        return
-    print_table(
-        f"webhooks of {queue}", _COLUMNS, [_cells(one) for one in found], empty=f"queue {queue} has no webhooks"
-    )
+    found = run_with(server, lambda client: client.webhooks(queue))
+    rows = [
+        asdict(one, filter=lambda field, _: field.name not in _NOT_PRINTED) if json else _cells(one) for one in found
+    ]
+    print_rows(f"webhooks of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no webhooks", json=json)
 
 
 def _cells(webhook: Webhook) -> dict[str, Any]:
@@ -102,7 +95,7 @@ def remove(queue: str, url: str, /, *, name: Name = "", server: Server | None = 
 
     Example: `fairq webhooks remove emails https://example.com/tasks`
     """
-    if not run_with(server or Server(), lambda client: client.remove_webhook(queue, url, name=name)):
+    if not run_with(server, lambda client: client.remove_webhook(queue, url, name=name)):
         raise NotFound(f"queue {queue} has no webhook {url}{f' for tasks named {name}' if name else ''}", field="url")
     print(f"{url} in {queue}: removed")
 
@@ -113,7 +106,7 @@ def pause(queue: str, url: str, /, *, name: Name = "", server: Server | None = N
 
     Example: `fairq webhooks pause emails https://example.com/tasks`
     """
-    run_with(server or Server(), lambda client: client.pause_webhook(queue, url, name=name))
+    run_with(server, lambda client: client.pause_webhook(queue, url, name=name))
     print(f"{url} in {queue}: paused")
 
 
@@ -123,5 +116,5 @@ def resume(queue: str, url: str, /, *, name: Name = "", server: Server | None = 
 
     Example: `fairq webhooks resume emails https://example.com/tasks`
     """
-    run_with(server or Server(), lambda client: client.resume_webhook(queue, url, name=name))
+    run_with(server, lambda client: client.resume_webhook(queue, url, name=name))
     print(f"{url} in {queue}: resumed")

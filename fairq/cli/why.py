@@ -14,7 +14,7 @@ def why(queue: str, task_id: str, *, json: Json = False, server: Server | None =
 
     Example: `fairq why emails acme/a1`
     """
-    found = run_with(server or Server(), lambda client: client.why(queue, task_id))
+    found = run_with(server, lambda client: client.why(queue, task_id))
     if json:
         print_json(asdict(found))
     else:

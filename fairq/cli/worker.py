@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from fairq.cli.log_writer import open_log
-from fairq.cli.options import Token, Url
+from fairq.cli.options import Token, Url, need_token
 from fairq.cli.output import configure_logging
 from fairq.cli.supervisor import (
     REFUSED,
@@ -137,10 +137,7 @@ def worker(
             found.url = split_urls(url)
         if token:
             found.token = token
-        if not found.token:
-            raise SettingsError(
-                "missing token: set --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token"
-            )
+        need_token(found.token, "worker")
         found.concurrency = concurrency if concurrency is not None else found.concurrency
         found.prefetch = prefetch if prefetch is not None else found.prefetch
         found.name = name_of_child(name or found.name, number)

@@ -6,9 +6,8 @@ from attrs import asdict
 from cyclopts import App
 
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table
+from fairq.cli.output import print_json, print_rows
 from fairq.errors import NotFound
-from fairq.model.texts import say_moment
 from fairq.model.workers import WorkerState
 
 workers = App(name="workers", help="List attached workers, show their tasks, and drain them by name.")
@@ -19,11 +18,12 @@ _COLUMNS = {
     "credit": "slots",
     "held": "tasks",
     "server": "server",
-    "since": "attached",
+    "attached_at_ms": "attached",
     "is_draining": "draining",
 }
 _TASKS = {
-    "id": "task", "queue": "queue", "tenant": "tenant", "attempt": "attempt", "since": "since", "server": "server",
+    "id": "task", "queue": "queue", "tenant": "tenant", "attempt": "attempt", "leased_at_ms": "since",
+    "server": "server",
 }  # fmt: skip
 
 
@@ -33,18 +33,12 @@ def list_(*, json: Json = False, server: Server | None = None) -> None:
 
     Example: `fairq workers list`
     """
-    found = run_with(server or Server(), lambda client: client.workers())
-    if json:
-        print_json([asdict(each) for each in found])
-    else:
-        _print_workers(found)
+    found = run_with(server, lambda client: client.workers())
+    _print_workers(found, json=json)
 
 
-def _print_workers(found: list[WorkerState]) -> None:
-    rows = [
-        {**asdict(each), "since": say_moment(each.attached_at_ms), "queues": ", ".join(each.queues)} for each in found
-    ]
-    print_table("workers", _COLUMNS, rows, empty="no worker is attached")
+def _print_workers(found: list[WorkerState], *, json: bool = False) -> None:
+    print_rows("workers", _COLUMNS, [asdict(each) for each in found], empty="no worker is attached", json=json)
 
 
 @workers.command
@@ -60,13 +54,12 @@ def show(worker: str, *, count: int = 100, json: Json = False, server: Server | 
     count
         Workers and tasks to show, 1 to 500 of each; the tasks held longest come first.
     """
-    found = run_with(server or Server(), lambda client: client.worker_tasks(worker, count))
+    found = run_with(server, lambda client: client.worker_tasks(worker, count))
     if json:
         print_json(asdict(found))
         return
     _print_workers(found.workers)
-    rows = [{**asdict(task), "since": say_moment(task.leased_at_ms)} for task in found.tasks]
-    print_table(f"tasks of {worker}", _TASKS, rows, empty="it holds no task")
+    print_rows(f"tasks of {worker}", _TASKS, [asdict(task) for task in found.tasks], empty="it holds no task")
     if found.unanswered:
         print(f"unknown: the tasks at {', '.join(found.unanswered)}, which did not answer")
 
@@ -77,7 +70,7 @@ def drain(worker: str, *, server: Server | None = None) -> None:
 
     Example: `fairq workers drain mailer-1`
     """
-    known = run_with(server or Server(), lambda client: client.drain_worker(worker))
+    known = run_with(server, lambda client: client.drain_worker(worker))
     if not known:
         raise NotFound(f"no worker {worker} is attached", field="worker")
     print(f"{worker}: draining ({known} attached)")

@@ -11,7 +11,6 @@ from fairq.store import keys
 from fairq.store.store import Store
 
 STEP, _STEPS = 4_000, 250  # of a search by name: the store takes some 1 ms for a step, and looks at a million tenants
-_LOAD = 1_000  # names in a step of a list of all, since details come with them
 _HOUR_MS = 3_600_000
 
 
@@ -41,24 +40,6 @@ async def find_tenants(store: Store, queue: str, text: str, count: int) -> tuple
         if cursor == b"0" or len(found) > count:
             break
     return sorted(found)[:count], cursor == b"0" and len(found) <= count
-
-
-async def count_tenants(store: Store, queue: str) -> int:
-    """Return how many tenants a queue has."""
-    total: int = await store.connection.call("HLEN", f"{keys.queue_prefix(queue)}:tenants")
-    return total
-
-
-async def all_names(store: Store, queue: str, max_bytes: int) -> bytes | None:
-    """Return the names of all tenants in no order, each with a line's end, some twice; None if they are too long."""
-    key, cursor, parts, size = f"{keys.queue_prefix(queue)}:tenants", b"0", list[bytes](), 0
-    while size <= max_bytes:
-        cursor, pairs = await store.connection.call("HSCAN", key, cursor, "COUNT", str(_LOAD))
-        parts.append(b"\n".join([*pairs[::2], b""]))
-        size += len(parts[-1])
-        if cursor == b"0":
-            return b"".join(parts)
-    return None
 
 
 async def due(store: Store, queue: str, tenants: int, hours: int) -> tuple[int, list[Due], list[int]]:

@@ -40,6 +40,14 @@ class Finished:
         return orjson.loads(self.out)
 
 
+class Terminal(io.StringIO):
+    """A stream with somebody at it, who types or reads."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
 class ServerThread:
     """A server in a thread of its own, so that commands can run in the test's."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread, one_line_error, read_until, started
+from .harness import Commands, Finished, ServerThread, Terminal, one_line_error, read_until, started
 from .test_enqueue_lines import Acker, write
 
 ADA = tenant("ada")
@@ -60,10 +60,6 @@ def test_one_batch_is_shown(filled: Commands, server: ServerThread) -> None:
 
 
 def test_cancelling_asks_unless_it_is_told_not_to(filled: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     def cancel(answer: io.StringIO, *options: str) -> Finished:
         monkeypatch.setattr(sys, "stdin", answer)
         return filled("batches", "cancel", "emails", "r-1", *options, token=ADA)
@@ -95,15 +91,3 @@ def test_watching_prints_a_line_for_each_change_and_ends_when_it_is_complete(
         assert command.wait(30) == 0
     done = filled("batches", "watch", "emails", "r-1", token=ADA)
     assert (done.code, done.out) == (0, "complete: 2 done, 0 dead, 0 cancelled, 0 running of 2 tasks\n")
-
-
-def test_mistakes_are_one_line(commands: Commands) -> None:
-    for argv, word in [
-        (["list", "Emails"], "queue"),
-        (["list", "emails", "--limit", "0"], "limit"),
-        (["list", "emails", "--tenant", "a/b"], "tenant"),
-        (["show", "emails", "a b"], "id"),
-        (["watch", "emails", "r-1"], "full id"),
-        (["cancel", "emails", "ada/r/1", "--yes"], "id"),
-    ]:
-        one_line_error(commands("batches", *argv), 2, word)

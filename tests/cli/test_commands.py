@@ -30,16 +30,9 @@ def lines(done: Finished) -> list[str]:
     return [line for line in done.out.splitlines() if any(c.isalnum() for c in line)]
 
 
-def test_workers_are_listed_and_drained(commands: Commands) -> None:
-    assert "no worker is attached" in commands("workers", "list").out
-    assert commands("workers", "list", "--json").json == []
-    one_line_error(commands("workers", "drain", "mill"), 1, "no worker mill is attached")
-    assert commands("workers", "drain", "a b").code == 2
-    one_line_error(commands("workers", "show", "mill"), 1, "no worker mill is attached")
-
-
 def test_a_worker_is_shown_with_its_tasks_and_a_task_with_its_worker(commands: Commands, server: ServerThread) -> None:
     id = commands.enqueue("emails", "1")
+    assert "no worker is attached" in commands("workers", "list").out
     listed = lines(commands("queues", "list"))
     assert listed[-1] == "nobody takes these: tasks wait, and no worker is attached: emails"
     assert commands("queues", "list", "--json").json[0]["takers"] == "none"
@@ -101,8 +94,6 @@ def test_times_are_written_for_people(commands: Commands) -> None:
     commands("tasks", "reschedule", "emails", "ada/a", "--delay", "0")
     enqueued_ms = commands("tasks", "peek", "emails", "--tenant", "ada", "--json").json[0]["enqueued_at_ms"]
     assert say_moment(enqueued_ms) in commands("tasks", "peek", "emails", "--tenant", "ada").out
-    wrong = commands("enqueue", "emails", "1", "--delay", "5x", token=tenant("ada"))
-    assert (wrong.code, "5x" in wrong.err) == (2, True)
 
 
 def test_a_variable_that_nothing_reads_is_told(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,37 +144,6 @@ def test_tasks_are_shown_peeked_rescheduled_and_cancelled(commands: Commands) ->
     assert state["state"] == "cancelled"
 
 
-def test_a_mistake_is_one_line_and_code_2(commands: Commands) -> None:
-    for argv, words in [
-        (["enqueue", "emails", "{oops"], ["JSON"]),
-        (["enqueue", "emails", "text"], ["quotes"]),
-        (["enqueue", "Emails", "1"], ["queue"]),
-        (["enqueue", "emails", "1", "--delay", "-1"], ["delay"]),
-        (["enqueue", "emails", "1", "--max-attempts", "-1"], ["max_attempts"]),
-        (["enqueue", "emails", "1", "--id", "a b"], ["id"]),
-    ]:
-        one_line_error(commands(*argv, token=tenant("ada")), 2, *words)
-
-
-def test_a_command_that_is_none_says_so_with_code_2(commands: Commands) -> None:
-    for argv in [
-        ["enqueue"],
-        ["enqueue", "emails"],
-        ["enqueue", "emails", "1", "--delay", "soon"],
-        ["fly"],
-        ["tenants", "fly"],
-        ["tenants", "set-weight", "emails", "ada"],
-        ["tenants", "set-weight", "emails", "ada", "heavy"],
-        ["queues", "list", "--colour"],
-        ["dead", "list"],
-        ["tokens", "create", "king"],
-    ]:
-        done = commands(*argv)
-        assert done.code == 2, argv
-        assert "Traceback" not in done.out + done.err, argv
-        assert done.err + done.out, argv
-
-
 def test_tenants_are_listed_weighted_paused_and_resumed(commands: Commands) -> None:
     commands.enqueue("emails", "1", name="ada")
     commands.enqueue("emails", "2", name="bob")
@@ -201,12 +161,6 @@ def test_tenants_are_listed_weighted_paused_and_resumed(commands: Commands) -> N
     assert slip.out == "bobb in emails: it was not paused\n"
     assert slip.err == "fairq: tenant bobb of emails is new; did you mean bob?\n"
     assert not any(row["is_paused"] for row in commands("tenants", "list", "emails", "--json").json)
-
-
-def test_a_weight_that_can_be_none_is_refused(commands: Commands) -> None:
-    commands.enqueue("emails", "1")
-    for weight in ("0", "-1", "nan", "inf", "1e9"):
-        one_line_error(commands("tenants", "set-weight", "emails", "ada", weight), 2, "weight")
 
 
 def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
@@ -234,20 +188,6 @@ def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
     assert slip.err == "fairq: queue emailz is new; did you mean emails?\n"
 
 
-def test_a_queue_setting_that_can_be_none_is_refused(commands: Commands) -> None:
-    one_line_error(commands("queues", "set", "emails"), 2, "at least one setting, as name=value")
-    for setting, told in {
-        "lease_ms=1": "lease_ms",
-        f"lease_ms={10**30}": "lease_ms must be",
-        "share=luck": "share",
-        "colour=1": "there is no setting 'colour'",
-        "lease_ms": "expected name=value",
-        **{f"reserve={text}": "reserve" for text in ("20", "91%", "-1%", "12.5%", "0.125", "a%", "20%%", "", "nan")},
-    }.items():
-        one_line_error(commands("queues", "set", "emails", setting), 2, told)
-    assert commands("queues", "exists", "emails").code == 1
-
-
 def test_tokens_have_labels_and_expire(commands: Commands) -> None:
     made = commands("tokens", "create", "viewer", "--label", "Ann", "--expires-after", "90d", "--json").json
     assert (made["role"], made["label"]) == ("viewer", "Ann")
@@ -255,8 +195,6 @@ def test_tokens_have_labels_and_expire(commands: Commands) -> None:
     assert row["expires_at_ms"] - row["created_at_ms"] == 90 * 86_400_000
     heads = commands("tokens", "list").out
     assert all(word in heads for word in ("label", "expires", "last used", "Ann"))
-    for argv in (["--label", "a\nb"], ["--label", "x" * 81], ["--expires-after", "401d"], ["--expires-after", "-1s"]):
-        assert commands("tokens", "create", "viewer", *argv).code == 2, argv
     viewer = made["token"]
     assert commands("queues", "list", token=viewer).code == 0
     one_line_error(
@@ -276,8 +214,6 @@ def test_the_audit_tells_who_changed_what(commands: Commands) -> None:
     for word in ("dev-operator", "127.0.0.1", "set_weight", "emails ada", "weight 2.5", "rate 5"):
         assert word in table, table
     assert [change["verb"] for change in commands("audit", "--count", "1", "--json").json] == ["pause"]
-    for argv in (["--verb", "No!"], ["--by", "x"], ["--queue", "A b"], ["--count", "0"]):
-        one_line_error(commands("audit", *argv), 2)
 
 
 def test_the_audit_is_followed_until_it_is_interrupted(commands: Commands, server_store: str) -> None:
@@ -329,7 +265,6 @@ def test_tokens_are_created_listed_used_and_revoked(commands: Commands) -> None:
     one_line_error(commands("enqueue", "images", "1", token=token), 1, "images")
     assert "revoked" in commands("tokens", "revoke", token.split("_")[2]).out
     one_line_error(commands("enqueue", "emails", "1", token=token), 1, "token")
-    one_line_error(commands("tokens", "revoke", "nobody"), 2, "nobody")
 
 
 def test_a_producers_token_is_for_tenants_that_match(commands: Commands) -> None:
@@ -341,33 +276,12 @@ def test_a_producers_token_is_for_tenants_that_match(commands: Commands) -> None
     assert id.startswith("Acme.1/")
     assert commands("tasks", "show", "emails", id, "--json", token=token).json[0]["tenant"] == "Acme.1"
     one_line_error(commands("enqueue", "emails", "1", "--tenant", "zoo", token=token), 1, "zoo")
-    one_line_error(commands("enqueue", "emails", "1", token=token), 2, "tenant")
-    one_line_error(commands("enqueue", "emails", "--lines", "-", "--tenant", "Acme", token=token), 2, "--tenant")
-    one_line_error(commands("dead", "list", "emails", token=token), 1, "producer")
-    assert commands("queues", "set", "emails", "max_tenants=1").code == 0
-    one_line_error(commands("enqueue", "emails", "1", "--tenant", "Acme.2", token=token), 1, "Acme.2", "max_tenants")
-
-
-def test_a_token_that_could_not_be_used_is_not_made(commands: Commands) -> None:
-    for argv in [
-        ["tenant"],
-        ["worker", "--tenant", "ada"],
-        ["tenant", "--tenant", "a*"],
-        ["worker", "--queue", "Q"],
-        ["producer", "--tenant", "a b"],
-    ]:
-        one_line_error(commands("tokens", "create", *argv), 2)
-    assert commands("tokens", "list", "--json").json == []
 
 
 def test_without_a_token_or_with_a_wrong_one_a_command_says_what_is_needed(commands: Commands) -> None:
     one_line_error(commands("queues", "list", token=None), 2, "token", "FAIRQ_TOKEN")
     one_line_error(commands("queues", "list", token="wrong"), 1, "token")
     one_line_error(commands("queues", "list", token=tenant("ada")), 1, "tenant")
-
-
-def test_what_does_not_exist_is_told_so(commands: Commands) -> None:
-    one_line_error(commands("tenants", "list", "nowhere"), 1, "nowhere")
 
 
 def test_url_and_token_may_come_from_the_environment(
@@ -414,7 +328,3 @@ def test_ctrl_c_is_told_by_the_exit_code_whatever_comes_with_it(
     monkeypatch.setattr("fairq.cli.app.commands", lambda is_listing: interrupted)
     assert run(["queues", "list"]) == 130
     assert "gone" not in capsys.readouterr().err
-
-
-def test_an_error_whose_group_is_its_context_is_told_in_a_line(commands: Commands, server: ServerThread) -> None:
-    one_line_error(commands("why", "nothing", "ada/t"), 1, "nothing")

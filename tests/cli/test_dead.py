@@ -6,19 +6,11 @@ import io
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
-from fairq.cli import dead
-from tests.server.harness import tenant
-
-from .harness import Commands, Finished, ServerThread, bury, one_line_error, started
+from .harness import Commands, Finished, ServerThread, Terminal, bury, one_line_error, started
 from .test_commands import lines
-
-ADA = tenant("ada")
 
 
 def counts(server: ServerThread) -> tuple[int, int]:
@@ -26,14 +18,6 @@ def counts(server: ServerThread) -> tuple[int, int]:
     assert server.served is not None
     state = server.call(server.served.app.store.queue, "emails")
     return state.ready, state.dead
-
-
-class Terminal(io.StringIO):
-    """Somebody who sits before the command and types."""
-
-    def isatty(self) -> bool:
-        """Say so."""
-        return True
 
 
 def test_dead_letters_are_listed_for_people_and_for_scripts(commands: Commands, server: ServerThread) -> None:
@@ -89,7 +73,6 @@ def test_one_letter_is_shown_whole(commands: Commands, server: ServerThread) -> 
     letter = commands("dead", "show", "emails", "ada/a1", "--json").json
     assert (letter["payload"], letter["error"]) == ({"to": "ada", "n": [1, None]}, "Traceback:\n  line 1")
     one_line_error(commands("dead", "show", "emails", "ada/a2"), 1, "ada/a2")
-    one_line_error(commands("dead", "show", "emails", "a b"), 2, "id")
 
 
 def test_a_traceback_is_printed_below_the_letter_line_by_line(commands: Commands, server: ServerThread) -> None:
@@ -131,18 +114,6 @@ def test_named_letters_are_replayed_and_purged_and_the_code_says_if_some_were_no
     assert counts(server) == (2, 0)
 
 
-def test_a_tenant_sees_and_changes_its_own_only(commands: Commands, server: ServerThread) -> None:
-    bury(server, "ada", ["a1", "a2"])
-    bury(server, "bob", ["b1"])
-    assert [row["id"] for row in commands("dead", "list", "emails", "--json", token=ADA).json] == ["a1", "a2"]
-    assert commands("dead", "show", "emails", "a1", "--json", token=ADA).json["tenant"] == "ada"
-    one_line_error(commands("dead", "show", "emails", "b1", token=ADA), 1, "b1")
-    one_line_error(commands("dead", "list", "emails", "--tenant", "bob", token=ADA), 1, "own")
-    assert "replayed: 2" in commands("dead", "replay", "emails", "--all", token=ADA).out
-    assert "purged: 0" in commands("dead", "purge", "emails", "--all", "--yes", token=ADA).out
-    assert counts(server) == (2, 1)
-
-
 def test_all_are_purged_only_after_a_yes(
     commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,70 +153,3 @@ def test_ctrl_c_tells_how_far_it_came_and_leaves_the_rest(commands: Commands, se
     assert ready + left == 40
     assert left > 20
     assert f"replayed: {left}" in commands("dead", "replay", "emails", "--all").out
-
-
-def test_a_sweep_that_fails_tells_how_far_it_came(
-    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert server.served is not None
-    for letter in "ab":
-        bury(server, "ada", [f"{letter}{n}" for n in range(300)])
-    store = server.served.app.store
-    replay, calls = store.replay, 0
-
-    async def fail_later(queue: str, ids: Sequence[str]) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            raise RuntimeError("planted")
-        return await replay(queue, ids)
-
-    monkeypatch.setattr(type(store), "replay", lambda _, queue, ids: fail_later(queue, ids))
-    done = commands("dead", "replay", "emails", "--all", "--json")
-    one_line_error(done, 1)
-    assert done.json == {"replayed": 500, "gone": 0}
-
-
-MISTAKES = [
-    (["replay", "emails"], "--all"),
-    (["purge", "emails"], "--all"),
-    (["replay", "emails", "ada/a", "--all"], "--all"),
-    (["purge", "emails", "ada/a", "--all", "--yes"], "--all"),
-    (["replay", "emails", "ada/a", "--tenant", "ada"], "--all"),
-    (["replay", "emails", "ada/a", "--rate", "5"], "--rate"),
-    (["purge", "emails", "ada/a", "--older-than", "7d"], "--all"),
-    (["replay", "emails", "--all", "--rate", "0"], "rate"),
-    (["replay", "emails", "--all", "--rate", "nan"], "rate"),
-    (["replay", "emails", "--all", "--tenant", ""], "tenant"),
-    (["purge", "emails", "--all", "--yes", "--tenant", ""], "tenant"),
-    (["purge", "emails", "--all", "--yes", "--error", ""], "error"),
-    (["purge", "emails", "--all", "--yes", "--older-than", "500d"], "older_than"),
-    (["list", "emails", "--limit", "0"], "limit"),
-    (["list", "emails", "--older-than", "2h", "--younger-than", "1h"], "younger"),
-    (["list", "Emails"], "queue"),
-]
-
-
-def test_a_mistake_is_one_line_and_code_2_and_changes_nothing(commands: Commands, server: ServerThread) -> None:
-    bury(server, "ada", ["a"])
-    for argv, word in MISTAKES:
-        one_line_error(commands("dead", *argv), 2, word)
-    for wrong in ("--reason", "boredom"), ("--older-than", "long"), ("--older-than", "90"), ("--rate", "fast"):
-        assert commands("dead", "replay", "emails", "--all", *wrong).code == 2, wrong
-    assert counts(server) == (0, 1)
-
-
-def test_the_progress_bar_shows_what_is_done_of_what_there_is(
-    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[tuple[int, int]] = []
-
-    @contextmanager
-    def progress(title: str) -> Iterator[Callable[[int, int], None]]:
-        assert title == "replay emails"
-        yield lambda done, total: shown.append((done, total))
-
-    monkeypatch.setattr(dead, "progress", progress)
-    bury(server, "ada", [f"a{n}" for n in range(20)])
-    commands("dead", "replay", "emails", "--all", "--rate", "100")
-    assert shown == [(0, 20), (10, 20), (20, 20)]

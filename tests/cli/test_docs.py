@@ -1,4 +1,4 @@
-"""`fairq docs`: the guides, listed, printed and opened."""
+"""`fairq docs`: the guides, listed and printed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
 from fairq.cli.docs import FOLDER, guides
-from tests.cli.harness import Finished, environment, fairq, fairq_here, one_line_error
+from tests.cli.harness import Finished, environment, fairq_here, one_line_error
 
 
 def test_the_guides_are_listed_each_with_what_it_is_about() -> None:
@@ -48,17 +47,3 @@ def test_a_guide_is_laid_out_on_a_terminal() -> None:
 def test_an_unknown_guide_is_refused_with_near_names() -> None:
     for name, near in ("tutorail", "did you mean tutorial?"), ("../README", "there are tutorial, "):
         one_line_error(fairq_here("docs", name), 2, f"fairq: there is no guide '{name}'; {near}")
-
-
-def test_a_browser_gets_the_file(tmp_path: Path) -> None:
-    browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > "{tmp_path}/opened"\n')
-    browser.chmod(0o755)
-    done = fairq("docs", "tutorial", "--open", env={"BROWSER": f"{browser} %s"})
-    assert (done.code, done.out, done.err) == (0, "", "")
-    assert (tmp_path / "opened").read_text().strip() == (FOLDER / "tutorial.md").as_uri()
-
-
-def test_without_a_browser_it_says_where_the_file_is(tmp_path: Path) -> None:
-    done = fairq("docs", "tutorial", "--open", env={"BROWSER": "", "PATH": str(tmp_path), "DISPLAY": ""})
-    assert (done.code, done.err) == (2, f"fairq: there is no browser on this machine: read {FOLDER / 'tutorial.md'}\n")

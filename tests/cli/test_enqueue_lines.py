@@ -167,17 +167,6 @@ def test_a_task_is_waited_for_and_its_result_printed(commands: Commands, server:
     one_line_error(enqueue(commands, "1", "--wait", "0.2"), 1, "not ended")
 
 
-def test_what_makes_no_sense_is_refused_in_one_line(commands: Commands) -> None:
-    for argv, word in [
-        ([], "payload"),
-        (["1", "--lines", "x"], "payload"),
-        (["--lines", "/nowhere/at/all"], "cannot read"),
-        (["1", "--max-running", "3"], "--lines"),
-        (["--lines", "-", "--text-lines", "--dedupe-key", "k"], "dedupe"),
-    ]:
-        one_line_error(enqueue(commands, *argv), 2, word)
-
-
 def test_a_line_that_is_no_json_says_which(commands: Commands, tmp_path: Path) -> None:
     done = enqueue(commands, "--lines", write(tmp_path / "lines", "[1]\n[1,\n"))
     assert done.code == 2

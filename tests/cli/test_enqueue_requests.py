@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import signal
 import sys
-from itertools import count
 from pathlib import Path
 
 import orjson
 import pytest
 
-import fairq as sdk
 from fairq.cli import lines, meter
-from fairq.cli.requests import enqueue_requests
-from fairq.client.batch import Batch
 from tests import stores
-from tests.server.harness import running, tenant
-from tests.store.proxy import open_proxy
+from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread, fairq, one_line_error, read_until, started
+from .harness import Commands, Finished, ServerThread, Terminal, fairq, one_line_error, read_until, started
 from .test_enqueue_lines import Acker, enqueue, forget_marks, interrupted, write
 
 ADA = tenant("ada")
@@ -88,33 +82,6 @@ def test_a_command_that_was_interrupted_in_a_request_goes_on_behind_what_it_stor
     assert (done.code, done.json["done"], done.json["requests"]) == (0, 502, 3)
     both = acker.payloads + rest.payloads
     assert sorted(both) == sorted([b'"first"', b'"last"', *(b"%d" % n for n in range(500))])
-
-
-@pytest.mark.parametrize(("of", "call"), [(sdk.Client, "open_batch"), (sdk.Client, "enqueue_tasks"), (Batch, "close")])
-async def test_a_lost_answer_makes_nothing_twice(
-    server_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: type, call: str
-) -> None:
-    path = write(tmp_path / "file", "".join(f"{n % 3}:{n} a:{n} b\n" for n in range(100)))
-    async with (
-        running(server_store) as served,
-        open_proxy(served.port) as proxy,
-        sdk.open_client(f"ws://127.0.0.1:{proxy.port}", token=ADA) as client,
-    ):
-        inner, calls = getattr(of, call), count()
-
-        async def lose_one(self: object, *args: object, **more: object) -> object:
-            if not next(calls):
-                proxy.lose_next_reply()
-            return await inner(self, *args, **more)
-
-        monkeypatch.setattr(of, call, lose_one)
-        stored = await enqueue_requests(client, "emails", path, id="r", max_running=0, options={}, wait=None)
-        assert proxy.lost == 1
-        assert (stored.requests, stored.sums.total, (await served.app.store.queue("emails")).ready) == (100, 200, 200)
-        states = [state async for state in client.batches("emails")]
-        assert {state.id: (state.state, state.total) for state in states} == {
-            f"r-{n}": ("closed", 2) for n in range(1, 101)
-        }
 
 
 def test_a_full_store_takes_no_request_and_the_same_command_goes_on_later(
@@ -226,10 +193,6 @@ def test_a_log_has_lines_with_what_is_done(
 def test_a_terminal_has_one_line_that_is_redrawn(
     commands: Commands, server: ServerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", "120")
@@ -260,17 +223,3 @@ def test_waiting_goes_on_over_a_server_that_restarts(tmp_path: Path) -> None:
                 with started("worker", "mail:app", *to_server, cwd=tmp_path):
                     assert "2 requests, 3 tasks: 3 done" in read_until(command, "requests, ")
                     assert command.wait(30) == 0
-
-
-def test_mistakes_are_refused_in_one_line(commands: Commands) -> None:
-    for argv, word in [
-        (["1", "--requests", "x"], "one of"),
-        (["--lines", "x", "--requests", "x"], "one of"),
-        (["--requests", "/nowhere/at/all"], "cannot read"),
-        (["--requests", "-", "--dedupe-key", "k"], "dedupe"),
-        (["--requests", "-", "--dedupe-payload"], "dedupe"),
-        (["--requests", "-", "--text-lines"], "--lines"),
-        (["--requests", "-", "--id", "x" * 31], "30"),
-        (["--requests", "-", "--max-running", "-1"], "max_running"),
-    ]:
-        one_line_error(enqueue(commands, *argv), 2, word)

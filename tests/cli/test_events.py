@@ -38,19 +38,14 @@ def test_a_feed_is_printed_a_line_for_each_event(commands: Commands) -> None:
 def test_an_operator_names_the_tenant(commands: Commands) -> None:
     cancelled(commands, "t1")
     assert commands("events", "emails", "--tenant", "ada").out.endswith("ada/t1\n")
-    done = commands("events", "emails")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "tenant" in done.err
 
 
-def test_an_event_too_old_is_one_line_and_code_1_and_one_that_is_none_code_2(commands: Commands) -> None:
+def test_an_event_too_old_is_one_line_and_code_1(commands: Commands) -> None:
     commands("queues", "set", "emails", "events_keep=1")
     cancelled(commands, "t1", "t2", "t3")
     done = events(commands, "--after", "1")
     assert (done.code, done.out) == (1, "")
     assert "goes on from event 3" in done.err
-    assert events(commands, "--after", "9").code == 2
-    assert events(commands, "--after", "-1").code == 2
 
 
 def test_a_file_of_tasks_and_its_batch_are_told(commands: Commands, tmp_path: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .harness import Commands, ServerThread, one_line_error
+from .harness import Commands, ServerThread
 from .test_commands import lines
 from .test_enqueue_lines import Acker, enqueue, write
 
@@ -34,28 +34,6 @@ def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: 
     assert "dead 7 -> none" in commands("queues", "set-limits", "emails", "--dead", "none").out
     assert commands("queues", "limits", "emails", "--json").json["limits"]["max_running"] == 20
     assert commands("tenants", "limits", "emails", "ada", "--json").json["holds"]["max_running"] == 20
-
-
-def test_a_limit_that_can_be_none_is_refused(commands: Commands) -> None:
-    for argv, word in [
-        (["--max-running", "many"], "max_running"),
-        (["--max-running", "1.5"], "max_running"),
-        (["--max-running", "-1"], "max_running"),
-        (["--rate", "5/week"], "rate"),
-        (["--rate", "fast"], "rate"),
-        (["--rate", "1e9"], "rate"),
-        (["--stored-bytes", "5MB"], "stored_bytes"),
-        ([], "--stored-bytes"),
-    ]:
-        one_line_error(commands("tenants", "set-limits", "emails", "ada", *argv), 2, word)
-
-
-def test_one_task_too_many_says_which_limit_and_when_to_try_again(commands: Commands) -> None:
-    commands("tenants", "set-limits", "emails", "ada", "--queued", "1")
-    assert enqueue(commands, "1").code == 0
-    refused = enqueue(commands, "2")
-    one_line_error(refused, 1, "queued")
-    assert "try again in 1 s" in refused.err
 
 
 def test_a_file_that_is_too_much_at_once_goes_in_as_there_is_room(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from tests.server.harness import daily, tenant
+from tests.server.harness import daily
 
-from .harness import Commands, one_line_error
+from .harness import Commands
 
 
 def now_ms() -> int:
@@ -66,19 +66,3 @@ def test_lists_show_who_is_closed(commands: Commands) -> None:
     assert "yes" not in commands("queues", "list").out
     commands("queues", "hours", "emails", daily(now_ms(), 120, 240))
     assert "yes" in commands("queues", "list").out
-
-
-def test_windows_that_are_none_are_one_line_and_code_2(commands: Commands) -> None:
-    for argv in ["tenants", "hours", "emails", "ada"], ["queues", "hours", "emails"]:
-        for hours in "at noon", "12:00-15:00 Europe/Atlantis", "00:00-24:00":
-            one_line_error(commands(*argv, hours), 2, "opening_hours")
-        for more in [""], ["12:00-15:00", "--always"]:
-            one_line_error(commands(*argv, *more), 2, "open")
-    assert commands("queues", "list", "--json").json == []
-
-
-def test_a_tenant_reads_its_own_windows_and_sets_none(commands: Commands) -> None:
-    commands("tenants", "hours", "emails", "ada", daily(now_ms(), 120, 240))
-    assert "closed until" in commands("tenants", "hours", "emails", "ada", token=tenant("ada")).out
-    one_line_error(commands("tenants", "hours", "emails", "bob", token=tenant("ada")), 1, "own")
-    one_line_error(commands("tenants", "hours", "emails", "ada", "--always", token=tenant("ada")), 1, "tenant")

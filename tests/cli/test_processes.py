@@ -95,6 +95,7 @@ def test_a_server_serves_tokens_work_offline_and_a_second_server_is_refused(tmp_
         server.send_signal(signal.SIGINT)
         assert server.wait(30) == 0
     assert fairq_here("tokens", "create", "operator", *place).code == 0
+    one_line_error(fairq_here("tokens", "revoke", "nobody", *place), 2, "there is no token nobody")
     listed = fairq_here("tokens", "list", "--json", *place)
     assert {row["role"] for row in listed.json} == {"tenant", "operator"}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.server.harness import tenant
-
 from .harness import Commands, one_line_error
 from .test_commands import lines
 
@@ -34,11 +32,3 @@ def test_an_empty_queue_is_deleted(commands: Commands) -> None:
     commands.enqueue("emails", "1")
     done = commands("queues", "delete", "emails", "--purge", "--yes", "--json")
     assert (done.code, done.json) == (0, {"queue": "emails", "contents": {"ready": 1}})
-
-
-def test_who_may_not_delete_or_says_it_wrong(commands: Commands) -> None:
-    commands.enqueue("emails", "1")
-    one_line_error(commands("queues", "delete", "emails", token=tenant("ada")), 1, "tenant")
-    one_line_error(commands("queues", "delete", "Emails"), 2, "queue")
-    assert commands("queues", "delete").code == 2
-    assert [row["queue"] for row in commands("queues", "list", "--json").json] == ["emails"]

@@ -11,7 +11,7 @@ from fairq.store import library
 from tests import stores
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant
 
-from .harness import Commands, one_line_error
+from .harness import Commands
 
 KEY = "fq:{emails/0}:"
 
@@ -29,10 +29,6 @@ def test_a_queue_is_rebuilt_and_what_it_has_is_told(commands: Commands, keys: re
     assert commands("queues", "repair", "emails", "--json").json == {"queue": "emails", "tasks": 3, "tenants": 1}
     assert keys.zcard(f"{KEY}ready:ada") == 3
     assert commands("queues", "repair", "emails").out == "emails: rebuilt: 3 tasks of 1 tenants\n"
-
-
-def test_a_queue_that_is_none_is_not_repaired(commands: Commands) -> None:
-    one_line_error(commands("queues", "repair", "nowhere"), 1, "nowhere")
 
 
 async def test_what_is_under_repair_says_so_and_takes_no_changes_until_it_is_done(

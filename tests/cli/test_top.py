@@ -129,3 +129,10 @@ def test_a_table_that_is_too_high_says_how_much_of_it_is_shown() -> None:
 
 def test_times_are_said_in_units_for_people() -> None:
     assert [say_ms(ms) for ms in (0, 999, 1_200, 90_000, 5_400_000)] == ["0 ms", "999 ms", "1.2 s", "1.5 min", "1.5 h"]
+
+
+def test_times_and_parts_are_known_by_their_keys() -> None:
+    columns = {key: key for key in ("died_at_ms", "entitled_part", "queues")}
+    row = {"died_at_ms": 1_000, "entitled_part": 0.125, "queues": ["a", "b"]}
+    text = rendered(make_table("", columns, [row], empty=""), 100)
+    assert all(each in text for each in ("1970-01-01 00:00:01+00:00", "12.5 %", "a, b")), text

@@ -290,26 +290,6 @@ def test_tasks_of_a_removed_webhook_are_dead_letters_that_can_be_replayed(
     assert [request.target for request in receiver.requests].count("/kept") == 1
 
 
-REFUSED = [
-    (["add", "emails", "hooks.example"], "invalid url"),
-    (["add", "emails", "https://user:pass@a.example/"], "user or password"),
-    (["add", "Emails", "https://a.example/"], "queue"),
-    (["add", "emails", "https://a.example/", "--name", "n" * 129], "name"),
-    (["add", "emails", "https://a.example/", "--secret-file", "none"], "none"),
-]
-
-
-def test_what_cannot_be_is_one_line_and_code_2(commands: Commands) -> None:
-    for argv, word in REFUSED:
-        one_line_error(commands("webhooks", *argv), 2, word)
-
-
-def test_what_is_not_there_is_code_1(commands: Commands) -> None:
-    for verb in ("remove", "pause", "resume"):
-        done = commands("webhooks", verb, "emails", "https://a.example/")
-        assert (done.code, "has no webhook https://a.example/" in done.err) == (1, True)
-
-
 def test_a_worker_for_webhooks_says_what_is_missing() -> None:
     env = {"FAIRQ_TOKEN": "dev-worker"}
     one_line_error(fairq_here("webhook-worker", "emails", "emails", env=env), 2, "emails")

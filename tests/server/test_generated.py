@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairq.server.web.admin import document as admin
+from fairq.server.web.admin import api as admin
 from fairq.server.web.http import openapi
 from tests import stores
 from tests.cli.harness import environment

@@ -8,39 +8,43 @@ pointed here. /api is for both, too (routes.py); the pages are the dashboard's.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 import orjson
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from fairq.errors import FairqError
 from fairq.server.app import App
 from fairq.server.net.auth import Identity
-from fairq.server.web.admin.document import make_document
 from fairq.server.web.admin.health import Health
 from fairq.server.web.admin.metrics import Metrics
 from fairq.server.web.admin.operators import Operators
 from fairq.server.web.admin.pace import Pace
 from fairq.server.web.admin.routes import ROWS, plain
 from fairq.server.web.admin.seal import Seal
-from fairq.server.web.http.api import methods_of
-from fairq.server.web.http.bodies import Gone
+from fairq.server.web.http.api import make_application
 from fairq.server.web.http.guard import Guard
 from fairq.server.web.http.listener import is_local
 from fairq.server.web.http.problems import Problem, answer_of
-from fairq.server.web.http.request_ids import failure_of
 from fairq.server.web.http.routes import routes_of
+from fairq.server.web.http.schema import Schema
 from fairq.server.web.http.traffic import Places
 from fairq.transport import bearer_token
 
 DOCUMENT = "/api/openapi.json"
 MAX_REQUESTS, MAX_TOKEN_REQUESTS = 200, 50  # under way at once: in all, of one token
 MAX_WAITS, MAX_TOKEN_WAITS = 100, 25  # of these, those that wait
+
+
+@cache
+def make_document() -> Schema:
+    """Make the document of the operators' paths."""
+    from fairq.server.web.http.openapi import document_of, paths_of
+
+    return document_of("fairq, for operators", paths_of(ROWS))
 
 
 def make_admin_api(
@@ -62,7 +66,7 @@ def make_admin_api(
     async def document(_: Request) -> Response:
         return Response(orjson.dumps(make_document()), media_type="application/json")
 
-    api = _application(
+    routes = [
         Route("/livez", livez),
         Route("/readyz", readyz),
         _page_of(operators, Metrics(app, health), is_open=app.settings.is_admin_loopback)
@@ -71,26 +75,18 @@ def make_admin_api(
         Route(DOCUMENT, document),
         *routes_of(ROWS, plain),
         *pages,
-    )
+    ]
+    api = make_application(routes, DOCUMENT)
     requests = Places("requests under way", MAX_REQUESTS, MAX_TOKEN_REQUESTS, MAX_TOKEN_REQUESTS)
     waits = Places("requests that wait", MAX_WAITS, MAX_TOKEN_WAITS, MAX_TOKEN_WAITS)
-    guard = Guard(
-        api, app, operators.callers, lambda path: path.startswith("/api/") and path != DOCUMENT, requests, waits
-    )
+    guard = Guard(api, app, operators, lambda path: path.startswith("/api/") and path != DOCUMENT, requests, waits)
     return Seal(Pace(guard))
 
 
 def make_metrics_api(app: App, operators: Operators) -> ASGIApp:
     """Make the application of a listener that has nothing but /metrics."""
     page = _page_of(operators, Metrics(app, Health(app)), is_open=app.settings.is_metrics_loopback)
-    return Seal(Pace(_application(page)))
-
-
-def _application(*routes: BaseRoute) -> Starlette:
-    refused = {FairqError: _refused, HTTPException: _refused, Exception: _refused}
-    api = Starlette(routes=routes, exception_handlers=refused)
-    api.router.redirect_slashes = False
-    return api
+    return Seal(Pace(make_application([page], DOCUMENT)))
 
 
 def _page_of(operators: Operators, metrics: Metrics, *, is_open: bool) -> Route:
@@ -111,17 +107,3 @@ async def _refuse_metrics(_: Request) -> Response:
 async def _identify(operators: Operators, request: Request) -> Identity:
     address = request.client.host if request.client else "unknown"
     return await operators.identify(bearer_token(request.headers.raw), address)
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    if isinstance(error, FairqError):
-        return answer_of(error)
-    if isinstance(error, Gone):
-        raise error  # to http/guard.py: nobody reads an answer
-    if not isinstance(error, HTTPException):
-        return answer_of(failure_of(request.scope))  # http/guard.py logs it
-    if error.status_code == 405:
-        allowed = ", ".join(sorted(methods_of(request)))
-        message = f"{request.method} is not a method of this path: {allowed}"
-        return answer_of(Problem("method_not_allowed", message, headers={"Allow": allowed}))
-    return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}; see {DOCUMENT}"))

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import trio
-from attrs import define, field
+from attrs import define
 
-from fairq.server.app import App
-from fairq.server.net.admission import Admission
 from fairq.server.net.auth import Identity
 from fairq.server.net.origin import ORIGIN, Origin
 from fairq.server.web.http.connections import Callers
@@ -22,26 +19,13 @@ MAX_TOKENS = 64  # of operators that ask at once
 
 
 @define(eq=False)
-class Operators:
+class Operators(Callers):
     """The operators that ask by pages and paths."""
 
-    app: App
-    admission: Admission
-    nursery: trio.Nursery
-    callers: Callers = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        roles, others = frozenset({Role.OPERATOR, Role.VIEWER}), "this listener is for tokens of operators and viewers"
-        self.callers = Callers(
-            self.app, self.admission, self.nursery, roles, others, most=MAX_TOKENS, limits_wrong=True
-        )
-
-    async def identify(self, token: str, address: str) -> Identity:
-        """Return the identity of an operator's token, to sign in.
-
-        Raises: Unauthorized, Forbidden, TooMany (too many wrong tokens from this address), Unavailable.
-        """
-        return await self.callers.identify(token, address)
+    roles: frozenset[Role] = frozenset({Role.OPERATOR, Role.VIEWER})
+    others: str = "this listener is for tokens of operators and viewers"
+    most: int | None = MAX_TOKENS
+    limits_wrong: bool = True
 
     async def ask(self, identity: Identity, origin: Origin, request: Any) -> dict[str, Any]:
         """Carry out a frame for an operator who has signed in; returns the reply's body.
@@ -49,9 +33,9 @@ class Operators:
         Raises: FairqError; Unauthorized once the token is revoked.
         """
         key = f"identity {identity.token_id or identity.label}"
-        caller = self.callers.known(key)
+        caller = self.known(key)
         if caller is None:
-            caller = await self.callers.open(key, await self.app.auth.renew(identity), origin.address)
+            caller = await self.open(key, await self.app.auth.renew(identity), origin.address)
         token = ORIGIN.set(origin)
         try:
             with caller.in_use():

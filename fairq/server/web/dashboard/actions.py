@@ -19,6 +19,7 @@ from fairq.model.queues import SETTING_RANGES, SHARES
 from fairq.server.web.dashboard.dialogs import Action, Field, Form, as_number, one, told
 from fairq.server.web.dashboard.view import Context, View
 from fairq.server.web.dashboard.writing import count, number, typed
+from fairq.server.web.http.fields import make_request, names_of
 from fairq.tokens import hash_token, make_token
 from fairq.wire import messages as wire
 from fairq.wire.terms import Role
@@ -68,19 +69,29 @@ async def _set_weight(view: View, form: Form) -> str:
     return f"Weight of {tenant}: {number(body['previous'])} → {number(weight)}"
 
 
-def _operate(frame: Any, name: str, title: str, button: str, effect: str, done: str) -> Action:
-    """Make the action that pauses or resumes a queue or a tenant."""
+def _plain(
+    frame: Any, name: str, title: str, button: str, effect: str, done: str, *, is_dangerous: bool = False
+) -> Action:
+    """Make the action that is one frame of what its dialog's address names; `effect` and `done` are texts with that."""
+    own = names_of(frame).keys()
+    fields = [each for each in ("queue", "tenant", "name", "id") if each in own or f"{each}s" in own]
 
     async def describe(view: View) -> Context:
-        queue, tenant = _target(view)
-        return told(f"{effect} ({_whom(queue, tenant)}).", queue=queue, tenant=tenant)
+        named = {each: view.query.get(each, "") for each in fields}
+        return told(effect.format(**named, whom=_whom(*_target(view))), **named)
 
     async def handle(view: View, form: Form) -> str:
-        queue, tenant = _named(form)
-        await view.ask(frame(0, queue, tenant))
-        return f"{_whom(queue, tenant)} is {done}".capitalize()
+        named = {each: one(form, each) for each in fields}
+        given: dict[str, Any] = {each: value or None for each, value in named.items()}
+        if "ids" in own:
+            given["ids"] = [given.pop("id")]
+        body = await view.ask(make_request(frame, given))
+        if (outcome := body.get("outcomes", ["ok"])[0]) != "ok":
+            return f"{named['id']}: {outcome}, nothing was changed"
+        whom = _whom(*_named(form))
+        return done.format(**named, Whom=whom[0].upper() + whom[1:])
 
-    return Action(name, title, button, describe, handle)
+    return Action(name, title, button, describe, handle, is_dangerous)
 
 
 _LIMIT_NOTES = {
@@ -165,20 +176,6 @@ async def _set_settings(view: View, form: Form) -> str:
         return "Nothing was changed"
     await view.ask(wire.Configure(0, queue, changes, _version(form)))
     return f"Queue {queue}: " + ", ".join(f"{name} {now[name]} → {value}" for name, value in changes.items())
-
-
-def _of_task(frame: Any, name: str, title: str, button: str, effect: str, done: str, danger: bool = False) -> Action:
-    """Make the action that does something to one task."""
-
-    async def describe(view: View) -> Context:
-        return told(f"{effect} ({view.query.get('id', '')}).", queue=view.queue, id=view.query.get("id", ""))
-
-    async def handle(view: View, form: Form) -> str:
-        id = one(form, "id")
-        outcome = (await view.ask(frame(0, one(form, "queue"), [id])))["outcomes"][0]
-        return f"{id} {done}" if outcome == "ok" else f"{id}: {outcome}, nothing was changed"
-
-    return Action(name, title, button, describe, handle, danger)
 
 
 def letters_of(queue: str, which: Mapping[str, str | None], many: int, cursor: str | None = None) -> wire.Dead:
@@ -276,34 +273,6 @@ async def _purge(view: View, form: Form) -> str:
     return f"{count(cancelled)} tasks of {_whom(queue, tenant)} were cancelled{more}"
 
 
-def _of_schedule(
-    frame: Any, name: str, title: str, button: str, effect: str, done: str, danger: bool = False
-) -> Action:
-    """Make the action that does something to one schedule."""
-
-    async def describe(view: View) -> Context:
-        queue, tenant = _target(view)
-        what = view.query.get("name", "")
-        return told(f"{effect} ({tenant}/{what} in queue {queue}).", queue=queue, tenant=tenant, name=what)
-
-    async def handle(view: View, form: Form) -> str:
-        queue, tenant = _named(form)
-        await view.ask(frame(0, queue, one(form, "name"), tenant))
-        return f"Schedule {one(form, 'name')} is {done}"
-
-    return Action(name, title, button, describe, handle, danger)
-
-
-async def _ask_cancel_batch(view: View) -> Context:
-    id = view.query.get("id", "")
-    return told(f"Cancel what still waits of batch {id}; running tasks are told to stop.", queue=view.queue, id=id)
-
-
-async def _cancel_batch(view: View, form: Form) -> str:
-    await view.ask(wire.CancelBatch(0, one(form, "queue"), one(form, "id")))
-    return f"Batch {one(form, 'id')} is being cancelled"
-
-
 async def _ask_token(view: View) -> Context:
     return told(
         "The token is shown once, and stored only as a hash.",
@@ -333,36 +302,35 @@ def _ms_of_days(days: float) -> int:
     return round(days * _DAY_MS)
 
 
-async def _ask_revoke(view: View) -> Context:
-    id = view.query.get("id", "")
-    return told(f"Token {id} is refused from now on, and its connections are closed.", id=id)
-
-
-async def _revoke(view: View, form: Form) -> str:
-    await view.ask(wire.RevokeToken(0, one(form, "id")))
-    return f"Token {one(form, 'id')} is revoked"
-
-
 ACTIONS: Sequence[Action] = (
     Action("weight", "Weight", "Set", _ask_weight, _set_weight),
-    _operate(wire.Pause, "pause", "Pause", "Pause", "No more tasks are started; running ones go on", "paused"),
-    _operate(wire.Resume, "resume", "Resume", "Resume", "Tasks are started again", "resumed"),
+    _plain(wire.Pause, "pause", "Pause", "Pause",
+           "No more tasks are started; running ones go on ({whom}).", "{Whom} is paused"),
+    _plain(wire.Resume, "resume", "Resume", "Resume", "Tasks are started again ({whom}).", "{Whom} is resumed"),
     Action("limits", "Limits", "Set", _ask_limits, _set_limits),
     Action("hours", "Opening hours", "Set", _ask_hours, _set_hours),
     Action("settings", "Settings of the queue", "Set", _ask_settings, _set_settings),
-    _of_task(wire.Cancel, "cancel", "Cancel a task", "Cancel it", "It never starts; if it runs, its worker is told",
-             "is cancelled", True),
-    _of_task(wire.Replay, "replay-one", "Replay", "Replay it", "It waits again, with all its attempts", "is replayed"),
-    _of_task(wire.Purge, "purge-one", "Delete a dead letter", "Delete it", "It is gone for good", "is deleted", True),
+    _plain(wire.Cancel, "cancel", "Cancel a task", "Cancel it",
+           "It never starts; if it runs, its worker is told ({id}).", "{id} is cancelled", is_dangerous=True),
+    _plain(wire.Replay, "replay-one", "Replay", "Replay it",
+           "It waits again, with all its attempts ({id}).", "{id} is replayed"),
+    _plain(wire.Purge, "purge-one", "Delete a dead letter", "Delete it", "It is gone for good ({id}).",
+           "{id} is deleted", is_dangerous=True),
     _of_letters(wire.Replay, "replay", "Replay", "replayed", False),
     _of_letters(wire.Purge, "purge-dead", "Delete", "deleted", True),
     Action("drain", "Drain a worker", "Drain", _ask_drain, _drain),
     Action("purge", "Cancel what waits", "Cancel them", _ask_purge, _purge, True),
-    _of_schedule(wire.PauseSchedule, "pause-schedule", "Pause a schedule", "Pause", "It does not fire", "paused"),
-    _of_schedule(wire.ResumeSchedule, "resume-schedule", "Resume a schedule", "Resume", "It fires again", "resumed"),
-    _of_schedule(wire.Unschedule, "unschedule", "Delete a schedule", "Delete it", "It never fires again", "deleted",
-                 True),
-    Action("cancel-batch", "Cancel a batch", "Cancel it", _ask_cancel_batch, _cancel_batch, True),
+    _plain(wire.PauseSchedule, "pause-schedule", "Pause a schedule", "Pause",
+           "It does not fire ({tenant}/{name} in queue {queue}).", "Schedule {name} is paused"),
+    _plain(wire.ResumeSchedule, "resume-schedule", "Resume a schedule", "Resume",
+           "It fires again ({tenant}/{name} in queue {queue}).", "Schedule {name} is resumed"),
+    _plain(wire.Unschedule, "unschedule", "Delete a schedule", "Delete it",
+           "It never fires again ({tenant}/{name} in queue {queue}).", "Schedule {name} is deleted", is_dangerous=True),
+    _plain(wire.CancelBatch, "cancel-batch", "Cancel a batch", "Cancel it",
+           "Cancel what still waits of batch {id}; running tasks are told to stop.", "Batch {id} is being cancelled",
+           is_dangerous=True),
     Action("create-token", "New token", "Create", _ask_token, _create_token),
-    Action("revoke-token", "Revoke a token", "Revoke", _ask_revoke, _revoke, True),
+    _plain(wire.RevokeToken, "revoke-token", "Revoke a token", "Revoke",
+           "Token {id} is refused from now on, and its connections are closed.", "Token {id} is revoked",
+           is_dangerous=True),
 )  # fmt: skip

@@ -26,11 +26,11 @@ from fairq.server.web.admin.operators import Operators
 from fairq.server.web.dashboard.actions import ACTIONS
 from fairq.server.web.dashboard.dialogs import Action, read_form
 from fairq.server.web.dashboard.finding import Finder
-from fairq.server.web.dashboard.live import MAX_OWN_STREAMS, MAX_STREAMS, PageStream, Renderings
+from fairq.server.web.dashboard.live import MAX_OWN_STREAMS, MAX_STREAMS, PageStream, Shared
 from fairq.server.web.dashboard.pages import PAGES
 from fairq.server.web.dashboard.recent import Recent
 from fairq.server.web.dashboard.sessions import COOKIE, Session, Sessions, give
-from fairq.server.web.dashboard.simulation import Simulations
+from fairq.server.web.dashboard.simulation import KEPT_S as SIMULATED_S
 from fairq.server.web.dashboard.view import Context, Page, Site, View
 from fairq.server.web.dashboard.writing import STATIC, make_environment
 from fairq.server.web.http.bodies import Gone
@@ -56,7 +56,7 @@ class Dashboard:
     site: Site
     sessions: Sessions
     templates: Environment = field(init=False)
-    renderings: Renderings = field(factory=Renderings, init=False)
+    renderings: Shared[str] = field(factory=Shared, init=False)
     streams: Counter[Identity] = field(factory=Counter, init=False)  # that are open, by who looks
 
     def __attrs_post_init__(self) -> None:
@@ -262,6 +262,6 @@ def _inside(to: str) -> str:
 
 def make_dashboard(operators: Operators, health: Health, nursery: trio.Nursery) -> Iterable[Route | Mount]:
     """Make the paths of the dashboard."""
-    recent, finder = Recent(operators.app, nursery), Finder(operators.app.store, nursery)
-    site = Site(operators, health, recent, finder, Simulations(nursery))
+    recent, finder = Recent(operators.app, nursery), Finder(operators.app.store)
+    site = Site(operators, health, recent, finder, Shared(SIMULATED_S))
     return Dashboard(site, Sessions(operators)).routes()

@@ -17,11 +17,12 @@ from fairq.wire.beside import Beside, decode_payload
 from fairq.wire.decode import structure
 
 if TYPE_CHECKING:
+    from fairq.model.simulation.comparison import Comparison
     from fairq.server.web.admin.health import Health
     from fairq.server.web.admin.operators import Operators
     from fairq.server.web.dashboard.finding import Finder
+    from fairq.server.web.dashboard.live import Shared
     from fairq.server.web.dashboard.recent import Recent
-    from fairq.server.web.dashboard.simulation import Simulations
 
 Context = dict[str, Any]
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class Site:
     health: Health
     recent: Recent
     finder: Finder
-    simulations: Simulations
+    simulations: Shared[Comparison]
 
 
 @define(eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache
 
 import orjson
@@ -12,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp
 
 from fairq.errors import FairqError
@@ -25,28 +26,39 @@ from fairq.server.web.http.request_ids import failure_of
 from fairq.server.web.http.routes import ROWS, plain, routes_of
 from fairq.server.web.http.workers import Workers
 
+DOCUMENT = "/openapi.json"
 _PARAMETER = re.compile("{.*?}")
 _HEADERS = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key", "Last-Event-ID", "X-Request-Id"]
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    """Answer a request whose path or method is unknown, or that was refused, or in which the server failed."""
-    if isinstance(error, FairqError):
-        return answer_of(error)
-    if isinstance(error, Gone):
-        raise error  # to guard.py: nobody reads an answer
-    if not isinstance(error, HTTPException):
-        return answer_of(failure_of(request.scope))  # guard.py logs it
-    if error.status_code != 405:
-        return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}; see /openapi.json"))
-    allowed = {"Allow": ", ".join(sorted(methods_of(request)))}
-    if request.method == "OPTIONS":
-        return Response(None, 204, allowed)
-    message = f"{request.method} is not a method of this path: {allowed['Allow']}"
-    return answer_of(Problem("method_not_allowed", message, headers=allowed))
+def make_application(routes: Iterable[BaseRoute], document: str, *, answers_options: bool = False) -> Starlette:
+    """Make an application that answers unknown paths and methods, what is refused, and what the server fails at.
+
+    `document`: the path of the one that describes it.
+    """
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        if isinstance(error, FairqError):
+            return answer_of(error)
+        if isinstance(error, Gone):
+            raise error  # to guard.py: nobody reads an answer
+        if not isinstance(error, HTTPException):
+            return answer_of(failure_of(request.scope))  # guard.py logs it
+        if error.status_code != 405:
+            return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}; see {document}"))
+        allowed = {"Allow": ", ".join(sorted(_methods_of(request)))}
+        if request.method == "OPTIONS" and answers_options:
+            return Response(None, 204, allowed)
+        message = f"{request.method} is not a method of this path: {allowed['Allow']}"
+        return answer_of(Problem("method_not_allowed", message, headers=allowed))
+
+    refusals = {FairqError: refuse, HTTPException: refuse, Exception: refuse}
+    api = Starlette(routes=list(routes), exception_handlers=refusals)
+    api.router.redirect_slashes = False
+    return api
 
 
-def methods_of(request: Request) -> set[str]:
+def _methods_of(request: Request) -> set[str]:
     """Return the methods of a path; `dead/replay` is no dead letter."""
     found: dict[str, set[str]] = defaultdict(set)
     for route in request.app.routes:
@@ -68,11 +80,8 @@ def make_api(app: App, callers: Callers, workers: Workers) -> ASGIApp:
     async def document(_: Request) -> Response:
         return Response(_document(), media_type="application/json")
 
-    api = Starlette(
-        routes=[*routes_of(ROWS, plain), Route("/openapi.json", document)],
-        exception_handlers={FairqError: _refused, HTTPException: _refused, Exception: _refused},
-    )
-    api.state.workers, api.router.redirect_slashes = workers, False
+    api = make_application([*routes_of(ROWS, plain), Route(DOCUMENT, document)], DOCUMENT, answers_options=True)
+    api.state.workers = workers
     guard = Guard(api, app, callers)
     origins = app.settings.http_cors_origins
     if not origins:

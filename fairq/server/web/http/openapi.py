@@ -127,7 +127,7 @@ def _responses(row: Row) -> Schema:
     found: Schema = {str(row.status): {"description": "Done.", "content": content}}
     if row.status == 201:
         found["200"] = {"description": "It was there already.", "content": content}
-    if row.frame is wire.Schedule:
+    if row.frame in (wire.Schedule, wire.AddWebhook):
         found["201"] = {"description": "Created.", "content": content}
     if row.frame is wire.Enqueue:
         found["207"] = {"description": "Some tenants' tasks were refused.", "content": content}

@@ -55,91 +55,86 @@ def test_every_field_of_a_change_is_noted_or_left_out_for_a_reason() -> None:
 
 
 async def test_every_change_is_noted_with_who_when_from_where_and_no_secret(served: Served, server_store: str) -> None:
-    with trio.fail_after(60):
-        async with open_world(served, server_store) as world, raw(served, OPERATOR) as operator:
-            for verb in (verb for verb in GOOD if REQUESTS[verb] in CHANGES):
-                body = {name: value for name, value in good(verb, Role.OPERATOR).items() if name != "dry_run"}
-                earlier = len(await changes(operator))
-                assert (await world.answer(Row(verb, Role.OPERATOR, body, "", "")))["type"] == "reply"
-                change, *others = await changes(operator)
-                assert len(others) == earlier
-                assert (change["verb"], change["outcome"]) == (verb, "ok")
-                assert (change["label"], change["role"], change["via"]) == (OPERATOR, "operator", "websocket")
-                assert change["address"].startswith("127.0.0.1:")
-                assert abs(change["at_ms"] - time.time() * 1000) < 60_000
-                assert change["queue"] == body.get("queue", "")
-                text = orjson.dumps(change).decode()
-                assert SECRET not in text
-                assert "hash" not in text
+    async with open_world(served, server_store) as world, raw(served, OPERATOR) as operator:
+        for verb in (verb for verb in GOOD if REQUESTS[verb] in CHANGES):
+            body = {name: value for name, value in good(verb, Role.OPERATOR).items() if name != "dry_run"}
+            earlier = len(await changes(operator))
+            assert (await world.answer(Row(verb, Role.OPERATOR, body, "", "")))["type"] == "reply"
+            change, *others = await changes(operator)
+            assert len(others) == earlier
+            assert (change["verb"], change["outcome"]) == (verb, "ok")
+            assert (change["label"], change["role"], change["via"]) == (OPERATOR, "operator", "websocket")
+            assert change["address"].startswith("127.0.0.1:")
+            assert abs(change["at_ms"] - time.time() * 1000) < 60_000
+            assert change["queue"] == body.get("queue", "")
+            text = orjson.dumps(change).decode()
+            assert SECRET not in text
+            assert "hash" not in text
 
 
 async def test_a_change_tells_its_target_what_is_new_and_the_previous_value(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator:
-            await operator.ask("set_weight", queue="q", tenant="ada", weight=2.5)
-            await operator.ask("set_weight", queue="q", tenant="ada", weight=4)
-            await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 3})
-            url = "https://me:pass@hooks.example/T0/secret?key=hidden"
-            await operator.ask("add_webhook", queue="q", url=url, secrets=[SECRET])
-            hook, limits, second, first = await changes(operator)
-            assert (first["new"], first["previous"]) == ({"weight": 2.5}, 1.0)
-            assert (second["new"], second["previous"], second["tenant"]) == ({"weight": 4}, 2.5, "ada")
-            assert limits["new"] == {"limits": {"max_running": 3}}
-            assert limits["previous"] == {"max_running": None}
-            assert hook["target"].endswith(" at hooks.example")
-            assert not {"pass", "secret", "hidden"} & set(hook["target"].replace("/", " ").split())
+    async with raw(served, OPERATOR) as operator:
+        await operator.ask("set_weight", queue="q", tenant="ada", weight=2.5)
+        await operator.ask("set_weight", queue="q", tenant="ada", weight=4)
+        await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 3})
+        url = "https://me:pass@hooks.example/T0/secret?key=hidden"
+        await operator.ask("add_webhook", queue="q", url=url, secrets=[SECRET])
+        hook, limits, second, first = await changes(operator)
+        assert (first["new"], first["previous"]) == ({"weight": 2.5}, 1.0)
+        assert (second["new"], second["previous"], second["tenant"]) == ({"weight": 4}, 2.5, "ada")
+        assert limits["new"] == {"limits": {"max_running": 3}}
+        assert limits["previous"] == {"max_running": None}
+        assert hook["target"].endswith(" at hooks.example")
+        assert not {"pass", "secret", "hidden"} & set(hook["target"].replace("/", " ").split())
 
 
 async def test_it_is_read_page_by_page_filtered_and_on_from_a_change(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator:
-            for n in range(5):
-                await operator.ask("set_weight", queue=f"q{n % 2}", tenant="ada", weight=n + 1)
-            await operator.ask("pause", queue="q0", tenant="bob")
-            read: list[int] = []
-            cursor = None
-            while cursor is not None or not read:
-                page = await operator.ask("audit", verb="set_weight", count=2, **({"cursor": cursor} if cursor else {}))
-                read += [change["new"]["weight"] for change in page["changes"]]
-                cursor = page["cursor"] or None
-            assert read == [5, 4, 3, 2, 1]
-            assert [c["verb"] for c in await changes(operator, queue="q0", tenant="bob")] == ["pause"]
-            assert await changes(operator, since_ms=1 << 49) == []
-            assert (await operator.ask("audit", cursor="0-0"))["changes"] == []
-            newest = (await operator.ask("audit", count=1))["newest"]
-            assert (await operator.ask("audit", after=newest))["changes"] == []
-            await operator.ask("resume", queue="q0", tenant="bob")
-            await operator.ask("pause", queue="q1")
-            later = await operator.ask("audit", after=newest)
-            assert [change["verb"] for change in later["changes"]] == ["resume", "pause"]
+    async with raw(served, OPERATOR) as operator:
+        for n in range(5):
+            await operator.ask("set_weight", queue=f"q{n % 2}", tenant="ada", weight=n + 1)
+        await operator.ask("pause", queue="q0", tenant="bob")
+        read: list[int] = []
+        cursor = None
+        while cursor is not None or not read:
+            page = await operator.ask("audit", verb="set_weight", count=2, **({"cursor": cursor} if cursor else {}))
+            read += [change["new"]["weight"] for change in page["changes"]]
+            cursor = page["cursor"] or None
+        assert read == [5, 4, 3, 2, 1]
+        assert [c["verb"] for c in await changes(operator, queue="q0", tenant="bob")] == ["pause"]
+        assert await changes(operator, since_ms=1 << 49) == []
+        assert (await operator.ask("audit", cursor="0-0"))["changes"] == []
+        newest = (await operator.ask("audit", count=1))["newest"]
+        assert (await operator.ask("audit", after=newest))["changes"] == []
+        await operator.ask("resume", queue="q0", tenant="bob")
+        await operator.ask("pause", queue="q1")
+        later = await operator.ask("audit", after=newest)
+        assert [change["verb"] for change in later["changes"]] == ["resume", "pause"]
 
 
 async def test_what_was_refused_is_noted_as_that(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator:
-            with pytest.raises(Refused):
-                await operator.ask("set_weight", queue="q", tenant="ada", weight=0)
-            with pytest.raises(Refused):
-                await operator.ask("revoke_token", id="x\x1b[2J" * 100_000)
-            revoked, weight = await changes(operator)
-            assert (weight["outcome"], weight["new"]) == ("bad_request", {"weight": 0})
-            assert revoked["outcome"] == "not_found"
-            assert "\x1b" not in revoked["target"]
-            assert len(revoked["target"]) <= 1_000
+    async with raw(served, OPERATOR) as operator:
+        with pytest.raises(Refused):
+            await operator.ask("set_weight", queue="q", tenant="ada", weight=0)
+        with pytest.raises(Refused):
+            await operator.ask("revoke_token", id="x\x1b[2J" * 100_000)
+        revoked, weight = await changes(operator)
+        assert (weight["outcome"], weight["new"]) == ("bad_request", {"weight": 0})
+        assert revoked["outcome"] == "not_found"
+        assert "\x1b" not in revoked["target"]
+        assert len(revoked["target"]) <= 1_000
 
 
 async def test_tenants_fill_only_the_audit_of_tenants(served: Served) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["a"])
-            await ada.ask("schedule", queue="q", name="nightly", payload={"card": "4111"}, every_ms=60_000)
-            await ada.ask("cancel", queue="q", ids=["a"])
-            assert await changes(operator) == []
-            (change,) = await changes(operator, by_tenants=True)
-            assert (change["verb"], change["tenant"], change["target"]) == ("schedule", "ada", "nightly")
-            assert "4111" not in str(change)
-            with pytest.raises(Refused, match="tenant tokens may not send"):
-                await ada.ask("audit")
+    async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["a"])
+        await ada.ask("schedule", queue="q", name="nightly", payload={"card": "4111"}, every_ms=60_000)
+        await ada.ask("cancel", queue="q", ids=["a"])
+        assert await changes(operator) == []
+        (change,) = await changes(operator, by_tenants=True)
+        assert (change["verb"], change["tenant"], change["target"]) == ("schedule", "ada", "nightly")
+        assert "4111" not in str(change)
+        with pytest.raises(Refused, match="tenant tokens may not send"):
+            await ada.ask("audit")
 
 
 async def test_a_change_that_cannot_be_noted_is_not_carried_out(
@@ -191,17 +186,16 @@ async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
 
 
 async def test_a_lost_change_is_found_behind_a_hundred_others(served: Served, server_store: str) -> None:
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator:
-            client: Any = stores.connect(server_store)
-            rest = orjson.dumps({"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"})
-            for number in range(BEGUN_SHOWN + 2):
-                named = {"token": "t", "verb": "pause" if number else "purge", "queue": "q", "tenant": ""}
-                client.xadd(f"{keys.AUDIT}:begun", {**named, "change": rest}, id=f"{number + 1}-0")
-            client.close()
-            page = await operator.ask("audit", verb="purge")
-            assert [(c["verb"], c["outcome"], c["at_ms"]) for c in page["begun"]] == [("purge", "unknown", 1)]
-            assert len((await operator.ask("audit", verb="pause"))["begun"]) == BEGUN_SHOWN
+    async with raw(served, OPERATOR) as operator:
+        client: Any = stores.connect(server_store)
+        rest = orjson.dumps({"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"})
+        for number in range(BEGUN_SHOWN + 2):
+            named = {"token": "t", "verb": "pause" if number else "purge", "queue": "q", "tenant": ""}
+            client.xadd(f"{keys.AUDIT}:begun", {**named, "change": rest}, id=f"{number + 1}-0")
+        client.close()
+        page = await operator.ask("audit", verb="purge")
+        assert [(c["verb"], c["outcome"], c["at_ms"]) for c in page["begun"]] == [("purge", "unknown", 1)]
+        assert len((await operator.ask("audit", verb="pause"))["begun"]) == BEGUN_SHOWN
 
 
 async def test_each_change_is_a_line_of_the_log(served: Served) -> None:
@@ -217,16 +211,15 @@ async def test_each_change_is_a_line_of_the_log(served: Served) -> None:
 
 async def test_requests_over_http_are_noted_with_their_own_address(server_store: str) -> None:
     """All requests of a token share one connection: its first address is not everyone's."""
-    with trio.fail_after(60):
-        async with running(server_store, http_port=0) as served, raw(served, OPERATOR) as operator:
-            assert served.http is not None
-            base = f"http://{served.http.host}:{served.http.port}"
-            headers = {"Authorization": f"Bearer {tenant('ada')}"}
-            async with httpx.AsyncClient(base_url=base, headers=headers, verify=False) as client:
-                path = "/v1/queues/q/schedules/nightly"
-                assert (await client.put(path, json={"payload": 1, "every": 60})).status_code == 201
-            (change,) = await changes(operator, by_tenants=True)
-            assert (change["address"], change["via"]) == ("127.0.0.1", "http")
+    async with running(server_store, http_port=0) as served, raw(served, OPERATOR) as operator:
+        assert served.http is not None
+        base = f"http://{served.http.host}:{served.http.port}"
+        headers = {"Authorization": f"Bearer {tenant('ada')}"}
+        async with httpx.AsyncClient(base_url=base, headers=headers, verify=False) as client:
+            path = "/v1/queues/q/schedules/nightly"
+            assert (await client.put(path, json={"payload": 1, "every": 60})).status_code == 201
+        (change,) = await changes(operator, by_tenants=True)
+        assert (change["address"], change["via"]) == ("127.0.0.1", "http")
 
 
 async def test_a_page_carries_out_frames_until_its_token_is_revoked(served: Served) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairq.server.run import Served
 from fairq.server.settings import Settings
 from fairq.server.web.admin import metrics
-from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant
+from fairq.tokens import TokenRecord, hash_token, make_token
+from fairq.wire.terms import Role
+from tests.server.harness import OPERATOR, WORKER, Refused, raw, tenant
 from tests.stores import PASSWORD, LocalServer
 
 from .test_health import TOKEN, asked, values
@@ -28,16 +28,6 @@ UNITS = {"seconds", "bytes", "total", "info"}
 def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page is written anew."""
     monkeypatch.setattr(metrics, "KEPT_S", -1.0)
-
-
-@asynccontextmanager
-async def scraped(store: str, **settings: Any) -> AsyncIterator[tuple[Served, httpx.AsyncClient]]:
-    """A server, and a client of its listener for /metrics alone."""
-    async with running(store, **{"metrics_port": 0, **settings}) as served:
-        assert served.metrics is not None
-        base = f"http://{served.metrics.host}:{served.metrics.port}"
-        async with httpx.AsyncClient(base_url=base, timeout=60, verify=False) as client:
-            yield served, client
 
 
 async def test_metrics_are_named_by_prometheus_rules(server_store: str) -> None:
@@ -56,41 +46,35 @@ async def test_metrics_are_named_by_prometheus_rules(server_store: str) -> None:
             assert set(sample.labels) <= {"queue", "state", "role", "code", "node", "version", "tenant"}
 
 
-async def test_a_queue_tells_its_oldest_wait_its_dead_and_its_retries(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with (
-            asked(server_store) as (served, client),
-            raw(served, tenant("ada")) as ada,
-            raw(served, WORKER) as worker,
-        ):
-            await ada.enqueue("emails", ["a", "b"], max_attempts=2)
-            await worker.attach("emails", credit=2)
-            tasks = {task["id"]: task for task in await worker.pushed(2)}
-            await worker.settle("emails", "nack", tasks["a"], delay_ms=0)
-            await worker.settle("emails", "reject", tasks["b"], error="no")
-            await worker.pushed(1)
-            await ada.enqueue("other", ["c"])
-            page = values((await client.get("/metrics")).text)
-            assert page[("fairq_tasks_dead_total", "emails")] == 1
-            assert page[("fairq_tasks_dispatched_total", "emails")] == 3
-            assert page[("fairq_tasks_retried_total", "emails")] == 1
-            assert (page[("fairq_worker_credit",)], page[("fairq_worker_leases",)]) == (2, 1)
-            assert page[("fairq_oldest_ready_age_seconds", "emails")] == 0
-            first = page[("fairq_oldest_ready_age_seconds", "other")]
-            while values((await client.get("/metrics")).text)[("fairq_oldest_ready_age_seconds", "other")] <= first:
-                await trio.lowlevel.checkpoint()
+async def test_a_queue_tells_its_oldest_wait_its_dead_and_its_retries(admin: Served, client: httpx.AsyncClient) -> None:
+    async with raw(admin, tenant("ada")) as ada, raw(admin, WORKER) as worker:
+        await ada.enqueue("emails", ["a", "b"], max_attempts=2)
+        await worker.attach("emails", credit=2)
+        tasks = {task["id"]: task for task in await worker.pushed(2)}
+        await worker.settle("emails", "nack", tasks["a"], delay_ms=0)
+        await worker.settle("emails", "reject", tasks["b"], error="no")
+        await worker.pushed(1)
+        await ada.enqueue("other", ["c"])
+        page = values((await client.get("/metrics")).text)
+        assert page[("fairq_tasks_dead_total", "emails")] == 1
+        assert page[("fairq_tasks_dispatched_total", "emails")] == 3
+        assert page[("fairq_tasks_retried_total", "emails")] == 1
+        assert (page[("fairq_worker_credit",)], page[("fairq_worker_leases",)]) == (2, 1)
+        assert page[("fairq_oldest_ready_age_seconds", "emails")] == 0
+        first = page[("fairq_oldest_ready_age_seconds", "other")]
+        while values((await client.get("/metrics")).text)[("fairq_oldest_ready_age_seconds", "other")] <= first:
+            await trio.lowlevel.checkpoint()
 
 
-async def test_refusals_are_counted_by_code(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with asked(server_store) as (served, client), raw(served, tenant("ada")) as ada:
-            for _ in range(2):
-                with pytest.raises(Refused):
-                    await ada.ask("enqueue", queue="No", tasks=[{"id": "a", "payload": 1}])
-            await client.get("/nowhere")
-            page = values((await client.get("/metrics")).text)
-            assert page[("fairq_refusals_total", "bad_request")] == 2
-            assert page[("fairq_refusals_total", "not_found")] == 1
+async def test_refusals_are_counted_by_code(admin: Served, client: httpx.AsyncClient) -> None:
+    async with raw(admin, tenant("ada")) as ada:
+        for _ in range(2):
+            with pytest.raises(Refused):
+                await ada.ask("enqueue", queue="No", tasks=[{"id": "a", "payload": 1}])
+        await client.get("/nowhere")
+        page = values((await client.get("/metrics")).text)
+        assert page[("fairq_refusals_total", "bad_request")] == 2
+        assert page[("fairq_refusals_total", "not_found")] == 1
 
 
 async def test_a_store_at_a_socket_is_named_by_its_path(
@@ -114,7 +98,7 @@ async def test_the_store_tells_its_memory_and_whether_it_is_safe(server_store: s
 
 
 async def test_a_listener_of_its_own_has_metrics_and_nothing_else(server_store: str) -> None:
-    async with scraped(server_store) as (served, client):
+    async with asked(server_store, "metrics") as (served, client):
         assert (served.admin, served.http) == (None, None)
         assert "fairq_ready 1.0" in (await client.get("/metrics")).text
         for path in ("/", "/livez", "/readyz", "/api/queues"):
@@ -124,7 +108,7 @@ async def test_a_listener_of_its_own_has_metrics_and_nothing_else(server_store: 
 
 async def test_metrics_beyond_loopback_are_for_operators(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Settings, "is_metrics_loopback", property(lambda self: False))
-    async with scraped(server_store, plaintext=True) as (_, client):
+    async with asked(server_store, "metrics", plaintext=True) as (_, client):
         assert (await client.get("/metrics")).status_code == 401
         answer = await client.get("/metrics", headers={"Authorization": f"Bearer {tenant('a')}"})
         assert answer.status_code == 403
@@ -143,3 +127,26 @@ async def test_ten_thousand_queues_make_no_page_longer_than_two_hundred(
         page = values((await client.get("/metrics")).text)
         assert page[("fairq_queues",)] == 7
         assert len([key for key in page if key[0] == "fairq_slots"]) == 3
+
+
+async def test_a_token_of_some_queues_is_told_of_these_alone(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "is_metrics_loopback", property(lambda self: False))
+    async with asked(server_store, "metrics", plaintext=True) as (served, client):
+        async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
+            await ada.enqueue("mine", ["a"])
+            await bob.enqueue("theirs", ["b"])
+        id, token = make_token(Role.VIEWER)
+        await served.app.auth.create(TokenRecord(id, "viewer", hash_token(token), queues=["mine", "none"]))
+
+        async def told(headers: dict[str, str]) -> tuple[set[str], set[str], float]:
+            text = (await client.get("/metrics", headers=headers)).text
+            samples = [sample for each in text_string_to_metric_families(text) for sample in each.samples]
+            queues, tenants = ({s.labels[name] for s in samples if name in s.labels} for name in ("queue", "tenant"))
+            return queues, tenants - {"(other)"}, next(s.value for s in samples if s.name == "fairq_queues")
+
+        whole = {"mine", "theirs"}, {"ada", "bob"}, 2
+        assert await told(TOKEN) == whole
+        assert await told({"Authorization": f"Bearer {token}"}) == ({"mine"}, {"ada"}, 1)
+        assert await told(TOKEN) == whole

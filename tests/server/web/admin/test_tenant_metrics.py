@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 import trio
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from fairq.errors import BadRequest
 from fairq.model.checks import check_tenant
 from fairq.model.history import OTHERS
 from fairq.model.tasks import NewTask
+from fairq.server.run import Served
 from fairq.server.stats.tallies import NAMED, QueueTally, Tallies
 from fairq.server.stats.tallies import QUEUES as TALLIED
 from fairq.server.web.admin import metrics
@@ -24,40 +26,38 @@ from .test_metrics import anew
 __all__ = ["anew"]
 
 
-async def test_tenants_tell_their_counts_their_shares_and_their_waits(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with (
-            asked(server_store) as (served, client),
-            raw(served, tenant("ada")) as ada,
-            raw(served, tenant("bob")) as bob,
-            raw(served, OPERATOR) as operator,
-            raw(served, WORKER) as worker,
-        ):
-            await operator.ask("set_weight", queue="q", tenant="bob", weight=2.5)
-            await ada.enqueue("q", [f"a{n}" for n in range(40)])
-            await bob.enqueue("q", ["b1", "b2"])
-            await worker.attach("q", credit=4)
-            tasks = {task["id"]: task for task in await worker.pushed(4)}
-            first = next(task for id, task in tasks.items() if id.startswith("a"))
-            await worker.settle("q", "nack", first, error="broken", delay_ms=3_600_000)
-            await worker.pushed(1)
-            await served.app.recorder.flush()
-            text = (await client.get("/metrics")).text
-            page = values(text)
-            assert page[("fairq_tenant_enqueued_total", "q", "ada")] == 40
-            assert page[("fairq_tenant_enqueued_total", "q", "bob")] == 2
-            started = [page[("fairq_tenant_started_total", "q", each)] for each in ("ada", "bob")]
-            assert sum(started) == 5
-            assert page[("fairq_tenant_failed_total", "q", "ada")] == 1
-            assert page[("fairq_tenant_failed_total", "q", OTHER)] == 0
-            assert page[("fairq_tenant_weight", "q", "bob")] == 2.5
-            assert page[("fairq_tenant_ready", "q", "ada")] > 30
-            assert (page[("fairq_tenant_noisy", "q", "ada")], page[("fairq_tenant_noisy", "q", "bob")]) == (1, 0)
-            assert page[("fairq_tenant_share_ratio", "q", "ada")] > 0
-            assert 0.5 <= page[("fairq_jain_index", "q")] <= 1
-            assert page[("fairq_wait_seconds_count", "q")] == 5
-            assert page[("fairq_wait_seconds_bucket", "+Inf", "q")] == 5
-            assert page[("fairq_history_dropped_total",)] == 0
+async def test_tenants_tell_their_counts_their_shares_and_their_waits(admin: Served, client: httpx.AsyncClient) -> None:
+    async with (
+        raw(admin, tenant("ada")) as ada,
+        raw(admin, tenant("bob")) as bob,
+        raw(admin, OPERATOR) as operator,
+        raw(admin, WORKER) as worker,
+    ):
+        await operator.ask("set_weight", queue="q", tenant="bob", weight=2.5)
+        await ada.enqueue("q", [f"a{n}" for n in range(40)])
+        await bob.enqueue("q", ["b1", "b2"])
+        await worker.attach("q", credit=4)
+        tasks = {task["id"]: task for task in await worker.pushed(4)}
+        first = next(task for id, task in tasks.items() if id.startswith("a"))
+        await worker.settle("q", "nack", first, error="broken", delay_ms=3_600_000)
+        await worker.pushed(1)
+        await admin.app.recorder.flush()
+        text = (await client.get("/metrics")).text
+        page = values(text)
+        assert page[("fairq_tenant_enqueued_total", "q", "ada")] == 40
+        assert page[("fairq_tenant_enqueued_total", "q", "bob")] == 2
+        started = [page[("fairq_tenant_started_total", "q", each)] for each in ("ada", "bob")]
+        assert sum(started) == 5
+        assert page[("fairq_tenant_failed_total", "q", "ada")] == 1
+        assert page[("fairq_tenant_failed_total", "q", OTHER)] == 0
+        assert page[("fairq_tenant_weight", "q", "bob")] == 2.5
+        assert page[("fairq_tenant_ready", "q", "ada")] > 30
+        assert (page[("fairq_tenant_noisy", "q", "ada")], page[("fairq_tenant_noisy", "q", "bob")]) == (1, 0)
+        assert page[("fairq_tenant_share_ratio", "q", "ada")] > 0
+        assert 0.5 <= page[("fairq_jain_index", "q")] <= 1
+        assert page[("fairq_wait_seconds_count", "q")] == 5
+        assert page[("fairq_wait_seconds_bucket", "+Inf", "q")] == 5
+        assert page[("fairq_history_dropped_total",)] == 0
 
 
 def test_waits_are_told_in_the_buckets_they_lie_in() -> None:
@@ -113,30 +113,27 @@ def test_of_ever_so_many_queues_those_without_traffic_are_forgotten() -> None:
     assert "busy" not in tallies.queues
 
 
-async def test_hundreds_of_tenants_make_the_page_no_longer(server_store: str) -> None:
-    with trio.fail_after(120):
-        async with asked(server_store) as (served, client), raw(served, WORKER) as worker:
-            await worker.attach("q", credit=50)
-            for n in range(300):
-                await served.app.store.enqueue("q", f"tenant-{n}", [NewTask(f"t{n}", b"1")])
-            await served.app.recorder.flush()
-            text = (await client.get("/metrics")).text
-            assert 100 < text.count("tenant=") <= (NAMED + 1) * 3 + TENANTS * 4
+async def test_hundreds_of_tenants_make_the_page_no_longer(admin: Served, client: httpx.AsyncClient) -> None:
+    async with raw(admin, WORKER) as worker:
+        await worker.attach("q", credit=50)
+        for n in range(300):
+            await admin.app.store.enqueue("q", f"tenant-{n}", [NewTask(f"t{n}", b"1")])
+        await admin.app.recorder.flush()
+        text = (await client.get("/metrics")).text
+        assert 100 < text.count("tenant=") <= (NAMED + 1) * 3 + TENANTS * 4
 
 
-async def test_a_tenant_cannot_pass_for_the_others_or_break_the_page(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with asked(server_store) as (served, client):
-            for name in ("other", "Other", "others", "+Inf", "a@b+c.d-e_f"):
-                async with raw(served, tenant(name)) as one:
-                    await one.enqueue("q", ["t"])
-            await served.app.recorder.flush()
-            text = (await client.get("/metrics")).text
-            lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
-            assert len(lines) == len(set(lines)), "Prometheus refuses a page with a series twice"
-            assert values(text)[("fairq_tenant_enqueued_total", "q", "other")] == 1
-            with pytest.raises(BadRequest):
-                check_tenant(OTHER)
+async def test_a_tenant_cannot_pass_for_the_others_or_break_the_page(admin: Served, client: httpx.AsyncClient) -> None:
+    for name in ("other", "Other", "others", "+Inf", "a@b+c.d-e_f"):
+        async with raw(admin, tenant(name)) as one:
+            await one.enqueue("q", ["t"])
+    await admin.app.recorder.flush()
+    text = (await client.get("/metrics")).text
+    lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines)), "Prometheus refuses a page with a series twice"
+    assert values(text)[("fairq_tenant_enqueued_total", "q", "other")] == 1
+    with pytest.raises(BadRequest):
+        check_tenant(OTHER)
 
 
 async def test_tenants_of_few_queues_are_told_and_a_deleted_queue_breaks_nothing(

@@ -81,16 +81,23 @@ async def visited(store: str, **settings: Any) -> AsyncIterator[Site]:
 
 
 @asynccontextmanager
-async def busy(store: str, **settings: Any) -> AsyncIterator[tuple[Site, Raw]]:
-    """A visited server whose queue q has tasks of ada and bob, a dead letter, and one task that a worker runs."""
-    async with visited(store, **settings) as site, raw(site.served, WORKER) as worker:
+async def filled(site: Site) -> AsyncIterator[Raw]:
+    """A worker that runs one task of queue q, which has others of ada and bob, and a dead letter."""
+    async with raw(site.served, WORKER) as worker:
         async with raw(site.served, tenant("ada")) as ada, raw(site.served, tenant("bob")) as bob:
             await ada.ask("enqueue", queue="q", tasks=[{"id": "dies", "payload": {"to": "<b>"}, "max_attempts": 1}])
             await worker.attach("q", name="w1")
             await worker.settle("q", "nack", *await worker.pushed(), error="smtp <said> no")
             await ada.ask("enqueue", queue="q", tasks=[{"id": f"t{n}", "payload": n} for n in range(3)])
             await bob.ask("enqueue", queue="q", tasks=[{"id": "later", "payload": 1, "delay_ms": 3_600_000}])
+        yield worker
+
+
+@asynccontextmanager
+async def busy(store: str, **settings: Any) -> AsyncIterator[tuple[Site, Raw]]:
+    """A visited server that is filled, and its worker."""
+    async with visited(store, **settings) as site, filled(site) as worker:
         yield site, worker
 
 
-__all__ = ["OPERATOR", "Site", "busy", "fields_of", "text_of", "visited"]
+__all__ = ["OPERATOR", "Raw", "Site", "busy", "fields_of", "filled", "text_of", "visited"]

@@ -18,7 +18,7 @@ from fairq.server.web.dashboard.sessions import COOKIE
 from fairq.wire.terms import Role
 from tests.server.harness import WORKER, raw, tenant
 
-from .harness import FORM, Site, busy, fields_of, text_of, visited
+from .harness import FORM, Raw, Site, busy, fields_of, text_of, visited
 from .test_live import following
 from .test_sessions import STRICT, sign_in, token_for
 
@@ -61,66 +61,59 @@ PATHS = ("/", "/live/queues", "/sign-in", "/static/fairq.js", "/metrics", "/do/w
 STRANGE_HOSTS = ("evil.example", "evil.example:7702", "127.0.0.1.evil.example", "localhost.evil.example", "")
 
 
-async def test_a_name_that_dns_has_pointed_here_gets_nothing(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            for path, host in product(PATHS, STRANGE_HOSTS):
-                answer = await site.browser.get(path, headers={"Host": host})
-                assert (answer.status_code, "set-cookie" in answer.headers) == (421, False), (path, host)
-                posted = await site.browser.post("/sign-in", data={"token": "dev-operator"}, headers={"Host": host})
-                assert posted.status_code == 421
+async def test_a_name_that_dns_has_pointed_here_gets_nothing(site: Site) -> None:
+    for path, host in product(PATHS, STRANGE_HOSTS):
+        answer = await site.browser.get(path, headers={"Host": host})
+        assert (answer.status_code, "set-cookie" in answer.headers) == (421, False), (path, host)
+        posted = await site.browser.post("/sign-in", data={"token": "dev-operator"}, headers={"Host": host})
+        assert posted.status_code == 421
 
 
 async def test_metrics_are_open_only_to_who_asks_this_machine(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store, **STRICT) as site:
-            assert (await site.browser.get("/metrics")).status_code == 200
-            assert (await site.browser.get("/metrics", headers={"Host": "evil.example"})).status_code == 401
-            _, token = await token_for(site, Role.OPERATOR)
-            proxied = {"Host": "fairq.example", "Authorization": f"Bearer {token}"}
-            assert (await site.browser.get("/metrics", headers=proxied)).status_code == 200
+    async with visited(server_store, **STRICT) as site:
+        assert (await site.browser.get("/metrics")).status_code == 200
+        assert (await site.browser.get("/metrics", headers={"Host": "evil.example"})).status_code == 401
+        _, token = await token_for(site, Role.OPERATOR)
+        proxied = {"Host": "fairq.example", "Authorization": f"Bearer {token}"}
+        assert (await site.browser.get("/metrics", headers=proxied)).status_code == 200
 
 
 SIMPLE_POSTS = ("text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded")  # any site may
 
 
-async def test_a_page_of_another_site_or_port_changes_nothing(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            own = str(site.browser.base_url).rstrip("/")
-            fields = await site.open("weight", queue="q", tenant="ada")
-            origins = (
-                "https://evil.example", "null", f"{own}0", f"{own}@evil.example", own.replace("127.0.0.1", "localhost"),
-                "http://127.0.0.1", "http://[::1]:7702", "chrome-extension://abc", "",
-            )  # fmt: skip
-            paths = ("/do/weight", "/ask/replay", "/sign-out", "/sign-in")
-            posts = [*product(SIMPLE_POSTS, origins[:2], paths), *product(SIMPLE_POSTS[:1], origins[2:], paths[:2])]
-            for kind, origin, path in posts:
-                headers = {"Origin": origin, "Content-Type": kind}
-                answer = await site.browser.post(path, data=fields | {"weight": "9"}, headers=headers)
-                assert answer.status_code == 403, (kind, origin, path)
-            assert (await site.store.tenants("q", ["ada"]))[0].weight == 1
-            await site.read("/queues")  # still signed in
-            ours = await site.browser.post("/do/weight", data=fields | {"weight": "9"}, headers={**FORM, "Origin": own})
-            assert ours.status_code == 200
+async def test_a_page_of_another_site_or_port_changes_nothing(site: Site, worker: Raw) -> None:
+    own = str(site.browser.base_url).rstrip("/")
+    fields = await site.open("weight", queue="q", tenant="ada")
+    origins = (
+        "https://evil.example", "null", f"{own}0", f"{own}@evil.example", own.replace("127.0.0.1", "localhost"),
+        "http://127.0.0.1", "http://[::1]:7702", "chrome-extension://abc", "",
+    )  # fmt: skip
+    paths = ("/do/weight", "/ask/replay", "/sign-out", "/sign-in")
+    posts = [*product(SIMPLE_POSTS, origins[:2], paths), *product(SIMPLE_POSTS[:1], origins[2:], paths[:2])]
+    for kind, origin, path in posts:
+        headers = {"Origin": origin, "Content-Type": kind}
+        answer = await site.browser.post(path, data=fields | {"weight": "9"}, headers=headers)
+        assert answer.status_code == 403, (kind, origin, path)
+    assert (await site.store.tenants("q", ["ada"]))[0].weight == 1
+    await site.read("/queues")  # still signed in
+    ours = await site.browser.post("/do/weight", data=fields | {"weight": "9"}, headers={**FORM, "Origin": own})
+    assert ours.status_code == 200
 
 
-async def test_a_get_changes_nothing_whatever_it_says(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            fields = await site.open("weight", queue="q", tenant="ada") | {"weight": "9", "_method": "POST"}
-            override = {name: "POST" for name in ("X-HTTP-Method-Override", "X-Method-Override", "X-HTTP-Method")}
-            for action in ACTIONS:
-                await site.browser.get(f"/do/{action.name}", params=fields, headers=override)
-            for method in ("PUT", "PATCH", "DELETE", "TRACE", "OPTIONS"):
-                assert (await site.browser.request(method, "/do/weight", params=fields)).status_code == 405
-            for path in ("/ask/weight", "/sign-out"):
-                assert (await site.browser.get(path, params=fields, headers=override)).status_code in (404, 405)
-            api = {**override, "Authorization": "Bearer dev-viewer", "X-HTTP-Method-Override": "DELETE"}
-            assert (await site.browser.get("/api/queues/q?_method=DELETE", headers=api)).status_code == 400
-            await site.browser.get("/api/queues/q", headers=api)
-            assert (await site.store.tenants("q", ["ada"]))[0].weight == 1
-            assert "Nothing was changed" in text_of(await site.read("/audit"))
+async def test_a_get_changes_nothing_whatever_it_says(site: Site, worker: Raw) -> None:
+    fields = await site.open("weight", queue="q", tenant="ada") | {"weight": "9", "_method": "POST"}
+    override = {name: "POST" for name in ("X-HTTP-Method-Override", "X-Method-Override", "X-HTTP-Method")}
+    for action in ACTIONS:
+        await site.browser.get(f"/do/{action.name}", params=fields, headers=override)
+    for method in ("PUT", "PATCH", "DELETE", "TRACE", "OPTIONS"):
+        assert (await site.browser.request(method, "/do/weight", params=fields)).status_code == 405
+    for path in ("/ask/weight", "/sign-out"):
+        assert (await site.browser.get(path, params=fields, headers=override)).status_code in (404, 405)
+    api = {**override, "Authorization": "Bearer dev-viewer", "X-HTTP-Method-Override": "DELETE"}
+    assert (await site.browser.get("/api/queues/q?_method=DELETE", headers=api)).status_code == 400
+    await site.browser.get("/api/queues/q", headers=api)
+    assert (await site.store.tenants("q", ["ada"]))[0].weight == 1
+    assert "Nothing was changed" in text_of(await site.read("/audit"))
 
 
 GIVEN: dict[str, Any] = {
@@ -130,34 +123,34 @@ GIVEN: dict[str, Any] = {
 
 
 async def test_a_viewer_changes_nothing_by_any_action(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store, admin_host="127.0.0.1") as (site, _):
-            assert (await sign_in(site, "dev-viewer", "/queues"))[0] == 303
-            csrf = fields_of(await site.read("/queues"))["csrf"]
-            for action in ACTIONS:
-                given = GIVEN | ({"id": "fq"} if action.name == "revoke-token" else {})
-                for form in (given, {name: value for name, value in given.items() if name != "ids"}):
-                    answer = await site.browser.post(f"/do/{action.name}", data=form | {"csrf": csrf}, headers=FORM)
-                    assert answer.status_code == 403, f"{action.name}: {text_of(answer.text)}"
-                    assert "token" in text_of(answer.text)
-            assert "Nothing was changed" in text_of(await site.read("/audit"))
-            assert (await site.browser.get("/api/queues")).status_code == 401  # a cookie is no token
+    async with busy(server_store, admin_host="127.0.0.1") as (site, _):
+        assert (await sign_in(site, "dev-viewer", "/queues"))[0] == 303
+        page = await site.read("/tokens")
+        assert ("may only look" in page, "/do/" in page) == (True, False)
+        csrf = fields_of(await site.read("/queues"))["csrf"]
+        for action in ACTIONS:
+            given = GIVEN | ({"id": "fq"} if action.name == "revoke-token" else {})
+            for form in (given, {name: value for name, value in given.items() if name != "ids"}):
+                answer = await site.browser.post(f"/do/{action.name}", data=form | {"csrf": csrf}, headers=FORM)
+                assert answer.status_code == 403, f"{action.name}: {text_of(answer.text)}"
+                assert "token" in text_of(answer.text)
+        assert "Nothing was changed" in text_of(await site.read("/audit"))
+        assert (await site.browser.get("/api/queues")).status_code == 401  # a cookie is no token
 
 
 async def test_a_cookie_that_somebody_planted_is_never_a_session(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store, **STRICT) as site:
-            _, token = await token_for(site, Role.OPERATOR)
-            planted = "a" * 43
-            site.browser.cookies.set(COOKIE, planted)
-            answer = await site.browser.post("/sign-in", data={"token": token}, headers=FORM)
-            given = answer.headers["set-cookie"].partition("=")[2].partition(";")[0]
-            assert len(given) == len(planted)
-            assert given != planted
-            site.browser.cookies.clear()
-            for cookie in (planted, given[:-1] + "!", given.swapcase(), "*" * 43, "é" * 43, "\x01" * 43):
-                answer = await site.browser.get("/queues", headers={b"Cookie": f"{COOKIE}={cookie}".encode()})
-                assert answer.status_code == 303, cookie
+    async with visited(server_store, **STRICT) as site:
+        _, token = await token_for(site, Role.OPERATOR)
+        planted = "a" * 43
+        site.browser.cookies.set(COOKIE, planted)
+        answer = await site.browser.post("/sign-in", data={"token": token}, headers=FORM)
+        given = answer.headers["set-cookie"].partition("=")[2].partition(";")[0]
+        assert len(given) == len(planted)
+        assert given != planted
+        site.browser.cookies.clear()
+        for cookie in (planted, given[:-1] + "!", given.swapcase(), "*" * 43, "é" * 43, "\x01" * 43):
+            answer = await site.browser.get("/queues", headers={b"Cookie": f"{COOKIE}={cookie}".encode()})
+            assert answer.status_code == 303, cookie
 
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])
@@ -215,22 +208,20 @@ async def test_a_reader_who_has_left_keeps_no_stream_of_a_quiet_page(
                     return
 
 
-async def test_no_answer_may_be_kept_or_framed(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            asked = [page.path for page in PAGES if "{" not in page.path]
-            for path in [*asked, "/sign-in", "/nowhere", "/livez", "/readyz", "/metrics", "/api/queues", "/do/weight"]:
-                for headers in ({}, {"HX-Request": "true"}, {"Accept": "text/html"}):
-                    site.browser.cookies.clear()
-                    answer = await site.browser.get(path, headers=headers)
-                    assert answer.headers["cache-control"] == "no-store", path
-                    assert answer.headers["x-content-type-options"] == "nosniff", path
-                    assert answer.headers["cross-origin-resource-policy"] == "same-origin", path
-                    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], path
-            static = await site.browser.get("/static/fairq.js")
-            assert static.headers["cache-control"] == "no-cache"  # asks again, is told 304
-            again = await site.browser.get("/static/fairq.js", headers={"If-None-Match": static.headers["etag"]})
-            assert (again.status_code, again.content) == (304, b"")
+async def test_no_answer_may_be_kept_or_framed(site: Site, worker: Raw) -> None:
+    asked = [page.path for page in PAGES if "{" not in page.path]
+    for path in [*asked, "/sign-in", "/nowhere", "/livez", "/readyz", "/metrics", "/api/queues", "/do/weight"]:
+        for headers in ({}, {"HX-Request": "true"}, {"Accept": "text/html"}):
+            site.browser.cookies.clear()
+            answer = await site.browser.get(path, headers=headers)
+            assert answer.headers["cache-control"] == "no-store", path
+            assert answer.headers["x-content-type-options"] == "nosniff", path
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin", path
+            assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], path
+    static = await site.browser.get("/static/fairq.js")
+    assert static.headers["cache-control"] == "no-cache"  # asks again, is told 304
+    again = await site.browser.get("/static/fairq.js", headers={"If-None-Match": static.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
 
 
 TRICKS = (
@@ -248,52 +239,49 @@ TRICKS = (
 )  # fmt: skip
 
 
-async def test_an_odd_path_gets_a_page_or_a_refusal(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.read("/queues")
-            cookie = f"{COOKIE}={site.browser.cookies[COOKIE]}"
-            url = site.browser.base_url
-            for path in TRICKS:
-                # httpx would tidy the path up
-                async with await trio.open_tcp_stream(url.host, url.port or 0) as stream:
-                    asked = path if path.isascii() else path.encode().decode("latin-1")
-                    head = f"GET {asked} HTTP/1.1\r\nHost: {url.host}\r\nCookie: {cookie}\r\nConnection: close\r\n\r\n"
-                    await stream.send_all(head.encode("latin-1"))
-                    answer = b"".join([part async for part in stream]).decode()
-                status = int(answer.split()[1])
-                assert status < 500, (path, answer)
-                assert "from __future__" not in answer, path
-                assert "root:" not in answer, path
-                assert "\x1b" not in answer, path
-                head = answer.partition("\r\n\r\n")[0].lower()
-                assert "location" not in head, path
-                assert "\r\nx:1" not in head, path
-                assert "set-cookie" not in head, path
+async def test_an_odd_path_gets_a_page_or_a_refusal(site: Site, worker: Raw) -> None:
+    await site.read("/queues")
+    cookie = f"{COOKIE}={site.browser.cookies[COOKIE]}"
+    url = site.browser.base_url
+    for path in TRICKS:
+        # httpx would tidy the path up
+        async with await trio.open_tcp_stream(url.host, url.port or 0) as stream:
+            asked = path if path.isascii() else path.encode().decode("latin-1")
+            head = f"GET {asked} HTTP/1.1\r\nHost: {url.host}\r\nCookie: {cookie}\r\nConnection: close\r\n\r\n"
+            await stream.send_all(head.encode("latin-1"))
+            answer = b"".join([part async for part in stream]).decode()
+        status = int(answer.split()[1])
+        assert status < 500, (path, answer)
+        assert "from __future__" not in answer, path
+        assert "root:" not in answer, path
+        assert "\x1b" not in answer, path
+        head = answer.partition("\r\n\r\n")[0].lower()
+        assert "location" not in head, path
+        assert "\r\nx:1" not in head, path
+        assert "set-cookie" not in head, path
 
 
 async def test_where_sign_in_leads_cannot_be_bent(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store, **STRICT) as site:
-            for path in ("//evil.example/", "//evil.example/queues", "/\\evil.example/"):
-                answer = await site.browser.get(str(site.browser.base_url).rstrip("/") + path)
-                assert answer.status_code == 404, path
-            _, token = await token_for(site, Role.VIEWER)
-            for to in (
-                "https://evil.example/",
-                "//evil.example",
-                "/\\evil.example",
-                "javascript:x",
-                "",
-                "/\t/evil.example",
-                "/\n/evil.example",
-                "\t//evil.example",
-                "/\\/evil.example",
-                "///evil.example",
-            ):
-                status, where = await sign_in(site, token, to)
-                assert (status, where.startswith("/")) == (303, True)
-                assert not where.startswith(("//", "/\\", "/\t", "/\n")), where
+    async with visited(server_store, **STRICT) as site:
+        for path in ("//evil.example/", "//evil.example/queues", "/\\evil.example/"):
+            answer = await site.browser.get(str(site.browser.base_url).rstrip("/") + path)
+            assert answer.status_code == 404, path
+        _, token = await token_for(site, Role.VIEWER)
+        for to in (
+            "https://evil.example/",
+            "//evil.example",
+            "/\\evil.example",
+            "javascript:x",
+            "",
+            "/\t/evil.example",
+            "/\n/evil.example",
+            "\t//evil.example",
+            "/\\/evil.example",
+            "///evil.example",
+        ):
+            status, where = await sign_in(site, token, to)
+            assert (status, where.startswith("/")) == (303, True)
+            assert not where.startswith(("//", "/\\", "/\t", "/\n")), where
 
 
 async def test_a_form_is_not_inflated_nor_read_as_anything_else(server_store: str) -> None:

@@ -19,19 +19,17 @@ from tests import stores
 from tests.server.harness import raw, tenant
 from tests.store.proxy import open_proxy
 
-from .harness import Site, busy, text_of, visited
+from .harness import Raw, Site, text_of, visited
 
 PLAIN = [page.path for page in PAGES if "{" not in page.path]
 
 
-async def test_an_empty_service_says_what_to_do_next(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            for path in PLAIN:
-                html = await site.read(path)
-                assert "fairq" in html
-                if path != "/system":
-                    assert 'class="empty"' in html
+async def test_an_empty_service_says_what_to_do_next(site: Site) -> None:
+    for path in PLAIN:
+        html = await site.read(path)
+        assert "fairq" in html
+        if path != "/system":
+            assert 'class="empty"' in html
 
 
 SHOWN: list[tuple[str, list[str]]] = [
@@ -56,15 +54,13 @@ SHOWN: list[tuple[str, list[str]]] = [
 ]  # fmt: skip
 
 
-async def test_a_page_shows_what_there_is(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            for path, said in SHOWN:
-                html = await site.read(path)
-                for each in said:
-                    assert each in text_of(html), text_of(html)
-                assert "<said>" not in html
-                assert "<b>" not in re.sub(r"<b>[^<]*</b>", "", html)
+async def test_a_page_shows_what_there_is(site: Site, worker: Raw) -> None:
+    for path, said in SHOWN:
+        html = await site.read(path)
+        for each in said:
+            assert each in text_of(html), text_of(html)
+        assert "<said>" not in html
+        assert "<b>" not in re.sub(r"<b>[^<]*</b>", "", html)
 
 
 NOT_THERE: list[tuple[str, int, str]] = [
@@ -76,83 +72,69 @@ NOT_THERE: list[tuple[str, int, str]] = [
 ]  # fmt: skip
 
 
-async def test_what_is_not_there_is_said_on_a_page(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            for path, status, said in NOT_THERE:
-                assert said in text_of(await site.read(path, status))
+async def test_what_is_not_there_is_said_on_a_page(site: Site, worker: Raw) -> None:
+    for path, status, said in NOT_THERE:
+        assert said in text_of(await site.read(path, status))
 
 
-async def test_pages_may_load_nothing_from_elsewhere_and_run_no_script_of_theirs(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            linked = set[str]()
-            for path in [*PLAIN, "/sign-in", "/queues/q", "/queues/none", "/do/limits?queue=q"]:
-                answer = await site.browser.get(path)
-                policy = answer.headers["content-security-policy"]
-                assert "default-src 'none'" in policy
-                assert "unsafe" not in policy
-                assert not re.search(
-                    r"""(?:src|href)="(?:https?:)?//|<script>|<style|\sstyle=|\son[a-z]+=""", answer.text
-                )
-                linked |= set(re.findall(r'(?:src|href)="(/static/[^"]*)"', answer.text))
-            for path in linked:
-                assert (await site.browser.get(path)).status_code == 200, path
+async def test_pages_may_load_nothing_from_elsewhere_and_run_no_script_of_theirs(site: Site, worker: Raw) -> None:
+    linked = set[str]()
+    for path in [*PLAIN, "/sign-in", "/queues/q", "/queues/none", "/do/limits?queue=q"]:
+        answer = await site.browser.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert not re.search(r"""(?:src|href)="(?:https?:)?//|<script>|<style|\sstyle=|\son[a-z]+=""", answer.text)
+        linked |= set(re.findall(r'(?:src|href)="(/static/[^"]*)"', answer.text))
+    for path in linked:
+        assert (await site.browser.get(path)).status_code == 200, path
 
 
-async def test_a_queue_without_workers_says_so(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["t"])
-            for path in ("/", "/queues/q", "/workers", "/queues/q/tenants/ada"):
-                told = text_of(await site.read(path))
-                assert "No worker takes tasks of" in told
-                assert "Start one: FAIRQ_TOKEN=dev-worker fairq worker jobs:app" in told
+async def test_a_queue_without_workers_says_so(site: Site) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["t"])
+        for path in ("/", "/queues/q", "/workers", "/queues/q/tenants/ada"):
+            told = text_of(await site.read(path))
+            assert "No worker takes tasks of" in told
+            assert "Start one: FAIRQ_TOKEN=dev-worker fairq worker jobs:app" in told
 
 
-async def test_commands_on_pages_are_ones_that_work(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            for path, said in (
-                ("/", 'fairq enqueue emails \'{"to": "ada"}\' --token dev-tenant:acme'),
-                ("/workers", "FAIRQ_TOKEN=dev-worker fairq worker jobs:app"),
-                ("/tokens", "fairq tokens create tenant --tenant acme"),
-                ("/sign-in", "fairq tokens create operator"),
-            ):
-                assert said in text_of(await site.read(path))
-                words = shlex.split(said.rpartition("fairq ")[2])
-                commands().parse_args(words, exit_on_error=False, print_error=False)
+async def test_commands_on_pages_are_ones_that_work(site: Site) -> None:
+    for path, said in (
+        ("/", 'fairq enqueue emails \'{"to": "ada"}\' --token dev-tenant:acme'),
+        ("/workers", "FAIRQ_TOKEN=dev-worker fairq worker jobs:app"),
+        ("/tokens", "fairq tokens create tenant --tenant acme"),
+        ("/sign-in", "fairq tokens create operator"),
+    ):
+        assert said in text_of(await site.read(path))
+        words = shlex.split(said.rpartition("fairq ")[2])
+        commands().parse_args(words, exit_on_error=False, print_error=False)
 
 
-async def test_the_command_that_makes_a_schedule_is_one_that_works(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            html = unescape(await site.read("/schedules"))
-            words = shlex.split(html.partition("<pre>fairq ")[2].partition("</pre>")[0])
-            assert words[:3] == ["schedules", "create", "q"]
-            commands().parse_args(words, exit_on_error=False, print_error=False)
+async def test_the_command_that_makes_a_schedule_is_one_that_works(site: Site, worker: Raw) -> None:
+    html = unescape(await site.read("/schedules"))
+    words = shlex.split(html.partition("<pre>fairq ")[2].partition("</pre>")[0])
+    assert words[:3] == ["schedules", "create", "q"]
+    commands().parse_args(words, exit_on_error=False, print_error=False)
 
 
-async def test_a_start_after_the_last_year_breaks_no_page(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
-            await ada.ask("enqueue", queue="q", tasks=[{"id": "far", "payload": 1, "start_at_ms": MAX_TIME_MS}])
-            for path in ("/delayed", "/queues/q/tasks/ada/far", "/queues/q/tenants/ada", "/tenants"):
-                assert "ada" in text_of(await site.read(path))
-            assert "9999-12-31" in text_of(await site.read("/delayed"))
+async def test_a_start_after_the_last_year_breaks_no_page(site: Site) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        await ada.ask("enqueue", queue="q", tasks=[{"id": "far", "payload": 1, "start_at_ms": MAX_TIME_MS}])
+        for path in ("/delayed", "/queues/q/tasks/ada/far", "/queues/q/tenants/ada", "/tenants"):
+            assert "ada" in text_of(await site.read(path))
+        assert "9999-12-31" in text_of(await site.read("/delayed"))
 
 
-async def test_tenants_called_as_a_folder_have_pages(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            for name in (".", ".."):
-                async with raw(site.served, tenant(name)) as dots:
-                    await dots.enqueue("q", ["t"])
-            tenants = await site.read("/tenants")
-            for name in (".", ".."):
-                html = await _follow(site, tenants, name)
-                assert f"Tenant {name} in queue q" in text_of(html)
-                assert f"Task {name}/t in queue q" in text_of(await _follow(site, html, f"{name}/t"))
+async def test_tenants_called_as_a_folder_have_pages(site: Site) -> None:
+    for name in (".", ".."):
+        async with raw(site.served, tenant(name)) as dots:
+            await dots.enqueue("q", ["t"])
+    tenants = await site.read("/tenants")
+    for name in (".", ".."):
+        html = await _follow(site, tenants, name)
+        assert f"Tenant {name} in queue q" in text_of(html)
+        assert f"Task {name}/t in queue q" in text_of(await _follow(site, html, f"{name}/t"))
 
 
 async def _follow(site: Site, html: str, text: str) -> str:
@@ -167,23 +149,24 @@ async def _follow(site: Site, html: str, text: str) -> str:
 
 
 @pytest.mark.parametrize("error", ["\u2603" * 2000, "smtp said no\r\nand more", " \n  no", "x" * 101])
-async def test_a_group_of_dead_letters_is_one_click_away_whatever_its_error_says(server_store: str, error: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, worker), raw(site.served, tenant("bob")) as bob:
+async def test_a_group_of_dead_letters_is_one_click_away_whatever_its_error_says(
+    site: Site, worker: Raw, error: str
+) -> None:
+    async with raw(site.served, tenant("bob")) as bob:
+        await worker.settle("q", "ack", *await worker.pushed())
+        for _ in range(2):
             await worker.settle("q", "ack", *await worker.pushed())
-            for _ in range(2):
-                await worker.settle("q", "ack", *await worker.pushed())
-            await bob.ask("enqueue", queue="q", tasks=[{"id": "odd", "payload": 1, "max_attempts": 1}])
-            await worker.settle("q", "nack", *await worker.pushed(), error=error)
-            for path in ("/dead", "/queues/q/tenants/bob"):  # 500 letters of 2,048 characters would bury all else
-                assert max(map(len, re.findall(r'class="error">([^<]*)<', await site.read(path)))) <= 300, path
-            links = re.findall(r'class="error"><a href="([^"]*)"', await site.read("/dead"))
-            pages = [await site.read(unescape(each)) for each in links]
-            assert [text_of(each).count("bob/odd") for each in pages].count(1) == 1
-            assert "bob/odd" in await site.read(f"/search?{urlencode({'text': error.strip()[:150]})}")
-            query = urlsplit(unescape(next(link for link, page in zip(links, pages, strict=True) if "bob/odd" in page)))
-            told = await site.do("purge-dead", **dict(parse_qsl(query.query)))
-            assert told == "1 dead letters deleted"
+        await bob.ask("enqueue", queue="q", tasks=[{"id": "odd", "payload": 1, "max_attempts": 1}])
+        await worker.settle("q", "nack", *await worker.pushed(), error=error)
+        for path in ("/dead", "/queues/q/tenants/bob"):  # 500 letters of 2,048 characters would bury all else
+            assert max(map(len, re.findall(r'class="error">([^<]*)<', await site.read(path)))) <= 300, path
+        links = re.findall(r'class="error"><a href="([^"]*)"', await site.read("/dead"))
+        pages = [await site.read(unescape(each)) for each in links]
+        assert [text_of(each).count("bob/odd") for each in pages].count(1) == 1
+        assert "bob/odd" in await site.read(f"/search?{urlencode({'text': error.strip()[:150]})}")
+        query = urlsplit(unescape(next(link for link, page in zip(links, pages, strict=True) if "bob/odd" in page)))
+        told = await site.do("purge-dead", **dict(parse_qsl(query.query)))
+        assert told == "1 dead letters deleted"
 
 
 async def test_the_system_page_does_without_what_a_store_does_not_tell(tmp_path: Path) -> None:
@@ -201,26 +184,22 @@ async def test_the_system_page_does_without_what_a_store_does_not_tell(tmp_path:
         server.stop()
 
 
-async def test_what_is_paused_says_so_at_its_tenant(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.do("pause", queue="q", tenant="ada")
-            assert "Tenant ada is paused" in text_of(await site.read("/queues/q/tenants/ada"))
-            await site.do("pause", queue="q")
-            for path in ("/", "/queues/q", "/queues/q/tenants/ada", "/queues/q/tenants/bob"):
-                assert "paused: nothing" in text_of(await site.read(path)), path
+async def test_what_is_paused_says_so_at_its_tenant(site: Site, worker: Raw) -> None:
+    await site.do("pause", queue="q", tenant="ada")
+    assert "Tenant ada is paused" in text_of(await site.read("/queues/q/tenants/ada"))
+    await site.do("pause", queue="q")
+    for path in ("/", "/queues/q", "/queues/q/tenants/ada", "/queues/q/tenants/bob"):
+        assert "paused: nothing" in text_of(await site.read(path)), path
 
 
-async def test_a_path_that_is_none_is_told_to_people_on_a_page(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            for path, accept, kind in (
-                ("/nope", "text/html,*/*", "text/html"), ("/nope", "*/*", "application/problem+json"),
-                ("/queues/", "text/html", "text/html"),
-            ):  # fmt: skip
-                answer = await site.browser.get(path, headers={"Accept": accept})
-                assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (404, kind)
-            assert "set-cookie" not in answer.headers
+async def test_a_path_that_is_none_is_told_to_people_on_a_page(site: Site) -> None:
+    for path, accept, kind in (
+        ("/nope", "text/html,*/*", "text/html"), ("/nope", "*/*", "application/problem+json"),
+        ("/queues/", "text/html", "text/html"),
+    ):  # fmt: skip
+        answer = await site.browser.get(path, headers={"Accept": accept})
+        assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (404, kind)
+    assert "set-cookie" not in answer.headers
 
 
 async def test_a_store_that_is_away_is_told_and_pages_come_back(

@@ -12,7 +12,7 @@ from fairq.server.web.dashboard.recent import Sample, Watched
 from fairq.store.overview import find_tenants, some_tenants
 from tests.server.harness import raw, tenant
 
-from .harness import visited
+from .harness import Site, visited
 
 GAINS = some.dictionaries(some.sampled_from("abcd"), some.tuples(some.integers(0, 9), some.integers(0, 9)), min_size=1)
 
@@ -73,8 +73,7 @@ async def test_of_many_tenants_some_are_sampled_and_any_is_found(
                 assert await find_tenants(site.store, "q", odd, 50) == ([], True)
 
 
-async def test_one_tenant_is_known_by_its_page(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["t"])
-            assert "entitled" in await site.read("/queues/q/tenants/ada")
+async def test_one_tenant_is_known_by_its_page(site: Site) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["t"])
+        assert "entitled" in await site.read("/queues/q/tenants/ada")

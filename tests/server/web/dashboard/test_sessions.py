@@ -30,16 +30,14 @@ async def sign_in(site: Site, token: str, to: str = "/queues") -> tuple[int, str
     return answer.status_code, answer.headers.get("location") or text_of(answer.text)
 
 
-async def test_dev_signs_in_by_itself_on_this_machine(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            answer = await site.browser.get("/queues")
-            assert answer.status_code == 200
-            cookie = answer.headers["set-cookie"]
-            assert "HttpOnly" in cookie
-            assert "SameSite=strict" in cookie
-            assert "Max-Age=28800" in cookie
-            assert "set-cookie" not in (await site.browser.get("/queues")).headers  # it is signed in now
+async def test_dev_signs_in_by_itself_on_this_machine(site: Site) -> None:
+    answer = await site.browser.get("/queues")
+    assert answer.status_code == 200
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Max-Age=28800" in cookie
+    assert "set-cookie" not in (await site.browser.get("/queues")).headers  # it is signed in now
 
 
 async def test_dev_does_not_sign_in_from_elsewhere(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,41 +49,28 @@ async def test_dev_does_not_sign_in_from_elsewhere(server_store: str, monkeypatc
 
 
 async def test_an_operator_signs_in_and_out(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store, **STRICT) as site:
-            assert (await site.browser.get("/queues?x=1")).headers["location"] == "/sign-in?next=/queues%3Fx%3D1"
-            _, token = await token_for(site, Role.OPERATOR)
-            assert await sign_in(site, token) == (303, "/queues")
-            assert token not in await site.read("/queues")
-            assert token not in str(site.browser.cookies)
-            assert (await site.browser.post("/sign-out", headers=FORM)).status_code == 403  # of another site
-            csrf = (await site.open("create-token"))["csrf"]
-            assert (await site.browser.post("/sign-out", data={"csrf": csrf}, headers=FORM)).status_code == 303
-            assert (await site.browser.get("/queues")).status_code == 303
-
-
-async def test_a_viewer_looks_and_changes_nothing(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store, **STRICT) as site:
-            _, token = await token_for(site, Role.VIEWER)
-            await sign_in(site, token)
-            page = await site.read("/tokens")
-            assert "may only look" in page
-            assert "/do/" not in page
-            assert "takes a token of role" in await site.do("create-token", {"role": "operator"})
+    async with visited(server_store, **STRICT) as site:
+        assert (await site.browser.get("/queues?x=1")).headers["location"] == "/sign-in?next=/queues%3Fx%3D1"
+        _, token = await token_for(site, Role.OPERATOR)
+        assert await sign_in(site, token) == (303, "/queues")
+        assert token not in await site.read("/queues")
+        assert token not in str(site.browser.cookies)
+        assert (await site.browser.post("/sign-out", headers=FORM)).status_code == 403  # of another site
+        csrf = (await site.open("create-token"))["csrf"]
+        assert (await site.browser.post("/sign-out", data={"csrf": csrf}, headers=FORM)).status_code == 303
+        assert (await site.browser.get("/queues")).status_code == 303
 
 
 async def test_who_may_not_sign_in_is_told_why(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store, **STRICT) as site:
-            _, worker = await token_for(site, Role.WORKER)
-            for token, status, said in (
-                ("nonsense", 401, "unknown token"), ("", 401, "unknown token"), ("dev-operator", 401, "unknown token"),
-                (worker, 403, "for tokens of operators and viewers"),
-            ):  # fmt: skip
-                told = await sign_in(site, token)
-                assert told[0] == status, told
-                assert said in told[1], told
+    async with visited(server_store, **STRICT) as site:
+        _, worker = await token_for(site, Role.WORKER)
+        for token, status, said in (
+            ("nonsense", 401, "unknown token"), ("", 401, "unknown token"), ("dev-operator", 401, "unknown token"),
+            (worker, 403, "for tokens of operators and viewers"),
+        ):  # fmt: skip
+            told = await sign_in(site, token)
+            assert told[0] == status, told
+            assert said in told[1], told
 
 
 async def test_an_address_tries_few_wrong_tokens(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,40 +85,26 @@ async def test_an_address_tries_few_wrong_tokens(server_store: str, monkeypatch:
             assert "too many wrong tokens" in told[-1][1]
 
 
-async def test_a_revoked_token_ends_its_sessions(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store, **STRICT) as site:
-            id, token = await token_for(site, Role.OPERATOR)
-            await sign_in(site, token)
-            await site.read("/queues")
-            await site.served.app.auth.revoke(id)
-            assert (await site.browser.get("/queues")).status_code == 303
+async def test_a_session_ends_by_itself_and_the_store_knows_no_cookie(site: Site) -> None:
+    await site.read("/queues")
+    cookie = site.browser.cookies[module.COOKIE]
+    key = keys.session_key(cookie)
+    with stores.connect(site.served.store_url) as client:
+        assert 28_000 < client.ttl(key) <= 28_800
+        kept = client.get(key)
+    assert cookie not in key
+    assert cookie.encode() not in kept
+    site.forget()
+    for wrong in ("", "x" * 43, "x" * 5_000):
+        site.browser.cookies.set(module.COOKIE, wrong)
+        answer = await site.browser.get("/queues")
+        assert "set-cookie" in answer.headers  # --dev begins another one
 
 
-async def test_a_session_ends_by_itself_and_the_store_knows_no_cookie(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            await site.read("/queues")
-            cookie = site.browser.cookies[module.COOKIE]
-            key = keys.session_key(cookie)
-            with stores.connect(site.served.store_url) as client:
-                assert 28_000 < client.ttl(key) <= 28_800
-                kept = client.get(key)
-            assert cookie not in key
-            assert cookie.encode() not in kept
-            site.forget()
-            for wrong in ("", "x" * 43, "x" * 5_000):
-                site.browser.cookies.set(module.COOKIE, wrong)
-                answer = await site.browser.get("/queues")
-                assert "set-cookie" in answer.headers  # --dev begins another one
-
-
-async def test_a_post_without_the_sessions_secret_changes_nothing(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            await site.read("/queues")
-            for csrf in ({}, {"csrf": ""}, {"csrf": "0" * 64}, {"csrf": "ü"}):
-                form = {"role": "tenant", "tenant": "ada", **csrf}
-                answer = await site.browser.post("/do/create-token", data=form, headers=FORM)
-                assert (answer.status_code, "of another session" in answer.text) == (403, True), csrf
-            assert not await site.served.app.auth.tokens()
+async def test_a_post_without_the_sessions_secret_changes_nothing(site: Site) -> None:
+    await site.read("/queues")
+    for csrf in ({}, {"csrf": ""}, {"csrf": "0" * 64}, {"csrf": "ü"}):
+        form = {"role": "tenant", "tenant": "ada", **csrf}
+        answer = await site.browser.post("/do/create-token", data=form, headers=FORM)
+        assert (answer.status_code, "of another session" in answer.text) == (403, True), csrf
+    assert not await site.served.app.auth.tokens()

@@ -15,41 +15,42 @@ from fairq.model.simulation.observed import Observed
 from fairq.model.simulation.setup import MAX_TENANTS, Proposal
 from fairq.scopes import run_all
 from fairq.server.web.dashboard import simulation as module
+from fairq.server.web.dashboard import site as site_module
 from fairq.server.web.dashboard.simulation_process import compare_apart
 from tests.server.harness import WORKER, raw, tenant
 from tests.store.waiting import wait_until
 
-from .harness import Site, busy, text_of, visited
+from .harness import Raw, Site, busy, text_of
 
 
-async def page(site: Site, status: int = 200, **query: str) -> str:
-    """Read the page's text, once its simulation has ended."""
-    return text_of(await read(site, status, **query))
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, a simulation comes to its end."""
+    monkeypatch.setattr(module, "DEADLINE_S", 80.0)
+    monkeypatch.setattr(site_module, "_ANSWER_S", 80.0)
 
 
 async def read(site: Site, status: int = 200, **query: str) -> str:
-    """Read the page, as a browser that loads it again while it says that it is not done."""
-    while True:
-        html = await site.read(f"/simulate?{urlencode({'queue': 'q', **query})}", status)
-        if 'data-again-ms="1000"' not in html:
-            return html
-        assert f"Simulating {query.get('queue', 'q')}" in text_of(html)
-        await trio.sleep(0.05)
+    """Read the page."""
+    return await site.read(f"/simulate?{urlencode({'queue': 'q', **query})}", status)
 
 
-async def test_a_proposal_is_shown_beside_today(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            assert "Nothing to simulate yet" in await page(site)
-            await site.served.app.recorder.flush()
-            told = await page(site)
-            assert "Nothing is changed" in told
-            assert "ada" in told
-            assert "come back later" in told
-            html = await read(site, 200, **{"weight:ada": "4", "slots": "7"})
-            assert 'name="weight:ada" aria-label="Weight of ada" placeholder="1" value="4"' in html
-            assert 'name="slots" min="1" max="10000" value="7"' in html
-            assert [each.weight for each in await site.store.tenants("q", ["ada"])] == [1.0]
+async def page(site: Site, status: int = 200, **query: str) -> str:
+    """Read the page's text."""
+    return text_of(await read(site, status, **query))
+
+
+async def test_a_proposal_is_shown_beside_today(site: Site, worker: Raw) -> None:
+    assert "Nothing to simulate yet" in await page(site)
+    await site.served.app.recorder.flush()
+    told = await page(site)
+    assert "Nothing is changed" in told
+    assert "ada" in told
+    assert "come back later" in told
+    html = await read(site, 200, **{"weight:ada": "4", "slots": "7"})
+    assert 'name="weight:ada" aria-label="Weight of ada" placeholder="1" value="4"' in html
+    assert 'name="slots" min="1" max="10000" value="7"' in html
+    assert [each.weight for each in await site.store.tenants("q", ["ada"])] == [1.0]
 
 
 async def test_a_form_of_all_its_tenants_may_be_sent_whatever_their_names(server_store: str) -> None:
@@ -63,20 +64,19 @@ async def test_a_form_of_all_its_tenants_may_be_sent_whatever_their_names(server
             assert answer.status_code == 200, text_of(answer.text)
 
 
-async def test_without_workers_it_asks_for_how_many_slots(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["t"])
-            async with raw(site.served, WORKER) as worker:
-                await worker.attach("q")
-                await worker.settle("q", "ack", *await worker.pushed())
-                await site.served.app.recorder.flush()
+async def test_without_workers_it_asks_for_how_many_slots(site: Site) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["t"])
+        async with raw(site.served, WORKER) as worker:
+            await worker.attach("q")
+            await worker.settle("q", "ack", *await worker.pushed())
+            await site.served.app.recorder.flush()
 
-            async def is_asked() -> bool:
-                return "No worker is attached" in await page(site)
+        async def is_asked() -> bool:
+            return "No worker is attached" in await page(site)
 
-            await wait_until(is_asked)
-            assert "Nothing is changed" in await page(site, slots="3")
+        await wait_until(is_asked)
+        assert "Nothing is changed" in await page(site, slots="3")
 
 
 INVALID: list[tuple[dict[str, str], int, str]] = [
@@ -89,43 +89,30 @@ INVALID: list[tuple[dict[str, str], int, str]] = [
 ]  # fmt: skip
 
 
-async def test_invalid_proposals_are_told_on_the_page(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.served.app.recorder.flush()
-            for query, status, said in INVALID:
-                assert said in await page(site, status, **query)
+async def test_invalid_proposals_are_told_on_the_page(site: Site, worker: Raw) -> None:
+    await site.served.app.recorder.flush()
+    for query, status, said in INVALID:
+        assert said in await page(site, status, **query)
 
 
-async def test_a_queue_where_nothing_ran_says_so(server_store: str) -> None:
-    with trio.fail_after(90):
-        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["t"])
-            await site.served.app.recorder.flush()
-            assert "Nothing to simulate yet" in await page(site)
+async def test_a_queue_where_nothing_ran_says_so(site: Site) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["t"])
+        await site.served.app.recorder.flush()
+        assert "Nothing to simulate yet" in await page(site)
 
 
-async def test_a_page_does_not_wait_for_a_long_simulation(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on, begun = trio.Event(), list[Observed]()
-
+async def test_a_simulation_that_takes_too_long_is_given_up(
+    site: Site, worker: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def compare(observed: Observed, proposal: Proposal) -> Comparison:
-        begun.append(observed)
-        await goes_on.wait()
-        return await compare_apart(observed, proposal)
+        await trio.sleep_forever()
+        raise AssertionError
 
     monkeypatch.setattr(module, "compare_apart", compare)
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.served.app.recorder.flush()
-            for _ in range(3):
-                html = await site.read("/simulate?queue=q")
-                assert 'data-again-ms="1000"' in html
-                assert "Simulating q" in text_of(html)
-            assert len(begun) == 1, "the pages wait for the same one"
-            goes_on.set()
-            assert "Nothing is changed" in await page(site)
-            assert "Nothing is changed" in await page(site)
-            assert len(begun) == 1, "what it found is kept"
+    monkeypatch.setattr(module, "DEADLINE_S", 0.1)
+    await site.served.app.recorder.flush()
+    assert "too busy to simulate" in await page(site, 429)
 
 
 async def test_pages_that_ask_at_once_share_one_simulation(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,21 +140,6 @@ async def test_it_imports_nothing_from_the_working_directory(
         async with busy(server_store) as (site, _):
             await site.served.app.recorder.flush()
             assert "Nothing is changed" in await page(site)
-
-
-async def test_no_more_simulations_wait_than_are_kept(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def compare(observed: Observed, proposal: Proposal) -> Comparison:
-        await trio.sleep_forever()
-        raise AssertionError
-
-    monkeypatch.setattr(module, "compare_apart", compare)
-    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.served.app.recorder.flush()
-            for slots in range(1, module.MAX_KEPT + 1):
-                assert "Simulating q" in text_of(await site.read(f"/simulate?queue=q&slots={slots}"))
-            assert "too many simulations" in text_of(await site.read("/simulate?queue=q&slots=99", 429))
 
 
 async def test_a_simulation_that_fails_is_told_and_harms_nothing(

@@ -1,4 +1,4 @@
-"""A server with its HTTP API on an empty store."""
+"""A server with its HTTP API on an empty store, and who asks it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fairq.server.run import Served
+from tests.server.harness import OPERATOR, PRODUCER, WORKER, Raw, raw
 
-from .harness import serving
+from .harness import Client, api, serving
 
 
 @pytest.fixture
@@ -16,3 +17,31 @@ async def served(server_store: str) -> AsyncIterator[Served]:
     """A server with development tokens and an HTTP API."""
     async with serving(server_store) as served:
         yield served
+
+
+@pytest.fixture
+async def ada(served: Served) -> AsyncIterator[Client]:
+    """A tenant."""
+    async with api(served) as client:
+        yield client
+
+
+@pytest.fixture
+async def worker(served: Served) -> AsyncIterator[Client]:
+    """Who claims tasks."""
+    async with api(served, WORKER) as client:
+        yield client
+
+
+@pytest.fixture
+async def product(served: Served) -> AsyncIterator[Client]:
+    """A producer."""
+    async with api(served, PRODUCER) as client:
+        yield client
+
+
+@pytest.fixture
+async def operator(served: Served) -> AsyncIterator[Raw]:
+    """An operator, at a websocket."""
+    async with raw(served, OPERATOR) as client:
+        yield client

@@ -13,6 +13,7 @@ from fairq.server.run import Served
 from tests.server.harness import running
 
 DEADLINE_S = 60.0
+Client = httpx.AsyncClient
 
 
 @asynccontextmanager

@@ -19,10 +19,10 @@ from fairq.server.run import Served
 from fairq.server.web.http import bodies, guard, listener, stream
 from fairq.server.web.http.bounds import HEAD_BYTES
 from fairq.server.web.http.problems import STATUS
-from tests.server.harness import OPERATOR, PRODUCER, WORKER, open_fds, raw
+from tests.server.harness import OPERATOR, WORKER, open_fds, raw
 from tests.store.waiting import wait_until
 
-from .harness import api, check, check_problem, head, plain, read_all, read_until, serving
+from .harness import Client, api, check, check_problem, head, plain, read_all, read_until, serving
 
 TASKS = "/v1/queues/q/tasks"
 JSON = {"Content-Type": "application/json"}
@@ -65,13 +65,12 @@ BAD_BODIES: list[tuple[bytes, dict[str, str], int, str, str]] = [
 ]
 
 
-async def test_a_bad_body_is_refused_where_it_is_bad(served: Served) -> None:
-    async with api(served) as ada:
-        for body, headers, status, code, says in BAD_BODIES:
-            answer = await ada.post(TASKS, content=body, headers=headers)
-            assert says in answer.json()["detail"], answer.text
-            check_problem(answer, status, code, answer.json().get("field"))
-        assert check(await ada.get("/v1/queues/q/next"))["tasks"] == []
+async def test_a_bad_body_is_refused_where_it_is_bad(ada: Client) -> None:
+    for body, headers, status, code, says in BAD_BODIES:
+        answer = await ada.post(TASKS, content=body, headers=headers)
+        assert says in answer.json()["detail"], answer.text
+        check_problem(answer, status, code, answer.json().get("field"))
+    assert check(await ada.get("/v1/queues/q/next"))["tasks"] == []
 
 
 async def test_a_body_too_large_is_refused_and_its_client_reads_why(served: Served) -> None:
@@ -211,15 +210,14 @@ NOISE: list[bytes] = [
 
 
 async def test_noise_ends_only_its_own_connection(served: Served) -> None:
-    with trio.fail_after(60):
-        for noise in NOISE:
-            async with plain(served) as stream:
-                await stream.send_all(noise)
-                with trio.move_on_after(1):
-                    answer = await stream.receive_some()
-                    assert b" 200 " not in answer[:20], answer
-                    assert b" 500 " not in answer[:20], answer
-            await check_healthy(served)
+    for noise in NOISE:
+        async with plain(served) as stream:
+            await stream.send_all(noise)
+            with trio.move_on_after(1):
+                answer = await stream.receive_some()
+                assert b" 200 " not in answer[:20], answer
+                assert b" 500 " not in answer[:20], answer
+        await check_healthy(served)
 
 
 async def test_an_offer_of_http2_is_ignored(served: Served) -> None:
@@ -256,23 +254,20 @@ async def test_an_address_has_so_many_connections_websockets_among_them(
 
 
 async def test_many_clients_that_connect_and_leave_leave_nothing_behind(served: Served) -> None:
-    with trio.fail_after(60):
-        await check_healthy(served)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        tasks, fds = trio.lowlevel.current_statistics().tasks_living, open_fds()
-        body = head("POST", TASKS, Content_Length="100", Content_Type="application/json") + b"{"
-        waiting = head("GET", f"{TASKS}/t?wait=60")
-        async with api(served) as ada:
-            check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
-        for pieces in (b"", b"GET / HT", body, waiting, b"\xff" * 100):
-            for _ in range(12):
-                async with plain(served) as stream:
-                    if pieces:
-                        await stream.send_all(pieces)
-        await wait_until(lambda: open_fds() <= fds)
-        await wait_until(
-            lambda: trio.lowlevel.current_statistics().tasks_living <= tasks + 4
-        )  # two tokens' connections
+    await check_healthy(served)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    tasks, fds = trio.lowlevel.current_statistics().tasks_living, open_fds()
+    body = head("POST", TASKS, Content_Length="100", Content_Type="application/json") + b"{"
+    waiting = head("GET", f"{TASKS}/t?wait=60")
+    async with api(served) as ada:
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+    for pieces in (b"", b"GET / HT", body, waiting, b"\xff" * 100):
+        for _ in range(12):
+            async with plain(served) as stream:
+                if pieces:
+                    await stream.send_all(pieces)
+    await wait_until(lambda: open_fds() <= fds)
+    await wait_until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks + 4)  # two tokens' connections
 
 
 async def test_a_client_that_reads_nothing_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,24 +338,23 @@ async def test_headers_without_an_end_are_refused_beyond_their_bound(served: Ser
             assert (await read_all(stream)).startswith(b"HTTP/1.1 431 ")
 
 
-async def test_no_path_no_method_and_what_a_path_can(served: Served) -> None:
-    async with api(served) as ada:
-        check_problem(await ada.get("/v1/nothing"), 404, "not_found")
-        check_problem(await ada.get("/"), 404, "not_found")
-        check_problem(await ada.get(f"{TASKS}/"), 404, "not_found")
-        wrong = await ada.patch(TASKS)
-        check_problem(wrong, 405, "method_not_allowed")
-        assert wrong.headers["allow"] == "GET, HEAD, OPTIONS, POST"
-        options = await ada.options(TASKS)
-        assert (options.status_code, options.headers["allow"], options.content) == (
-            204,
-            "GET, HEAD, OPTIONS, POST",
-            b"",
-        )
-        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
-        seen = await ada.head(f"{TASKS}/t")
-        assert (seen.status_code, seen.content) == (200, b"")
-        check_problem(await ada.get("/v1/queues/Bad/next"), 400, "bad_request", "queue")
+async def test_no_path_no_method_and_what_a_path_can(ada: Client) -> None:
+    check_problem(await ada.get("/v1/nothing"), 404, "not_found")
+    check_problem(await ada.get("/"), 404, "not_found")
+    check_problem(await ada.get(f"{TASKS}/"), 404, "not_found")
+    wrong = await ada.patch(TASKS)
+    check_problem(wrong, 405, "method_not_allowed")
+    assert wrong.headers["allow"] == "GET, HEAD, OPTIONS, POST"
+    options = await ada.options(TASKS)
+    assert (options.status_code, options.headers["allow"], options.content) == (
+        204,
+        "GET, HEAD, OPTIONS, POST",
+        b"",
+    )
+    check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+    seen = await ada.head(f"{TASKS}/t")
+    assert (seen.status_code, seen.content) == (200, b"")
+    check_problem(await ada.get("/v1/queues/Bad/next"), 400, "bad_request", "queue")
 
 
 async def test_browsers_are_refused_unless_their_origin_is_listed(server_store: str) -> None:
@@ -381,10 +375,9 @@ async def test_browsers_are_refused_unless_their_origin_is_listed(server_store: 
         check_problem(await ada.get("/v1/queues/q/next", headers={"Origin": "https://evil.example"}), 403, "forbidden")
 
 
-async def test_a_name_that_points_here_is_refused_with_dev(served: Served) -> None:
-    async with api(served, PRODUCER) as product:
-        check_problem(await product.get("/v1/x", headers={"Host": "evil.example:7701"}), 421, "not_here")
-        check_problem(await product.get("/v1/x", headers={"Host": "localhost:7701"}), 404, "not_found")
+async def test_a_name_that_points_here_is_refused_with_dev(product: Client) -> None:
+    check_problem(await product.get("/v1/x", headers={"Host": "evil.example:7701"}), 421, "not_here")
+    check_problem(await product.get("/v1/x", headers={"Host": "localhost:7701"}), 404, "not_found")
 
 
 async def test_requests_of_a_tenant_have_bounds_and_others_do_not_feel_it(

@@ -14,7 +14,7 @@ from fairq.server.web.http import events as module
 from fairq.server.web.http import guard
 from tests.store.waiting import wait_until
 
-from .harness import api, check, check_problem, head, plain, read_until, serving
+from .harness import Client, api, check, check_problem, head, plain, read_until, serving
 
 EVENTS, TASKS = "/v1/queues/q/events", "/v1/queues/q/tasks"
 
@@ -35,31 +35,29 @@ async def cancelled(client: httpx.AsyncClient, *ids: str) -> None:
         check(await client.delete(f"{TASKS}/{id}"))
 
 
-async def test_a_stream_tells_events_as_they_come_and_goes_on_behind_the_last(served: Served) -> None:
-    with trio.fail_after(60):
-        async with api(served) as ada:
-            await cancelled(ada, "a")
-            async with streaming(served) as stream:
-                told = await read_until(stream, b"}\n\n")
-                assert b"id: 1\nevent: cancelled\ndata: {" in told
-                assert b'"task":"a"' in told
-                await cancelled(ada, "b")
-                assert b'"task":"b"' in await read_until(stream, b"}\n\n")
-            await cancelled(ada, "c")
-            async with streaming(served, Last_Event_ID="1") as stream:
-                told = await read_until(stream, b'"task":"c"')
-                assert told.index(b"id: 2\n") < told.index(b'"task":"b"') < told.index(b"id: 3\n")
-            page = check(await ada.get(EVENTS, params={"after": 2}, headers={"Accept": "application/json"}))
-            assert [row["task"] for row in page["events"]] == ["c"]
-            check_problem(await ada.get(EVENTS, params={"after": 99}), 400, "bad_request", "after")
-            page = check(await ada.get(EVENTS, headers={"Last-Event-ID": "2", "Accept": "application/json"}))
-            assert [row["task"] for row in page["events"]] == ["c"]
-            both = await ada.get(EVENTS, params={"after": 2**50 + 1}, headers={"Last-Event-ID": "0"})
-            check_problem(both, 400, "bad_request", "after")
-            for last in ("x", "-1", "", "9" * 30):
-                for accept in ("application/json", "text/event-stream"):
-                    refused = await ada.get(EVENTS, headers={"Last-Event-ID": last, "Accept": accept})
-                    check_problem(refused, 400, "bad_request", "Last-Event-ID")
+async def test_a_stream_tells_events_as_they_come_and_goes_on_behind_the_last(served: Served, ada: Client) -> None:
+    await cancelled(ada, "a")
+    async with streaming(served) as stream:
+        told = await read_until(stream, b"}\n\n")
+        assert b"id: 1\nevent: cancelled\ndata: {" in told
+        assert b'"task":"a"' in told
+        await cancelled(ada, "b")
+        assert b'"task":"b"' in await read_until(stream, b"}\n\n")
+    await cancelled(ada, "c")
+    async with streaming(served, Last_Event_ID="1") as stream:
+        told = await read_until(stream, b'"task":"c"')
+        assert told.index(b"id: 2\n") < told.index(b'"task":"b"') < told.index(b"id: 3\n")
+    page = check(await ada.get(EVENTS, params={"after": 2}, headers={"Accept": "application/json"}))
+    assert [row["task"] for row in page["events"]] == ["c"]
+    check_problem(await ada.get(EVENTS, params={"after": 99}), 400, "bad_request", "after")
+    page = check(await ada.get(EVENTS, headers={"Last-Event-ID": "2", "Accept": "application/json"}))
+    assert [row["task"] for row in page["events"]] == ["c"]
+    both = await ada.get(EVENTS, params={"after": 2**50 + 1}, headers={"Last-Event-ID": "0"})
+    check_problem(both, 400, "bad_request", "after")
+    for last in ("x", "-1", "", "9" * 30):
+        for accept in ("application/json", "text/event-stream"):
+            refused = await ada.get(EVENTS, headers={"Last-Event-ID": last, "Accept": accept})
+            check_problem(refused, 400, "bad_request", "Last-Event-ID")
 
 
 async def test_a_stream_without_events_is_kept_alive_and_given_up_with_its_client(
@@ -88,12 +86,11 @@ async def test_streams_have_a_bound_and_an_end(served: Served, monkeypatch: pyte
 
 
 async def test_a_server_that_stops_ends_its_streams(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with serving(server_store) as served, streaming(served) as stream:
-            await read_until(stream, b": nothing new")
-            assert served.http is not None
-            await served.http.listener.stop()
-            await served.app.drain(5)
-            told = await read_until(stream, b"0\r\n\r\n")
-            assert b"event: error\ndata: {" in told
-            assert b'"code":"draining"' in told
+    async with serving(server_store) as served, streaming(served) as stream:
+        await read_until(stream, b": nothing new")
+        assert served.http is not None
+        await served.http.listener.stop()
+        await served.app.drain(5)
+        told = await read_until(stream, b"0\r\n\r\n")
+        assert b"event: error\ndata: {" in told
+        assert b'"code":"draining"' in told

@@ -14,12 +14,12 @@ from fairq.server.web.http.stream import BoundedStream
 from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import Role
 from tests.server.clock import StoreClock
-from tests.server.harness import OPERATOR, WORKER, raw, tenant
+from tests.server.harness import OPERATOR, WORKER, Raw, raw, tenant
 from tests.store.waiting import wait_until
 
-from .harness import api, check, check_problem, head, plain, read_all, serving
+from .harness import Client, api, check, check_problem, head, plain, read_all, serving
 
-CLAIMS, TASKS, DERIVED = "/v1/queues/q/claims", "/v1/queues/q/tasks", "/v1/leases/tasks"
+CLAIMS, TASKS = "/v1/queues/q/claims", "/v1/queues/q/tasks"
 
 
 async def claim(worker: httpx.AsyncClient, /, count: int = 1, wait: float = 20, **more: Any) -> list[dict[str, Any]]:
@@ -36,45 +36,43 @@ async def settle(worker: httpx.AsyncClient, task: dict[str, Any], action: str, *
     return outcome
 
 
-async def test_a_claim_waits_for_tasks_and_is_empty_without(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        with trio.fail_after(60):
-            assert await claim(worker, wait=0) == []
-            assert await claim(worker, wait=0.05) == []
-            check(await ada.post(TASKS, json={"tasks": [{"payload": n, "id": f"t{n}"} for n in range(5)]}), 201)
-            assert [task["payload"] for task in await claim(worker, 3, wait=0)] == [0, 1, 2]
-            assert [task["payload"] for task in await claim(worker, 3)] == [3, 4]
-            got: list[dict[str, Any]] = []
+async def test_a_claim_waits_for_tasks_and_is_empty_without(served: Served, ada: Client, worker: Client) -> None:
+    with trio.fail_after(60):
+        assert await claim(worker, wait=0) == []
+        assert await claim(worker, wait=0.05) == []
+        check(await ada.post(TASKS, json={"tasks": [{"payload": n, "id": f"t{n}"} for n in range(5)]}), 201)
+        assert [task["payload"] for task in await claim(worker, 3, wait=0)] == [0, 1, 2]
+        assert [task["payload"] for task in await claim(worker, 3)] == [3, 4]
+        got: list[dict[str, Any]] = []
 
-            async def wait() -> None:
-                got.extend(await claim(worker, 10))
+        async def wait() -> None:
+            got.extend(await claim(worker, 10))
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                await wait_until(lambda: served.app.queues.count_slots("q") == 5 + 10)
-                check(await ada.post(TASKS, json={"payload": "late"}), 201)
-            assert [task["payload"] for task in got] == ["late"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_until(lambda: served.app.queues.count_slots("q") == 5 + 10)
+            check(await ada.post(TASKS, json={"payload": "late"}), 201)
+        assert [task["payload"] for task in got] == ["late"]
 
 
-async def test_all_that_a_worker_may_say_of_a_lease(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        check(await ada.post(TASKS, json={"payload": 1, "id": "t", "max_attempts": 4}), 201)
-        (task,) = await claim(worker)
-        assert (task["attempt"], task["max_attempts"], task["tenant"], task["id"]) == (1, 4, "ada", "ada/t")
-        assert await settle(worker, task, "extend") == "ok"
-        assert await settle(worker, task, "nack", delay=0, error="busy") == "ok"
-        assert await settle(worker, task, "nack", delay=0) == "gone"  # repeated
-        (again,) = await claim(worker)
-        assert again["attempt"] == 2
-        assert await settle(worker, task, "ack") == "stale"
-        assert await settle(worker, task, "extend") == "stale"
-        assert await settle(worker, again, "postpone", delay=0) == "ok"
-        (third,) = await claim(worker)
-        assert await settle(worker, third, "release") == "ok"
-        (fourth,) = await claim(worker)
-        assert await settle(worker, fourth, "ack", result={"a": 1}) == "ok"
-        assert await settle(worker, fourth, "ack", result={"a": 1}) == "gone"
-        assert check(await ada.get(f"{TASKS}/t"))["state"] == "done"
+async def test_all_that_a_worker_may_say_of_a_lease(ada: Client, worker: Client) -> None:
+    check(await ada.post(TASKS, json={"payload": 1, "id": "t", "max_attempts": 4}), 201)
+    (task,) = await claim(worker)
+    assert (task["attempt"], task["max_attempts"], task["tenant"], task["id"]) == (1, 4, "ada", "ada/t")
+    assert await settle(worker, task, "extend") == "ok"
+    assert await settle(worker, task, "nack", delay=0, error="busy") == "ok"
+    assert await settle(worker, task, "nack", delay=0) == "gone"  # repeated
+    (again,) = await claim(worker)
+    assert again["attempt"] == 2
+    assert await settle(worker, task, "ack") == "stale"
+    assert await settle(worker, task, "extend") == "stale"
+    assert await settle(worker, again, "postpone", delay=0) == "ok"
+    (third,) = await claim(worker)
+    assert await settle(worker, third, "release") == "ok"
+    (fourth,) = await claim(worker)
+    assert await settle(worker, fourth, "ack", result={"a": 1}) == "ok"
+    assert await settle(worker, fourth, "ack", result={"a": 1}) == "gone"
+    assert check(await ada.get(f"{TASKS}/t"))["state"] == "done"
 
 
 WRONG_SETTLEMENTS: list[tuple[dict[str, Any], str]] = [
@@ -90,11 +88,10 @@ WRONG_SETTLEMENTS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-async def test_a_wrong_settlement_is_refused_whole(served: Served) -> None:
-    async with api(served, WORKER) as worker:
-        for change, field in WRONG_SETTLEMENTS:
-            body = {"queue": "q", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}], **change}
-            check_problem(await worker.post("/v1/leases", json=body), 400, "bad_request", field)
+async def test_a_wrong_settlement_is_refused_whole(worker: Client) -> None:
+    for change, field in WRONG_SETTLEMENTS:
+        body = {"queue": "q", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}], **change}
+        check_problem(await worker.post("/v1/leases", json=body), 400, "bad_request", field)
 
 
 async def test_a_traceback_is_kept_with_the_dead_letter(served: Served) -> None:
@@ -111,168 +108,11 @@ async def test_a_traceback_is_kept_with_the_dead_letter(served: Served) -> None:
         assert (letter["error"], letter["traceback"]) == ("no", "at line 7\né")
 
 
-LINK = {"queue": "next", "id": "link", "payload": [1]}
-
-
 async def claimed(ada: httpx.AsyncClient, worker: httpx.AsyncClient, id: str = "t", **more: Any) -> dict[str, Any]:
     """Enqueue a task and claim it."""
     check(await ada.post(TASKS, json={"payload": 1, "id": id}), 201)
     (task,) = await claim(worker, **more)
     return task
-
-
-async def test_links_leave_with_an_acknowledgement_and_only_once(served: Served) -> None:
-    links = [LINK, {**LINK, "id": "large", "payload": "x" * 60_000, "delay": 0.01}, {"queue": "q", "payload": 3}]
-    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as after:
-        await after.attach("next", "q", credit=5, name="after")
-        task = await claimed_by_http(ada, worker, after)
-        assert await settle(worker, task, "ack", links=links) == "ok"
-        with trio.fail_after(60):
-            pushed = await after.pushed(3)
-        assert sorted((len(str(task["payload"])), task["full_id"][:4]) for task in pushed) == [
-            (1, "ada/"), (3, "ada/"), (60_000, "ada/"),
-        ]  # fmt: skip
-        assert await settle(worker, task, "ack", links=links) == "gone"
-        assert (await served.app.store.queue("next")).enqueued == 2
-
-
-async def test_a_request_that_comes_again_gives_links_the_same_ids(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        await served.app.store.set_limits("q", "ada", {"queued": 1})
-        task = await claimed(ada, worker)
-        links = [{"queue": "next", "payload": 1}, {"queue": "q", "payload": 2}]
-        check(await ada.post(TASKS, json={"payload": 1}), 201)
-        ended = {
-            "queue": "q",
-            "settlements": [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": links}],
-        }
-        for _ in range(2):
-            check_problem(await worker.post("/v1/leases", json=ended), 429, "quota_exceeded", "queued")
-        await served.app.store.set_limits("q", "ada", {"queued": None})
-        assert await settle(worker, task, "ack", links=links) == "ok"
-        assert [(await served.app.store.queue(queue)).enqueued for queue in ("q", "next")] == [3, 1]
-
-
-async def claimed_by_http(ada: httpx.AsyncClient, worker: httpx.AsyncClient, other: Any) -> dict[str, Any]:
-    """Have a task claimed over HTTP while a websocket's worker offers no slot."""
-    await other.ask("credit", credit=0)
-    task = await claimed(ada, worker)
-    await other.ask("credit", credit=5)
-    return task
-
-
-WRONG_LINKS: list[tuple[dict[str, Any], str, str]] = [
-    ({"links": 7}, "bad_request", "links"), ({"links": [7]}, "bad_request", "each of links"),
-    ({"links": [{**LINK, "queue": "Q"}]}, "bad_request", "queue"),
-    ({"links": [{"payload": 1}]}, "bad_request", "queue"),
-    ({"links": [{"queue": "next"}]}, "bad_request", "payload"),
-    ({"links": [{**LINK, "id": "a/b"}]}, "bad_request", "id"),
-    ({"links": [{**LINK, "tenant": "bob"}]}, "bad_request", "tenant"),
-    ({"links": [{**LINK, "batch": "b"}]}, "bad_request", "batch"),
-    ({"links": [{**LINK, "delay_ms": 1}]}, "bad_request", "delay_ms"),
-    ({"links": [LINK, LINK]}, "bad_request", "id"),
-    ({"links": [{**LINK, "queue": "q", "id": "t"}]}, "bad_request", "links"),
-    ({"links": [{**LINK, "id": f"l-{n}"} for n in range(17)]}, "too_large", "links"),
-    ({"links": [{**LINK, "payload": "x" * (1 << 20)}]}, "too_large", "payload"),
-    ({"links": [LINK], "action": "release"}, "bad_request", "links"),
-]  # fmt: skip
-
-
-async def test_a_wrong_link_is_refused_and_settles_nothing(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        task = await claimed(ada, worker)
-        for change, code, field in WRONG_LINKS:
-            ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], **change}]
-            answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
-            check_problem(answer, 413 if code == "too_large" else 400, code, field)
-        assert await settle(worker, task, "ack", links=[]) == "ok"
-
-
-def derive(task: dict[str, Any], *ids: str, **more: Any) -> dict[str, Any]:
-    """Spell a request that enqueues tasks from a leased one."""
-    lease = {"queue": "q", "id": task["id"], "lease": task["lease"]}
-    return {"lease": lease, "queue": "next", "tasks": [{"id": id, "payload": 1} for id in ids], **more}
-
-
-async def test_a_leased_task_enqueues_for_its_tenant_and_each_id_once(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        task = await claimed(ada, worker)
-        told = check(await worker.post(DERIVED, json=derive(task, "a", "b")), 201)["tasks"]
-        assert told == [{"id": "a", "outcome": "ok"}, {"id": "b", "outcome": "ok"}]
-        told = check(await worker.post(DERIVED, json=derive(task, "a", "c")), 201)["tasks"]
-        assert [row["outcome"] for row in told] == ["duplicate", "ok"]
-        rows = await served.app.store.tasks("next", ["ada/a", "ada/b", "ada/c"])
-        assert [row.tenant for row in rows] == ["ada"] * 3
-        assert await settle(worker, task, "nack", delay=0) == "ok"
-        (again,) = await claim(worker)
-        told = check(await worker.post(DERIVED, json=derive(again, "a")), 201)["tasks"]
-        assert told == [{"id": "a", "outcome": "duplicate"}], "by another attempt"
-        keyed = [{"id": id, "payload": 1, "dedupe_key": "k"} for id in ("d", "e")]
-        told = check(await worker.post(DERIVED, json=derive(again, tasks=keyed)), 201)["tasks"]
-        assert told == [{"id": "d", "outcome": "ok"}, {"id": "d", "outcome": "duplicate"}]
-        (row,) = check(await worker.post(DERIVED, json=derive(again, tasks=[{"payload": 1}])), 201)["tasks"]
-        assert row["outcome"] == "ok"
-        told = check(await worker.post(DERIVED, json=derive(again, "f", "f")), 201)["tasks"]
-        assert [row["outcome"] for row in told] == ["ok", "duplicate"]
-
-
-async def test_nothing_is_enqueued_from_a_lease_that_is_not_ones_own(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as other:
-        task = await claimed(ada, worker)
-
-        async def wall(**change: Any) -> None:
-            body = derive(task, "a")
-            body["lease"] = {**body["lease"], **change}
-            check_problem(await worker.post(DERIVED, json=body), 403, "forbidden", "lease")
-
-        await wall(lease=task["lease"] + 1)
-        await wall(id="bob/t")
-        await wall(id="ada/none")
-        await wall(queue="next")
-        assert await settle(worker, task, "nack", delay=0) == "ok"
-        await wall()
-        await other.attach("q", credit=1, name="other")
-        with trio.fail_after(60):
-            (task,) = await other.pushed()
-        task["id"] = task["full_id"]
-        await wall()
-        assert await other.settle("q", "ack", task) == ["ok"]
-        assert "next" not in await served.app.store.queues()
-        check_problem(await ada.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "type")
-
-
-WRONGLY_DERIVED: list[tuple[dict[str, Any], int, str, str]] = [
-    ({"tasks": []}, 400, "bad_request", "tasks"), ({"tasks": [1]}, 400, "bad_request", "each of tasks"),
-    ({"tasks": [{"id": "a"}]}, 400, "bad_request", "payload"), ({"queue": "Q"}, 400, "bad_request", "queue"),
-    ({"tasks": [{"payload": 1, "tenant": "bob"}]}, 403, "forbidden", "tenant"),
-    ({"tasks": [{"payload": n} for n in range(501)]}, 413, "too_large", "tasks"),
-    ({"lease": None}, 400, "bad_request", "lease"), ({"lease": 7}, 400, "bad_request", "lease"),
-    ({"lease": {"queue": "Q", "id": "ada/t", "lease": 1}}, 400, "bad_request", "lease"),
-    ({"lease": {"queue": "q", "id": "t", "lease": 1}}, 400, "bad_request", "id"),
-    ({"worker": 7}, 400, "bad_request", "worker"), ({"tenant": "ada"}, 400, "bad_request", "tenant"),
-    ({"ref": 1}, 400, "bad_request", "ref"),
-]  # fmt: skip
-
-
-async def test_what_cannot_be_enqueued_from_a_lease_is_refused(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        whole = derive(await claimed(ada, worker), "a")
-        for change, status, code, field in WRONGLY_DERIVED:
-            body = {**whole, **change}
-            check_problem(await worker.post(DERIVED, json=body), status, code, field)
-
-
-async def test_a_worker_of_some_queues_links_and_enqueues_to_those_only(served: Served) -> None:
-    async with raw(served, OPERATOR) as operator, api(served) as ada:
-        id, text = make_token(Role.WORKER)
-        await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
-        async with api(served, text) as worker:
-            task = await claimed(ada, worker)
-            check_problem(await worker.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "queue")
-            ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": [LINK]}]
-            answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
-            check_problem(answer, 400, "bad_request", "links")
-            assert await settle(worker, task, "ack", links=[{**LINK, "queue": "q"}]) == "ok"
 
 
 WRONG_CLAIMS: list[tuple[dict[str, Any], str]] = [
@@ -281,37 +121,34 @@ WRONG_CLAIMS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-async def test_a_wrong_claim_is_refused(served: Served) -> None:
-    async with api(served, WORKER) as worker:
-        for body, field in WRONG_CLAIMS:
-            check_problem(await worker.post(CLAIMS, json=body), 400, "bad_request", field)
+async def test_a_wrong_claim_is_refused(worker: Client) -> None:
+    for body, field in WRONG_CLAIMS:
+        check_problem(await worker.post(CLAIMS, json=body), 400, "bad_request", field)
 
 
-async def test_a_claim_tells_how_long_handlers_may_run(served: Served) -> None:
-    async with api(served) as ada, raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
-        check(await ada.post(TASKS, json={"payload": 1}), 201)
-        await operator.ask("configure", queue="q", settings={"run_timeout_ms": 60_000})
-        answer = check(await worker.post(CLAIMS, json={"count": 1, "wait": 20}))
-        assert (answer["run_timeout_ms"], len(answer["tasks"])) == (60_000, 1)
+async def test_a_claim_tells_how_long_handlers_may_run(ada: Client, operator: Raw, worker: Client) -> None:
+    check(await ada.post(TASKS, json={"payload": 1}), 201)
+    await operator.ask("configure", queue="q", settings={"run_timeout_ms": 60_000})
+    answer = check(await worker.post(CLAIMS, json={"count": 1, "wait": 20}))
+    assert (answer["run_timeout_ms"], len(answer["tasks"])) == (60_000, 1)
 
 
 async def test_leases_of_a_client_that_vanished_end_by_themselves(
-    served: Served, store_clock: StoreClock, quick_floor: None
+    served: Served, ada: Client, store_clock: StoreClock, quick_floor: None
 ) -> None:
-    async with api(served) as ada:
-        async with raw(served, OPERATOR) as operator:
-            await operator.ask("configure", queue="q", settings={"lease_ms": 5000})
-        async with api(served, WORKER) as worker:
-            check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
-            (first,) = await claim(worker)
-        async with api(served, WORKER) as worker:
-            assert await claim(worker, wait=0) == []
-            store_clock.move(store_clock.now_ms + 6000, served)
-            with trio.fail_after(60):
-                (second,) = await claim(worker)
-            assert (second["id"], second["attempt"]) == (first["id"], 2)
-            assert await settle(worker, first, "ack") == "stale"
-            assert await settle(worker, second, "ack") == "ok"
+    async with raw(served, OPERATOR) as operator:
+        await operator.ask("configure", queue="q", settings={"lease_ms": 5000})
+    async with api(served, WORKER) as worker:
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+        (first,) = await claim(worker)
+    async with api(served, WORKER) as worker:
+        assert await claim(worker, wait=0) == []
+        store_clock.move(store_clock.now_ms + 6000, served)
+        with trio.fail_after(60):
+            (second,) = await claim(worker)
+        assert (second["id"], second["attempt"]) == (first["id"], 2)
+        assert await settle(worker, first, "ack") == "stale"
+        assert await settle(worker, second, "ack") == "ok"
 
 
 async def test_a_claim_whose_client_has_gone_takes_nothing(served: Served) -> None:
@@ -362,8 +199,10 @@ async def test_leases_are_ended_at_any_server(served: Served, server_store: str)
         assert await settle(here, first, "ack") == "gone"
 
 
-async def test_http_and_websocket_workers_share_a_queue_and_keep_their_leases_apart(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as other:
+async def test_http_and_websocket_workers_share_a_queue_and_keep_their_leases_apart(
+    served: Served, ada: Client, worker: Client
+) -> None:
+    async with raw(served, WORKER) as other:
         await other.attach("q")
         check(await ada.post(TASKS, json={"payload": 1, "id": "a"}), 201)
         (pushed,) = await other.pushed()
@@ -374,22 +213,21 @@ async def test_http_and_websocket_workers_share_a_queue_and_keep_their_leases_ap
         assert await other.settle("q", "ack", pushed) == ["ok"]
 
 
-async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served) -> None:
-    async with raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
-        answers = []
+async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served, operator: Raw, worker: Client) -> None:
+    answers = []
 
-        async def wait() -> None:
-            answers.append(await worker.post(CLAIMS, json={"wait": 60, "worker": "mill"}))
+    async def wait() -> None:
+        answers.append(await worker.post(CLAIMS, json={"wait": 60, "worker": "mill"}))
 
-        with trio.fail_after(60):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                await wait_until(lambda: served.app.queues.count_slots("q") == 1)
-                (row,) = (await operator.ask("workers"))["workers"]
-                assert (row["worker"], row["queues"], row["credit"]) == ("mill", ["q"], 1)
-                assert await operator.ask("drain_worker", worker="mill")
-        check_problem(answers[0], 503, "draining")
-        assert answers[0].headers["retry-after"] == "1"
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_until(lambda: served.app.queues.count_slots("q") == 1)
+            (row,) = (await operator.ask("workers"))["workers"]
+            assert (row["worker"], row["queues"], row["credit"]) == ("mill", ["q"], 1)
+            assert await operator.ask("drain_worker", worker="mill")
+    check_problem(answers[0], 503, "draining")
+    assert answers[0].headers["retry-after"] == "1"
 
 
 async def test_a_drained_worker_claims_no_more_and_may_settle(served: Served, server_store: str) -> None:
@@ -419,20 +257,21 @@ async def test_a_drained_worker_claims_no_more_and_may_settle(served: Served, se
         assert [each["id"] for each in await claim(here, worker="other")] == [second["id"]]
 
 
-async def test_a_drained_name_is_forgotten_after_a_while(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
-        await operator.ask("drain_worker", worker="mill")
-        check_problem(await worker.post(CLAIMS, json={"worker": "mill"}), 503, "draining")
-        with monkeypatch.context() as patch:
-            patch.setattr(workers, "CALLER_S", 0)
-            await operator.ask("drain_worker", worker="saw")
-            assert await claim(worker, wait=0, worker="saw") == []
-        monkeypatch.setattr(workers, "MAX_DRAINED", 2)  # the one that asked longest ago makes room
-        for name in "ab":
-            await operator.ask("drain_worker", worker=name)
-        for name in "ab":
-            check_problem(await worker.post(CLAIMS, json={"worker": name}), 503, "draining")
-        assert await claim(worker, wait=0, worker="mill") == []
+async def test_a_drained_name_is_forgotten_after_a_while(
+    operator: Raw, worker: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await operator.ask("drain_worker", worker="mill")
+    check_problem(await worker.post(CLAIMS, json={"worker": "mill"}), 503, "draining")
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "CALLER_S", 0)
+        await operator.ask("drain_worker", worker="saw")
+        assert await claim(worker, wait=0, worker="saw") == []
+    monkeypatch.setattr(workers, "MAX_DRAINED", 2)  # the one that asked longest ago makes room
+    for name in "ab":
+        await operator.ask("drain_worker", worker=name)
+    for name in "ab":
+        check_problem(await worker.post(CLAIMS, json={"worker": name}), 503, "draining")
+    assert await claim(worker, wait=0, worker="mill") == []
 
 
 async def test_a_token_of_many_workers_leaves_room_for_those_of_others(
@@ -456,24 +295,8 @@ async def test_a_token_of_many_workers_leaves_room_for_those_of_others(
             assert "at most 3 workers may" in full["detail"]
 
 
-async def test_a_token_of_one_queue_claims_of_no_other(server_store: str) -> None:
-    async with serving(server_store) as served, raw(served, OPERATOR) as operator:
-        from fairq.tokens import hash_token, make_token
-        from fairq.wire.terms import Role
-
-        id, token = make_token(Role.WORKER)
-        await operator.ask("create_token", id=id, role="worker", hash=hash_token(token), queues=["q"])
-        async with api(served, token) as worker:
-            assert await claim(worker, wait=0) == []
-            refused = await worker.post("/v1/queues/other/claims", json={})
-            check_problem(refused, 403, "forbidden", "queue")
-            leases = {"queue": "other", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}]}
-            check_problem(await worker.post("/v1/leases", json=leases), 403, "forbidden", "queue")
-
-
-async def test_cancelling_a_running_task_shows_at_its_next_extension(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
-        (task,) = await claim(worker)
-        assert check(await ada.delete(f"{TASKS}/t"))["outcome"] == "running"
-        assert await settle(worker, task, "extend") == "cancelled"
+async def test_cancelling_a_running_task_shows_at_its_next_extension(ada: Client, worker: Client) -> None:
+    check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+    (task,) = await claim(worker)
+    assert check(await ada.delete(f"{TASKS}/t"))["outcome"] == "running"
+    assert await settle(worker, task, "extend") == "cancelled"

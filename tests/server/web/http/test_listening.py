@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import ssl
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from fairq.server.web.http.listener import WRONG_PORT
 from tests.cli.harness import environment
 from tests.server.harness import running
 
-from .harness import DEADLINE_S, api, base_of, check, plain, read_all, serving
+from .harness import DEADLINE_S, base_of, check, plain, read_all, serving
 
 ADA = {"Authorization": "Bearer dev-tenant:ada"}
 UPGRADE = (
@@ -51,17 +50,16 @@ async def test_a_port_that_is_taken_is_named(server_store: str) -> None:
 
 @pytest.mark.parametrize("listener", ["http", "admin"])
 async def test_a_client_at_its_port_reads_that_it_is_not_that_of_websockets(server_store: str, listener: str) -> None:
-    with trio.fail_after(60):
-        async with serving(server_store, admin_port=0) as served:
-            port = getattr(served, listener).port
-            async with fairq.open_client(f"ws://127.0.0.1:{port}", token="dev-tenant:ada") as ada:
-                with pytest.raises(fairq.Forbidden, match=r"this port is for HTTP; .*ws://"):
-                    await ada.enqueue("emails", 1)
-            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-                await stream.send_all(UPGRADE)
-                answer = await read_all(stream)  # the server closes it
-                assert answer.startswith(b"HTTP/1.1 403 ")
-                assert answer.endswith(WRONG_PORT)
+    async with serving(server_store, admin_port=0) as served:
+        port = getattr(served, listener).port
+        async with fairq.open_client(f"ws://127.0.0.1:{port}", token="dev-tenant:ada") as ada:
+            with pytest.raises(fairq.Forbidden, match=r"this port is for HTTP; .*ws://"):
+                await ada.enqueue("emails", 1)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(UPGRADE)
+            answer = await read_all(stream)  # the server closes it
+            assert answer.startswith(b"HTTP/1.1 403 ")
+            assert answer.endswith(WRONG_PORT)
 
 
 async def test_it_is_off_unless_asked_for(server_store: str) -> None:
@@ -93,14 +91,3 @@ def test_several_processes_share_its_port(server_store: str) -> None:
             server.terminate()
             server.communicate(timeout=60)
     assert server.returncode == 0
-
-
-async def test_no_token_is_in_any_log(server_store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    async with serving(server_store) as served, api(served, "dev-tenant:planted-secret") as ada:
-        check(await ada.post("/v1/queues/q/tasks", json={"payload": "planted-payload"}), 201)
-        await ada.get("/v1/queues/q/tasks/none")
-        async with api(served, "wrong-planted-secret") as stranger:
-            await stranger.get("/v1/queues/q/next")
-    out, err = capsys.readouterr()
-    assert "code=unauthorized" in out  # the refusal is told, not what it refused
-    assert not re.findall("dev-tenant:planted|wrong-planted|planted-payload", out + err)

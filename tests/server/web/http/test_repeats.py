@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from fairq.errors import TooMany
-from fairq.server.run import Served
 from fairq.server.web.http.bodies import Bodies
 from fairq.server.web.http.bounds import MAX_BODIES_BYTES, MAX_TENANT_BODIES_BYTES, MAX_TOKEN_BODIES_BYTES
 from fairq.server.web.http.traffic import Places
-from tests.server.harness import WORKER
 
-from .harness import api, check
+from .harness import Client, check
 
 Q = "/v1/queues/q"
 DAILY = {"payload": 1, "every": 3600}
@@ -36,29 +34,27 @@ CALLS: list[tuple[str, str, Any, tuple[int, Any], tuple[int, Any]]] = [
 ]  # fmt: skip
 
 
-async def test_repeated_calls_change_nothing_more(served: Served) -> None:
-    async with api(served) as ada:
-        for method, path, body, *expected in CALLS:
-            for status, told in expected:
-                answer = check(
-                    await ada.request(method, Q + path, json=body) if body else await ada.request(method, Q + path),
-                    status,
-                )
-                assert (answer["outcome"] if isinstance(told, str) else answer) == told, (method, path)
+async def test_repeated_calls_change_nothing_more(ada: Client) -> None:
+    for method, path, body, *expected in CALLS:
+        for status, told in expected:
+            answer = check(
+                await ada.request(method, Q + path, json=body) if body else await ada.request(method, Q + path),
+                status,
+            )
+            assert (answer["outcome"] if isinstance(told, str) else answer) == told, (method, path)
 
 
-async def test_dead_letters_are_replayed_and_purged_once(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        for id in ("a", "b"):
-            check(await ada.post(f"{Q}/tasks", json={"payload": 1, "id": id}), 201)
-        tasks = check(await worker.post(f"{Q}/claims", json={"count": 2, "wait": 20}))["tasks"]
-        ended = [{"action": "reject", "id": task["id"], "lease": task["lease"]} for task in tasks]
+async def test_dead_letters_are_replayed_and_purged_once(ada: Client, worker: Client) -> None:
+    for id in ("a", "b"):
+        check(await ada.post(f"{Q}/tasks", json={"payload": 1, "id": id}), 201)
+    tasks = check(await worker.post(f"{Q}/claims", json={"count": 2, "wait": 20}))["tasks"]
+    ended = [{"action": "reject", "id": task["id"], "lease": task["lease"]} for task in tasks]
+    for outcome in ("ok", "gone"):
+        answer = check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ended}))
+        assert answer == {"outcomes": [outcome] * 2}
+    for path, id in (("replay", "a"), ("purge", "b")):
         for outcome in ("ok", "gone"):
-            answer = check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ended}))
-            assert answer == {"outcomes": [outcome] * 2}
-        for path, id in (("replay", "a"), ("purge", "b")):
-            for outcome in ("ok", "gone"):
-                assert check(await ada.post(f"{Q}/dead/{path}", json={"ids": [id]})) == {"outcomes": [outcome]}
+            assert check(await ada.post(f"{Q}/dead/{path}", json={"ids": [id]})) == {"outcomes": [outcome]}
 
 
 def test_no_owner_takes_more_than_its_part_of_the_places() -> None:

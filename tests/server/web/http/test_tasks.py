@@ -15,7 +15,7 @@ from fairq.server.run import Served
 from fairq.server.web.http.fields import make_task
 from tests.server.harness import OPERATOR, PRODUCER, WORKER, raw, tenant
 
-from .harness import api, check, check_problem
+from .harness import Client, api, check, check_problem
 
 TASKS = "/v1/queues/q/tasks"
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -30,13 +30,12 @@ async def test_a_repeated_post_with_an_idempotency_key_makes_one_task(served: Se
         assert len(check(await ada.get("/v1/queues/q/next"))["tasks"]) == 1
 
 
-async def test_a_key_that_cannot_be_an_id_or_is_for_many_is_refused(served: Served) -> None:
-    async with api(served) as ada:
-        for key, body in (
-            ("a b", {"payload": 1}), ("k", {"tasks": [{"payload": 1}]}), ("k", {"payload": 1, "id": "other"}),
-        ):  # fmt: skip
-            answer = await ada.post(TASKS, json=body, headers={"Idempotency-Key": key})
-            check_problem(answer, 400, "bad_request", "Idempotency-Key")
+async def test_a_key_that_cannot_be_an_id_or_is_for_many_is_refused(ada: Client) -> None:
+    for key, body in (
+        ("a b", {"payload": 1}), ("k", {"tasks": [{"payload": 1}]}), ("k", {"payload": 1, "id": "other"}),
+    ):  # fmt: skip
+        answer = await ada.post(TASKS, json=body, headers={"Idempotency-Key": key})
+        check_problem(answer, 400, "bad_request", "Idempotency-Key")
 
 
 async def test_every_option_of_the_sdk_is_one_of_a_task(served: Served) -> None:
@@ -78,12 +77,11 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-async def test_a_wrong_option_is_named_as_the_sdk_names_it(served: Served) -> None:
-    async with api(served) as ada:
-        for change, field in WRONG_OPTIONS:
-            answer = await ada.post(TASKS, json={"payload": 1, **change})
-            check_problem(answer, 403 if change.get("tenant") == "acme" else 400, answer.json()["code"], field)
-        assert check(await ada.get("/v1/queues/q/next"))["tasks"] == []
+async def test_a_wrong_option_is_named_as_the_sdk_names_it(ada: Client) -> None:
+    for change, field in WRONG_OPTIONS:
+        answer = await ada.post(TASKS, json={"payload": 1, **change})
+        check_problem(answer, 403 if change.get("tenant") == "acme" else 400, answer.json()["code"], field)
+    assert check(await ada.get("/v1/queues/q/next"))["tasks"] == []
 
 
 async def test_many_tasks_in_one_body(served: Served) -> None:
@@ -113,27 +111,26 @@ async def test_long_payloads_come_back_as_they_were(served: Served) -> None:
         assert check(await ada.get("/v1/queues/q/dead"))["dead"][0]["payload"] == payload
 
 
-async def test_a_wait_ends_when_the_task_does_or_the_time_is_over(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        check(await ada.post(TASKS, json={"payload": 1, "id": "t", "result_ttl": 60}), 201)
-        assert check(await ada.get(f"{TASKS}/t", params={"wait": 0.05}))["state"] == "ready"
-        answers = []
+async def test_a_wait_ends_when_the_task_does_or_the_time_is_over(ada: Client, worker: Client) -> None:
+    check(await ada.post(TASKS, json={"payload": 1, "id": "t", "result_ttl": 60}), 201)
+    assert check(await ada.get(f"{TASKS}/t", params={"wait": 0.05}))["state"] == "ready"
+    answers = []
 
-        async def wait() -> None:
-            answers.append(await ada.get(f"{TASKS}/t", params={"wait": 30}))
+    async def wait() -> None:
+        answers.append(await ada.get(f"{TASKS}/t", params={"wait": 30}))
 
-        with trio.fail_after(60):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                (leased,) = check(await worker.post("/v1/queues/q/claims", json={"wait": 20}))["tasks"]
-                ack = [{"action": "ack", "id": "ada/t", "lease": leased["lease"], "result": [1, None]}]
-                check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ack}))
-        assert check(answers[0]) == {"id": "t", "state": "done", "result": [1, None]}
-        check_problem(await ada.get(f"{TASKS}/t", params={"wait": 61}), 400, "bad_request", "wait")
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            (leased,) = check(await worker.post("/v1/queues/q/claims", json={"wait": 20}))["tasks"]
+            ack = [{"action": "ack", "id": "ada/t", "lease": leased["lease"], "result": [1, None]}]
+            check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ack}))
+    assert check(answers[0]) == {"id": "t", "state": "done", "result": [1, None]}
+    check_problem(await ada.get(f"{TASKS}/t", params={"wait": 61}), 400, "bad_request", "wait")
 
 
-async def test_cancelling_is_repeatable_and_unknown_tasks_are_not_found(served: Served) -> None:
-    async with api(served) as ada, api(served, "dev-tenant:bob") as bob:
+async def test_cancelling_is_repeatable_and_unknown_tasks_are_not_found(served: Served, ada: Client) -> None:
+    async with api(served, "dev-tenant:bob") as bob:
         check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
         check_problem(await bob.get(f"{TASKS}/t"), 404, "not_found", "id")
         assert check(await bob.delete(f"{TASKS}/t"))["outcome"] == "gone"
@@ -186,8 +183,8 @@ async def test_each_token_may_do_what_its_role_may(served: Served) -> None:
             assert refused.headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_websockets_and_http_see_the_same_tasks(served: Served) -> None:
-    async with api(served) as ada, raw(served, tenant("ada")) as client, raw(served, WORKER) as worker:
+async def test_websockets_and_http_see_the_same_tasks(served: Served, ada: Client) -> None:
+    async with raw(served, tenant("ada")) as client, raw(served, WORKER) as worker:
         check(await ada.post(TASKS, json={"payload": "p", "id": "t"}), 201)
         assert await client.enqueue("q", ["t"]) == ["duplicate"]
         await worker.attach("q")
@@ -196,16 +193,14 @@ async def test_websockets_and_http_see_the_same_tasks(served: Served) -> None:
         assert check(await ada.get(f"{TASKS}/t"))["worker"] == "w"
 
 
-async def test_an_empty_body_says_nothing_whatever_its_type(served: Served) -> None:
-    async with api(served) as ada:
-        check(await ada.post("/v1/queues/q/batches", json={"id": "b"}), 201)
-        kind = {"Content-Type": "application/json"}
-        assert check(await ada.post("/v1/queues/q/batches/b/close", headers=kind)) == {"previous": "open"}
-        answer = await ada.post(TASKS, headers=kind)
-        assert (answer.status_code, answer.json()["field"]) == (400, "body")
+async def test_an_empty_body_says_nothing_whatever_its_type(ada: Client) -> None:
+    check(await ada.post("/v1/queues/q/batches", json={"id": "b"}), 201)
+    kind = {"Content-Type": "application/json"}
+    assert check(await ada.post("/v1/queues/q/batches/b/close", headers=kind)) == {"previous": "open"}
+    answer = await ada.post(TASKS, headers=kind)
+    assert (answer.status_code, answer.json()["field"]) == (400, "body")
 
 
-async def test_a_tenants_name_is_checked_also_where_it_is_not_needed(served: Served) -> None:
-    async with api(served, PRODUCER) as product:
-        answer = await product.get("/v1/queues/q/batches", params={"tenant": "\x05", "ids": "acme/b"})
-        assert (answer.status_code, answer.json()["field"]) == (400, "tenant")
+async def test_a_tenants_name_is_checked_also_where_it_is_not_needed(product: Client) -> None:
+    answer = await product.get("/v1/queues/q/batches", params={"tenant": "\x05", "ids": "acme/b"})
+    assert (answer.status_code, answer.json()["field"]) == (400, "tenant")

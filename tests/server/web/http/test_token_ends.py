@@ -68,22 +68,20 @@ async def test_what_waits_is_refused_when_the_token_is_revoked(served: Served, r
                     assert [task["attempt"] for task in await worker.pushed(1)] == [1]
 
 
-async def test_a_stream_ends_with_the_token_as_a_websocket_does(served: Served) -> None:
-    with trio.fail_after(60):
-        async with (
-            raw(served, OPERATOR) as operator,
-            made(served, Role.TENANT, operator) as (token, revoke),
-            raw(served, token) as websocket,
-            plain(served) as stream,
-        ):
-            await stream.send_all(head("GET", EVENTS, token))
-            await read_until(stream, b": nothing new\n\n")
-            await wait_until(lambda: waits(served) == 1)
-            await revoke()
-            told = await read_until(stream, b"0\r\n\r\n")
-            assert b"event: error\ndata: {" in told
-            assert b'"code":"unauthorized"' in told
-            assert (await websocket.closed())[0] == CLOSE_REVOKED
+async def test_a_stream_ends_with_the_token_as_a_websocket_does(served: Served, operator: Raw) -> None:
+    async with (
+        made(served, Role.TENANT, operator) as (token, revoke),
+        raw(served, token) as websocket,
+        plain(served) as stream,
+    ):
+        await stream.send_all(head("GET", EVENTS, token))
+        await read_until(stream, b": nothing new\n\n")
+        await wait_until(lambda: waits(served) == 1)
+        await revoke()
+        told = await read_until(stream, b"0\r\n\r\n")
+        assert b"event: error\ndata: {" in told
+        assert b'"code":"unauthorized"' in told
+        assert (await websocket.closed())[0] == CLOSE_REVOKED
 
 
 async def test_a_token_in_use_is_remembered_however_long_its_requests_wait(

@@ -44,11 +44,6 @@
     while ($("#notes").children.length > 4) $("#notes").firstChild.remove();
   }
 
-  // ---- a page that is not finished loads itself again, as soon as somebody looks at it
-  const unfinished = $("[data-again-ms]");
-  const again = () => (document.hidden ? document.addEventListener("visibilitychange", again, { once: true }) : location.reload());
-  if (unfinished) setTimeout(again, Number(unfinished.dataset.againMs));
-
   // ---- choices that show another page at once, and rows that are chosen
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-submit]")) event.target.form.submit();

@@ -1,0 +1,53 @@
+"""The options of tasks that `fairq enqueue` and `fairq schedules create` share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from attrs import asdict, frozen
+from cyclopts import Parameter
+
+from fairq.cli.options import Span
+
+
+@Parameter(name="*")
+@frozen
+class TaskFlags:
+    """What a command says of a task, or of all tasks of a file or a schedule."""
+
+    expires_in: Annotated[
+        Span | None,
+        Parameter(help="Time from its enqueue after which a task no longer starts, as 5m (default: never)."),
+    ] = None
+    expires_after_start: Annotated[
+        Span | None, Parameter(help="The same, from its start: --delay, or the fire, however late that is.")
+    ] = None
+    max_attempts: Annotated[
+        int | None,
+        Parameter(help="Attempts before a task becomes a dead letter, 0 for no limit (default: the queue's)."),
+    ] = None
+    priority: Annotated[
+        int | None,
+        Parameter(help="Priority among the tenant's own tasks, 0 (most urgent) to 99 (default: 50)."),
+    ] = None
+    dedupe_key: Annotated[
+        str | None, Parameter(help="While a task with this key waits or runs, make no second one.")
+    ] = None
+    dedupe_period: Annotated[
+        Span | None,
+        Parameter(help="Time to hold the dedupe key, as 5m, whatever happens (default: until the task ends)."),
+    ] = None
+    group: Annotated[
+        str | None,
+        Parameter(help="Group: the tenant's groups of one priority take turns (default: none, or the batch)."),
+    ] = None
+    group_weight: Annotated[float | None, Parameter(help="Turns of the group beside one of weight 1 (default: 1).")] = (
+        None
+    )
+    events: Annotated[
+        bool, Parameter(negative=(), help="Add events of tasks and batches to the tenant's feed: see `fairq events`.")
+    ] = False
+
+    def pack(self) -> dict[str, Any]:
+        """Return the options as the SDK's keyword arguments."""
+        return asdict(self)

@@ -1,0 +1,178 @@
+"""What workers enqueue over HTTP: links that leave with a settlement, and tasks from a lease."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import trio
+
+from fairq.server.run import Served
+from fairq.tokens import hash_token, make_token
+from fairq.wire.terms import Role
+from tests.server.harness import WORKER, Raw, raw
+
+from .harness import Client, api, check, check_problem
+from .test_leases import TASKS, claim, claimed, settle
+
+DERIVED = "/v1/leases/tasks"
+
+LINK = {"queue": "next", "id": "link", "payload": [1]}
+
+
+async def test_links_leave_with_an_acknowledgement_and_only_once(served: Served) -> None:
+    links = [LINK, {**LINK, "id": "large", "payload": "x" * 60_000, "delay": 0.01}, {"queue": "q", "payload": 3}]
+    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as after:
+        await after.attach("next", "q", credit=5, name="after")
+        task = await claimed_by_http(ada, worker, after)
+        assert await settle(worker, task, "ack", links=links) == "ok"
+        with trio.fail_after(60):
+            pushed = await after.pushed(3)
+        assert sorted((len(str(task["payload"])), task["full_id"][:4]) for task in pushed) == [
+            (1, "ada/"), (3, "ada/"), (60_000, "ada/"),
+        ]  # fmt: skip
+        assert await settle(worker, task, "ack", links=links) == "gone"
+        assert (await served.app.store.queue("next")).enqueued == 2
+
+
+async def test_a_request_that_comes_again_gives_links_the_same_ids(served: Served, ada: Client, worker: Client) -> None:
+    await served.app.store.set_limits("q", "ada", {"queued": 1})
+    task = await claimed(ada, worker)
+    links = [{"queue": "next", "payload": 1}, {"queue": "q", "payload": 2}]
+    check(await ada.post(TASKS, json={"payload": 1}), 201)
+    ended = {
+        "queue": "q",
+        "settlements": [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": links}],
+    }
+    for _ in range(2):
+        check_problem(await worker.post("/v1/leases", json=ended), 429, "quota_exceeded", "queued")
+    await served.app.store.set_limits("q", "ada", {"queued": None})
+    assert await settle(worker, task, "ack", links=links) == "ok"
+    assert [(await served.app.store.queue(queue)).enqueued for queue in ("q", "next")] == [3, 1]
+
+
+async def claimed_by_http(ada: httpx.AsyncClient, worker: httpx.AsyncClient, other: Any) -> dict[str, Any]:
+    """Have a task claimed over HTTP while a websocket's worker offers no slot."""
+    await other.ask("credit", credit=0)
+    task = await claimed(ada, worker)
+    await other.ask("credit", credit=5)
+    return task
+
+
+WRONG_LINKS: list[tuple[dict[str, Any], str, str]] = [
+    ({"links": 7}, "bad_request", "links"), ({"links": [7]}, "bad_request", "each of links"),
+    ({"links": [{**LINK, "queue": "Q"}]}, "bad_request", "queue"),
+    ({"links": [{"payload": 1}]}, "bad_request", "queue"),
+    ({"links": [{"queue": "next"}]}, "bad_request", "payload"),
+    ({"links": [{**LINK, "id": "a/b"}]}, "bad_request", "id"),
+    ({"links": [{**LINK, "tenant": "bob"}]}, "bad_request", "tenant"),
+    ({"links": [{**LINK, "batch": "b"}]}, "bad_request", "batch"),
+    ({"links": [{**LINK, "delay_ms": 1}]}, "bad_request", "delay_ms"),
+    ({"links": [LINK, LINK]}, "bad_request", "id"),
+    ({"links": [{**LINK, "queue": "q", "id": "t"}]}, "bad_request", "links"),
+    ({"links": [{**LINK, "id": f"l-{n}"} for n in range(17)]}, "too_large", "links"),
+    ({"links": [{**LINK, "payload": "x" * (1 << 20)}]}, "too_large", "payload"),
+    ({"links": [LINK], "action": "release"}, "bad_request", "links"),
+]  # fmt: skip
+
+
+async def test_a_wrong_link_is_refused_and_settles_nothing(ada: Client, worker: Client) -> None:
+    task = await claimed(ada, worker)
+    for change, code, field in WRONG_LINKS:
+        ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], **change}]
+        answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
+        check_problem(answer, 413 if code == "too_large" else 400, code, field)
+    assert await settle(worker, task, "ack", links=[]) == "ok"
+
+
+def derive(task: dict[str, Any], *ids: str, **more: Any) -> dict[str, Any]:
+    """Spell a request that enqueues tasks from a leased one."""
+    lease = {"queue": "q", "id": task["id"], "lease": task["lease"]}
+    return {"lease": lease, "queue": "next", "tasks": [{"id": id, "payload": 1} for id in ids], **more}
+
+
+async def test_a_leased_task_enqueues_for_its_tenant_and_each_id_once(
+    served: Served, ada: Client, worker: Client
+) -> None:
+    task = await claimed(ada, worker)
+    told = check(await worker.post(DERIVED, json=derive(task, "a", "b")), 201)["tasks"]
+    assert told == [{"id": "a", "outcome": "ok"}, {"id": "b", "outcome": "ok"}]
+    told = check(await worker.post(DERIVED, json=derive(task, "a", "c")), 201)["tasks"]
+    assert [row["outcome"] for row in told] == ["duplicate", "ok"]
+    rows = await served.app.store.tasks("next", ["ada/a", "ada/b", "ada/c"])
+    assert [row.tenant for row in rows] == ["ada"] * 3
+    assert await settle(worker, task, "nack", delay=0) == "ok"
+    (again,) = await claim(worker)
+    told = check(await worker.post(DERIVED, json=derive(again, "a")), 201)["tasks"]
+    assert told == [{"id": "a", "outcome": "duplicate"}], "by another attempt"
+    keyed = [{"id": id, "payload": 1, "dedupe_key": "k"} for id in ("d", "e")]
+    told = check(await worker.post(DERIVED, json=derive(again, tasks=keyed)), 201)["tasks"]
+    assert told == [{"id": "d", "outcome": "ok"}, {"id": "d", "outcome": "duplicate"}]
+    (row,) = check(await worker.post(DERIVED, json=derive(again, tasks=[{"payload": 1}])), 201)["tasks"]
+    assert row["outcome"] == "ok"
+    told = check(await worker.post(DERIVED, json=derive(again, "f", "f")), 201)["tasks"]
+    assert [row["outcome"] for row in told] == ["ok", "duplicate"]
+
+
+async def test_nothing_is_enqueued_from_a_lease_that_is_not_ones_own(
+    served: Served, ada: Client, worker: Client
+) -> None:
+    async with raw(served, WORKER) as other:
+        task = await claimed(ada, worker)
+
+        async def wall(**change: Any) -> None:
+            body = derive(task, "a")
+            body["lease"] = {**body["lease"], **change}
+            check_problem(await worker.post(DERIVED, json=body), 403, "forbidden", "lease")
+
+        await wall(lease=task["lease"] + 1)
+        await wall(id="bob/t")
+        await wall(id="ada/none")
+        await wall(queue="next")
+        assert await settle(worker, task, "nack", delay=0) == "ok"
+        await wall()
+        await other.attach("q", credit=1, name="other")
+        with trio.fail_after(60):
+            (task,) = await other.pushed()
+        task["id"] = task["full_id"]
+        await wall()
+        assert await other.settle("q", "ack", task) == ["ok"]
+        assert "next" not in await served.app.store.queues()
+        check_problem(await ada.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "type")
+
+
+WRONGLY_DERIVED: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"tasks": []}, 400, "bad_request", "tasks"), ({"tasks": [1]}, 400, "bad_request", "each of tasks"),
+    ({"tasks": [{"id": "a"}]}, 400, "bad_request", "payload"), ({"queue": "Q"}, 400, "bad_request", "queue"),
+    ({"tasks": [{"payload": 1, "tenant": "bob"}]}, 403, "forbidden", "tenant"),
+    ({"tasks": [{"payload": n} for n in range(501)]}, 413, "too_large", "tasks"),
+    ({"lease": None}, 400, "bad_request", "lease"), ({"lease": 7}, 400, "bad_request", "lease"),
+    ({"lease": {"queue": "Q", "id": "ada/t", "lease": 1}}, 400, "bad_request", "lease"),
+    ({"lease": {"queue": "q", "id": "t", "lease": 1}}, 400, "bad_request", "id"),
+    ({"worker": 7}, 400, "bad_request", "worker"), ({"tenant": "ada"}, 400, "bad_request", "tenant"),
+    ({"ref": 1}, 400, "bad_request", "ref"),
+]  # fmt: skip
+
+
+async def test_what_cannot_be_enqueued_from_a_lease_is_refused(ada: Client, worker: Client) -> None:
+    whole = derive(await claimed(ada, worker), "a")
+    for change, status, code, field in WRONGLY_DERIVED:
+        body = {**whole, **change}
+        check_problem(await worker.post(DERIVED, json=body), status, code, field)
+
+
+async def test_a_worker_of_some_queues_claims_links_and_enqueues_there_only(
+    served: Served, operator: Raw, ada: Client
+) -> None:
+    id, text = make_token(Role.WORKER)
+    await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
+    async with api(served, text) as worker:
+        task = await claimed(ada, worker)
+        check_problem(await worker.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "queue")
+        ended = [{"action": "ack", "id": task["id"], "lease": task["lease"], "links": [LINK]}]
+        answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": ended})
+        check_problem(answer, 400, "bad_request", "links")
+        assert await settle(worker, task, "ack", links=[{**LINK, "queue": "q"}]) == "ok"
+        check_problem(await worker.post("/v1/queues/other/claims", json={}), 403, "forbidden", "queue")
+        leases = {"queue": "other", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}]}
+        check_problem(await worker.post("/v1/leases", json=leases), 403, "forbidden", "queue")
