@@ -22,7 +22,7 @@ from attrs import frozen
 
 from fairq.cli.meter import Pace, meter, say_counts
 from fairq.cli.payloads import read_json
-from fairq.client.verbs import encode_payload
+from fairq.client.bodies import encode_payload
 from fairq.errors import BadRequest, QuotaExceeded, TooLarge
 from fairq.model.checks import MAX_BATCH
 from fairq.model.options import hash_payload, pack_options

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from fairq.client import verbs as verbs  # so that the first call does not wait for it
+from fairq.client import bodies as bodies  # so that the first call does not wait for it
 from fairq.client.driver import Driver
 from fairq.client.runtime import background
 from fairq.wire.client_session import ClientSession

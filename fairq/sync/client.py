@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Self
 from attrs import define, field
 
 from fairq.client import batch, client, dead_letters, events, tasks
-from fairq.client.client import DEFAULT_TIMEOUT
+from fairq.client.requests import DEFAULT_TIMEOUT
 from fairq.errors import FairqError
 from fairq.sync.blocking import P, R, Same, W, call, call_for, driver_to, make, steps
 

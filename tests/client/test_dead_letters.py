@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import trio
@@ -13,7 +13,7 @@ import trio.testing
 
 import fairq
 from fairq.client.dead_letters import DeadLetters
-from fairq.client.verbs import Ask
+from fairq.client.requests import Requests
 from fairq.errors import BadRequest, FairqError, Forbidden, NotFound, TooLarge
 from fairq.model.checks import bare_id
 from fairq.model.dead_letters import Sweep
@@ -110,10 +110,7 @@ async def test_a_sweep_ends_although_what_it_replays_dies_again(served: Served, 
         assert (await store.queue("emails")).dead == 600
 
 
-T = TypeVar("T")
-
-
-class Desk:
+class Desk(Requests):
     """Answers as a server with so many dead letters does, the first change after `delay` s; notes what came when."""
 
     def __init__(self, letters: int, delay: float = 0.0) -> None:
@@ -129,15 +126,11 @@ class Desk:
         """Wait until a time."""
         await trio.sleep_until(time)
 
-    async def pass_turn(self) -> None:
-        """Let others have a turn."""
-        await trio.lowlevel.checkpoint()
-
-    async def ask(self, ask: Ask[T], *, timeout: float | None = None) -> T:
+    async def request(
+        self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
         """Answer one request."""
-        return ask.read(await self._reply(ask.verb, ask.body))
-
-    async def _reply(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        assert body is not None
         if verb == "dead":
             first = int(body.get("cursor", "0"))
             past = min(first + body["count"], len(self.ids))

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 import fairq
-from fairq.client import operator, operator_verbs, verbs
+from fairq.client import batch, client, dead_letters, events, operator, requests, schedules
 from fairq.model.history import History
 from fairq.model.purges import Purge
 from fairq.server.run import Served
@@ -143,11 +143,14 @@ async def test_a_tenants_token_is_no_operators(served: Served) -> None:
                 await client.queues()
 
 
+MODULES = (batch, client, dead_letters, events, operator, requests, schedules)  # where the SDK's requests are made
+
+
 def test_every_request_of_tenants_and_operators_has_its_call() -> None:
     """Enqueues and waits for results have ways of their own, for they share frames."""
     ours = {kind.type for kind, verb in VERBS.items() if verb.roles & {Role.TENANT, Role.OPERATOR}}
-    text = "".join(inspect.getsource(each) for each in (verbs, operator_verbs, operator))
-    asked = set(re.findall(r'(?:Ask|request)\(\s*"(\w+)"', text))
+    text = "".join(inspect.getsource(each) for each in MODULES)
+    asked = set(re.findall(r'(?:request|request_until|change|_change|_sweep)\(\s*"(\w+)"', text))
     elsewhere = {"enqueue", "wait_tasks", "ping"}
     assert ours - asked - elsewhere == set()
 

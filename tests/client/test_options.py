@@ -14,8 +14,8 @@ import trio
 
 import fairq
 import fairq.sync
+from fairq.client.bodies import encode_payload
 from fairq.client.dead_letters import DeadLetters
-from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, NoResult
 from fairq.model.option_tables import TaskOptions
 from fairq.model.options import pack_options, to_ms
