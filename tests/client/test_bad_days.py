@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest, BatchClosed, NotFound, TaskFailed
+from fairq.errors import NotFound, TaskFailed
 from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.model.workers import WorkerTasks
 from fairq.server.run import Served
 from tests.logs import captured_logs
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, tenant
-from tests.store.cases import case
 from tests.store.proxy import open_proxy
 
 from .harness import wait_state, worker_of
@@ -41,91 +39,6 @@ async def worker(served: Served) -> fairq.Worker:
 async def before(ada: fairq.Client, verb: str) -> str:
     """Close or cancel the batch; returns the state that it had."""
     return str((await ada.request(verb, REPORTS))["previous"])
-
-
-@pytest.mark.parametrize("verb", ["close_batch", "cancel_batch"])
-async def test_a_batch_closed_twice_says_that_it_was_closed(
-    served: Served, ada: fairq.Client, worker: fairq.Worker, verb: str
-) -> None:
-    with trio.fail_after(30):
-        batch = await ada.open_batch("emails", id="reports")
-        task = await batch.add(1)
-        assert [await before(ada, "close_batch"), await before(ada, verb)] == ["open", "closed"]
-        if verb == "close_batch":
-            await worker.run(burst=True)
-        state = await batch.wait(timeout=30)
-        assert (state.done, state.cancelled) == ((1, 0) if verb == "close_batch" else (0, 1))
-        assert [await before(ada, "close_batch"), await before(ada, "cancel_batch")] == ["complete", "complete"]
-        assert await batch.state() == state
-        assert (await task.state()).state == ("done" if verb == "close_batch" else "cancelled")
-
-
-async def test_a_task_that_is_added_too_late_is_refused(ada: fairq.Client) -> None:
-    for how in ["closed", "cancelled", "complete"]:
-        with case(how):
-            with trio.fail_after(30):
-                batch = await ada.open_batch("emails")
-                first = None if how == "complete" else await batch.add(1)
-                await (batch.cancel() if how == "cancelled" else batch.close())
-                state = await batch.state()
-                for add in (partial(batch.add, 2), partial(batch.add_many, range(600))):
-                    with pytest.raises(BatchClosed) as caught:
-                        await add()
-                    assert caught.value.field == "batch"
-                assert await batch.state() == state
-                if first:  # the call is repeated, as after a lost answer
-                    assert (await batch.add(1, id=first.id)).is_duplicate
-
-
-async def test_what_has_ended_cannot_be_cancelled_or_moved(
-    served: Served, ada: fairq.Client, worker: fairq.Worker
-) -> None:
-    for end in ["done", "dead", "cancelled", "unknown"]:
-        with case(end):
-            with trio.fail_after(30):
-                task = await ada.enqueue("emails", "reject" if end == "dead" else 1)
-                if end == "cancelled":
-                    assert await task.cancel() == "ok"
-                if end in ("done", "dead"):
-                    await worker.run(burst=True)
-                ids = ["nobody" if end == "unknown" else task.id]
-                assert await ada.cancel("emails", ids) == ["gone"]
-                assert await ada.reschedule("emails", ids, delay=5) == ["gone"]
-                assert (await ada.request("tasks", {"queue": "emails", "ids": ids}))["tasks"][0]["state"] == end
-
-
-async def test_what_was_replayed_or_purged_is_gone(served: Served, ada: fairq.Client, worker: fairq.Worker) -> None:
-    with trio.fail_after(30):
-        await ada.enqueue_many("emails", ["reject"] * 2, ids=["a", "b"])
-        await worker.run(burst=True)
-        letters = ada.dead_letters("emails")
-        assert await letters.replay(["a", "a"]) == ["ok", "gone"]
-        assert await letters.purge(["b"]) == ["ok"]
-        for again in (letters.replay, letters.purge):
-            assert await again(["a", "b"]) == ["gone", "gone"]
-        for id in ("a", "b"):
-            with pytest.raises(NotFound):
-                await letters.show(id)
-        row = await served.app.store.queue("emails")
-        assert (row.ready, row.dead) == (1, 0)
-
-
-async def test_a_schedule_stays_as_it_was_when_its_change_is_refused(ada: fairq.Client) -> None:
-    for timing, field in [
-        ({"cron": "0 25 * * *"}, "cron"),
-        ({"cron": "0 0 30 2 *"}, "cron"),
-        ({"cron": "0 5 * * *", "zone": "Mars"}, "zone"),
-    ]:
-        with case(timing, field):
-            with trio.fail_after(30):
-                await ada.schedule("emails", "nightly", 1, cron="0 3 * * *", zone="Europe/Copenhagen")
-                was = await ada.read_schedule("emails", "nightly")
-                for name in ("nightly", "other"):
-                    with pytest.raises(BadRequest) as caught:
-                        await ada.schedule("emails", name, 2, **timing)  # type: ignore[arg-type]
-                    assert caught.value.field == field
-                assert await ada.read_schedule("emails", "nightly") == was
-                assert [one.name for one in await ada.schedules("emails")] == ["nightly"]
 
 
 async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_workers_log(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -11,12 +9,11 @@ import trio
 import trio.testing
 
 import fairq
-from fairq.client.batch import Batch
 from fairq.errors import BadRequest, BatchClosed, NotFound, NotYet, TooLarge
 from fairq.model.batches import BatchState
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, WORKER, Raw, raw, running, tenant, url_of
+from tests.server.harness import OPERATOR, Raw, running, tenant, url_of
 from tests.store.cases import case
 from tests.store.waiting import wait_until
 
@@ -98,29 +95,6 @@ async def test_no_more_run_at_once_than_the_limit(served: Served, ada: fairq.Cli
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_all_who_wait_are_told_of_the_end(served: Served, ada: fairq.Client) -> None:
-    mill = Mill(served)
-    mill.gate = trio.Event()
-    told: list[BatchState] = []
-
-    async def wait(batch: Batch) -> None:
-        told.append(await batch.wait(timeout=60))
-
-    with trio.fail_after(30):
-        async with working(mill.app) as nursery:
-            batch = await ada.open_batch("emails")
-            await batch.add_many(range(30))
-            await batch.close()
-            for _ in range(10):
-                nursery.start_soon(wait, batch)
-            await waited_for(served)
-            await wait_until(lambda: mill.running == 20)
-            mill.gate.set()
-            await wait_until(lambda: len(told) == 10)
-    assert {state.done for state in told} == {30}
-
-
-@pytest.mark.usefixtures("no_polls")
 async def test_the_end_is_heard_at_another_server(server_store: str) -> None:
     with trio.fail_after(30):
         async with (
@@ -141,34 +115,6 @@ async def test_the_end_is_heard_at_another_server(server_store: str) -> None:
                 nursery.start_soon(wait)
                 await waited_for(one)
                 nursery.start_soon(mill.app.run)
-
-
-async def test_the_state_tells_how_far_it_is(served: Served, ada: fairq.Client, operator: Raw) -> None:
-    with trio.fail_after(30):
-        batch = await ada.open_batch("emails", id="report-1", max_running=2)
-        state = await batch.state()
-        assert (state.id, state.state, state.max_running, counts(state)) == ("report-1", "open", 2, (0, 0, 0, 0, 0, 0))
-        assert state.completed_at_ms == 0
-        tasks = await batch.add_many(["a", "b", "c", "d"], ids=["a", "b", "c", "d"], max_attempts=1)
-        assert [(await task.state()).state for task in tasks] == ["ready", "ready", "pending", "pending"]
-        async with raw(served, WORKER) as worker:
-            await worker.attach("emails", credit=4)
-            one, two = await worker.pushed(2)
-            assert counts(await batch.state()) == (4, 2, 2, 0, 0, 0)
-            await worker.settle("emails", "ack", one)
-            await worker.settle("emails", "reject", two, error="no")
-            three, four = await worker.pushed(2)
-            assert counts(await batch.state()) == (4, 0, 2, 1, 1, 0)
-            assert await tasks[2].cancel() == "running"
-            await batch.close()
-            assert (await batch.state()).state == "closed"
-            cancelled = next(task for task in (three, four) if task["id"] == "c")
-            await worker.settle("emails", "release", cancelled)
-            await worker.settle("emails", "ack", four if cancelled is three else three)
-        state = await ada.batch("emails", "report-1").wait(timeout=30)
-        assert (state.state, counts(state)) == ("complete", (4, 0, 0, 2, 1, 1))
-        seen = (await operator.ask("batch", queue="emails", id="ada/report-1"))["batch"]
-        assert (seen["tenant"], seen["done"]) == ("ada", 2)
 
 
 async def test_cancelling_a_batch_cancels_its_handlers_and_what_waits(
@@ -254,32 +200,6 @@ async def test_a_batch_that_cannot_be_is_refused(ada: fairq.Client) -> None:
             with trio.fail_after(30), pytest.raises(error) as caught:
                 await ada.open_batch(**{"queue": "emails", **options})
             assert caught.value.field == field  # type: ignore[attr-defined]
-
-
-async def test_watching_tells_how_far_it_is_until_it_is_complete(served: Served, ada: fairq.Client) -> None:
-    mill, seen = Mill(served, 1), list[BatchState]()
-    mill.gate = trio.Event()
-    with trio.fail_after(30):
-        async with working(mill.app), aclosing(_watched(ada, seen)) as watching:
-            await anext(watching)
-            assert (seen[0].state, counts(seen[0])) == ("open", (0, 0, 0, 0, 0, 0))
-            await ada.batch("emails", "b").add_many(["a", "reject"], max_attempts=1)
-            await wait_until(lambda: mill.running == 1)
-            await anext(watching)
-            assert counts(seen[1]) == (2, 1, 1, 0, 0, 0)
-            await ada.batch("emails", "b").close()
-            mill.gate.set()
-            async for _ in watching:
-                pass
-    assert (seen[-1].state, counts(seen[-1])) == ("complete", (2, 0, 0, 1, 1, 0))
-
-
-async def _watched(client: fairq.Client, seen: list[BatchState]) -> AsyncGenerator[None, None]:
-    batch = await client.open_batch("emails", id="b")
-    async with aclosing(batch.watch(every=0.01)) as states:
-        async for state in states:
-            seen.append(state)
-            yield
 
 
 async def test_watching_ends_at_its_timeout(ada: fairq.Client) -> None:

@@ -16,13 +16,10 @@ import fairq
 from fairq.client.driver import Driver
 from fairq.errors import (
     BadRequest,
-    Closed,
     FairqError,
     OutcomeUnknown,
     SettingsError,
-    StoreFull,
     TooLarge,
-    Unauthorized,
     Unavailable,
 )
 from fairq.server.run import Served
@@ -31,7 +28,6 @@ from tests import stores
 from tests.server.clock import StoreClock
 from tests.server.harness import WORKER, raw, running, tenant, url_of
 from tests.store.cases import case
-from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
 from .harness import wait_state
@@ -43,34 +39,6 @@ async def opened(served: Served | str, name: str = "ada") -> AsyncIterator[fairq
     url = served if isinstance(served, str) else url_of(served)
     async with fairq.open_client(url, token=tenant(name)) as client:
         yield client
-
-
-async def test_many_tasks_go_in_frames_of_five_hundred_and_keep_their_order(served: Served) -> None:
-    payloads = [{"number": number} for number in range(1_234)]
-    with trio.fail_after(30):
-        async with opened(served) as client, raw(served, WORKER) as worker:
-            tasks = await client.enqueue_many("emails", iter(payloads))
-            assert len({task.id for task in tasks}) == 1_234
-            assert [task.id for task in tasks] == sorted(task.id for task in tasks)
-            await worker.attach("emails", credit=500)
-            pushed: dict[str, Any] = {}
-            while len(pushed) < 1_234:
-                some = await worker.pushed()
-                pushed.update({task["id"]: task["payload"] for task in some})
-                for start in range(0, len(some), 500):
-                    await worker.settle("emails", "ack", *some[start : start + 500])
-            assert [pushed[task.id] for task in tasks] == payloads
-
-
-async def test_the_same_id_again_is_one_task(served: Served) -> None:
-    with trio.fail_after(30):
-        async with opened(served) as client:
-            first = await client.enqueue("emails", 1, id="welcome-1")
-            again = await client.enqueue("emails", 2, id="welcome-1")
-            assert (first.is_duplicate, again.is_duplicate) == (False, True)
-            both = await client.enqueue_many("emails", [1, 2, 3], ids=["a", "welcome-1", "a"])
-            assert [task.is_duplicate for task in both] == [False, True, True]
-            assert (await served.app.store.queue("emails")).enqueued == 2
 
 
 async def test_options_reach_the_task(served: Served, server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +111,12 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
         ({"max_attempts": -1}, BadRequest, "max_attempts"),
         ({"max_attempts": 1001}, BadRequest, "max_attempts"),
         ({"max_attempts": 1.5}, BadRequest, "max_attempts"),
+        ({"result_ttl": "60"}, BadRequest, "result_ttl"),
+        ({"replace": True}, BadRequest, "replace"),  # without a key
+        ({"replace": True, "dedupe_key": "k", "batch": "b"}, BadRequest, "replace"),
+        ({"group_weight": 2}, BadRequest, "group_weight"),  # without a group
+        ({"group": "a", "group_weight": -1}, BadRequest, "group_weight"),
+        ({"group": "é" * 65}, BadRequest, "group"),
     ]
     for options, error, field in cases:
         with case(options, error, field):
@@ -165,20 +139,6 @@ async def test_a_task_whose_window_is_over_is_refused(served: Served) -> None:
         with trio.fail_after(30), pytest.raises(BadRequest) as caught:
             await client.enqueue("emails", 1, expires_at=time.time() - 60)
     assert caught.value.field == "expires_at"
-
-
-async def test_a_call_without_an_answer_is_of_unknown_outcome(served: Served) -> None:
-    with trio.fail_after(30):
-        async with open_proxy(served.port) as proxy, opened(f"ws://127.0.0.1:{proxy.port}") as client:
-            await client.enqueue("emails", 1)
-            proxy.hold()
-            with pytest.raises(OutcomeUnknown):
-                await client.enqueue("emails", 2, timeout=1)
-
-            async def has_come() -> bool:
-                return (await served.app.store.queue("emails")).ready == 2
-
-            await wait_until(has_come)
 
 
 async def test_calls_go_on_when_the_server_is_started_anew(server_store: str) -> None:
@@ -218,44 +178,6 @@ async def test_clients_begin_at_any_of_several_servers(served: Served, server_st
                 await client.enqueue("emails", 1)
             assert served.app.connections
             assert other.app.connections
-
-
-async def test_calls_that_share_a_frame_fail_each_for_its_own_fault(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enqueue = type(served.app.store).enqueue
-    results: dict[str, str] = {}
-
-    async def refuse_some(self: Any, queue: str, tenant: str, tasks: Any, **more: Any) -> Any:
-        if any("/bad" in task.id for task in tasks):
-            raise StoreFull("no room for bad ones")
-        return await enqueue(self, queue, tenant, tasks, **more)
-
-    monkeypatch.setattr(type(served.app.store), "enqueue", refuse_some)
-    with trio.fail_after(30):
-        async with opened(served) as client:
-
-            async def call(id: str) -> None:
-                try:
-                    await client.enqueue("emails", 1, id=id)
-                    results[id] = "ok"
-                except FairqError as error:
-                    results[id] = error.code
-
-            async with trio.open_nursery() as nursery:
-                for number in range(30):
-                    nursery.start_soon(call, f"{'bad' if number % 10 == 0 else 'good'}-{number}")
-    assert {id for id, result in results.items() if result != "ok"} == {"bad-0", "bad-10", "bad-20"}
-    assert len(results) == 30
-
-
-async def test_a_wrong_token_is_told_by_its_own_error(served: Served) -> None:
-    for token in ["wrong", "dev-tenant:NOT/A/NAME"]:
-        with case(token):
-            with trio.fail_after(30), pytest.raises((Unauthorized, Closed)) as caught:
-                async with fairq.open_client(url_of(served), token=token) as client:
-                    await client.enqueue("emails", 1)
-            assert caught.type is Unauthorized
 
 
 def test_a_token_that_can_be_none_is_refused_at_once() -> None:

@@ -14,8 +14,7 @@ import trio.testing
 import fairq
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.requests import Requests
-from fairq.errors import BadRequest, FairqError, Forbidden, NotFound, TooLarge
-from fairq.model.checks import bare_id
+from fairq.errors import BadRequest, TooLarge
 from fairq.model.dead_letters import Sweep
 from fairq.model.tasks import Settlement
 from fairq.server.run import Served
@@ -207,29 +206,3 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
 async def test_a_word_that_chooses_nothing_is_an_error_in_the_program(ada: fairq.Client) -> None:
     with pytest.raises(TypeError, match="colour"):
         await ada.dead_letters("emails").page(colour="red")  # type: ignore[call-arg]
-
-
-async def test_what_the_server_refuses_is_told(ada: fairq.Client) -> None:
-    cases: list[tuple[str, tuple[Any, ...], type[FairqError], str]] = [
-        ("show", ("nobody",), NotFound, "id"),
-        ("show", ("ada/a",), BadRequest, "id"),
-        ("replay", (["a b"],), BadRequest, "ids"),
-        ("purge", (["bob/a"],), BadRequest, "ids"),
-    ]
-    for name, args, error, field in cases:
-        with case(name, args, error, field):
-            with trio.fail_after(30), pytest.raises(error) as caught:
-                await getattr(ada.dead_letters("emails"), name)(*args)
-            assert caught.value.field == field
-
-
-async def test_a_tenant_asking_for_anothers_letters_is_refused(ada: fairq.Client) -> None:
-    with trio.fail_after(30), pytest.raises(Forbidden):
-        await ada.dead_letters("emails").page(tenant="bob")
-
-
-async def test_a_tenants_ids_are_those_that_it_chose(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        await bury(served, ada, ["order-1"])
-        (letter,) = [letter async for letter in ada.dead_letters("emails").walk()]
-        assert letter.id == bare_id(letter.id) == "order-1"

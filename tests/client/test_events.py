@@ -6,10 +6,10 @@ import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest, Forbidden, TooOld
+from fairq.errors import BadRequest
 from fairq.model.events import Event
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, Raw, running, tenant, url_of
+from tests.server.harness import running, tenant, url_of
 from tests.store.cases import case
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
@@ -138,16 +138,6 @@ async def test_following_goes_on_over_a_server_that_stops_and_comes_back(server_
     assert [(event.id, event.event) for event in seen] == [(1, "cancelled"), (2, "cancelled")]
 
 
-async def test_one_page_tells_what_there_is(ada: fairq.Client) -> None:
-    page = await ada.read_events("emails")
-    assert (page.oldest, page.newest, page.events) == (1, 0, [])
-    tasks = await ada.enqueue_many("emails", range(3), events=True)
-    await ada.cancel("emails", [task.id for task in tasks])
-    page = await ada.read_events("emails", 1, count=1)
-    assert (page.oldest, page.newest) == (1, 3)
-    assert [(event.id, event.event, event.task) for event in page.events] == [(2, "cancelled", tasks[1].id)]
-
-
 async def test_a_feed_may_be_left_and_taken_up_again(ada: fairq.Client) -> None:
     tasks = await ada.enqueue_many("emails", range(5), ids=list("abcde"), events=True)
     await ada.cancel("emails", [task.id for task in tasks])
@@ -158,53 +148,6 @@ async def test_a_feed_may_be_left_and_taken_up_again(ada: fairq.Client) -> None:
     assert feed.after == 2
     assert [event.task for event in await first(ada, 2, feed.after)] == ["c", "d"]
     assert (await anext(feed)).task == "c"
-
-
-async def test_a_feed_that_has_gone_on_is_told_so(served: Served, ada: fairq.Client, operator: Raw) -> None:
-    await operator.ask("configure", queue="emails", settings={"events_keep": 1})
-    tasks = await ada.enqueue_many("emails", range(3), events=True)
-    await ada.cancel("emails", [task.id for task in tasks])
-    with pytest.raises(TooOld, match="goes on from event 3") as caught:
-        await first(ada, 1, after=1)
-    assert caught.value.field == "after"
-    assert [event.id for event in await first(ada, 1)] == [3]
-    with pytest.raises(BadRequest, match="newest event is 3"):
-        await first(ada, 1, after=4)
-    async with fairq.open_client(url_of(served), token=OPERATOR) as client:
-        assert [event.task for event in (await client.read_events("emails", tenant="ada")).events] == [
-            f"ada/{tasks[2].id}"
-        ]
-
-
-async def test_schedules_ask_for_events_too(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        async with working(mill(served)):
-            await ada.schedule("emails", "pulse", 1, every=1, events=True)
-            assert (await ada.request("schedules", {"queue": "emails", "name": "pulse"}))["schedules"][0]["events"]
-            (event,) = await first(ada, 1)
-            assert (event.event, event.task.partition("-")[0]) == ("done", "pulse")
-
-
-async def test_what_cannot_be_read_is_refused(ada: fairq.Client) -> None:
-    cases: list[tuple[dict[str, object], str]] = [
-        ({"queue": "Q"}, "queue"),
-        ({"after": -1}, "after"),
-        ({"after": 1.5}, "after"),
-        ({"after": True}, "after"),
-        ({"count": 0}, "count"),
-        ({"count": 501}, "count"),
-        ({"tenant": "a/b"}, "tenant"),
-    ]
-    for changes, field in cases:
-        with case(changes, field):
-            with pytest.raises(BadRequest) as caught:
-                await ada.read_events(**{"queue": "emails", **changes})  # type: ignore[arg-type]  # wrong on purpose
-            assert caught.value.field == field
-
-
-async def test_a_tenant_does_not_read_anothers_feed(ada: fairq.Client) -> None:
-    with pytest.raises(Forbidden):
-        await ada.read_events("emails", tenant="bob")
 
 
 async def test_a_flag_is_true_or_false(ada: fairq.Client) -> None:

@@ -12,7 +12,7 @@ import redis
 import trio
 
 import fairq
-from fairq.errors import FairqError, StoreFull
+from fairq.errors import StoreFull
 from fairq.server.run import Served
 from tests.server.clock import StoreClock
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant, url_of
@@ -201,24 +201,6 @@ async def has_fired(ada: fairq.Client) -> bool:
     return (await ada.read_schedule("emails", "pulse")).last_fired_at_ms > 0
 
 
-async def test_progress_is_not_kept_and_its_task_goes_on(
-    served: Served, ada: fairq.Client, redis_client: redis.Redis
-) -> None:
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", 1)
-        async with raw(served, WORKER) as worker:
-            await worker.attach("emails")
-            (pushed,) = await worker.pushed()
-            report = {"id": pushed["full_id"], "lease": pushed["lease"], "fraction": 0.5}
-            with full(redis_client):
-                with pytest.raises(Refused) as caught:
-                    await worker.ask("progress", queue="emails", reports=[report])
-                assert caught.value.code == "store_full"
-                assert (await task.state()).progress == 0
-                assert await worker.settle("emails", "extend", pushed) == ["ok"]
-                assert await worker.settle("emails", "ack", pushed) == ["ok"]
-
-
 async def test_a_worker_attaches_to_a_server_that_starts_on_a_full_store(
     served: Served, ada: fairq.Client, store_url: str, redis_client: redis.Redis
 ) -> None:
@@ -234,39 +216,3 @@ async def test_a_worker_attaches_to_a_server_that_starts_on_a_full_store(
 
                 async with working(app):
                     assert await task.result(timeout=30) == 7
-
-
-async def test_a_task_is_tried_again_when_what_follows_it_finds_no_room(
-    served: Served, ada: fairq.Client, redis_client: redis.Redis
-) -> None:
-    app, ran, refused = worker_of(served), Counter[Any](), list[FairqError]()
-
-    async def is_done() -> bool:
-        return (await task.state()).state == "done"
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        ran["emails"] += 1
-        task.then("emails-next", 1)
-        task.then("emails", 2, delay=3600)
-        try:
-            await task.enqueue("emails-others", 3)
-        except FairqError as error:
-            refused.append(error)
-
-    @app.task("emails-next")
-    async def follow(task: fairq.Task) -> None:
-        ran["next"] += 1
-
-    with trio.fail_after(40):
-        task = await ada.enqueue("emails", 1)
-        with full(redis_client):
-            async with working(app):
-                await wait_until(lambda: ran["emails"] == 2)
-                redis_client.config_set("maxmemory", 0)
-                await wait_until(lambda: ran["next"] == 1)
-                await wait_until(is_done)
-        assert (ran["emails"] > 1, ran["next"]) == (True, 1)
-        assert {type(error) for error in refused} == {StoreFull}
-        row = await served.app.store.queue("emails")
-        assert (row.done, row.delayed, row.ready) == (1, 1, 0)

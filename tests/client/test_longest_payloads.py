@@ -55,14 +55,6 @@ async def test_the_longest_payload_goes_all_the_way_and_back(roomy: Served) -> N
     assert got == [(1, True), (1, False), (2, True)]
 
 
-async def test_by_default_a_mebibyte_is_the_longest(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        await ada.enqueue("emails", "x" * (DEFAULT_PAYLOAD_BYTES - 2))  # and the client knows the limit
-        with pytest.raises(TooLarge, match=r"the payload has 1048577 bytes; the limit is 1048576") as caught:
-            await ada.enqueue("emails", "x" * (DEFAULT_PAYLOAD_BYTES - 1))
-        assert caught.value.field == "payload"
-
-
 async def test_a_client_that_does_not_know_the_limit_yet_learns_it_and_refuses(served: Served) -> None:
     with trio.fail_after(30):
         async with fairq.open_client(url_of(served), token=tenant("ada")) as ada:

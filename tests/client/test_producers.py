@@ -10,12 +10,12 @@ import trio
 
 import fairq
 from fairq.client.operator import open_operator
-from fairq.errors import BadRequest, FairqError, Forbidden, QuotaExceeded
+from fairq.errors import FairqError, Forbidden, QuotaExceeded
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
-from tests.server.harness import OPERATOR, PRODUCER, tenant, url_of
+from tests.server.harness import OPERATOR, PRODUCER, url_of
 
 
 @pytest.fixture
@@ -34,40 +34,6 @@ async def limit(served: Served, name: str, **limits: Any) -> None:
     """Set limits of a tenant."""
     async with open_operator(url_of(served), token=OPERATOR) as operator:
         await operator.set_limits("emails", name, **limits)
-
-
-async def test_a_refused_tenant_is_named_and_costs_the_others_nothing(served: Served, shop: fairq.Client) -> None:
-    with trio.fail_after(30):
-        await limit(served, "full", queued=1)
-        with pytest.raises(QuotaExceeded, match="tenant full") as caught:
-            await shop.enqueue_many("emails", range(4), tenant=["full", "acme", "full", "zoo"], ids=list("abcd"))
-        error = caught.value
-        assert (error.tenant, error.field, [*error.refusals]) == ("full", "queued", ["full"])
-        assert error.retry_in_ms
-        assert [task and task.id for task in error.taken] == [None, "acme/b", None, "zoo/d"]
-        assert sorted(lease.id for lease in await claimed(served)) == ["acme/b", "zoo/d"]
-        await shop.enqueue("emails", 1, tenant="full")  # all or none of a tenant: nothing of it was stored
-        with pytest.raises(QuotaExceeded) as one:
-            await shop.enqueue("emails", 1, tenant="full")
-        assert (one.value.tenant, list(one.value.taken)) == ("full", [None])
-
-
-async def test_a_queue_bounds_how_many_tenants_are_made(served: Served, shop: fairq.Client) -> None:
-    with trio.fail_after(30):
-        async with open_operator(url_of(served), token=OPERATOR) as operator:
-            await operator.configure("emails", max_tenants=2)
-        await shop.enqueue_many("emails", [1, 2], tenant=["acme", "zoo"])
-        with pytest.raises(QuotaExceeded, match="max_tenants") as caught:
-            await shop.enqueue_many("emails", [1, 2, 3], tenant=["acme", "new", "zoo"])
-        assert (caught.value.tenant, caught.value.field) == ("new", "max_tenants")
-        assert [task is None for task in caught.value.taken] == [False, True, False]
-        async with fairq.open_client(url_of(served), token=tenant("new")) as new:
-            with pytest.raises(QuotaExceeded, match="max_tenants"):
-                await new.enqueue("emails", 1)
-            with pytest.raises(QuotaExceeded, match="max_tenants"):
-                await new.schedule("emails", "nightly", 1, every=60)
-            with pytest.raises(QuotaExceeded, match="max_tenants"):
-                await new.open_batch("emails")
 
 
 async def test_calls_that_share_a_frame_are_refused_for_themselves(served: Served, shop: fairq.Client) -> None:
@@ -119,26 +85,6 @@ async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
                 await client.wait_task("emails", other.id, 5)
             with pytest.raises(Forbidden):
                 await client.open_batch("emails", tenant="zoo")
-
-
-async def test_nothing_else_is_read(shop: fairq.Client) -> None:
-    with trio.fail_after(30):
-        task = await shop.enqueue("emails", 1, tenant="acme")
-        calls: list[Any] = [
-            shop.peek("emails", tenant="acme"),
-            shop.dead_letters("emails").page(),
-            shop.read_events("emails", tenant="acme"),
-            shop.schedules("emails", tenant="acme"),
-            shop.cancel_all("emails", tenant="acme"),
-            shop.why("emails", task.id),
-            shop.request("tenants", {"queue": "emails"}),
-            shop.request("limits", {"queue": "emails"}),
-        ]
-        for call in calls:
-            with pytest.raises(Forbidden):
-                await call
-        with pytest.raises(BadRequest):
-            await shop.batches("emails").__anext__()
 
 
 async def test_a_flood_of_one_tenant_delays_no_call_of_another(shop: fairq.Client) -> None:

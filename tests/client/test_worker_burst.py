@@ -20,26 +20,6 @@ from tests.store.waiting import wait_until
 from .harness import worker_of
 
 
-async def test_a_burst_does_all_that_is_ready_and_ends(served: Served, ada: fairq.Client) -> None:
-    app, done = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        done.append(task.payload)
-
-    @app.task("images")
-    def draw(task: fairq.Task) -> None:
-        done.append(task.payload)
-
-    with trio.fail_after(30):
-        await ada.enqueue_many("emails", range(150))
-        await ada.enqueue_many("images", range(150, 200))
-        await app.run(burst=True)
-        assert sorted(done) == list(range(200))
-        assert app.counts == Counter(done=200)
-        assert (await served.app.store.queue("emails")).done == 150
-
-
 @pytest.mark.usefixtures("no_polls")
 async def test_a_burst_with_nothing_to_do_ends_at_once(served: Served) -> None:
     app = worker_of(served)

@@ -99,22 +99,6 @@ async def test_a_lost_lease_cancels_its_handler_and_settles_nothing(
                 proxy.release()
 
 
-async def test_an_idle_worker_stops_at_once_and_can_run_again(served: Served, ada: fairq.Client) -> None:
-    app, done = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        done.append(task.payload)
-
-    with trio.fail_after(30):
-        for number in range(2):
-            async with trio.open_nursery() as nursery:
-                await nursery.start(app.run)
-                await wait_state(await ada.enqueue("emails", number), "done")
-                app.stop()
-    assert done == [0, 1]
-
-
 async def test_a_worker_may_be_stopped_before_it_is_connected(served: Served) -> None:
     app = worker_of(served)
     app.task("emails")(print)
@@ -122,28 +106,6 @@ async def test_a_worker_may_be_stopped_before_it_is_connected(served: Served) ->
         async with trio.open_nursery() as nursery:
             await nursery.start(app.run)
             app.stop()
-
-
-async def test_a_cancelled_run_gives_its_tasks_back_and_forgives_the_attempt(
-    served: Served, ada: fairq.Client, operator: Raw
-) -> None:
-    await operator.ask("configure", queue="emails", settings={"lease_ms": 3_600_000})
-    app, began = worker_of(served), trio.Event()
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        began.set()
-        await trio.sleep_forever()
-
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", 1, max_attempts=1)
-        async with working(app):
-            await began.wait()
-        await wait_state(task, "ready")
-        async with raw(served, WORKER) as heir:
-            await heir.attach("emails")
-            (pushed,) = await heir.pushed()
-            assert pushed["attempt"] == pushed["max_attempts"] >= 2
 
 
 async def test_cancelling_a_worker_gives_back_also_what_it_had_not_begun(served: Served, ada: fairq.Client) -> None:

@@ -11,7 +11,7 @@ import fairq
 from fairq.errors import BadRequest, TooLarge
 from fairq.server.run import Served
 from tests import stores
-from tests.server.harness import WORKER, Raw, Refused, raw, tenant
+from tests.server.harness import WORKER, Raw, raw, tenant
 from tests.store.cases import case
 from tests.store.waiting import wait_until
 
@@ -70,38 +70,6 @@ async def told(ada: Raw) -> tuple[float, str]:
     """Ask for the progress of task a."""
     (row,) = (await ada.ask("tasks", queue="q", ids=["a"]))["tasks"]
     return row.get("progress", 0), row.get("progress_text", "")
-
-
-async def test_a_report_that_is_none_is_refused(served: Served) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"fraction": 1.1}, "fraction"),
-        ({"fraction": -0.1}, "fraction"),
-        ({"fraction": "0.5"}, "fraction"),
-        ({"fraction": True}, "fraction"),
-        ({"text": "x" * 201}, "text"),
-        ({"text": 5}, "text"),
-        ({"lease": 0}, "lease"),
-        ({"id": "a b"}, "id"),
-        ({"colour": 1}, "colour"),
-    ]
-    for changes, field in cases:
-        with case(changes, field):
-            async with raw(served, WORKER) as worker:
-                await worker.attach("q")
-                good = {"id": "ada/a", "lease": 1, "fraction": 0.5}
-                with pytest.raises(Refused) as caught:
-                    await worker.ask("progress", queue="q", reports=[good, {**good, **changes}])
-                assert caught.value.code == ("too_large" if len(str(changes)) > 200 else "bad_request")
-                assert caught.value.field == field
-
-
-async def test_a_report_of_a_queue_that_is_not_served_is_refused(served: Served) -> None:
-    async with raw(served, WORKER) as worker:
-        await worker.attach("q")
-        for queue, reports in (("r", [{"id": "ada/a", "lease": 1, "fraction": 0}]), ("q", [])):
-            with pytest.raises(Refused) as caught:
-                await worker.ask("progress", queue=queue, reports=reports)
-            assert caught.value.field == ("queue" if reports else "reports")
 
 
 async def test_a_mistake_is_told_to_the_handler() -> None:
