@@ -345,7 +345,7 @@ async def open_client(
     Raises: SettingsError for an invalid URL or no token; Unauthorized or Forbidden when the server will not have the
     token; RuntimeError outside an event loop.
     """
-    from fairq.client.opening import connected
+    from fairq.client.driver import connected
 
     async with connected(url, token, tls) as driver:
         yield Client(driver, timeout)

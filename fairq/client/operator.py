@@ -317,7 +317,7 @@ async def open_operator(
     timeout: float = DEFAULT_TIMEOUT,
 ) -> AsyncIterator[OperatorClient]:
     """Open an operator's client, as `fairq.open_client` opens a tenant's."""
-    from fairq.client.opening import connected
+    from fairq.client.driver import connected
 
     async with connected(url, token, tls) as driver:
         yield OperatorClient(driver, timeout)
