@@ -47,25 +47,6 @@ async def test_handlers_get_long_payloads_beside_short_ones(served: Served, ada:
     assert got == dict(zip(ids, values, strict=True))
 
 
-async def test_long_payloads_are_shown_as_they_are(served: Served, ada: fairq.Client) -> None:
-    app = worker_of(served)
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        raise fairq.Reject("unwanted")
-
-    with trio.fail_after(60):
-        task = await ada.enqueue("emails", ROWS)
-        short = await ada.enqueue("emails", "short")
-        assert [each.payload for each in await ada.peek("emails")] == [ROWS, "short"]
-        async with working(app):
-            await wait_state(task, "dead")
-            await wait_state(short, "dead")
-        letters = ada.dead_letters("emails")
-        assert (await letters.show(task.id)).payload == ROWS
-        assert [letter.payload async for letter in letters.walk()] == [ROWS, "short"]
-
-
 async def test_what_is_no_json_is_rejected_by_the_worker_and_spoils_nothing(served: Served, ada: fairq.Client) -> None:
     app = worker_of(served)
 
