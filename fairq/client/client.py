@@ -15,7 +15,7 @@ from fairq.client.listed import lists_options
 from fairq.client.requests import DEFAULT_TIMEOUT, target
 from fairq.client.schedules import ScheduleRequests
 from fairq.client.tasks import EnqueuedTask
-from fairq.errors import FairqError
+from fairq.errors import FairqError, Retryable, TenantsRefused
 from fairq.model.checks import (
     MAX_BATCH,
     check_batch_id,
@@ -88,8 +88,9 @@ class Client(ScheduleRequests):
         """Enqueue many tasks, as `enqueue` does one; any number, sent in frames of up to 500.
 
         Not atomic: on an error some may have been taken; repeat the call with the same `ids`. `tenant`, for producers:
-        one tenant for all tasks, or one per payload. If some tenants are refused, the others' tasks are enqueued, and
-        then the first refusal is raised: it has all `refusals` by tenant, and the tasks that were `taken`.
+        one tenant for all tasks, or one per payload. If some of several tenants are refused, the others' tasks are
+        enqueued, and TenantsRefused is raised, with all `refusals` by tenant, and the tasks that were `taken`; or an
+        error that is Retryable, if there is one among the refusals.
         """
         tasks = later.bodies.new_tasks(queue, payloads, ids, tenant, options, self._caller.max_payload_bytes)
         if not tasks:
@@ -119,7 +120,7 @@ class Client(ScheduleRequests):
         ]
 
     async def _enqueue_for_tenants(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> list[EnqueuedTask]:
-        """Enqueue tasks with full ids: a call for each tenant, which share frames. Raises: the first refusal."""
+        """Enqueue tasks with full ids: a call for each tenant, which share frames."""
         by_tenant: dict[str, list[int]] = {}
         for n, task in enumerate(tasks):
             by_tenant.setdefault(owner_of(task.id), []).append(n)
@@ -140,9 +141,11 @@ class Client(ScheduleRequests):
                 ]
             for n, each in zip(by_tenant[tenant], done, strict=True):
                 taken[n] = each
-        for tenant, refusal in refusals.items():
-            refusal.tenant, refusal.refusals, refusal.taken = tenant, refusals, taken
-            raise refusal
+        for refusal in refusals.values():
+            if isinstance(refusal, Retryable) or len(by_tenant) == 1:
+                raise refusal
+        if refusals:
+            raise TenantsRefused(refusals, taken)
         return [task for task in taken if task is not None]
 
     async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[TaskState]:

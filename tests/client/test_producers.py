@@ -10,7 +10,7 @@ import trio
 
 import fairq
 from fairq.client.operator import open_operator
-from fairq.errors import FairqError, Forbidden, QuotaExceeded
+from fairq.errors import FairqError, Forbidden, QuotaExceeded, TenantsRefused
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
@@ -71,7 +71,7 @@ async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
                 await client.enqueue("images", 1, tenant="acme-1")
             assert queue.value.field == "queue"
             refused: dict[str, Any] = {
-                "tenant": client.enqueue_many("emails", [1, 2], tenant=["acme", "zoo"]),
+                "tenant": client.enqueue("emails", 1, tenant="zoo"),
                 "ids": client.tasks("emails", [mine.id, other.id]),
                 "id": client.batch("emails", batch.id).state(),
             }
@@ -79,6 +79,9 @@ async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
                 with pytest.raises(Forbidden) as caught:
                     await call
                 assert caught.value.field == field
+            with pytest.raises(TenantsRefused) as several:
+                await client.enqueue_many("emails", [1, 2], tenant=["acme", "zoo"])
+            assert [type(refusal) for refusal in several.value.refusals.values()] == [Forbidden]
             with pytest.raises(Forbidden):
                 await client.cancel("emails", [other.id])
             with pytest.raises(Forbidden):
