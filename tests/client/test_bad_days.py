@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import trio
 
 import fairq
 from fairq.errors import NotFound, TaskFailed
@@ -44,7 +43,7 @@ async def before(ada: fairq.Client, verb: str) -> str:
 async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_workers_log(
     served: Served, ada: fairq.Client, worker: fairq.Worker
 ) -> None:
-    with trio.fail_after(30), captured_logs() as lines:
+    with captured_logs() as lines:
         task = await ada.enqueue("emails", "a long result", result_ttl=60)
         plain = await ada.enqueue("emails", "a long result")
         await worker.run(burst=True)
@@ -61,22 +60,21 @@ async def test_a_worker_that_sends_a_result_over_its_limit_still_holds_the_task(
     served: Served, ada: fairq.Client
 ) -> None:
     """One that is not ours: the frame is refused as a whole."""
-    with trio.fail_after(30):
-        tasks = await ada.enqueue_many("emails", [1, 2], result_ttl=60)
-        async with raw(served, WORKER) as worker:
-            await worker.attach("emails", credit=2)
-            pushed = await worker.pushed(2)
-            acks = [
-                {"action": "ack", "id": task["full_id"], "lease": task["lease"], "result": result}
-                for task, result in zip(pushed, [1, "x" * MAX_RESULT_BYTES], strict=True)
-            ]
-            with pytest.raises(Refused) as caught:
-                await worker.ask("settle", queue="emails", settlements=acks)
-            assert (caught.value.code, caught.value.field) == ("too_large", "result")
-            for task in tasks:
-                await wait_state(task, "leased")
-            assert await worker.settle("emails", "ack", *pushed, result="short") == ["ok", "ok"]
-        assert await tasks[1].result(timeout=30) == "short"
+    tasks = await ada.enqueue_many("emails", [1, 2], result_ttl=60)
+    async with raw(served, WORKER) as worker:
+        await worker.attach("emails", credit=2)
+        pushed = await worker.pushed(2)
+        acks = [
+            {"action": "ack", "id": task["full_id"], "lease": task["lease"], "result": result}
+            for task, result in zip(pushed, [1, "x" * MAX_RESULT_BYTES], strict=True)
+        ]
+        with pytest.raises(Refused) as caught:
+            await worker.ask("settle", queue="emails", settlements=acks)
+        assert (caught.value.code, caught.value.field) == ("too_large", "result")
+        for task in tasks:
+            await wait_state(task, "leased")
+        assert await worker.settle("emails", "ack", *pushed, result="short") == ["ok", "ok"]
+    assert await tasks[1].result(timeout=30) == "short"
 
 
 def new_task(ada: fairq.Client, **options: Any) -> Awaitable[fairq.EnqueuedTask]:
@@ -116,27 +114,26 @@ LOST: dict[str, tuple[Call, Any, tuple[int, int, int, int]]] = {
 @pytest.mark.parametrize("name", LOST)
 async def test_a_call_whose_answer_is_lost_changes_things_once(served: Served, name: str) -> None:
     call, answer, counts = LOST[name]
-    with trio.fail_after(30):
-        async with (
-            open_proxy(served.port) as proxy,
-            fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as ada,
-            fairq.open_operator(f"ws://127.0.0.1:{proxy.port}", token=OPERATOR) as op,
-            raw(served, WORKER) as worker,
-        ):
-            await ada.enqueue("emails", "held", dedupe_key="k", delay=3600)
-            await ada.enqueue_many("emails", range(3), group="g")
-            await (await ada.open_batch("emails", id="b")).add_many(range(2))
-            await op.set_weight("emails", "idle", 2)
-            await worker.attach("emails", name="mill", credit=0)
-            proxy.lose_next_reply()
-            told = await call(op, ada)
-            assert proxy.lost == 1
-            match told:
-                case fairq.EnqueuedTask():
-                    assert (told.id, told.is_replaced) == ("new", False)
-                case WorkerTasks():
-                    assert [(each.worker, each.queues) for each in told.workers] == [("mill", ["emails"])]
-                case _:
-                    assert told == answer
-            row = await served.app.store.queue("emails")
-            assert (row.enqueued, row.ready, row.delayed, row.cancelled) == counts
+    async with (
+        open_proxy(served.port) as proxy,
+        fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as ada,
+        fairq.open_operator(f"ws://127.0.0.1:{proxy.port}", token=OPERATOR) as op,
+        raw(served, WORKER) as worker,
+    ):
+        await ada.enqueue("emails", "held", dedupe_key="k", delay=3600)
+        await ada.enqueue_many("emails", range(3), group="g")
+        await (await ada.open_batch("emails", id="b")).add_many(range(2))
+        await op.set_weight("emails", "idle", 2)
+        await worker.attach("emails", name="mill", credit=0)
+        proxy.lose_next_reply()
+        told = await call(op, ada)
+        assert proxy.lost == 1
+        match told:
+            case fairq.EnqueuedTask():
+                assert (told.id, told.is_replaced) == ("new", False)
+            case WorkerTasks():
+                assert [(each.worker, each.queues) for each in told.workers] == [("mill", ["emails"])]
+            case _:
+                assert told == answer
+        row = await served.app.store.queue("emails")
+        assert (row.enqueued, row.ready, row.delayed, row.cancelled) == counts

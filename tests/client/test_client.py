@@ -46,19 +46,18 @@ async def test_options_reach_the_task(served: Served, server_store: str, monkeyp
     clock.govern(server_store)
     soon = datetime.now(UTC) + timedelta(seconds=60)
     later = time.time() + 3_600
-    with trio.fail_after(30):
-        async with opened(served) as client, raw(served, WORKER) as worker:
-            await client.enqueue("q1", 1, delay=0.1, expires_in=60.0, max_attempts=7)
-            await client.enqueue("q2", 2, start_at=soon, expires_at=later)
-            await worker.attach("q1", "q2", credit=2)
-            clock.move(soon.timestamp() * 1000 + 1, served)
-            one, two = sorted(await worker.pushed(2), key=lambda task: task["payload"])
-            assert one["max_attempts"] == 7
-            assert one["start_at_ms"] - one["enqueued_at_ms"] == 100
-            assert one["expires_at_ms"] - one["enqueued_at_ms"] == 60_000
-            assert two["start_at_ms"] == round(soon.timestamp() * 1000)
-            assert two["expires_at_ms"] == round(later * 1000)
-            assert two["max_attempts"] == 5
+    async with opened(served) as client, raw(served, WORKER) as worker:
+        await client.enqueue("q1", 1, delay=0.1, expires_in=60.0, max_attempts=7)
+        await client.enqueue("q2", 2, start_at=soon, expires_at=later)
+        await worker.attach("q1", "q2", credit=2)
+        clock.move(soon.timestamp() * 1000 + 1, served)
+        one, two = sorted(await worker.pushed(2), key=lambda task: task["payload"])
+        assert one["max_attempts"] == 7
+        assert one["start_at_ms"] - one["enqueued_at_ms"] == 100
+        assert one["expires_at_ms"] - one["enqueued_at_ms"] == 60_000
+        assert two["start_at_ms"] == round(soon.timestamp() * 1000)
+        assert two["expires_at_ms"] == round(later * 1000)
+        assert two["max_attempts"] == 5
 
 
 async def test_an_expiry_may_count_from_the_start(
@@ -67,24 +66,23 @@ async def test_an_expiry_may_count_from_the_start(
     clock = StoreClock(monkeypatch, "q2")
     clock.govern(server_store)
     began = clock.now_ms
-    with trio.fail_after(30):
-        async with opened(served) as client, raw(served, WORKER) as worker:
-            for window in ({"delay": 5.0, "expires_in": 3.0}, {"start_at": began / 1000 + 5, "expires_in": 3.0}):
-                with pytest.raises(BadRequest, match="expires_after_start counts from the start"):
-                    await client.enqueue("q2", 0, **window)  # type: ignore[arg-type]
-            first, late, moved = await client.enqueue_many("q2", [1, 2, 3], delay=5, expires_after_start=3)
-            assert await client.reschedule("q2", [moved.id], delay=60) == ["ok"]
-            clock.move(began + 7_999, served)
-            await worker.attach("q2")
-            (task,) = await worker.pushed()
-            assert (task["start_at_ms"] - began, task["expires_at_ms"] - began) == (5_000, 8_000)
-            clock.move(began + 8_000, served)
-            await worker.settle("q2", "ack", task)
-            assert (await wait_state(late, "dead")).reason == "expired"
-            assert (await first.state()).state == "done"
-            clock.move(began + 62_999, served)
-            (task,) = await worker.pushed()
-            assert (task["id"], task["expires_at_ms"] - began) == (moved.id, 63_000)
+    async with opened(served) as client, raw(served, WORKER) as worker:
+        for window in ({"delay": 5.0, "expires_in": 3.0}, {"start_at": began / 1000 + 5, "expires_in": 3.0}):
+            with pytest.raises(BadRequest, match="expires_after_start counts from the start"):
+                await client.enqueue("q2", 0, **window)  # type: ignore[arg-type]
+        first, late, moved = await client.enqueue_many("q2", [1, 2, 3], delay=5, expires_after_start=3)
+        assert await client.reschedule("q2", [moved.id], delay=60) == ["ok"]
+        clock.move(began + 7_999, served)
+        await worker.attach("q2")
+        (task,) = await worker.pushed()
+        assert (task["start_at_ms"] - began, task["expires_at_ms"] - began) == (5_000, 8_000)
+        clock.move(began + 8_000, served)
+        await worker.settle("q2", "ack", task)
+        assert (await wait_state(late, "dead")).reason == "expired"
+        assert (await first.state()).state == "done"
+        clock.move(began + 62_999, served)
+        (task,) = await worker.pushed()
+        assert (task["id"], task["expires_at_ms"] - began) == (moved.id, 63_000)
 
 
 async def test_a_mistake_is_told_before_anything_is_sent() -> None:
@@ -136,7 +134,7 @@ async def test_ids_and_payloads_must_be_as_many() -> None:
 
 async def test_a_task_whose_window_is_over_is_refused(served: Served) -> None:
     async with opened(served) as client:
-        with trio.fail_after(30), pytest.raises(BadRequest) as caught:
+        with pytest.raises(BadRequest) as caught:
             await client.enqueue("emails", 1, expires_at=time.time() - 60)
     assert caught.value.field == "expires_at"
 
@@ -164,20 +162,18 @@ async def test_calls_go_on_when_the_server_is_started_anew(server_store: str) ->
 
 async def test_a_client_of_several_servers_goes_to_one_that_lives(served: Served) -> None:
     dead = f"ws://127.0.0.1:{stores.free_port()}"
-    with trio.fail_after(30):
-        async with fairq.open_client([dead, url_of(served)], token=tenant("ada")) as client:
-            await client.enqueue("emails", 1)
+    async with fairq.open_client([dead, url_of(served)], token=tenant("ada")) as client:
+        await client.enqueue("emails", 1)
 
 
 async def test_clients_begin_at_any_of_several_servers(served: Served, server_store: str) -> None:
-    with trio.fail_after(30):
-        async with running(server_store) as other, AsyncExitStack() as stack:
-            for _ in range(20):  # at one of the two in all of 20: once in 2 ** 19 runs
-                urls = [url_of(served), url_of(other)]
-                client = await stack.enter_async_context(fairq.open_client(urls, token=tenant("ada")))
-                await client.enqueue("emails", 1)
-            assert served.app.connections
-            assert other.app.connections
+    async with running(server_store) as other, AsyncExitStack() as stack:
+        for _ in range(20):  # at one of the two in all of 20: once in 2 ** 19 runs
+            urls = [url_of(served), url_of(other)]
+            client = await stack.enter_async_context(fairq.open_client(urls, token=tenant("ada")))
+            await client.enqueue("emails", 1)
+        assert served.app.connections
+        assert other.app.connections
 
 
 def test_a_token_that_can_be_none_is_refused_at_once() -> None:
@@ -190,9 +186,8 @@ def test_a_token_that_can_be_none_is_refused_at_once() -> None:
 
 
 async def test_white_space_around_a_token_is_stripped(served: Served) -> None:
-    with trio.fail_after(30):
-        async with fairq.open_client(url_of(served), token=f" {tenant('ada')}\n") as client:
-            await client.enqueue("emails", 1)
+    async with fairq.open_client(url_of(served), token=f" {tenant('ada')}\n") as client:
+        await client.enqueue("emails", 1)
 
 
 async def test_a_url_that_is_none_is_refused_at_once() -> None:
@@ -249,15 +244,14 @@ async def test_wss_trusts_what_the_environment_trusts(
 
 async def test_leaving_the_block_fails_what_still_waits(served: Served) -> None:
     errors: list[str] = []
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery, opened(f"ws://127.0.0.1:{stores.free_port()}") as client:
+    async with trio.open_nursery() as nursery, opened(f"ws://127.0.0.1:{stores.free_port()}") as client:
 
-            async def call() -> None:
-                try:
-                    await client.enqueue("emails", 1)
-                except FairqError as error:
-                    errors.append(error.code)
+        async def call() -> None:
+            try:
+                await client.enqueue("emails", 1)
+            except FairqError as error:
+                errors.append(error.code)
 
-            nursery.start_soon(call)
-            await trio.testing.wait_all_tasks_blocked(0.01)
+        nursery.start_soon(call)
+        await trio.testing.wait_all_tasks_blocked(0.01)
     assert errors == ["closed"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import structlog
-import trio
 
 import fairq
 import fairq.testing
@@ -29,7 +28,7 @@ async def test_a_task_without_a_limit_of_attempts_stays_until_somebody_completes
             raise fairq.Retry("not yet", delay=0)
 
     settings = {"max_attempts": 2 if limit == "the task's" else 0, "events_keep": 100}
-    with structlog.testing.capture_logs() as logs, trio.fail_after(60):
+    with structlog.testing.capture_logs() as logs:
         await operator.ask("configure", queue="emails", settings=settings)
         task = await ada.enqueue("emails", 1, max_attempts=0 if limit == "the task's" else None, events=True)
         async with working(app):
@@ -52,7 +51,7 @@ async def test_a_task_with_a_limit_is_not_warned_of(served: Served, ada: fairq.C
     async def send(task: fairq.Task) -> None:
         raise fairq.Retry("not yet", delay=0)
 
-    with structlog.testing.capture_logs() as logs, trio.fail_after(30):
+    with structlog.testing.capture_logs() as logs:
         task = await ada.enqueue("emails", 1, max_attempts=11)
         async with working(app):
             await wait_state(task, "dead")

@@ -48,63 +48,60 @@ async def first(client: fairq.Client, count: int, after: int = 0) -> list[Event]
 
 
 async def test_what_becomes_of_tasks_and_batches_is_told_in_order(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        async with working(mill(served)):
-            await ada.enqueue("emails", "retry", id="t1", events=True)
-            assert [(e.id, e.event, e.task, e.attempt, e.detail) for e in await first(ada, 2)] == [
-                (1, "failed", "t1", 1, "not now"),
-                (2, "done", "t1", 2, ""),
-            ]
-            await ada.enqueue("emails", "reject", id="t2", events=True)
-            assert [(e.event, e.attempt, e.detail) for e in await first(ada, 2, after=2)] == [
-                ("failed", 1, "bad address"),
-                ("dead", 1, "rejected"),
-            ]
-            batch = await ada.open_batch("emails", id="b", events=True)
-            await batch.add("plain")
-            await batch.close()
-            (event,) = await first(ada, 1, after=4)
-            assert (event.event, event.batch, event.task, event.attempt) == ("batch_completed", "b", "", 0)
-            assert event.at_ms > 0
+    async with working(mill(served)):
+        await ada.enqueue("emails", "retry", id="t1", events=True)
+        assert [(e.id, e.event, e.task, e.attempt, e.detail) for e in await first(ada, 2)] == [
+            (1, "failed", "t1", 1, "not now"),
+            (2, "done", "t1", 2, ""),
+        ]
+        await ada.enqueue("emails", "reject", id="t2", events=True)
+        assert [(e.event, e.attempt, e.detail) for e in await first(ada, 2, after=2)] == [
+            ("failed", 1, "bad address"),
+            ("dead", 1, "rejected"),
+        ]
+        batch = await ada.open_batch("emails", id="b", events=True)
+        await batch.add("plain")
+        await batch.close()
+        (event,) = await first(ada, 1, after=4)
+        assert (event.event, event.batch, event.task, event.attempt) == ("batch_completed", "b", "", 0)
+        assert event.at_ms > 0
 
 
 async def test_a_complete_batch_tells_how_its_tasks_ended_also_later(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        batch = await ada.open_batch("emails", id="b", events=True)
-        await batch.add("short", expires_in=0.001)
-        tasks = await batch.add_many(["a", "b", "c", "reject", "later"], max_attempts=1)
-        assert await tasks[-1].cancel() == "ok"
-        await batch.close()
-        async with working(mill(served)):
-            (event,) = await first(ada, 1)
-        assert (event.done, event.dead, event.cancelled, event.expired) == (3, 2, 1, 1)
-        state = await batch.state()
-        assert (state.done, state.dead, state.cancelled, state.expired, state.ended) == (3, 2, 1, 1, 6)
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as later:
-            assert await first(later, 1) == [event]
+    batch = await ada.open_batch("emails", id="b", events=True)
+    await batch.add("short", expires_in=0.001)
+    tasks = await batch.add_many(["a", "b", "c", "reject", "later"], max_attempts=1)
+    assert await tasks[-1].cancel() == "ok"
+    await batch.close()
+    async with working(mill(served)):
+        (event,) = await first(ada, 1)
+    assert (event.done, event.dead, event.cancelled, event.expired) == (3, 2, 1, 1)
+    state = await batch.state()
+    assert (state.done, state.dead, state.cancelled, state.expired, state.ended) == (3, 2, 1, 1, 6)
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as later:
+        assert await first(later, 1) == [event]
 
 
 async def test_following_goes_on_over_a_connection_that_breaks_and_tells_each_event_once(served: Served) -> None:
     seen: list[Event] = []
-    with trio.fail_after(30):
-        async with (
-            open_proxy(served.port) as proxy,
-            fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
-            fairq.open_client(url_of(served), token=tenant("ada")) as other,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(follow, client, seen)
-            async with working(mill(served)):
-                await other.enqueue("emails", 1, events=True)
-                await wait_until(lambda: len(seen) == 1)
-                proxy.hold()  # what is told now is told into a connection that breaks
-                await other.enqueue_many("emails", range(5), events=True)
-                await wait_until(lambda: reads_to(other, 6))
-                proxy.cut()
-                proxy.release()
-                await other.enqueue("emails", 2, events=True)
-                await wait_until(lambda: len(seen) >= 7)
-            nursery.cancel_scope.cancel()
+    async with (
+        open_proxy(served.port) as proxy,
+        fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
+        fairq.open_client(url_of(served), token=tenant("ada")) as other,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(follow, client, seen)
+        async with working(mill(served)):
+            await other.enqueue("emails", 1, events=True)
+            await wait_until(lambda: len(seen) == 1)
+            proxy.hold()  # what is told now is told into a connection that breaks
+            await other.enqueue_many("emails", range(5), events=True)
+            await wait_until(lambda: reads_to(other, 6))
+            proxy.cut()
+            proxy.release()
+            await other.enqueue("emails", 2, events=True)
+            await wait_until(lambda: len(seen) >= 7)
+        nursery.cancel_scope.cancel()
     assert [event.id for event in seen] == [1, 2, 3, 4, 5, 6, 7]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
 import fairq
 from fairq.errors import BadRequest
@@ -21,9 +20,8 @@ async def test_a_schedules_tasks_have_its_name(served: Served, ada: fairq.Client
         seen.append(task.name)
 
     await ada.schedule("emails", "nightly", 1, every=1)
-    with trio.fail_after(30):
-        async with working(app):
-            await wait_until(lambda: bool(seen))
+    async with working(app):
+        await wait_until(lambda: bool(seen))
     assert seen[0] == "nightly"
     with pytest.raises(BadRequest, match="name"):
         await ada.enqueue("emails", 1, name="n" * 129)

@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest
-import trio
 
 import fairq
 from fairq.client import batch, client, dead_letters, events, operator, requests, schedules
@@ -23,9 +22,8 @@ from tests.server.harness import OPERATOR, WORKER, raw, tenant, url_of
 @pytest.fixture
 async def op(served: Served) -> AsyncIterator[fairq.OperatorClient]:
     """An operator's client."""
-    with trio.fail_after(30):
-        async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
-            yield client
+    async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
+        yield client
 
 
 async def test_an_operator_tunes_a_queue_and_sees_it(
@@ -137,10 +135,9 @@ async def test_tokens_are_made_and_revoked(op: fairq.OperatorClient, served: Ser
 
 
 async def test_a_tenants_token_is_no_operators(served: Served) -> None:
-    with trio.fail_after(30):
-        async with fairq.open_operator(url_of(served), token=tenant("ada")) as client:
-            with pytest.raises(fairq.Forbidden):
-                await client.queues()
+    async with fairq.open_operator(url_of(served), token=tenant("ada")) as client:
+        with pytest.raises(fairq.Forbidden):
+            await client.queues()
 
 
 MODULES = (batch, client, dead_letters, events, operator, requests, schedules)  # where the SDK's requests are made

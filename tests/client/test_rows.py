@@ -13,25 +13,25 @@ from fairq.server.run import Served
 from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
 from tests.store.waiting import wait_until
 
+from .conftest import LIMIT_S
 from .harness import working
 
 pytestmark = pytest.mark.usefixtures("plain_logs")
-LIMIT_S = 60.0
 
 
 @pytest.fixture
 async def served(store_url: str) -> AsyncIterator[Served]:
     """A server on a store of each kind."""
-    async with running(store_url) as served:
-        yield served
+    with trio.fail_after(LIMIT_S):
+        async with running(store_url) as served:
+            yield served
 
 
 @pytest.fixture
 async def boss(served: Served) -> AsyncIterator[fairq.OperatorClient]:
     """An operator."""
-    with trio.fail_after(LIMIT_S):
-        async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
-            yield client
+    async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
+        yield client
 
 
 def worker(served: Served, concurrency: int, *, name: str = "mill") -> fairq.Worker:
@@ -47,13 +47,12 @@ async def test_a_task_that_is_done_is_done_once_and_its_id_is_remembered(served:
     async def count(task: fairq.Task) -> None:
         runs[task.id] += 1
 
-    with trio.fail_after(LIMIT_S):
-        async with working(app):
-            for _ in range(3):
-                tasks = await ada.enqueue_many("emails", range(20), ids=[f"t{n}" for n in range(20)])
-            assert all(task.is_duplicate for task in tasks)
-            await wait_until(lambda: app.counts["done"] == 20)
-            assert (await ada.enqueue("emails", 1, id="t1")).is_duplicate
+    async with working(app):
+        for _ in range(3):
+            tasks = await ada.enqueue_many("emails", range(20), ids=[f"t{n}" for n in range(20)])
+        assert all(task.is_duplicate for task in tasks)
+        await wait_until(lambda: app.counts["done"] == 20)
+        assert (await ada.enqueue("emails", 1, id="t1")).is_duplicate
     assert set(runs.values()) == {1}
 
 
@@ -66,11 +65,10 @@ async def test_tasks_are_pushed_without_polls(served: Served, ada: fairq.Client)
     async def note(task: fairq.Task) -> None:
         started.append(task.payload)
 
-    with trio.fail_after(LIMIT_S):
-        async with working(app):
-            for n in range(20):
-                await ada.enqueue("emails", n)
-                await wait_until(lambda n=n: len(started) == n + 1)  # type: ignore[misc]
+    async with working(app):
+        for n in range(20):
+            await ada.enqueue("emails", n)
+            await wait_until(lambda n=n: len(started) == n + 1)  # type: ignore[misc]
     assert started == list(range(20))
 
 

@@ -40,16 +40,15 @@ async def test_a_worker_that_missed_the_stop_hears_of_it_when_it_renews(
         finally:
             cancelled.set()
 
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", 1)
-        async with working(app):
-            await began.wait()
-            (connection,) = (connection for connection in served.app.connections if connection.name == "worker-1")
-            held, connection.account.held = connection.account.held, {}  # the server has forgotten who holds it
-            assert await task.cancel() == "running"
-            connection.account.held = held
-            await cancelled.wait()
-            await wait_state(task, "cancelled")
+    task = await ada.enqueue("emails", 1)
+    async with working(app):
+        await began.wait()
+        (connection,) = (connection for connection in served.app.connections if connection.name == "worker-1")
+        held, connection.account.held = connection.account.held, {}  # the server has forgotten who holds it
+        assert await task.cancel() == "running"
+        connection.account.held = held
+        await cancelled.wait()
+        await wait_state(task, "cancelled")
 
 
 async def test_a_delayed_task_is_started_now_or_later(served: Served, ada: fairq.Client) -> None:

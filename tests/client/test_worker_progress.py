@@ -31,36 +31,34 @@ async def test_progress_is_seen_while_the_handler_runs(served: Served, ada: fair
         trio.from_thread.run(finish.wait)
 
     app.task("emails")(work if kind == "async" else plain)
-    with trio.fail_after(30):
-        async with working(app):
-            task = await ada.enqueue("emails", 1)
+    async with working(app):
+        task = await ada.enqueue("emails", 1)
 
-            async def is_told() -> bool:
-                return (await task.state()).progress == 0.4
+        async def is_told() -> bool:
+            return (await task.state()).progress == 0.4
 
-            await wait_until(is_told)
-            assert (await task.state()).progress_text == "rows 400 of 1000"
-            finish.set()
-            state = await wait_state(task, "done")
+        await wait_until(is_told)
+        assert (await task.state()).progress_text == "rows 400 of 1000"
+        finish.set()
+        state = await wait_state(task, "done")
     assert (state.progress, state.progress_text) == (0.0, "")
 
 
 async def test_progress_goes_with_its_lease(served: Served, server_store: str) -> None:
-    with trio.fail_after(30):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker, raw(served, WORKER) as late:
-            await ada.enqueue("q", ["a"])
-            await worker.attach("q")
-            (task,) = await worker.pushed()
-            report = {"id": "ada/a", "lease": task["lease"], "fraction": 0.5, "text": "half"}
-            await worker.ask("progress", queue="q", reports=[report])
-            assert await told(ada) == (0.5, "half")
-            await worker.ask("credit", credit=0)
-            await worker.settle("q", "nack", task, delay_ms=0)
-            assert await told(ada) == (0, "")
-            await late.attach("q")
-            assert (await late.pushed())[0]["attempt"] == 2
-            await worker.ask("progress", queue="q", reports=[report])
-            assert await told(ada) == (0, "")
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker, raw(served, WORKER) as late:
+        await ada.enqueue("q", ["a"])
+        await worker.attach("q")
+        (task,) = await worker.pushed()
+        report = {"id": "ada/a", "lease": task["lease"], "fraction": 0.5, "text": "half"}
+        await worker.ask("progress", queue="q", reports=[report])
+        assert await told(ada) == (0.5, "half")
+        await worker.ask("credit", credit=0)
+        await worker.settle("q", "nack", task, delay_ms=0)
+        assert await told(ada) == (0, "")
+        await late.attach("q")
+        assert (await late.pushed())[0]["attempt"] == 2
+        await worker.ask("progress", queue="q", reports=[report])
+        assert await told(ada) == (0, "")
     client = stores.connect(server_store)
     assert client.keys("*progress*") == []
     client.close()
