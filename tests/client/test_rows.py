@@ -95,3 +95,29 @@ async def test_priorities_order_a_tenants_tasks_and_buy_no_share(served: Served,
     adas = [id for id in order if id.startswith("ada/")]
     assert adas == [f"ada/soon-{n}" for n in range(len(adas))][:50]
     assert [id for id in order if id.startswith("bob/")] == [f"bob/b-{n}" for n in range(shares["bob"])]
+
+
+async def test_a_dead_workers_tasks_come_back_within_the_limit_of_their_batch(
+    served: Served, boss: fairq.OperatorClient, ada: fairq.Client
+) -> None:
+    """S3.6."""
+    await boss.configure("emails", lease_ms=200)
+    batch = await ada.open_batch("emails", max_running=2)
+    await ada.enqueue_many("emails", range(6), batch=batch.id)
+    await batch.close()
+    async with raw(served, WORKER) as dying:
+        await dying.attach("emails", credit=10)
+        assert len(await dying.pushed()) == 2
+    app, running_now, most = worker(served, 10), 0, 0
+
+    @app.task("emails")
+    async def count(_: fairq.Task) -> None:
+        nonlocal running_now, most
+        running_now += 1
+        most = max(most, running_now)
+        await trio.lowlevel.checkpoint()
+        running_now -= 1
+
+    async with working(app):
+        state = await batch.wait()
+    assert (state.done, most <= 2) == (6, True)
