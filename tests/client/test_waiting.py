@@ -83,3 +83,10 @@ async def test_a_waiting_task_is_cancelled_for_the_new_one(served: Served, ada: 
         await wait_until(lambda: not mill.running)
     later = await ada.enqueue("emails", "later", dedupe_key="k", replace=True)
     assert not later.is_replaced
+
+
+async def test_a_task_tells_its_place_among_groups(served: Served, ada: fairq.Client) -> None:
+    tasks = await ada.enqueue_many("emails", range(5), group="a")
+    await ada.enqueue_many("emails", range(5), group="b")
+    why = await ada.why("emails", tasks[3].id)
+    assert (why.ahead, why.is_ahead_exact, why.group_ahead, why.groups) == (6, True, 3, 2)

@@ -13,7 +13,7 @@ import trio.testing
 
 import fairq
 import fairq.testing
-from fairq.errors import BadRequest, Forbidden, NoResult, NotYet, TaskFailed
+from fairq.errors import BadRequest, Forbidden, NoResult, NotYet, TaskFailed, TooOld
 from fairq.testing import MemoryService
 from fairq.testing.running import MAX_RUNS
 from tests.store.cases import case
@@ -369,3 +369,12 @@ async def test_what_becomes_of_tasks_is_told_to_those_who_asked(service: MemoryS
         await service.read_events("emails", tenant="bob")
     with pytest.raises(BadRequest):
         await service.read_events("emails", 9)
+
+
+async def test_a_feed_in_memory_is_bounded_too() -> None:
+    async with fairq.testing.run(make_app(), settings={"emails": {"events_keep": 1}}) as service:
+        await service.enqueue_many("emails", [ways("ok")] * 3, events=True)
+        await service.drain()
+        with pytest.raises(TooOld, match="goes on from event 3"):
+            await service.read_events("emails", 1)
+        assert [event.id for event in (await service.read_events("emails")).events] == [3]
