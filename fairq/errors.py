@@ -8,6 +8,7 @@ FairqError
 ├── of the token: Forbidden, Unauthorized
 │                            └── TokenExpired
 ├── of the queue's state: QuotaExceeded, BatchClosed, NotEmpty, StaleVersion, Deleting, TooOld, StoreFull
+├── of some tenants of a producer's call: TenantsRefused, which has an error for each
 ├── of what a call waits for: NotYet, TaskFailed, NoResult
 └── of the process or its connection: Closed, Superseded, SettingsError, StoreRefused
 """
@@ -15,8 +16,9 @@ FairqError
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
+
+_MAX_TOLD = 5  # tenants in a message
 
 
 class FairqError(Exception):
@@ -27,9 +29,6 @@ class FairqError(Exception):
 
     code = "internal"
     ref: int | None = None  # number of the request it answers, if the frame had one
-    tenant: str = ""  # whose tasks were refused, if a producer enqueued them
-    refusals: Mapping[str, FairqError] = MappingProxyType({})  # of all tenants of a producer's call
-    taken: Sequence[Any] = ()  # of a producer's call, for each payload the enqueued task, or None
 
     def __init__(self, message: str, *, field: str | None = None, retry_in_ms: int | None = None) -> None:
         super().__init__(message)
@@ -160,6 +159,21 @@ class StoreFull(FairqError):
     """The store has no room for new tasks; claims and settlements still work."""
 
     code = "store_full"
+
+
+class TenantsRefused(FairqError):
+    """Some tenants of a producer's call were refused; the tasks of the others are enqueued.
+
+    `refusals` says why, by tenant. `taken` has the enqueued task for each payload, or None.
+    """
+
+    code = "tenants_refused"
+
+    def __init__(self, refusals: Mapping[str, FairqError], taken: Sequence[Any]) -> None:
+        told = ", ".join(f"{tenant} ({error.code})" for tenant, error in [*refusals.items()][:_MAX_TOLD])
+        super().__init__(f"tenants were refused, {len(refusals)} in all: {told}")
+        self.refusals = refusals
+        self.taken = taken
 
 
 class NotYet(FairqError):

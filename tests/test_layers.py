@@ -132,7 +132,7 @@ def test_pure_parts_know_no_io_and_no_clock() -> None:
 
 
 def test_what_all_runtimes_of_the_sdk_share_knows_no_runtime() -> None:
-    for name in ("verbs", "operator_verbs", "defaults"):
+    for name in ("bodies", "requests", "schedules", "defaults"):
         assert not {module.split(".")[0] for module in imports_of(PACKAGE / "client" / f"{name}.py")} & IMPURE_MODULES
 
 

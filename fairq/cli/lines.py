@@ -22,7 +22,7 @@ from attrs import asdict, frozen
 
 from fairq.cli.meter import Counts, Pace, meter, say_counts, say_ends
 from fairq.cli.payloads import read_json
-from fairq.client.verbs import encode_payload
+from fairq.client.bodies import encode_payload
 from fairq.errors import BadRequest, QuotaExceeded, TooLarge
 from fairq.model.checks import MAX_BATCH
 from fairq.model.options import hash_payload, pack_options

@@ -19,7 +19,7 @@ from attrs import asdict, define, field, frozen
 from fairq.cli.lines import Line, Stored, add, open_lines, repeating, saying_how_to_wait, store_lines, with_room
 from fairq.cli.meter import Counts, Pace, Show, meter, say_counts, say_ends
 from fairq.cli.payloads import read_json
-from fairq.client.verbs import encode_payload
+from fairq.client.bodies import encode_payload
 from fairq.errors import BadRequest, FairqError, NotFound, NotYet, Retryable, TooLarge
 from fairq.model.batches import RUNNING
 from fairq.model.checks import MAX_BATCH, check_batch_id

@@ -12,7 +12,6 @@ from fairq.cli.limits import parse_limit
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_rows
 from fairq.cli.top import say_ms
-from fairq.client import operator_verbs
 from fairq.errors import BadRequest
 from fairq.model.history import PERIOD, Period
 from fairq.model.simulation.comparison import Comparison, TenantRow, compare
@@ -124,7 +123,7 @@ class _ClientReader:
     queue: str
 
     async def row(self) -> QueueRow | None:
-        rows = await self.client.ask(operator_verbs.queues(self.queue))
+        rows = await self.client.queues(self.queue)
         return rows[0] if rows else None
 
     async def history(self, period: Period, tenants: Sequence[str] | None, since_ms: int) -> History:

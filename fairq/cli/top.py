@@ -11,7 +11,6 @@ from cyclopts import Parameter
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import fit_columns, make_table, print_json
 from fairq.cli.watch import make_console, watch
-from fairq.client import operator_verbs
 from fairq.errors import NotFound
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Page:
 
     async def read(self, client: OperatorClient) -> dict[str, Any]:
         """Read the rows of queues and tenants."""
-        rows = await client.ask(operator_verbs.queues(self.queue))
+        rows = await client.queues(self.queue)
         if self.queue is not None and not rows:
             raise NotFound(f"there is no queue {self.queue}", field="queue")
         rows.sort(key=lambda row: (-(row.leased + _waiting(row)), row.queue))

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import field, frozen
 
-from fairq.client.later import verbs
+from fairq.client import later
 from fairq.client.listed import lists_options
-from fairq.client.tasks import EnqueuedTask, Requests
+from fairq.client.tasks import EnqueuedTask
 from fairq.errors import NotYet
 from fairq.model.checks import bare_id, owner_of
 
 if TYPE_CHECKING:
+    from fairq.client.client import Client
+    from fairq.client.requests import Body
     from fairq.model.batches import BatchState
     from fairq.model.option_tables import TaskOptions
 
@@ -25,7 +27,7 @@ class Batch:
 
     id: str
     queue: str
-    _client: Requests = field(repr=False, eq=False)
+    _client: Client = field(repr=False, eq=False)
 
     @lists_options
     async def add(
@@ -47,31 +49,32 @@ class Batch:
         """Add many tasks, as `Client.enqueue_many` does."""
         options["batch"], tenant = bare_id(self.id), owner_of(self.id) or None  # in a producer's full id
         enqueue = self._client.enqueue_many
-        return list(await enqueue(self.queue, payloads, ids=ids, tenant=tenant, timeout=timeout, **options))
+        return await enqueue(self.queue, payloads, ids=ids, tenant=tenant, timeout=timeout, **options)
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Add no more: when all its tasks have ended, the batch is complete."""
-        await self._client.ask(verbs.close_batch(self.queue, self.id), timeout=timeout)
+        await self._client.request("close_batch", self._body, timeout=timeout)
 
     async def cancel(self, *, timeout: float | None = None) -> str:
         """Close the batch and cancel its tasks; those that run are told to stop. Returns its previous state."""
-        return await self._client.ask(verbs.cancel_batch(self.queue, self.id), timeout=timeout)
+        return str((await self._client.request("cancel_batch", self._body, timeout=timeout))["previous"])
 
     async def state(self, *, timeout: float | None = None) -> BatchState:
         """Ask how far the batch is. Raises: NotFound, also a day after it was complete."""
-        return await self._client.ask(verbs.batch(self.queue, self.id), timeout=timeout)
+        return _state_in(await self._client.request("batch", self._body, timeout=timeout))
 
     async def watch(self, *, every: float = 1.0, timeout: float | None = None) -> AsyncGenerator[BatchState, None]:
         """Yield how far the batch is: now, then `every` so many seconds, and last when it is complete.
 
         Goes on across reconnects. Raises: as `wait`.
         """
-        asked, wait_s = verbs.batch(self.queue, self.id), 0.0
+        wait_s = 0.0
         deadline = inf if timeout is None else self._client.clock() + timeout
         while True:
             left_s = max(0.0, deadline - self._client.clock())
-            state = await self._client.ask_until(asked, left_s, lambda _: True, wait_s)
-            assert state is not None  # any reply is enough
+            reply = await self._client.request_until("batch", self._body, lambda _: True, left_s, wait_s)
+            assert reply is not None  # any is enough
+            state = _state_in(reply)
             yield state
             if state.state == "complete":
                 return
@@ -85,11 +88,22 @@ class Batch:
         Raises: NotFound, NotYet after `timeout` seconds (None: never); Unavailable or OutcomeUnknown if the service
         could not be asked then.
         """
-        asked = verbs.batch(self.queue, self.id)
-        state = await self._client.ask_until(asked, timeout, lambda state: state.state == "complete")
-        if state is None:
+        reply = await self._client.request_until("batch", self._body, _is_complete, timeout)
+        if reply is None:
             raise self._not_yet()
-        return state
+        return _state_in(reply)
+
+    @property
+    def _body(self) -> Body:
+        return {"queue": self.queue, "id": self.id}
 
     def _not_yet(self) -> NotYet:
         return NotYet(f"batch {self.id} is not complete", field="batch")
+
+
+def _state_in(reply: Body) -> BatchState:
+    return later.bodies.structure(reply["batch"], later.batches.BatchState)
+
+
+def _is_complete(reply: Body) -> bool:
+    return bool(reply["batch"]["state"] == "complete")

@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from math import isnan
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from attrs import define, evolve
+from attrs import define
 
-from fairq.client import tracing
+from fairq.client import later, tracing
 from fairq.client.batch import Batch
 from fairq.client.events import EventStream
-from fairq.client.later import options as later_options
-from fairq.client.later import purges, verbs
 from fairq.client.listed import lists_options
+from fairq.client.requests import DEFAULT_TIMEOUT, target
+from fairq.client.schedules import ScheduleRequests
 from fairq.client.tasks import EnqueuedTask
-from fairq.errors import BadRequest, FairqError, Retryable
+from fairq.errors import FairqError, Retryable, TenantsRefused
 from fairq.model.checks import (
     MAX_BATCH,
-    check_any_id,
     check_batch_id,
+    check_flag,
     check_known_batch,
     check_name,
     check_tenant,
     full_id,
     owner_of,
 )
-from fairq.wire.terms import ANSWER_S, WAIT_MS
 
 if TYPE_CHECKING:
     import ssl
     from datetime import datetime
 
-    from fairq.client.caller import Caller
     from fairq.client.dead_letters import DeadLetters
-    from fairq.client.verbs import Ask
     from fairq.model.batches import BatchStage, BatchState
     from fairq.model.events import EventPage
-    from fairq.model.option_tables import Seconds, TaskOptions, UnnamedTaskOptions
+    from fairq.model.option_tables import Seconds, TaskOptions
     from fairq.model.purges import Purge
-    from fairq.model.schedules import ScheduleState
     from fairq.model.tasks import NewTask, TaskState, WaitingTask
     from fairq.model.waiting import Why
     from fairq.wire.calls import Call
-
-T = TypeVar("T")
-
-DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
 
 
 def _enqueued(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
@@ -57,33 +48,12 @@ def _enqueued(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask
 
 
 @define(eq=False)
-class Client:
+class Client(ScheduleRequests):
     """A connection to the service that mends itself. Calls may be made by many tasks at once; they share frames.
 
     Every call gives up after `timeout` seconds (the client's, where the call names none) with Unavailable (nothing was
     done) or OutcomeUnknown (it may have been; the same call with the same ids is safe to repeat).
     """
-
-    _caller: Caller
-    timeout: float = DEFAULT_TIMEOUT
-
-    def clock(self) -> float:
-        """Return the time in seconds, of a clock that only runs forward."""
-        return self._caller.now()
-
-    async def sleep_until(self, time: float) -> None:
-        """Wait until a time of `clock`."""
-        await self._caller.sleep_until(time)
-
-    async def pass_turn(self) -> None:
-        """Let others have a turn."""
-        await self._caller.pass_turn()
-
-    def _deadline(self, timeout: float | None) -> float:
-        seconds = self.timeout if timeout is None else timeout
-        if isnan(seconds):
-            raise BadRequest("timeout must be a number of seconds, not nan", field="timeout")
-        return self._caller.now() + seconds
 
     @lists_options
     async def enqueue(
@@ -118,10 +88,11 @@ class Client:
         """Enqueue many tasks, as `enqueue` does one; any number, sent in frames of up to 500.
 
         Not atomic: on an error some may have been taken; repeat the call with the same `ids`. `tenant`, for producers:
-        one tenant for all tasks, or one per payload. If some tenants are refused, the others' tasks are enqueued, and
-        then the first refusal is raised: it has all `refusals` by tenant, and the tasks that were `taken`.
+        one tenant for all tasks, or one per payload. If some of several tenants are refused, the others' tasks are
+        enqueued, and TenantsRefused is raised, with all `refusals` by tenant, and the tasks that were `taken`; or an
+        error that is Retryable, if there is one among the refusals.
         """
-        tasks = verbs.new_tasks(queue, payloads, ids, tenant, options, self._caller.max_payload_bytes)
+        tasks = later.bodies.new_tasks(queue, payloads, ids, tenant, options, self._caller.max_payload_bytes)
         if not tasks:
             return []
         return await self.enqueue_tasks(queue, tasks, timeout=timeout)
@@ -140,7 +111,7 @@ class Client:
 
     async def _enqueued(self, queue: str, tasks: Sequence[NewTask], call: Call) -> list[EnqueuedTask]:
         outcomes = await self._caller.wait(call)
-        later_options.check_in_time(outcomes)
+        later.options.check_in_time(outcomes)
         return [
             EnqueuedTask(task.id, queue, False, self, keeps_result=task.result_ttl_ms > 0)
             if outcome == "ok"
@@ -149,7 +120,7 @@ class Client:
         ]
 
     async def _enqueue_for_tenants(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> list[EnqueuedTask]:
-        """Enqueue tasks with full ids: a call for each tenant, which share frames. Raises: the first refusal."""
+        """Enqueue tasks with full ids: a call for each tenant, which share frames."""
         by_tenant: dict[str, list[int]] = {}
         for n, task in enumerate(tasks):
             by_tenant.setdefault(owner_of(task.id), []).append(n)
@@ -170,21 +141,24 @@ class Client:
                 ]
             for n, each in zip(by_tenant[tenant], done, strict=True):
                 taken[n] = each
-        for tenant, refusal in refusals.items():
-            refusal.tenant, refusal.refusals, refusal.taken = tenant, refusals, taken
-            raise refusal
+        for refusal in refusals.values():
+            if isinstance(refusal, Retryable) or len(by_tenant) == 1:
+                raise refusal
+        if refusals:
+            raise TenantsRefused(refusals, taken)
         return [task for task in taken if task is not None]
 
     async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[TaskState]:
         """Ask what is known of tasks."""
-        return await self.ask(verbs.tasks(queue, ids), timeout=timeout)
+        found = (await self.request("tasks", {"queue": queue, "ids": list(ids)}, timeout=timeout))["tasks"]
+        return later.bodies.rows(later.tasks.TaskState, found)
 
     async def cancel(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
         """Cancel tasks: `ok`, `running` (its worker is told to stop) or `gone` (it has ended) for each.
 
         Repeating it is safe; what the first call cancelled is then `gone`.
         """
-        return await self.ask(verbs.cancel(queue, ids), timeout=timeout)
+        return await self.change("cancel", queue, ids, timeout=timeout)
 
     async def reschedule(
         self,
@@ -200,17 +174,22 @@ class Client:
         For each: `ok`; `running`, `expired` (it would start after its end) or `quota_exceeded` (its tenant's limit of
         delayed tasks), unchanged; or `gone`.
         """
-        return await self.ask(verbs.reschedule(queue, ids, delay, start_at), timeout=timeout)
+        delay_ms, start_at_ms = later.options.pack_start(delay, start_at)
+        times = {"delay_ms": delay_ms, "start_at_ms": start_at_ms}
+        return await self.change("reschedule", queue, ids, timeout=timeout, **times)
 
     async def peek(
         self, queue: str, count: int = 10, *, tenant: str | None = None, timeout: float | None = None
     ) -> list[WaitingTask]:
         """Read the next tasks of a tenant (an operator names it) in their order, without taking them."""
-        return await self.ask(verbs.peek(queue, count, tenant), timeout=timeout)
+        body = {"queue": queue, "count": count} | ({} if tenant is None else {"tenant": tenant})
+        found = (await self.request("peek", body, timeout=timeout))["tasks"]
+        return later.bodies.rows(later.tasks.WaitingTask, found)
 
     async def why(self, queue: str, id: str, *, timeout: float | None = None) -> Why:
         """Ask why a task waits, and when it may start; operators name it as `<tenant>/<id>`. Raises: NotFound."""
-        return await self.ask(verbs.why(queue, id), timeout=timeout)
+        reply = await self.request("why", {"queue": queue, "id": id}, timeout=timeout)
+        return later.bodies.structure(reply, later.waiting.Why)
 
     async def open_batch(
         self,
@@ -232,11 +211,20 @@ class Client:
         complete is told in the feed; its tasks ask for themselves. `tenant`: whose, for producers; the batch's id is
         then its full one.
         """
-        id = check_batch_id(verbs.new_id() if id is None else id)
+        id = check_batch_id(later.bodies.new_id() if id is None else id)
         if tenant is not None:
             id = full_id(check_tenant(tenant), id)
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
-        await self.ask(verbs.open_batch(queue, id, max_running, callbacks, events), timeout=timeout)
+        body = {
+            "queue": check_name(queue, "queue"),
+            "id": check_known_batch(id),
+            "max_running": later.batches.RUNNING.check(max_running, "max_running"),
+        }
+        texts = {name: later.bodies.encode_payload(it) for name, it in callbacks.items() if it is not None}
+        body |= {name: later.bodies.Fragment(text) for name, text in texts.items()}
+        if check_flag(events, "events"):
+            body["events"] = True
+        await self.request("open_batch", body, timeout=timeout)
         return Batch(id, queue, self)
 
     def batch(self, queue: str, id: str) -> Batch:
@@ -250,12 +238,14 @@ class Client:
 
         `tenant`: whose (an operator's client: all tenants' unless one is named). `state`: only those in this state.
         """
-        cursor = ""
+        body, cursor = target(queue, tenant) | {"count": MAX_BATCH}, ""
+        if state:
+            body["state"] = state
         while True:
-            page = await self.ask(verbs.batches(queue, tenant, state, cursor, MAX_BATCH))
-            for each in page.batches:
+            page = await self.request("batches", body | ({"cursor": cursor} if cursor else {}))
+            for each in later.bodies.rows(later.batches.BatchState, page["batches"]):
                 yield each
-            cursor = page.cursor
+            cursor = page["cursor"] or ""
             if not cursor:
                 return
 
@@ -263,8 +253,8 @@ class Client:
         self, queue: str, ids: Sequence[str], *, timeout: float | None = None
     ) -> dict[str, BatchState]:
         """Ask how far up to 500 batches are, by id; unknown ones are left out."""
-        states = await self.ask(verbs.named_batches(queue, ids), timeout=timeout)
-        return {state.id: state for state in states}
+        reply = await self.request("batches", {"queue": queue, "ids": list(ids)}, timeout=timeout)
+        return {state.id: state for state in later.bodies.rows(later.batches.BatchState, reply["batches"])}
 
     def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> EventStream:
         """Follow what becomes of those tasks and batches that asked for `events`: `async for`, without an end.
@@ -273,8 +263,8 @@ class Client:
         the last one that it has handled misses none; ids count up by one. `tenant`: whose, for operators.
         The iteration raises TooOld if what comes next is not kept any more, BadRequest if there is no event `after`.
         """
-        asked = verbs.events(queue, after, tenant)  # checks the arguments
-        return EventStream(self, asked.body["queue"], asked.body["after"], tenant)
+        body = target(queue, tenant)  # checks the arguments
+        return EventStream(self, body["queue"], later.events.EVENT_ID.check(after, "after"), tenant)
 
     async def read_events(
         self,
@@ -286,37 +276,9 @@ class Client:
         timeout: float | None = None,
     ) -> EventPage:
         """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
-        return await self.ask(verbs.events(queue, after, tenant, count), timeout=timeout)
-
-    async def wait_task(self, queue: str, id: str, timeout: float | None) -> dict[str, Any]:
-        """Wait until a task has ended, across reconnects; returns its row of `wait_tasks`. Raises: NotYet."""
-        self._caller.now()  # checks the event loop
-        deadline = float("inf") if timeout is None else self._deadline(timeout)
-        call = self._caller.wait_task(check_name(queue, "queue"), check_any_id(id), deadline)
-        row: dict[str, Any] = await self._caller.wait(call)
-        return row
-
-    async def ask_until(
-        self, ask: Ask[T], timeout: float | None, is_enough: Callable[[T], bool], wait_s: float = WAIT_MS / 1000
-    ) -> T | None:
-        """Send a request that waits for something to happen, until its reply is enough; None after `timeout` seconds.
-
-        Each request waits for up to `wait_s` seconds. Raises: what the last request raises.
-        """
-        deadline = float("inf") if timeout is None else self._deadline(timeout)
-        while True:
-            this_s = max(0.0, min(wait_s, deadline - self._caller.now()))
-            asked = evolve(ask, body={**ask.body, "timeout_ms": round(this_s * 1000)})
-            try:
-                reply = await self.ask(asked, timeout=this_s + ANSWER_S)
-            except FairqError as error:
-                if not isinstance(error, Retryable) or self._caller.now() >= deadline:
-                    raise
-                continue
-            if is_enough(reply):
-                return reply
-            if self._caller.now() >= deadline:
-                return None
+        page = {"after": later.events.EVENT_ID.check(after, "after"), "count": later.rules.COUNT.check(count, "count")}
+        reply = await self.request("events", target(queue, tenant) | page, timeout=timeout)
+        return later.bodies.structure(reply, later.events.EventPage)
 
     async def cancel_all(
         self,
@@ -351,96 +313,23 @@ class Client:
         timeout: float | None = None,
     ) -> AsyncGenerator[Purge, None]:
         """Do what `cancel_all` does, and tell after each step how far it is, in all; `dry_run`: only count."""
-        so_far = purges.Purge()
+        body = target(queue, tenant) | later.options.pack_waiting_filter(older_than, error)
+        if check_flag(dry_run, "dry_run"):
+            body["dry_run"] = True
+        so_far = later.purges.Purge()
         while True:
-            step = verbs.cancel_all(queue, tenant, older_than, error, dry_run, so_far.cursor)
-            so_far = so_far.plus(await self.ask(step, timeout=timeout))
+            reply = await self.request("cancel_all", body, timeout=timeout)
+            so_far = so_far.plus(later.purges.Purge(**{**reply, "cursor": reply["cursor"] or ""}))
             yield so_far
             if not so_far.cursor:
                 return
+            body["cursor"] = so_far.cursor
 
     def dead_letters(self, queue: str) -> DeadLetters:
         """Return the dead letters of a queue, to list, replay and purge: a tenant's own, for operators everybody's."""
         from fairq.client.dead_letters import DeadLetters
 
         return DeadLetters(self, check_name(queue, "queue"))
-
-    @lists_options
-    async def schedule(
-        self,
-        queue: str,
-        name: str,
-        payload: Any,
-        *,
-        cron: str | None = None,
-        zone: str | None = None,
-        every: Seconds | None = None,
-        misfire: str = "skip",
-        tenant: str | None = None,
-        timeout: float | None = None,
-        **options: Unpack[UnnamedTaskOptions],
-    ) -> list[datetime]:
-        """Enqueue a task again and again, or change how; returns the next three fires. The same again changes nothing.
-
-        `cron`: five fields, read in the time zone (`Europe/Copenhagen`; None: UTC), or `every`: seconds. `misfire`:
-        what becomes of fires when the service was down: `skip` them, or make up for all of them `once`. A task's
-        `start_at` is the time of its fire; options that say another one are refused, and so is a batch. With a
-        `dedupe_key` a fire makes no task while that of an earlier one is not done. `tenant`: whose, for
-        operators; so in the other calls.
-
-        Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
-        """
-        asked = verbs.schedule(queue, name, payload, cron, zone, every, misfire, tenant, options)
-        return await self.ask(asked, timeout=timeout)
-
-    async def unschedule(
-        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
-    ) -> bool:
-        """Delete a schedule; returns whether there was one. Tasks that it has enqueued stay."""
-        return await self.ask(verbs.unschedule(queue, name, tenant), timeout=timeout)
-
-    async def pause_schedule(
-        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
-    ) -> bool:
-        """Let a schedule fire no more until it is resumed; returns whether it was paused already. Raises: NotFound."""
-        return await self.ask(verbs.pause_schedule(queue, name, tenant), timeout=timeout)
-
-    async def resume_schedule(
-        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
-    ) -> bool:
-        """Let a schedule fire again, next at the first time still to come; returns whether it was paused."""
-        return await self.ask(verbs.resume_schedule(queue, name, tenant), timeout=timeout)
-
-    async def schedules(
-        self, queue: str, *, tenant: str | None = None, timeout: float | None = None
-    ) -> list[ScheduleState]:
-        """List all schedules (an operator's client: all tenants' unless one is named), the next to fire first."""
-        found: dict[tuple[str, str], ScheduleState] = {}
-        offset = 0
-        while True:
-            page = await self.ask(verbs.schedules(queue, None, tenant, offset), timeout=timeout)
-            found.update({(row.tenant, row.name): row for row in page})
-            if len(page) < MAX_BATCH:
-                return list(found.values())
-            offset += len(page)
-
-    async def read_schedule(
-        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
-    ) -> ScheduleState:
-        """Read one schedule, with its payload. Raises: NotFound."""
-        return (await self.ask(verbs.schedules(queue, name, tenant), timeout=timeout))[0]
-
-    async def ask(self, ask: Ask[T], *, timeout: float | None = None) -> T:
-        """Send a request of `fairq.client.verbs` and return what its reply says."""
-        return ask.read(await self.request(ask.verb, ask.body, timeout=timeout))
-
-    async def request(
-        self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
-    ) -> dict[str, Any]:
-        """Send any request of PROTOCOL.md and return the reply's body."""
-        call = self._caller.request(verb, body or {}, self._deadline(timeout))
-        result: dict[str, Any] = await self._caller.wait(call)
-        return result
 
 
 @asynccontextmanager
@@ -459,7 +348,7 @@ async def open_client(
     Raises: SettingsError for an invalid URL or no token; Unauthorized or Forbidden when the server will not have the
     token; RuntimeError outside an event loop.
     """
-    from fairq.client.opening import connected
+    from fairq.client.driver import connected
 
     async with connected(url, token, tls) as driver:
         yield Client(driver, timeout)

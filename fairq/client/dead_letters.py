@@ -7,24 +7,22 @@ those that are replayed along the way and die again are beyond its end.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Unpack
 
 from attrs import define
 
-from fairq.client.later import verbs
+from fairq.client import later
 from fairq.client.listed import lists_options
-from fairq.client.tasks import Asks
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_BATCH
 
 if TYPE_CHECKING:
+    from fairq.client.requests import Requests
     from fairq.model.dead_letters import DeadLetter, DeadPage, Sweep
     from fairq.model.option_tables import DeadLetterFilter
     from fairq.model.tasks import Outcome
-
-    Change = Callable[[str, Sequence[str]], verbs.Ask[list[Outcome]]]
 
 STEP_S = 0.1  # at a rate, dead letters are replayed in steps of so long
 
@@ -42,7 +40,7 @@ def check_rate(rate: float | None) -> float:
 class DeadLetters:
     """The dead letters of one queue. Every method raises what `Client.request` raises."""
 
-    _client: Asks
+    _client: Requests
     queue: str
 
     @lists_options
@@ -53,7 +51,10 @@ class DeadLetters:
 
         `brief` leaves out payload, enqueueing and window.
         """
-        return await self._client.ask(verbs.dead(self.queue, cursor, count, brief, which))
+        body = {"queue": self.queue, "count": count, "brief": brief, **later.options.pack_filter(which)}
+        reply = await self._client.request("dead", body | ({"cursor": cursor} if cursor else {}))
+        letters = later.bodies.rows(later.dead_letters.DeadLetter, reply["dead"])
+        return later.dead_letters.DeadPage(letters, reply["cursor"] or "", reply["left"])
 
     @lists_options
     async def pages(
@@ -78,21 +79,21 @@ class DeadLetters:
 
     async def show(self, id: str) -> DeadLetter:
         """Read one dead letter, with its payload. Raises: NotFound."""
-        return await self._client.ask(verbs.dead_letter(self.queue, id))
+        reply = await self._client.request("dead_letter", {"queue": self.queue, "id": id})
+        return later.bodies.structure(reply["dead_letter"], later.dead_letters.DeadLetter)
 
     async def replay(self, ids: Sequence[str]) -> list[Outcome]:
         """Give dead letters a fresh set of attempts, at the end of their owners' own lists: `ok` or `gone` for each."""
-        return await self._change(verbs.replay, ids)
+        return await self._change("replay", ids)
 
     async def purge(self, ids: Sequence[str]) -> list[Outcome]:
         """Delete dead letters: `ok` or `gone` for each."""
-        return await self._change(verbs.purge, ids)
+        return await self._change("purge", ids)
 
-    async def _change(self, change: Change, ids: Sequence[str]) -> list[Outcome]:
+    async def _change(self, verb: str, ids: Sequence[str]) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for start in range(0, len(ids), MAX_BATCH):
-            told = await self._client.ask(change(self.queue, ids[start : start + MAX_BATCH]))
-            outcomes += told
+            outcomes += await self._client.change(verb, self.queue, ids[start : start + MAX_BATCH])
         return outcomes
 
     @lists_options
@@ -104,27 +105,26 @@ class DeadLetters:
         They go to their tenants' own lists, inside their shares, so other tenants do not wait longer. Stopping half-way
         leaves the rest dead; starting again goes on with it.
         """
-        return self._sweep(verbs.replay, check_rate(rate), which)
+        return self._sweep("replay", check_rate(rate), which)
 
     @lists_options
     def purge_all(self, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[Sweep, None]:
         """Delete all dead letters that match; tells after each step how far it has come."""
-        return self._sweep(verbs.purge, math.inf, which)
+        return self._sweep("purge", math.inf, which)
 
-    async def _sweep(self, change: Change, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:
+    async def _sweep(self, verb: str, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:
         step = max(1, int(min(MAX_BATCH, rate * STEP_S)))
-        from fairq.model.dead_letters import Sweep
-
-        done, next_at = Sweep(0, 0, 0), self._client.clock()
+        sweep = later.dead_letters.Sweep
+        done, next_at = sweep(0, 0, 0), self._client.clock()
         async with aclosing(self.pages(brief=True, **which)) as pages:
             async for page in pages:
                 ids = [letter.id for letter in page.letters]
-                done = Sweep(done.changed, done.gone, len(ids) + page.left)
+                done = sweep(done.changed, done.gone, len(ids) + page.left)
                 yield done
                 for start in range(0, len(ids), step):
                     some = ids[start : start + step]
                     await self._client.sleep_until(next_at)
                     next_at = self._client.clock() + len(some) / rate
-                    changed = (await self._change(change, some)).count("ok")
-                    done = Sweep(done.changed + changed, done.gone + len(some) - changed, done.left - len(some))
+                    changed = (await self._change(verb, some)).count("ok")
+                    done = sweep(done.changed + changed, done.gone + len(some) - changed, done.left - len(some))
                     yield done

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 import anyio
 from attrs import define, field
 
+from fairq.client import bodies as bodies  # so that the first call does not wait for it
 from fairq.client.channel import Target, check_token
 from fairq.client.defaults import choose_token, choose_urls
 from fairq.client.dial import dial
 from fairq.client.link import Link
-from fairq.client.runtime import Event, Runtime, current_runtime
+from fairq.client.runtime import Event, Runtime, background, current_runtime
 from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
@@ -206,3 +208,13 @@ class Driver(Generic[S]):
             with anyio.CancelScope(deadline=self._pumps_at):
                 await self._woken.wait()
             self._woken = self.runtime.make_event()
+
+
+@asynccontextmanager
+async def connected(
+    url: str | Sequence[str] | None, token: str | None, tls: ssl.SSLContext | None
+) -> AsyncIterator[Driver[ClientSession]]:
+    """Stay connected, again and again, until the block is left. Raises: as `open_client`."""
+    driver = Driver.to(url, token, ClientSession(), tls)
+    async with background(driver.run):
+        yield driver

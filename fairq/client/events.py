@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from fairq.client.later import verbs
-from fairq.client.tasks import Requests
+from fairq.client import later
+from fairq.client.requests import target
 
 if TYPE_CHECKING:
+    from fairq.client.requests import Requests
     from fairq.model.events import Event
 
 
@@ -33,10 +34,10 @@ class EventStream(AsyncIterator["Event"]):
         if self._read:
             await self._client.pass_turn()
         else:
-            asked = verbs.events(self.queue, self.after, self.tenant)
-            page = await self._client.ask_until(asked, None, lambda page: bool(page.events))
+            body = target(self.queue, self.tenant) | {"after": self.after}
+            page = await self._client.request_until("events", body, lambda page: bool(page["events"]))
             assert page is not None  # it has no time-out
-            self._read.extend(page.events)
+            self._read.extend(later.bodies.rows(later.events.Event, page["events"]))
         event = self._read.popleft()
         self.after = event.id
         return event

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import get_cancelled_exc_class
 
+from fairq.client.bodies import encode_payload
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import links_of
 from fairq.client.runtime import is_cancelled
@@ -22,7 +23,6 @@ from fairq.client.threads import Threads
 from fairq.client.timeouts import TimedOut
 from fairq.client.tracebacks import traceback_of
 from fairq.client.typed import Misfit
-from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
 from fairq.log import Log
 from fairq.model.checks import MAX_ERROR_CHARS, bare_id

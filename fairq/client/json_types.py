@@ -1,4 +1,7 @@
-"""cattrs converters of JSON values to typed ones, without coercion; imported when a handler is first typed."""
+"""A cattrs converter of JSON values to typed ones, without coercion; imported when a handler is first typed.
+
+Lists and mappings stop at their first error, so a payload has no more errors than its type has fields.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class _Converter(OrjsonConverter):
         return _only(dict, "an object", super().gen_structure_typeddict(_with_its_keys(cl)))
 
     def gen_structure_mapping(self, cl: Any) -> Any:
-        return _only(dict, "an object", super().gen_structure_mapping(cl))
+        return _mapping_of(cl, self)
 
     def gen_structure_hetero_tuple(self, cl: Any) -> Any:
         return _only(list, "a list", super().gen_structure_hetero_tuple(cl))
@@ -99,12 +102,35 @@ def _list_of(kind: Any, converter: BaseConverter) -> Hook:
             for each in value:
                 made.append(hook(each, inner))  # its length says where it failed
         except Exception as error:
-            note = IterableValidationNote(f"at index {len(made)}", len(made), inner)
-            error.__notes__ = [*getattr(error, "__notes__", []), note]
-            raise IterableValidationError("invalid list", [error], kind) from None
+            raise _at(len(made), error, inner, kind) from None
         return make(made)
 
     return structure
+
+
+def _mapping_of(kind: Any, converter: BaseConverter) -> Hook:
+    of_key, inner = get_args(kind) or (Any, Any)
+    key_hook, hook = converter.get_structure_hook(of_key), converter.get_structure_hook(inner)
+
+    def structure(value: Any, _: Any) -> Any:
+        if type(value) is not dict:
+            raise TypeError("expected an object")
+        made, key = {}, None
+        try:
+            for key, each in value.items():
+                made[key_hook(key, of_key)] = hook(each, inner)
+        except Exception as error:
+            raise _at(key, error, inner, kind) from None
+        return made
+
+    return structure
+
+
+def _at(place: Any, error: Exception, inner: Any, kind: Any) -> IterableValidationError:
+    """Say where in a list or mapping an error is."""
+    note = IterableValidationNote(f"at {place!r}", place, inner)
+    error.__notes__ = [*getattr(error, "__notes__", []), note]
+    return IterableValidationError(f"invalid {kind}", [error], kind)
 
 
 def _is_optional(kind: Any) -> bool:
@@ -124,8 +150,8 @@ def _uuid(value: Any, _: Any) -> UUID:
     return UUID(value)
 
 
-def _converter(is_detailed: bool) -> OrjsonConverter:
-    converter = _Converter(detailed_validation=is_detailed)
+def _converter() -> OrjsonConverter:
+    converter = _Converter()
     configure_converter(converter)
     for kind, name in _PRIMITIVES.items():
         converter.register_structure_hook(kind, _exactly(kind, name))
@@ -136,49 +162,25 @@ def _converter(is_detailed: bool) -> OrjsonConverter:
     return converter
 
 
-_fast, _careful = _converter(False), _converter(True)
+_ours = _converter()
 
 
 def check_type(kind: Any) -> None:
     """Check that values of a type can be made. Raises: what cattrs does."""
-    _fast.get_structure_hook(kind)
-    _careful.get_structure_hook(kind)
+    _ours.get_structure_hook(kind)
 
 
 def structure(payload: Any, kind: Any) -> Any:
-    """Make a value of a type. Raises: many kinds of errors, the first one only."""
-    return _fast.get_structure_hook(kind)(payload, kind)
+    """Make a value of a type. Raises: many kinds of errors."""
+    return _ours.get_structure_hook(kind)(payload, kind)
 
 
-def errors_of(payload: Any, kind: Any) -> list[str]:
-    """Say what is wrong with a payload, with the path of each field. Costs much for each wrong value."""
+def errors_in(error: Exception) -> list[str]:
+    """Say what is wrong with a payload that raised this, with the path of each field."""
     try:
-        _careful.structure(payload, kind)
-    except Exception as error:
-        return _told(error, "payload")
-    return []
-
-
-def first_error_of(payload: Any, kind: Any) -> str:
-    """Say which field of a long payload is wrong; costs what making it does, once more."""
-    names = get_type_hints(kind) if type(payload) is dict and isinstance(kind, type) else {}
-    for name, inner in names.items():
-        if name in payload:
-            try:
-                structure(payload[name], inner)
-            except Exception as error:
-                return _told(error, f"payload.{name}")[0]
-    try:
-        structure(payload, kind)
-    except KeyError as error:
-        return f"required field missing @ payload.{error.args[0]}"
-    except Exception as error:
-        return _told(error, "payload")[0]
-    return ""
-
-
-def _told(error: Exception, path: str) -> list[str]:
-    return transform_error(error, path, _say)
+        return transform_error(error, "payload", _say)
+    except RecursionError:
+        return ["it is nested too deep @ payload"]
 
 
 def _say(error: BaseException, kind: Any) -> str:

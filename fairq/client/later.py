@@ -1,7 +1,7 @@
 """Modules that the SDK's public classes use when they are called, imported when something of them is first used.
 
 Programs import the SDK at their top, also those that open no client this time: the commands of a web framework, tests.
-A client or a worker that is opened has all of them loaded by then, so that no call of it waits for an import.
+A client or a worker that is opened has loaded what tasks need, so that no call of theirs waits for an import.
 """
 
 from __future__ import annotations
@@ -10,21 +10,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairq.client import operator_verbs as operator_verbs
-    from fairq.client import verbs as verbs
+    from fairq.client import bodies as bodies
+    from fairq.model import audit as audit
+    from fairq.model import batches as batches
+    from fairq.model import dead_letters as dead_letters
+    from fairq.model import events as events
+    from fairq.model import history as history
+    from fairq.model import limits as limits
+    from fairq.model import operating as operating
     from fairq.model import options as options
     from fairq.model import purges as purges
+    from fairq.model import queues as queues
+    from fairq.model import rules as rules
+    from fairq.model import schedules as schedules
     from fairq.model import tasks as tasks
-else:
+    from fairq.model import tenants as tenants
+    from fairq.model import versions as versions
+    from fairq.model import waiting as waiting
+    from fairq.model import webhooks as webhooks
+    from fairq.model import workers as workers
 
-    class Later:
-        """Stands for a module."""
 
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(import_module(self._name), name)
-
-    operator_verbs, verbs = Later("fairq.client.operator_verbs"), Later("fairq.client.verbs")
-    options, purges, tasks = (Later(f"fairq.model.{name}") for name in ("options", "purges", "tasks"))
+def __getattr__(name: str) -> Any:
+    module = import_module("fairq.client.bodies" if name == "bodies" else f"fairq.model.{name}")
+    return globals().setdefault(name, module)

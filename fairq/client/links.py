@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from fairq.client import tracing
-from fairq.client.later import options as later_options
-from fairq.client.later import tasks, verbs
+from fairq.client import later, tracing
 from fairq.errors import BadRequest
 from fairq.model.checks import DERIVED, MAX_PAYLOAD_BYTES, bare_id, check_known_id, check_name
 
@@ -54,10 +52,10 @@ class Links:
     def _make(self, target: str, payload: Any, id: str | None, max_bytes: int, options: TaskOptions) -> NewTask:
         check_name(target, "queue")
         id = self._next_id(target) if id is None else check_known_id(id)
-        values = later_options.pack_options(options) if options else ()
-        task = tasks.NewTask(id, verbs.encode_payload(payload, max_bytes=max_bytes), *values)
+        values = later.options.pack_options(options) if options else ()
+        task = later.tasks.NewTask(id, later.bodies.encode_payload(payload, max_bytes=max_bytes), *values)
         return (
-            task._replace(dedupe_key=later_options.hash_payload(task.payload))
+            task._replace(dedupe_key=later.options.hash_payload(task.payload))
             if options.get("dedupe_payload")
             else task
         )
@@ -67,19 +65,19 @@ class Links:
         task = self._make(target, payload, id, MAX_PAYLOAD_BYTES, options)
         with tracing.enqueueing(target, [task]) as (task,):
             outcome = await self.enqueue(target, task)
-        later_options.check_in_time([outcome])
+        later.options.check_in_time([outcome])
         return outcome.partition(" ")[2] or task.id
 
     def add(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
         """Keep a task until the acknowledgement; returns its id."""
         if self.is_over:
             raise BadRequest("the handler has ended: nothing leaves with its task any more", field="task")
-        task = self._make(target, payload, id, tasks.MAX_LINKS_BYTES, options)
+        task = self._make(target, payload, id, later.tasks.MAX_LINKS_BYTES, options)
         if (target, task.id) == self.own:
             raise BadRequest("a task cannot be followed by itself: its id is remembered for a while", field="id")
         with tracing.enqueueing(target, [task]) as (task,):
-            link = tasks.Link(target, task)
-        tasks.check_links([*self.found, link])
+            link = later.tasks.Link(target, task)
+        later.tasks.check_links([*self.found, link])
         self.found.append(link)
         return task.id
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve
 
-from fairq.client.client import DEFAULT_TIMEOUT, Client
-from fairq.client.later import operator_verbs, purges, verbs
+from fairq.client import later
+from fairq.client.client import Client
+from fairq.client.requests import DEFAULT_TIMEOUT, Body, target
 from fairq.errors import NotFound
 from fairq.model.checks import check_flag, check_weight
 
@@ -29,13 +30,20 @@ if TYPE_CHECKING:
     from fairq.tokens import TokenRecord
 
 
-def _webhook(queue: str, url: str, name: str) -> dict[str, Any]:
-    """Name a webhook."""
-    from fairq.model.tasks import SHORT_NAME
-    from fairq.model.webhooks import URL
+def _based_on(if_version: str | None) -> Body:
+    """Make a change only if this is still the version."""
+    return {} if if_version is None else {"if_version": later.versions.VERSION.check(if_version, "if_version")}
 
-    body = verbs.target(queue, None) | {"url": URL.check(url, "url")}
-    return body | {"name": name} if SHORT_NAME.check(name, "name") else body
+
+def _was(reply: Body) -> bool:
+    """Read what held until now."""
+    return bool(reply["previous"])
+
+
+def _webhook(queue: str, url: str, name: str) -> Body:
+    """Name a webhook."""
+    body = target(queue) | {"url": later.webhooks.URL.check(url, "url")}
+    return body | {"name": name} if later.tasks.SHORT_NAME.check(name, "name") else body
 
 
 @define(eq=False)
@@ -45,16 +53,17 @@ class OperatorClient(Client):
     Changes act at once, on what waits too. Every call may be repeated safely.
     """
 
-    async def queues(self) -> list[QueueRow]:
-        """List all queues, with their counts, settings and slots."""
-        return await self.ask(operator_verbs.queues())
+    async def queues(self, queue: str | None = None) -> list[QueueRow]:
+        """List all queues, or the one of a name, with their counts, settings and slots."""
+        body = {} if queue is None else target(queue)
+        return later.bodies.rows(later.operating.QueueRow, (await self.request("queues", body))["queues"])
 
     async def configure(self, /, queue: str, *, if_version: str | None = None, **settings: Any) -> None:
         """Change settings of a queue: `share`, `reserve`, `lease_ms`, `max_attempts` and so on.
 
         `if_version`: only if this is still the version of its settings. Raises: BadRequest, StaleVersion.
         """
-        await self.request("configure", {"queue": queue, "settings": settings} | verbs.based_on(if_version))
+        await self.request("configure", {"queue": queue, "settings": settings} | _based_on(if_version))
 
     async def delete_queue(self, queue: str, *, purge: bool = False) -> dict[str, int]:
         """Delete a queue that is empty, or (`purge`) with what it holds; returns what that was.
@@ -68,11 +77,11 @@ class OperatorClient(Client):
 
     async def deleting_queue(self, queue: str, *, purge: bool = False) -> AsyncGenerator[Deletion, None]:
         """Delete a queue step by step; each step takes up to two seconds. Raises: NotFound, NotEmpty."""
-        from fairq.model.operating import Deletion
-
         is_first = True
         while True:
-            step = verbs.structure(await self.request("delete_queue", {"queue": queue, "purge": purge}), Deletion)
+            step = later.bodies.structure(
+                await self.request("delete_queue", {"queue": queue, "purge": purge}), later.operating.Deletion
+            )
             if step.outcome == "gone" and is_first:
                 raise NotFound(f"there is no queue {queue}", field="queue")
             yield step
@@ -82,7 +91,7 @@ class OperatorClient(Client):
 
     async def queue_exists(self, queue: str) -> bool:
         """Tell whether there is a queue of that name: something was put into it, and it was not deleted since."""
-        return any(row.made_at_ms for row in await self.ask(operator_verbs.queues(queue)))
+        return any(row.made_at_ms for row in await self.queues(queue))
 
     async def purge_queue(self, queue: str, *, dry_run: bool = False) -> AsyncGenerator[Purge, None]:
         """Cancel the waiting tasks of all tenants that a queue has now; tells after each step how far it is, in all.
@@ -91,7 +100,7 @@ class OperatorClient(Client):
         """
         rows = await self.tenants(queue)
         left = sum(row.ready + row.pending + row.delayed for row in rows)
-        done = purges.Purge(waiting=left)
+        done = later.purges.Purge(waiting=left)
         for row in rows:
             mine = row.ready + row.pending + row.delayed
             if not mine:
@@ -108,7 +117,7 @@ class OperatorClient(Client):
         A task enqueued later makes it anew. Raises: NotFound, also if the answer was lost and the call was made again;
         NotEmpty.
         """
-        if (await self.request("drop_tenant", verbs.target(queue, tenant)))["outcome"] != "ok":
+        if (await self.request("drop_tenant", target(queue, tenant)))["outcome"] != "ok":
             raise NotFound(f"there is no tenant {tenant} in queue {queue}", field="tenant")
 
     async def empty_tenant(self, queue: str, tenant: str) -> None:
@@ -128,11 +137,9 @@ class OperatorClient(Client):
 
     async def repairing_queue(self, queue: str) -> AsyncGenerator[Repair, None]:
         """Repair a queue step by step; each step takes about a second. Raises: NotFound."""
-        from fairq.model.queues import Repair
-
         number = None
         while True:
-            step = Repair(**await self.request("repair", {"queue": queue, "number": number}))
+            step = later.queues.Repair(**await self.request("repair", {"queue": queue, "number": number}))
             yield step
             if step.outcome != "more":
                 return
@@ -141,27 +148,27 @@ class OperatorClient(Client):
     async def tenants(self, queue: str, *, tenant: str | None = None) -> list[TenantState]:
         """List the tenants of a queue, or the one of a name: an empty list if there is none. Raises: NotFound."""
         found: dict[str, TenantState] = {}
-        cursor = ""
+        body = target(queue, tenant)
         while True:
-            page = await self.ask(operator_verbs.tenants(queue, tenant, cursor))
-            found |= {row.tenant: row for row in page.tenants}
-            cursor = page.cursor
-            if not cursor:
+            page = await self.request("tenants", body)
+            found |= {row.tenant: row for row in later.bodies.rows(later.tenants.TenantState, page["tenants"])}
+            if not page.get("cursor"):
                 return [found[name] for name in sorted(found)]
+            body["cursor"] = page["cursor"]
 
     async def set_weight(self, queue: str, tenant: str, weight: float, *, if_version: str | None = None) -> float:
         """Give a tenant a weight (0.001 to 10,000; 1 unless set); returns the one before.
 
         `if_version`: only if this is still the version that `tenants` tells. Raises: StaleVersion.
         """
-        body = {"queue": queue, "tenant": tenant, "weight": check_weight(weight)} | verbs.based_on(if_version)
+        body = {"queue": queue, "tenant": tenant, "weight": check_weight(weight)} | _based_on(if_version)
         return float((await self.request("set_weight", body))["previous"])
 
     async def limits(self, queue: str, tenant: str | None = None) -> HeldLimits:
         """Read the limits and opening hours of a tenant, or (None) those for all."""
-        from fairq.model.operating import HeldLimits
-
-        return verbs.structure(await self.request("limits", {"queue": queue, "tenant": tenant}), HeldLimits)
+        return later.bodies.structure(
+            await self.request("limits", {"queue": queue, "tenant": tenant}), later.operating.HeldLimits
+        )
 
     async def set_limits(
         self, /, queue: str, tenant: str | None = None, *, if_version: str | None = None, **limits: float | None
@@ -171,10 +178,8 @@ class OperatorClient(Client):
         0 is no limit; None is the one for all. See `fairq.model.limits.Limits`. `if_version`: only if this is still the
         version that `limits` tells. Raises: StaleVersion.
         """
-        from fairq.model.limits import Limits
-
-        body = {"queue": queue, "tenant": tenant, "limits": limits} | verbs.based_on(if_version)
-        return Limits(**(await self.request("set_limits", body))["previous"])
+        body = {"queue": queue, "tenant": tenant, "limits": limits} | _based_on(if_version)
+        return later.limits.Limits(**(await self.request("set_limits", body))["previous"])
 
     async def set_opening_hours(
         self, queue: str, text: str, tenant: str | None = None, *, if_version: str | None = None
@@ -184,22 +189,22 @@ class OperatorClient(Client):
         An empty text: always. Returns the text before. `if_version`: only if this is still the `hours_version` that
         `limits` tells. Raises: BadRequest, StaleVersion.
         """
-        body = {"queue": queue, "tenant": tenant, "opening_hours": text} | verbs.based_on(if_version)
+        body = {"queue": queue, "tenant": tenant, "opening_hours": text} | _based_on(if_version)
         return str((await self.request("set_opening_hours", body))["previous"])
 
     async def pause(self, queue: str, tenant: str | None = None) -> bool:
         """Start no more tasks of a tenant, or (None) of the queue; returns whether it was paused before."""
-        return verbs.was(await self.request("pause", verbs.target(queue, tenant)))
+        return _was(await self.request("pause", target(queue, tenant)))
 
     async def resume(self, queue: str, tenant: str | None = None) -> bool:
         """Undo `pause`; returns whether it was paused before."""
-        return verbs.was(await self.request("resume", verbs.target(queue, tenant)))
+        return _was(await self.request("resume", target(queue, tenant)))
 
     async def report(self, queue: str, tenant: str) -> Report:
         """Read what a tenant's tasks waited for in the last minutes, at all servers with workers, and its share."""
-        from fairq.model.waiting import Report
-
-        return verbs.structure((await self.request("report", verbs.target(queue, tenant)))["report"], Report)
+        return later.bodies.structure(
+            (await self.request("report", target(queue, tenant)))["report"], later.waiting.Report
+        )
 
     async def history(
         self, queue: str, period: Period = "1h", *, tenants: Sequence[str] | None = None, since_ms: int = 0
@@ -209,12 +214,13 @@ class OperatorClient(Client):
         `tenants`: up to 20 names; None: the ten with the most service. One row more sums up the others; its name is
         empty. `since_ms`: only intervals that begin then or later. A queue without history has no intervals.
         """
-        from fairq.model.history import PERIOD, TENANTS, History
-
-        body = verbs.target(queue, None) | {"period": PERIOD.check(period, "period"), "since_ms": since_ms}
+        body = target(queue) | {
+            "period": later.history.PERIOD.check(period, "period"),
+            "since_ms": since_ms,
+        }
         if tenants is not None:
-            body["tenants"] = TENANTS.check(list(tenants), "tenants")
-        return verbs.structure(await self.request("history", body), History)
+            body["tenants"] = later.history.TENANTS.check(list(tenants), "tenants")
+        return later.bodies.structure(await self.request("history", body), later.history.History)
 
     async def add_webhook(
         self, queue: str, url: str, *, name: str = "", fan_out: bool = False, secrets: Sequence[str] = ()
@@ -224,39 +230,39 @@ class OperatorClient(Client):
         `fan_out`: each of these tasks is copied for it when it is taken. `secrets` sign the requests, the newest first;
         none: the worker's. Raises: BadRequest, TooLarge, StoreFull.
         """
-        from fairq.model.webhooks import SECRETS
-
         body = _webhook(queue, url, name)
-        body |= {"has_fan_out": check_flag(fan_out, "fan_out"), "secrets": SECRETS.check(list(secrets), "secrets")}
+        body |= {
+            "has_fan_out": check_flag(fan_out, "fan_out"),
+            "secrets": later.webhooks.SECRETS.check(list(secrets), "secrets"),
+        }
         return str((await self.request("add_webhook", body))["outcome"])
 
     async def remove_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Post no more tasks to a URL; those that are for it fail. Returns whether it was registered."""
-        return verbs.was(await self.request("remove_webhook", _webhook(queue, url, name)))
+        return _was(await self.request("remove_webhook", _webhook(queue, url, name)))
 
     async def pause_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Let the tasks of a webhook wait; returns whether they did. Raises: NotFound."""
-        return verbs.was(await self.request("pause_webhook", _webhook(queue, url, name)))
+        return _was(await self.request("pause_webhook", _webhook(queue, url, name)))
 
     async def resume_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Undo `pause_webhook`; returns whether it was paused. Raises: NotFound."""
-        return verbs.was(await self.request("resume_webhook", _webhook(queue, url, name)))
+        return _was(await self.request("resume_webhook", _webhook(queue, url, name)))
 
     async def webhooks(self, queue: str) -> list[Webhook]:
         """List the webhooks of a queue, the oldest first; without their secrets."""
-        return await self.ask(operator_verbs.webhooks(queue))
+        reply = await self.request("webhooks", target(queue))
+        return later.bodies.rows(later.webhooks.Webhook, reply["webhooks"])
 
     async def workers(self) -> list[WorkerState]:
         """List the workers that are attached to any server, up to some seconds ago."""
-        from fairq.model.workers import WorkerState
-
-        return [WorkerState(**row) for row in (await self.request("workers"))["workers"]]
+        return later.bodies.rows(later.workers.WorkerState, (await self.request("workers"))["workers"])
 
     async def worker_tasks(self, worker: str, count: int = 100) -> WorkerTasks:
         """Read up to `count` (500) workers of a name, and as many of their tasks, held longest. Raises: NotFound."""
-        from fairq.model.workers import WorkerTasks
-
-        return verbs.structure(await self.request("worker_tasks", {"worker": worker, "count": count}), WorkerTasks)
+        return later.bodies.structure(
+            await self.request("worker_tasks", {"worker": worker, "count": count}), later.workers.WorkerTasks
+        )
 
     async def drain_worker(self, worker: str) -> int:
         """Have the workers of a name finish what they hold, and end; returns how many there are."""
@@ -270,9 +276,7 @@ class OperatorClient(Client):
 
     async def list_tokens(self) -> list[TokenRow]:
         """List tokens, without their hashes, and when each was last used (to a minute)."""
-        from fairq.model.operating import TokenRow
-
-        return verbs.read_list(TokenRow, "tokens")(await self.request("list_tokens"))
+        return later.bodies.rows(later.operating.TokenRow, (await self.request("list_tokens"))["tokens"])
 
     async def revoke_token(self, id: str) -> None:
         """Delete a token; its connections end within a second. Raises: NotFound."""
@@ -296,14 +300,12 @@ class OperatorClient(Client):
         `by_tenants`: what tenants and producers have set instead. `after`: the `newest` of an earlier page; reads those
         that have ended since, the oldest first. `since_ms`: a time. The newest 10,000 or so are kept.
         """
-        from fairq.model.audit import AuditFilter, AuditPage
-        from fairq.model.rules import check_fields
 
-        check_fields(AuditFilter(token, verb, queue, tenant, since_ms))
+        later.rules.check_fields(later.audit.AuditFilter(token, verb, queue, tenant, since_ms))
         body: dict[str, Any] = {"since_ms": since_ms, "by_tenants": by_tenants, "count": count}
         texts = {"token": token, "verb": verb, "queue": queue, "tenant": tenant, "cursor": cursor, "after": after}
         body |= {name: text for name, text in texts.items() if text}
-        return verbs.structure(await self.request("audit", body), AuditPage)
+        return later.bodies.structure(await self.request("audit", body), later.audit.AuditPage)
 
 
 @asynccontextmanager
@@ -315,7 +317,7 @@ async def open_operator(
     timeout: float = DEFAULT_TIMEOUT,
 ) -> AsyncIterator[OperatorClient]:
     """Open an operator's client, as `fairq.open_client` opens a tenant's."""
-    from fairq.client.opening import connected
+    from fairq.client.driver import connected
 
     async with connected(url, token, tls) as driver:
         yield OperatorClient(driver, timeout)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attrs import define, field
 
+from fairq.client import later
 from fairq.client.hooks import Hook, Hooks, Middleware, around_of
-from fairq.client.later import tasks
 from fairq.client.task import Function, Task
 from fairq.model.checks import check_name
 
@@ -45,7 +45,7 @@ class Registration:
         from fairq.client.typed import payload_type_of
 
         check_name(queue, "queue")
-        tasks.SHORT_NAME.check(name, "name")
+        later.tasks.SHORT_NAME.check(name, "name")
         timeout_s = check_timeout(timeout)
 
         def register(function: F) -> F:

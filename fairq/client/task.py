@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from attrs import field, frozen
 
-from fairq.client.later import options as later_options
-from fairq.client.later import tasks
+from fairq.client import later
 from fairq.client.links import Links
 from fairq.client.listed import lists_options
 from fairq.model.texts import moment_of
@@ -31,7 +30,7 @@ class Retry(Exception):
 
     def __init__(self, reason: str = "", *, delay: Seconds | None = None) -> None:
         super().__init__(reason)
-        self.delay_ms = None if delay is None else later_options.to_ms(delay, "delay")
+        self.delay_ms = None if delay is None else later.options.to_ms(delay, "delay")
 
 
 class Postpone(Exception):
@@ -39,7 +38,7 @@ class Postpone(Exception):
 
     def __init__(self, reason: str = "", *, delay: Seconds) -> None:
         super().__init__(reason)
-        self.delay_ms = later_options.to_ms(delay, "delay")
+        self.delay_ms = later.options.to_ms(delay, "delay")
 
 
 class Reject(Exception):
@@ -79,7 +78,7 @@ class Task(Generic[P]):
 
         As often as you like: at most once a second the newest is sent. From a thread: `anyio.from_thread.run`.
         """
-        self._report(tasks.FRACTION.check(fraction, "fraction"), tasks.PROGRESS_TEXT.check(text, "text"))
+        self._report(later.tasks.FRACTION.check(fraction, "fraction"), later.tasks.PROGRESS_TEXT.check(text, "text"))
         import anyio.lowlevel
 
         await anyio.lowlevel.checkpoint()
@@ -112,7 +111,7 @@ class Task(Generic[P]):
     @property
     def is_last_attempt(self) -> bool:
         """True if a failure of this attempt is final."""
-        return tasks.is_last_attempt(self.attempt, self.max_attempts)
+        return later.tasks.is_last_attempt(self.attempt, self.max_attempts)
 
     @property
     def enqueued_at(self) -> datetime:

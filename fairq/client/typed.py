@@ -4,8 +4,7 @@ cattrs makes it, of an attrs class, dataclass, TypedDict, or anything else that 
 coerced: text is no number, and a list is no object. Keys that a class does not have are ignored, so that producers may
 send a new field while older workers still run.
 
-Making it stops at the first error. Then all errors are looked for, to name their fields, but only in payloads of at
-most MAX_VALUES values, for an error costs many times what a value does. A longer payload is made in a thread.
+A payload of more than MAX_VALUES values is made in a thread.
 """
 
 from __future__ import annotations
@@ -46,21 +45,15 @@ class PayloadType:
 
     def make(self, payload: Any) -> Any:
         """Make one of a decoded JSON value. Raises: Misfit, which names the field."""
-        from fairq.client.json_types import structure
+        from fairq.client.json_types import errors_in, structure
 
         try:
             return structure(payload, self.kind)
-        except Exception:  # of the class's own code too
-            raise Misfit(f"the payload is not {self.name}: {self._explain(payload)}"[:MAX_ERROR_CHARS]) from None
-
-    def _explain(self, payload: Any) -> str:
-        from fairq.client.json_types import errors_of, first_error_of
-
-        if has_more_values(payload, MAX_VALUES):
-            return first_error_of(payload, self.kind)
-        errors = errors_of(payload, self.kind)
+        except Exception as error:  # of the class's own code too
+            errors = errors_in(error)
         more = f", and {len(errors) - _MAX_TOLD} more" if len(errors) > _MAX_TOLD else ""
-        return "; ".join(errors[:_MAX_TOLD]) + more
+        told = "; ".join(errors[:_MAX_TOLD]) + more
+        raise Misfit(f"the payload is not {self.name}: {told}"[:MAX_ERROR_CHARS])
 
 
 def name_of(kind: Any) -> str:

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any
 
 import trio
-from attrs import asdict, define, field
+from attrs import define, field
 
-from fairq.client import operator_verbs
 from fairq.client.client import Client, open_client
 from fairq.client.operator import OperatorClient, open_operator
 from fairq.demo.executions import Execution, Follower
@@ -128,8 +127,8 @@ class Stage:
         while True:
             self.follow()
             try:
-                page = await self.operator.ask(operator_verbs.tenants(progress.phase.queue), timeout=5)
-                progress.saw_rows([asdict(tenant) for tenant in page.tenants])
+                page = await self.operator.request("tenants", {"queue": progress.phase.queue}, timeout=5)
+                progress.saw_rows(page["tenants"])
             except FairqError:  # this sample is skipped; longer trouble ends with the phase's limit
                 await trio.sleep(_SAMPLE_S)
             self.show(progress)

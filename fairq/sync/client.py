@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Self
 from attrs import define, field
 
 from fairq.client import batch, client, dead_letters, events, tasks
-from fairq.client.client import DEFAULT_TIMEOUT
-from fairq.errors import FairqError
+from fairq.client.requests import DEFAULT_TIMEOUT
+from fairq.errors import TenantsRefused
 from fairq.sync.blocking import P, R, Same, W, call, call_for, driver_to, make, steps
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def enqueues(
     def enqueuing(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> W:
         try:
             return blocking(self, *args, **kwargs)
-        except FairqError as error:
+        except TenantsRefused as error:
             error.taken = [task and kind(task) for task in error.taken]
             raise
 

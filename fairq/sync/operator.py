@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attrs import define
 
 from fairq.client import operator
-from fairq.client.client import DEFAULT_TIMEOUT
+from fairq.client.requests import DEFAULT_TIMEOUT
 from fairq.sync.blocking import call, driver_to, steps
 from fairq.sync.client import Client
 

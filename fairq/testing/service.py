@@ -15,7 +15,7 @@ from fairq.client.client import Client
 from fairq.client.listed import lists_options
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.worker import Worker
-from fairq.errors import BadRequest, FairqError
+from fairq.errors import BadRequest, TenantsRefused
 from fairq.model.checks import check_int, check_name, check_tenant, full_id
 from fairq.model.option_tables import TaskOptions
 from fairq.model.queues import SETTINGS, QueueSettings
@@ -122,7 +122,7 @@ class MemoryClient(Client):
         """As `Client.enqueue_tasks`."""
         try:
             return [self._tracked(task) for task in await super().enqueue_tasks(queue, tasks, timeout=timeout)]
-        except FairqError as error:
+        except TenantsRefused as error:
             error.taken = [task and self._tracked(task) for task in error.taken]
             raise
 

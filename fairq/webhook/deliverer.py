@@ -17,8 +17,8 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
+from fairq.client.bodies import encode_payload
 from fairq.client.task import Task
-from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, QuotaExceeded, SettingsError, TooLarge
 from fairq.model.checks import check_int
 from fairq.model.tasks import MAX_ATTEMPTS, MAX_RESULT_BYTES

@@ -9,8 +9,9 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
-from fairq.client import operator_verbs
+from fairq.client.bodies import rows
 from fairq.client.client import Client, open_client
+from fairq.client.requests import target
 from fairq.client.worker import Worker, default_name
 from fairq.errors import BadRequest, FairqError, Retryable, SettingsError
 from fairq.model.checks import MAX_WORKER_CHARS, check_name
@@ -92,13 +93,13 @@ class WebhookService:
     async def _read(self, queue: str) -> bool:
         """Read a queue's webhooks; those that were read last go on while the service does not answer (False)."""
         try:
-            found = await self.client.ask(operator_verbs.webhooks(queue), timeout=ANSWER_S)
+            reply = await self.client.request("webhooks", target(queue), timeout=ANSWER_S)
         except FairqError as error:
             if not isinstance(error, Retryable):
                 raise
             log.warning("cannot read the webhooks", queue=queue, error=error.message)
             return False
-        self.registrations[queue].update(found)
+        self.registrations[queue].update(rows(Webhook, reply["webhooks"]))
         return True
 
 

@@ -105,5 +105,4 @@ def refusals_of(body: Mapping[str, Any]) -> dict[str, FairqError]:
             errors[tenant] = from_code(row["code"], message, row.get("field"), row.get("retry_in_ms"))
         except (TypeError, KeyError):
             raise BadFrame("invalid reply: a refusal has code and message") from None
-        errors[tenant].tenant = tenant
     return errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import trio
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -12,12 +13,22 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import fairq
 from fairq import otel
 from fairq.server.run import Served
-from tests.server.conftest import certificate, no_polls, plain_logs, served, server_store
-from tests.server.harness import OPERATOR, Raw, raw, tenant, url_of
+from tests.server.conftest import certificate, no_polls, plain_logs, server_store
+from tests.server.harness import OPERATOR, Raw, raw, running, tenant, url_of
 
 from .runtimes import Service, running_service
 
-__all__ = ["certificate", "no_polls", "plain_logs", "served", "server_store"]
+__all__ = ["certificate", "no_polls", "plain_logs", "server_store"]
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+async def served(server_store: str) -> AsyncIterator[Served]:
+    """A server with development tokens, for at most LIMIT_S: the test's deadline."""
+    with trio.fail_after(LIMIT_S):
+        async with running(server_store) as served:
+            yield served
 
 
 @pytest.fixture

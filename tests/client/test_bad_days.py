@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import pytest
-import trio
 
 import fairq
-from fairq.errors import BadRequest, BatchClosed, NotFound, TaskFailed
+from fairq.errors import NotFound, TaskFailed
 from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.model.workers import WorkerTasks
 from fairq.server.run import Served
 from tests.logs import captured_logs
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, tenant
-from tests.store.cases import case
 from tests.store.proxy import open_proxy
 
 from .harness import wait_state, worker_of
@@ -43,95 +40,10 @@ async def before(ada: fairq.Client, verb: str) -> str:
     return str((await ada.request(verb, REPORTS))["previous"])
 
 
-@pytest.mark.parametrize("verb", ["close_batch", "cancel_batch"])
-async def test_a_batch_closed_twice_says_that_it_was_closed(
-    served: Served, ada: fairq.Client, worker: fairq.Worker, verb: str
-) -> None:
-    with trio.fail_after(30):
-        batch = await ada.open_batch("emails", id="reports")
-        task = await batch.add(1)
-        assert [await before(ada, "close_batch"), await before(ada, verb)] == ["open", "closed"]
-        if verb == "close_batch":
-            await worker.run(burst=True)
-        state = await batch.wait(timeout=30)
-        assert (state.done, state.cancelled) == ((1, 0) if verb == "close_batch" else (0, 1))
-        assert [await before(ada, "close_batch"), await before(ada, "cancel_batch")] == ["complete", "complete"]
-        assert await batch.state() == state
-        assert (await task.state()).state == ("done" if verb == "close_batch" else "cancelled")
-
-
-async def test_a_task_that_is_added_too_late_is_refused(ada: fairq.Client) -> None:
-    for how in ["closed", "cancelled", "complete"]:
-        with case(how):
-            with trio.fail_after(30):
-                batch = await ada.open_batch("emails")
-                first = None if how == "complete" else await batch.add(1)
-                await (batch.cancel() if how == "cancelled" else batch.close())
-                state = await batch.state()
-                for add in (partial(batch.add, 2), partial(batch.add_many, range(600))):
-                    with pytest.raises(BatchClosed) as caught:
-                        await add()
-                    assert caught.value.field == "batch"
-                assert await batch.state() == state
-                if first:  # the call is repeated, as after a lost answer
-                    assert (await batch.add(1, id=first.id)).is_duplicate
-
-
-async def test_what_has_ended_cannot_be_cancelled_or_moved(
-    served: Served, ada: fairq.Client, worker: fairq.Worker
-) -> None:
-    for end in ["done", "dead", "cancelled", "unknown"]:
-        with case(end):
-            with trio.fail_after(30):
-                task = await ada.enqueue("emails", "reject" if end == "dead" else 1)
-                if end == "cancelled":
-                    assert await task.cancel() == "ok"
-                if end in ("done", "dead"):
-                    await worker.run(burst=True)
-                ids = ["nobody" if end == "unknown" else task.id]
-                assert await ada.cancel("emails", ids) == ["gone"]
-                assert await ada.reschedule("emails", ids, delay=5) == ["gone"]
-                assert (await ada.request("tasks", {"queue": "emails", "ids": ids}))["tasks"][0]["state"] == end
-
-
-async def test_what_was_replayed_or_purged_is_gone(served: Served, ada: fairq.Client, worker: fairq.Worker) -> None:
-    with trio.fail_after(30):
-        await ada.enqueue_many("emails", ["reject"] * 2, ids=["a", "b"])
-        await worker.run(burst=True)
-        letters = ada.dead_letters("emails")
-        assert await letters.replay(["a", "a"]) == ["ok", "gone"]
-        assert await letters.purge(["b"]) == ["ok"]
-        for again in (letters.replay, letters.purge):
-            assert await again(["a", "b"]) == ["gone", "gone"]
-        for id in ("a", "b"):
-            with pytest.raises(NotFound):
-                await letters.show(id)
-        row = await served.app.store.queue("emails")
-        assert (row.ready, row.dead) == (1, 0)
-
-
-async def test_a_schedule_stays_as_it_was_when_its_change_is_refused(ada: fairq.Client) -> None:
-    for timing, field in [
-        ({"cron": "0 25 * * *"}, "cron"),
-        ({"cron": "0 0 30 2 *"}, "cron"),
-        ({"cron": "0 5 * * *", "zone": "Mars"}, "zone"),
-    ]:
-        with case(timing, field):
-            with trio.fail_after(30):
-                await ada.schedule("emails", "nightly", 1, cron="0 3 * * *", zone="Europe/Copenhagen")
-                was = await ada.read_schedule("emails", "nightly")
-                for name in ("nightly", "other"):
-                    with pytest.raises(BadRequest) as caught:
-                        await ada.schedule("emails", name, 2, **timing)  # type: ignore[arg-type]
-                    assert caught.value.field == field
-                assert await ada.read_schedule("emails", "nightly") == was
-                assert [one.name for one in await ada.schedules("emails")] == ["nightly"]
-
-
 async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_workers_log(
     served: Served, ada: fairq.Client, worker: fairq.Worker
 ) -> None:
-    with trio.fail_after(30), captured_logs() as lines:
+    with captured_logs() as lines:
         task = await ada.enqueue("emails", "a long result", result_ttl=60)
         plain = await ada.enqueue("emails", "a long result")
         await worker.run(burst=True)
@@ -148,22 +60,21 @@ async def test_a_worker_that_sends_a_result_over_its_limit_still_holds_the_task(
     served: Served, ada: fairq.Client
 ) -> None:
     """One that is not ours: the frame is refused as a whole."""
-    with trio.fail_after(30):
-        tasks = await ada.enqueue_many("emails", [1, 2], result_ttl=60)
-        async with raw(served, WORKER) as worker:
-            await worker.attach("emails", credit=2)
-            pushed = await worker.pushed(2)
-            acks = [
-                {"action": "ack", "id": task["full_id"], "lease": task["lease"], "result": result}
-                for task, result in zip(pushed, [1, "x" * MAX_RESULT_BYTES], strict=True)
-            ]
-            with pytest.raises(Refused) as caught:
-                await worker.ask("settle", queue="emails", settlements=acks)
-            assert (caught.value.code, caught.value.field) == ("too_large", "result")
-            for task in tasks:
-                await wait_state(task, "leased")
-            assert await worker.settle("emails", "ack", *pushed, result="short") == ["ok", "ok"]
-        assert await tasks[1].result(timeout=30) == "short"
+    tasks = await ada.enqueue_many("emails", [1, 2], result_ttl=60)
+    async with raw(served, WORKER) as worker:
+        await worker.attach("emails", credit=2)
+        pushed = await worker.pushed(2)
+        acks = [
+            {"action": "ack", "id": task["full_id"], "lease": task["lease"], "result": result}
+            for task, result in zip(pushed, [1, "x" * MAX_RESULT_BYTES], strict=True)
+        ]
+        with pytest.raises(Refused) as caught:
+            await worker.ask("settle", queue="emails", settlements=acks)
+        assert (caught.value.code, caught.value.field) == ("too_large", "result")
+        for task in tasks:
+            await wait_state(task, "leased")
+        assert await worker.settle("emails", "ack", *pushed, result="short") == ["ok", "ok"]
+    assert await tasks[1].result(timeout=30) == "short"
 
 
 def new_task(ada: fairq.Client, **options: Any) -> Awaitable[fairq.EnqueuedTask]:
@@ -203,27 +114,26 @@ LOST: dict[str, tuple[Call, Any, tuple[int, int, int, int]]] = {
 @pytest.mark.parametrize("name", LOST)
 async def test_a_call_whose_answer_is_lost_changes_things_once(served: Served, name: str) -> None:
     call, answer, counts = LOST[name]
-    with trio.fail_after(30):
-        async with (
-            open_proxy(served.port) as proxy,
-            fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as ada,
-            fairq.open_operator(f"ws://127.0.0.1:{proxy.port}", token=OPERATOR) as op,
-            raw(served, WORKER) as worker,
-        ):
-            await ada.enqueue("emails", "held", dedupe_key="k", delay=3600)
-            await ada.enqueue_many("emails", range(3), group="g")
-            await (await ada.open_batch("emails", id="b")).add_many(range(2))
-            await op.set_weight("emails", "idle", 2)
-            await worker.attach("emails", name="mill", credit=0)
-            proxy.lose_next_reply()
-            told = await call(op, ada)
-            assert proxy.lost == 1
-            match told:
-                case fairq.EnqueuedTask():
-                    assert (told.id, told.is_replaced) == ("new", False)
-                case WorkerTasks():
-                    assert [(each.worker, each.queues) for each in told.workers] == [("mill", ["emails"])]
-                case _:
-                    assert told == answer
-            row = await served.app.store.queue("emails")
-            assert (row.enqueued, row.ready, row.delayed, row.cancelled) == counts
+    async with (
+        open_proxy(served.port) as proxy,
+        fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as ada,
+        fairq.open_operator(f"ws://127.0.0.1:{proxy.port}", token=OPERATOR) as op,
+        raw(served, WORKER) as worker,
+    ):
+        await ada.enqueue("emails", "held", dedupe_key="k", delay=3600)
+        await ada.enqueue_many("emails", range(3), group="g")
+        await (await ada.open_batch("emails", id="b")).add_many(range(2))
+        await op.set_weight("emails", "idle", 2)
+        await worker.attach("emails", name="mill", credit=0)
+        proxy.lose_next_reply()
+        told = await call(op, ada)
+        assert proxy.lost == 1
+        match told:
+            case fairq.EnqueuedTask():
+                assert (told.id, told.is_replaced) == ("new", False)
+            case WorkerTasks():
+                assert [(each.worker, each.queues) for each in told.workers] == [("mill", ["emails"])]
+            case _:
+                assert told == answer
+        row = await served.app.store.queue("emails")
+        assert (row.enqueued, row.ready, row.delayed, row.cancelled) == counts

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -11,12 +9,11 @@ import trio
 import trio.testing
 
 import fairq
-from fairq.client.batch import Batch
 from fairq.errors import BadRequest, BatchClosed, NotFound, NotYet, TooLarge
 from fairq.model.batches import BatchState
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, WORKER, Raw, raw, running, tenant, url_of
+from tests.server.harness import OPERATOR, Raw, running, tenant, url_of
 from tests.store.cases import case
 from tests.store.waiting import wait_until
 
@@ -71,53 +68,29 @@ async def test_no_more_run_at_once_than_the_limit(served: Served, ada: fairq.Cli
     mill, other = Mill(served, 20), Mill(served, 20)
     other.app.name, mill.gate = "worker-2", trio.Event()
     other.gate = mill.gate
-    with trio.fail_after(30):
-        async with working(mill.app), working(other.app):
-            batch = await ada.open_batch("emails", max_running=3)
-            await batch.add_many(range(60))
-            await wait_until(lambda: mill.running + other.running == 3)
-            await ada.enqueue("emails", "not of the batch")
-            await wait_until(lambda: mill.running + other.running == 4)
-            assert counts(await batch.state()) == (60, 57, 3, 0, 0, 0)
-            highest = 0
+    async with working(mill.app), working(other.app):
+        batch = await ada.open_batch("emails", max_running=3)
+        await batch.add_many(range(60))
+        await wait_until(lambda: mill.running + other.running == 3)
+        await ada.enqueue("emails", "not of the batch")
+        await wait_until(lambda: mill.running + other.running == 4)
+        assert counts(await batch.state()) == (60, 57, 3, 0, 0, 0)
+        highest = 0
 
-            async def watch() -> None:
-                nonlocal highest
-                while True:
-                    highest = max(highest, mill.running + other.running)
-                    await trio.lowlevel.checkpoint()
+        async def watch() -> None:
+            nonlocal highest
+            while True:
+                highest = max(highest, mill.running + other.running)
+                await trio.lowlevel.checkpoint()
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(watch)
-                mill.gate.set()
-                await batch.close()
-                assert (await batch.wait(timeout=30)).done == 60
-                nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            mill.gate.set()
+            await batch.close()
+            assert (await batch.wait(timeout=30)).done == 60
+            nursery.cancel_scope.cancel()
     assert highest == 4  # three, and the one that is not of the batch
     assert len(mill.ran) + len(other.ran) == 61
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_all_who_wait_are_told_of_the_end(served: Served, ada: fairq.Client) -> None:
-    mill = Mill(served)
-    mill.gate = trio.Event()
-    told: list[BatchState] = []
-
-    async def wait(batch: Batch) -> None:
-        told.append(await batch.wait(timeout=60))
-
-    with trio.fail_after(30):
-        async with working(mill.app) as nursery:
-            batch = await ada.open_batch("emails")
-            await batch.add_many(range(30))
-            await batch.close()
-            for _ in range(10):
-                nursery.start_soon(wait, batch)
-            await waited_for(served)
-            await wait_until(lambda: mill.running == 20)
-            mill.gate.set()
-            await wait_until(lambda: len(told) == 10)
-    assert {state.done for state in told} == {30}
 
 
 @pytest.mark.usefixtures("no_polls")
@@ -143,34 +116,6 @@ async def test_the_end_is_heard_at_another_server(server_store: str) -> None:
                 nursery.start_soon(mill.app.run)
 
 
-async def test_the_state_tells_how_far_it_is(served: Served, ada: fairq.Client, operator: Raw) -> None:
-    with trio.fail_after(30):
-        batch = await ada.open_batch("emails", id="report-1", max_running=2)
-        state = await batch.state()
-        assert (state.id, state.state, state.max_running, counts(state)) == ("report-1", "open", 2, (0, 0, 0, 0, 0, 0))
-        assert state.completed_at_ms == 0
-        tasks = await batch.add_many(["a", "b", "c", "d"], ids=["a", "b", "c", "d"], max_attempts=1)
-        assert [(await task.state()).state for task in tasks] == ["ready", "ready", "pending", "pending"]
-        async with raw(served, WORKER) as worker:
-            await worker.attach("emails", credit=4)
-            one, two = await worker.pushed(2)
-            assert counts(await batch.state()) == (4, 2, 2, 0, 0, 0)
-            await worker.settle("emails", "ack", one)
-            await worker.settle("emails", "reject", two, error="no")
-            three, four = await worker.pushed(2)
-            assert counts(await batch.state()) == (4, 0, 2, 1, 1, 0)
-            assert await tasks[2].cancel() == "running"
-            await batch.close()
-            assert (await batch.state()).state == "closed"
-            cancelled = next(task for task in (three, four) if task["id"] == "c")
-            await worker.settle("emails", "release", cancelled)
-            await worker.settle("emails", "ack", four if cancelled is three else three)
-        state = await ada.batch("emails", "report-1").wait(timeout=30)
-        assert (state.state, counts(state)) == ("complete", (4, 0, 0, 2, 1, 1))
-        seen = (await operator.ask("batch", queue="emails", id="ada/report-1"))["batch"]
-        assert (seen["tenant"], seen["done"]) == ("ada", 2)
-
-
 async def test_cancelling_a_batch_cancels_its_handlers_and_what_waits(
     served: Served, ada: fairq.Client, operator: Raw
 ) -> None:
@@ -178,63 +123,60 @@ async def test_cancelling_a_batch_cancels_its_handlers_and_what_waits(
     mill = Mill(served, 5)
     mill.gate = trio.Event()
     await operator.ask("configure", queue="emails", settings={"lease_ms": 3_600_000})
-    with trio.fail_after(30):
-        async with working(mill.app):
-            batch = await ada.open_batch("emails", on_success="never", on_complete="after")
-            await batch.add_many(range(1_200))
-            await batch.add_many(range(10), delay=3600)
-            await wait_until(lambda: mill.running == 5)
-            await batch.cancel()
-            state = await batch.wait(timeout=30)  # more than one call of the store can cancel
-            assert mill.cancelled >= 5  # some were leased between two of those calls
-            mill.gate.set()
-            await wait_until(lambda: mill.ran == ["after"])
+    async with working(mill.app):
+        batch = await ada.open_batch("emails", on_success="never", on_complete="after")
+        await batch.add_many(range(1_200))
+        await batch.add_many(range(10), delay=3600)
+        await wait_until(lambda: mill.running == 5)
+        await batch.cancel()
+        state = await batch.wait(timeout=30)  # more than one call of the store can cancel
+        assert mill.cancelled >= 5  # some were leased between two of those calls
+        mill.gate.set()
+        await wait_until(lambda: mill.ran == ["after"])
     assert (state.state, counts(state)) == ("complete", (1_210, 0, 0, 0, 0, 1_210))
 
 
 async def test_a_closed_batch_takes_no_more_and_spoils_nobody_elses_frame(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        batch = await ada.open_batch("emails")
-        first = await batch.add(1, id="first")
-        await batch.close()
-        await batch.close()
-        refused: list[str] = []
+    batch = await ada.open_batch("emails")
+    first = await batch.add(1, id="first")
+    await batch.close()
+    await batch.close()
+    refused: list[str] = []
 
-        async def add() -> None:
-            with pytest.raises(BatchClosed) as caught:
-                await batch.add("too late")
-            refused.append(caught.value.code)
+    async def add() -> None:
+        with pytest.raises(BatchClosed) as caught:
+            await batch.add("too late")
+        refused.append(caught.value.code)
 
-        taken: list[fairq.EnqueuedTask] = []
+    taken: list[fairq.EnqueuedTask] = []
 
-        async def enqueue(number: int) -> None:
-            taken.append(await ada.enqueue("emails", number))
+    async def enqueue(number: int) -> None:
+        taken.append(await ada.enqueue("emails", number))
 
-        async with trio.open_nursery() as nursery:  # all in one frame
-            for number in range(10):
-                nursery.start_soon(enqueue, number)
-            nursery.start_soon(add)
-        assert (refused, len(taken)) == (["batch_closed"], 10)
-        with pytest.raises(BatchClosed):
-            await batch.add_many(range(600))
-        assert (await batch.add(1, id="first")).is_duplicate  # a call that is repeated
-        assert (await first.state()).state == "ready"
-        assert (await batch.state()).total == 1
-        assert (await served.app.store.queue("emails")).ready == 11
+    async with trio.open_nursery() as nursery:  # all in one frame
+        for number in range(10):
+            nursery.start_soon(enqueue, number)
+        nursery.start_soon(add)
+    assert (refused, len(taken)) == (["batch_closed"], 10)
+    with pytest.raises(BatchClosed):
+        await batch.add_many(range(600))
+    assert (await batch.add(1, id="first")).is_duplicate  # a call that is repeated
+    assert (await first.state()).state == "ready"
+    assert (await batch.state()).total == 1
+    assert (await served.app.store.queue("emails")).ready == 11
 
 
 async def test_a_batch_is_its_tenants(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        mine = await ada.open_batch("emails", id="report-1")
-        async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
-            theirs = bob.batch("emails", "report-1")
-            for ask in (theirs.state, theirs.close, theirs.cancel, theirs.wait, lambda: theirs.add(1)):
-                with pytest.raises(NotFound):
-                    await ask()
-            await bob.open_batch("emails", id="report-1")  # bob's own batch of that name
-            await theirs.close()
-            assert (await theirs.wait(timeout=30)).state == "complete"
-        assert (await mine.state()).state == "open"
+    mine = await ada.open_batch("emails", id="report-1")
+    async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
+        theirs = bob.batch("emails", "report-1")
+        for ask in (theirs.state, theirs.close, theirs.cancel, theirs.wait, lambda: theirs.add(1)):
+            with pytest.raises(NotFound):
+                await ask()
+        await bob.open_batch("emails", id="report-1")  # bob's own batch of that name
+        await theirs.close()
+        assert (await theirs.wait(timeout=30)).state == "complete"
+    assert (await mine.state()).state == "open"
 
 
 async def test_a_batch_that_cannot_be_is_refused(ada: fairq.Client) -> None:
@@ -251,78 +193,49 @@ async def test_a_batch_that_cannot_be_is_refused(ada: fairq.Client) -> None:
     ]
     for options, error, field in cases:
         with case(options, error, field):
-            with trio.fail_after(30), pytest.raises(error) as caught:
+            with pytest.raises(error) as caught:
                 await ada.open_batch(**{"queue": "emails", **options})
             assert caught.value.field == field  # type: ignore[attr-defined]
 
 
-async def test_watching_tells_how_far_it_is_until_it_is_complete(served: Served, ada: fairq.Client) -> None:
-    mill, seen = Mill(served, 1), list[BatchState]()
-    mill.gate = trio.Event()
-    with trio.fail_after(30):
-        async with working(mill.app), aclosing(_watched(ada, seen)) as watching:
-            await anext(watching)
-            assert (seen[0].state, counts(seen[0])) == ("open", (0, 0, 0, 0, 0, 0))
-            await ada.batch("emails", "b").add_many(["a", "reject"], max_attempts=1)
-            await wait_until(lambda: mill.running == 1)
-            await anext(watching)
-            assert counts(seen[1]) == (2, 1, 1, 0, 0, 0)
-            await ada.batch("emails", "b").close()
-            mill.gate.set()
-            async for _ in watching:
-                pass
-    assert (seen[-1].state, counts(seen[-1])) == ("complete", (2, 0, 0, 1, 1, 0))
-
-
-async def _watched(client: fairq.Client, seen: list[BatchState]) -> AsyncGenerator[None, None]:
-    batch = await client.open_batch("emails", id="b")
-    async with aclosing(batch.watch(every=0.01)) as states:
-        async for state in states:
-            seen.append(state)
-            yield
-
-
 async def test_watching_ends_at_its_timeout(ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        batch = await ada.open_batch("emails")
-        states = batch.watch(every=10, timeout=0.05)
-        assert [(await anext(states)).state for _ in range(2)] == ["open", "open"]
-        with pytest.raises(NotYet):
-            await anext(states)
-        with pytest.raises(NotFound):
-            await anext(ada.batch("emails", "nobody").watch())
+    batch = await ada.open_batch("emails")
+    states = batch.watch(every=10, timeout=0.05)
+    assert [(await anext(states)).state for _ in range(2)] == ["open", "open"]
+    with pytest.raises(NotYet):
+        await anext(states)
+    with pytest.raises(NotFound):
+        await anext(ada.batch("emails", "nobody").watch())
 
 
 async def test_batches_are_listed_and_read_by_their_ids(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        async with (
-            fairq.open_client(url_of(served), token=tenant("bob")) as bob,
-            fairq.open_operator(url_of(served), token=OPERATOR) as seer,
-        ):
-            await bob.open_batch("emails", id="bobs")
-            for n in range(505):
-                await ada.open_batch("emails", id=f"b{n}")
-            await ada.batch("emails", "b7").close()
-            mine = [state async for state in ada.batches("emails")]
-            assert {state.id for state in mine} == {f"b{n}" for n in range(505)}
-            assert [state.id async for state in ada.batches("emails", state="complete")] == ["b7"]
-            assert len([1 async for _ in seer.batches("emails")]) == 506
-            theirs = [(s.id, s.tenant) async for s in seer.batches("emails", tenant="bob")]
-            assert theirs == [("bob/bobs", "bob")]
-            found = await ada.read_batches("emails", ["b7", "bobs", "b1"])
-            assert {id: state.state for id, state in found.items()} == {"b7": "complete", "b1": "open"}
-            seen = await seer.read_batches("emails", ["bob/bobs", "ada/b7"])
-            assert seen.keys() == {"bob/bobs", "ada/b7"}
-            assert (await seer.batch("emails", "ada/b7").state()).state == "complete"
-            with pytest.raises(BadRequest):
-                seer.batch("emails", "ada/b/7")
+    async with (
+        fairq.open_client(url_of(served), token=tenant("bob")) as bob,
+        fairq.open_operator(url_of(served), token=OPERATOR) as seer,
+    ):
+        await bob.open_batch("emails", id="bobs")
+        for n in range(505):
+            await ada.open_batch("emails", id=f"b{n}")
+        await ada.batch("emails", "b7").close()
+        mine = [state async for state in ada.batches("emails")]
+        assert {state.id for state in mine} == {f"b{n}" for n in range(505)}
+        assert [state.id async for state in ada.batches("emails", state="complete")] == ["b7"]
+        assert len([1 async for _ in seer.batches("emails")]) == 506
+        theirs = [(s.id, s.tenant) async for s in seer.batches("emails", tenant="bob")]
+        assert theirs == [("bob/bobs", "bob")]
+        found = await ada.read_batches("emails", ["b7", "bobs", "b1"])
+        assert {id: state.state for id, state in found.items()} == {"b7": "complete", "b1": "open"}
+        seen = await seer.read_batches("emails", ["bob/bobs", "ada/b7"])
+        assert seen.keys() == {"bob/bobs", "ada/b7"}
+        assert (await seer.batch("emails", "ada/b7").state()).state == "complete"
+        with pytest.raises(BadRequest):
+            seer.batch("emails", "ada/b/7")
 
 
 async def test_each_task_may_have_options_of_its_own(ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        batch = await ada.open_batch("emails", id="b")
-        tasks = [NewTask("t1", b"1", priority=9), NewTask("t2", b"2"), NewTask("t3", b"3", batch=batch.id, priority=1)]
-        assert [task.is_duplicate for task in await ada.enqueue_tasks("emails", tasks)] == [False] * 3
-        assert [task.is_duplicate for task in await ada.enqueue_tasks("emails", tasks)] == [True] * 3
-        assert [waiting.id for waiting in await ada.peek("emails")] == ["t3", "t1", "t2"]
-        assert (await batch.state()).total == 1
+    batch = await ada.open_batch("emails", id="b")
+    tasks = [NewTask("t1", b"1", priority=9), NewTask("t2", b"2"), NewTask("t3", b"3", batch=batch.id, priority=1)]
+    assert [task.is_duplicate for task in await ada.enqueue_tasks("emails", tasks)] == [False] * 3
+    assert [task.is_duplicate for task in await ada.enqueue_tasks("emails", tasks)] == [True] * 3
+    assert [waiting.id for waiting in await ada.peek("emails")] == ["t3", "t1", "t2"]
+    assert (await batch.state()).total == 1

@@ -96,15 +96,6 @@ async def test_different_calls_of_one_turn_leave_in_one_send(service: Service, f
         assert counted.sends == 1
 
 
-@on_both
-async def test_a_cancelled_task_says_so_and_starts_later_or_never(service: Service) -> None:
-    async with service.client() as client:
-        task, other = await client.enqueue_many("emails", [1, 2])
-        assert [await task.cancel(), await task.cancel()] == ["ok", "gone"]
-        assert await other.reschedule(delay=3600) == "ok"
-        assert [(await each.state()).state for each in (task, other)] == ["cancelled", "delayed"]
-
-
 async def nothing(task: fairq.Task) -> None:
     """Do a task that has nothing to be done."""
 
@@ -233,14 +224,6 @@ def test_ctrl_c_closes_the_client(service: Service, run: Callable[[Any], None]) 
 
     with pytest.raises(KeyboardInterrupt):
         run(main() if run is asyncio.run else main)
-
-
-@on_both
-async def test_after_the_end_it_is_closed(service: Service) -> None:
-    async with service.client() as client:
-        await client.enqueue("emails", 1)
-    with pytest.raises(Closed):
-        await client.enqueue("emails", 2)
 
 
 @on_both

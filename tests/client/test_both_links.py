@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
-import anyio
-import anyio.from_thread
 import pytest
 
 import fairq
@@ -96,26 +92,6 @@ async def test_a_later_attempt_enqueues_nothing_twice(service: Service) -> None:
 
 
 @on_both
-async def test_threads_enqueue_too(service: Service) -> None:
-    app, seen = service.worker(3), list[object]()
-
-    @app.task("work")
-    def work(task: fairq.Task) -> None:
-        assert threading.current_thread() is not threading.main_thread()
-        anyio.from_thread.run(task.enqueue, "next", "now")
-        task.then("next", "then")
-
-    @app.task("next")
-    def follow(task: fairq.Task) -> None:
-        seen.append(task.payload)
-
-    async with service.client() as client, working(app):
-        await client.enqueue("work", {})
-        await wait_until(lambda: len(seen) == 2)
-        assert sorted(map(str, seen)) == ["now", "then"]
-
-
-@on_both
 async def test_what_no_acknowledgement_can_have_is_refused_in_the_handler(service: Service) -> None:
     app, errors = service.worker(3), list[fairq.FairqError]()
 
@@ -147,26 +123,6 @@ async def test_what_no_acknowledgement_can_have_is_refused_in_the_handler(servic
         task = await client.enqueue("work", {}, result_ttl=60)
         await task.result(timeout=10)
         assert [error.field for error in errors] == ["queue", "payload", "batch", "id", "payload", "id", "id", "links"]
-
-
-@on_both
-async def test_a_quota_refuses_a_handler_as_a_client(service: Service) -> None:
-    app, errors = service.worker(3), list[fairq.FairqError]()
-
-    @app.task("work")
-    async def work(task: fairq.Task) -> None:
-        for _ in range(2):
-            try:
-                await task.enqueue("quota-next", 1)
-            except fairq.FairqError as error:
-                errors.append(error)
-
-    async with fairq.open_operator(service.url, token="dev-operator") as operator:
-        await operator.set_limits("quota-next", "ada", queued=1)
-    async with service.client() as client, working(app):
-        task = await client.enqueue("work", {}, result_ttl=60)
-        await task.result(timeout=10)
-    assert [(error.code, error.field) for error in errors] == [("quota_exceeded", "queued")]
 
 
 @on_both

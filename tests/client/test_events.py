@@ -6,10 +6,10 @@ import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest, Forbidden, TooOld
+from fairq.errors import BadRequest
 from fairq.model.events import Event
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, Raw, running, tenant, url_of
+from tests.server.harness import running, tenant, url_of
 from tests.store.cases import case
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
@@ -48,63 +48,60 @@ async def first(client: fairq.Client, count: int, after: int = 0) -> list[Event]
 
 
 async def test_what_becomes_of_tasks_and_batches_is_told_in_order(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        async with working(mill(served)):
-            await ada.enqueue("emails", "retry", id="t1", events=True)
-            assert [(e.id, e.event, e.task, e.attempt, e.detail) for e in await first(ada, 2)] == [
-                (1, "failed", "t1", 1, "not now"),
-                (2, "done", "t1", 2, ""),
-            ]
-            await ada.enqueue("emails", "reject", id="t2", events=True)
-            assert [(e.event, e.attempt, e.detail) for e in await first(ada, 2, after=2)] == [
-                ("failed", 1, "bad address"),
-                ("dead", 1, "rejected"),
-            ]
-            batch = await ada.open_batch("emails", id="b", events=True)
-            await batch.add("plain")
-            await batch.close()
-            (event,) = await first(ada, 1, after=4)
-            assert (event.event, event.batch, event.task, event.attempt) == ("batch_completed", "b", "", 0)
-            assert event.at_ms > 0
+    async with working(mill(served)):
+        await ada.enqueue("emails", "retry", id="t1", events=True)
+        assert [(e.id, e.event, e.task, e.attempt, e.detail) for e in await first(ada, 2)] == [
+            (1, "failed", "t1", 1, "not now"),
+            (2, "done", "t1", 2, ""),
+        ]
+        await ada.enqueue("emails", "reject", id="t2", events=True)
+        assert [(e.event, e.attempt, e.detail) for e in await first(ada, 2, after=2)] == [
+            ("failed", 1, "bad address"),
+            ("dead", 1, "rejected"),
+        ]
+        batch = await ada.open_batch("emails", id="b", events=True)
+        await batch.add("plain")
+        await batch.close()
+        (event,) = await first(ada, 1, after=4)
+        assert (event.event, event.batch, event.task, event.attempt) == ("batch_completed", "b", "", 0)
+        assert event.at_ms > 0
 
 
 async def test_a_complete_batch_tells_how_its_tasks_ended_also_later(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        batch = await ada.open_batch("emails", id="b", events=True)
-        await batch.add("short", expires_in=0.001)
-        tasks = await batch.add_many(["a", "b", "c", "reject", "later"], max_attempts=1)
-        assert await tasks[-1].cancel() == "ok"
-        await batch.close()
-        async with working(mill(served)):
-            (event,) = await first(ada, 1)
-        assert (event.done, event.dead, event.cancelled, event.expired) == (3, 2, 1, 1)
-        state = await batch.state()
-        assert (state.done, state.dead, state.cancelled, state.expired, state.ended) == (3, 2, 1, 1, 6)
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as later:
-            assert await first(later, 1) == [event]
+    batch = await ada.open_batch("emails", id="b", events=True)
+    await batch.add("short", expires_in=0.001)
+    tasks = await batch.add_many(["a", "b", "c", "reject", "later"], max_attempts=1)
+    assert await tasks[-1].cancel() == "ok"
+    await batch.close()
+    async with working(mill(served)):
+        (event,) = await first(ada, 1)
+    assert (event.done, event.dead, event.cancelled, event.expired) == (3, 2, 1, 1)
+    state = await batch.state()
+    assert (state.done, state.dead, state.cancelled, state.expired, state.ended) == (3, 2, 1, 1, 6)
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as later:
+        assert await first(later, 1) == [event]
 
 
 async def test_following_goes_on_over_a_connection_that_breaks_and_tells_each_event_once(served: Served) -> None:
     seen: list[Event] = []
-    with trio.fail_after(30):
-        async with (
-            open_proxy(served.port) as proxy,
-            fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
-            fairq.open_client(url_of(served), token=tenant("ada")) as other,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(follow, client, seen)
-            async with working(mill(served)):
-                await other.enqueue("emails", 1, events=True)
-                await wait_until(lambda: len(seen) == 1)
-                proxy.hold()  # what is told now is told into a connection that breaks
-                await other.enqueue_many("emails", range(5), events=True)
-                await wait_until(lambda: reads_to(other, 6))
-                proxy.cut()
-                proxy.release()
-                await other.enqueue("emails", 2, events=True)
-                await wait_until(lambda: len(seen) >= 7)
-            nursery.cancel_scope.cancel()
+    async with (
+        open_proxy(served.port) as proxy,
+        fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
+        fairq.open_client(url_of(served), token=tenant("ada")) as other,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(follow, client, seen)
+        async with working(mill(served)):
+            await other.enqueue("emails", 1, events=True)
+            await wait_until(lambda: len(seen) == 1)
+            proxy.hold()  # what is told now is told into a connection that breaks
+            await other.enqueue_many("emails", range(5), events=True)
+            await wait_until(lambda: reads_to(other, 6))
+            proxy.cut()
+            proxy.release()
+            await other.enqueue("emails", 2, events=True)
+            await wait_until(lambda: len(seen) >= 7)
+        nursery.cancel_scope.cancel()
     assert [event.id for event in seen] == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -138,16 +135,6 @@ async def test_following_goes_on_over_a_server_that_stops_and_comes_back(server_
     assert [(event.id, event.event) for event in seen] == [(1, "cancelled"), (2, "cancelled")]
 
 
-async def test_one_page_tells_what_there_is(ada: fairq.Client) -> None:
-    page = await ada.read_events("emails")
-    assert (page.oldest, page.newest, page.events) == (1, 0, [])
-    tasks = await ada.enqueue_many("emails", range(3), events=True)
-    await ada.cancel("emails", [task.id for task in tasks])
-    page = await ada.read_events("emails", 1, count=1)
-    assert (page.oldest, page.newest) == (1, 3)
-    assert [(event.id, event.event, event.task) for event in page.events] == [(2, "cancelled", tasks[1].id)]
-
-
 async def test_a_feed_may_be_left_and_taken_up_again(ada: fairq.Client) -> None:
     tasks = await ada.enqueue_many("emails", range(5), ids=list("abcde"), events=True)
     await ada.cancel("emails", [task.id for task in tasks])
@@ -158,53 +145,6 @@ async def test_a_feed_may_be_left_and_taken_up_again(ada: fairq.Client) -> None:
     assert feed.after == 2
     assert [event.task for event in await first(ada, 2, feed.after)] == ["c", "d"]
     assert (await anext(feed)).task == "c"
-
-
-async def test_a_feed_that_has_gone_on_is_told_so(served: Served, ada: fairq.Client, operator: Raw) -> None:
-    await operator.ask("configure", queue="emails", settings={"events_keep": 1})
-    tasks = await ada.enqueue_many("emails", range(3), events=True)
-    await ada.cancel("emails", [task.id for task in tasks])
-    with pytest.raises(TooOld, match="goes on from event 3") as caught:
-        await first(ada, 1, after=1)
-    assert caught.value.field == "after"
-    assert [event.id for event in await first(ada, 1)] == [3]
-    with pytest.raises(BadRequest, match="newest event is 3"):
-        await first(ada, 1, after=4)
-    async with fairq.open_client(url_of(served), token=OPERATOR) as client:
-        assert [event.task for event in (await client.read_events("emails", tenant="ada")).events] == [
-            f"ada/{tasks[2].id}"
-        ]
-
-
-async def test_schedules_ask_for_events_too(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        async with working(mill(served)):
-            await ada.schedule("emails", "pulse", 1, every=1, events=True)
-            assert (await ada.request("schedules", {"queue": "emails", "name": "pulse"}))["schedules"][0]["events"]
-            (event,) = await first(ada, 1)
-            assert (event.event, event.task.partition("-")[0]) == ("done", "pulse")
-
-
-async def test_what_cannot_be_read_is_refused(ada: fairq.Client) -> None:
-    cases: list[tuple[dict[str, object], str]] = [
-        ({"queue": "Q"}, "queue"),
-        ({"after": -1}, "after"),
-        ({"after": 1.5}, "after"),
-        ({"after": True}, "after"),
-        ({"count": 0}, "count"),
-        ({"count": 501}, "count"),
-        ({"tenant": "a/b"}, "tenant"),
-    ]
-    for changes, field in cases:
-        with case(changes, field):
-            with pytest.raises(BadRequest) as caught:
-                await ada.read_events(**{"queue": "emails", **changes})  # type: ignore[arg-type]  # wrong on purpose
-            assert caught.value.field == field
-
-
-async def test_a_tenant_does_not_read_anothers_feed(ada: fairq.Client) -> None:
-    with pytest.raises(Forbidden):
-        await ada.read_events("emails", tenant="bob")
 
 
 async def test_a_flag_is_true_or_false(ada: fairq.Client) -> None:

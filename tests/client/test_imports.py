@@ -21,12 +21,12 @@ OF_SERVERS = {
     "fairq.store", "fairq.server", "fairq.cli", "fairq.transport", "fairq.tokens", "fairq.wire.messages",
     "fairq.wire.codec", "fairq.wire.verbs",
 }  # fmt: skip
-OF_OPERATORS = {"fairq.client.operator", "fairq.client.operator_verbs"}
+OF_OPERATORS = {"fairq.client.operator"}
 
 APP = "import fairq\napp = fairq.Worker()\n@app.task('emails')\nasync def send(task): pass"
 TOPS = {"everything, and an app of tasks": f"from fairq import *\n{APP}", "sync": "from fairq.sync import *"}
 PROGRAM = """
-import asyncio, fairq, fairq.client.opening, fairq.client.working, fairq.sync.driver, fairq.testing
+import asyncio, fairq, fairq.client.driver, fairq.client.working, fairq.sync.driver, fairq.testing
 fairq.open_client, fairq.Client, fairq.TaskFailed, fairq.Worker, fairq.Task, fairq.Retry, fairq.sync.open_client
 fairq.testing.run
 """
@@ -53,14 +53,9 @@ def test_the_sdk_loads_nothing_that_is_not_its_own() -> None:
 
 
 def test_operators_have_what_they_need_when_they_ask_for_it() -> None:
-    found = modules_of("import fairq.sync; from fairq.client.later import operator_verbs; fairq.sync.OperatorClient")
+    found = modules_of("import fairq.sync; fairq.sync.OperatorClient")
     assert "fairq.client.operator" in found
-    assert "fairq.client.operator_verbs" not in found
-    more = modules_of(
-        "import fairq, fairq.client.operator; from fairq.client.later import operator_verbs as v; v.queues()"
-    )
-    assert more >= OF_OPERATORS
-    assert found & NOT_OURS == set()
+    assert found & ({"fairq.model.operating", "fairq.model.history"} | NOT_OURS) == set()
 
 
 def test_the_names_alone_load_nothing() -> None:

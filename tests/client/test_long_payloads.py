@@ -6,7 +6,6 @@ from typing import Any
 
 import orjson
 import pytest
-import trio
 
 import fairq
 from fairq.client.driver import Driver
@@ -37,33 +36,13 @@ async def test_handlers_get_long_payloads_beside_short_ones(served: Served, ada:
         got[task.id] = task.payload
 
     assert DEFAULT_PAYLOAD_BYTES * 0.9 < len(orjson.dumps(ROWS)) <= DEFAULT_PAYLOAD_BYTES
-    with trio.fail_after(60):
-        ids = [f"t{n}" for n in range(2 * len(VALUES))]
-        values = [each for value in VALUES.values() for each in (value, 1)]
-        tasks = await ada.enqueue_many("emails", values, ids=ids)
-        async with working(app):
-            for task in tasks:
-                await wait_state(task, "done")
+    ids = [f"t{n}" for n in range(2 * len(VALUES))]
+    values = [each for value in VALUES.values() for each in (value, 1)]
+    tasks = await ada.enqueue_many("emails", values, ids=ids)
+    async with working(app):
+        for task in tasks:
+            await wait_state(task, "done")
     assert got == dict(zip(ids, values, strict=True))
-
-
-async def test_long_payloads_are_shown_as_they_are(served: Served, ada: fairq.Client) -> None:
-    app = worker_of(served)
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        raise fairq.Reject("unwanted")
-
-    with trio.fail_after(60):
-        task = await ada.enqueue("emails", ROWS)
-        short = await ada.enqueue("emails", "short")
-        assert [each.payload for each in await ada.peek("emails")] == [ROWS, "short"]
-        async with working(app):
-            await wait_state(task, "dead")
-            await wait_state(short, "dead")
-        letters = ada.dead_letters("emails")
-        assert (await letters.show(task.id)).payload == ROWS
-        assert [letter.payload async for letter in letters.walk()] == [ROWS, "short"]
 
 
 async def test_what_is_no_json_is_rejected_by_the_worker_and_spoils_nothing(served: Served, ada: fairq.Client) -> None:
@@ -74,20 +53,19 @@ async def test_what_is_no_json_is_rejected_by_the_worker_and_spoils_nothing(serv
         assert task.payload == "fine"
 
     rubbish = b"{" * 70_000
-    with trio.fail_after(60):
-        async with raw(served, tenant("ada")) as enemy, raw(served, OPERATOR) as operator:
-            tasks = [{"id": "bad", "payload_bytes": len(rubbish)}]
-            frame = {"type": "enqueue", "ref": 1, "queue": "emails", "tasks": tasks}
-            await enemy.transport.send(orjson.dumps(frame) + b"\n" + rubbish)
-            assert (await enemy.receive())["body"]["outcomes"] == ["ok"]
-            fine = await ada.enqueue("emails", "fine")
-            assert [each.payload for each in await ada.peek("emails")] == [rubbish.decode(), "fine"]
-            async with working(app):
-                await wait_state(fine, "done")
-                state = await wait_state(fairq.EnqueuedTask("bad", "emails", client=ada), "dead")
-            assert (state.reason, state.error.partition(": ")[0]) == ("rejected", "the payload is not JSON")
-            counts = (await operator.ask("queues"))["queues"]
-            assert [row["dead"] for row in counts if row["queue"] == "emails"] == [1]
+    async with raw(served, tenant("ada")) as enemy, raw(served, OPERATOR) as operator:
+        tasks = [{"id": "bad", "payload_bytes": len(rubbish)}]
+        frame = {"type": "enqueue", "ref": 1, "queue": "emails", "tasks": tasks}
+        await enemy.transport.send(orjson.dumps(frame) + b"\n" + rubbish)
+        assert (await enemy.receive())["body"]["outcomes"] == ["ok"]
+        fine = await ada.enqueue("emails", "fine")
+        assert [each.payload for each in await ada.peek("emails")] == [rubbish.decode(), "fine"]
+        async with working(app):
+            await wait_state(fine, "done")
+            state = await wait_state(fairq.EnqueuedTask("bad", "emails", client=ada), "dead")
+        assert (state.reason, state.error.partition(": ")[0]) == ("rejected", "the payload is not JSON")
+        counts = (await operator.ask("queues"))["queues"]
+        assert [row["dead"] for row in counts if row["queue"] == "emails"] == [1]
 
 
 async def test_what_the_store_has_lost_spoils_nothing_else(served: Served, ada: fairq.Client) -> None:
@@ -97,26 +75,24 @@ async def test_what_the_store_has_lost_spoils_nothing_else(served: Served, ada: 
     async def send(task: fairq.Task) -> None:
         raise fairq.Reject("unwanted")
 
-    with trio.fail_after(60):
-        tasks = await ada.enqueue_many("emails", [ROWS, "record", "fine"], ids=["payload", "record", "fine"])
-        assert await call("HDEL", f"{prefix}:payloads", "ada/payload") == 1
-        assert [each.payload for each in await ada.peek("emails")] == ["", "record", "fine"]
-        async with working(app):
-            for task in tasks:
-                await wait_state(task, "dead")
-        assert (await tasks[0].state()).error.startswith("the payload is not JSON")
-        assert await call("HDEL", f"{prefix}:tasks", "ada/record") == 1
-        letters = ada.dead_letters("emails")
-        assert {each.id: each.payload async for each in letters.walk()} == {"payload": "", "record": "", "fine": "fine"}
+    tasks = await ada.enqueue_many("emails", [ROWS, "record", "fine"], ids=["payload", "record", "fine"])
+    assert await call("HDEL", f"{prefix}:payloads", "ada/payload") == 1
+    assert [each.payload for each in await ada.peek("emails")] == ["", "record", "fine"]
+    async with working(app):
+        for task in tasks:
+            await wait_state(task, "dead")
+    assert (await tasks[0].state()).error.startswith("the payload is not JSON")
+    assert await call("HDEL", f"{prefix}:tasks", "ada/record") == 1
+    letters = ada.dead_letters("emails")
+    assert {each.id: each.payload async for each in letters.walk()} == {"payload": "", "record": "", "fine": "fine"}
 
 
 async def test_a_server_that_takes_short_messages_refuses_what_is_longer(served: Served) -> None:
-    with trio.fail_after(30):
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
-            await client.enqueue("emails", "first")  # the welcome is here
-            assert isinstance(client._caller, Driver)
-            client._caller.session.enqueues.limits = Limits(message_bytes=100_000)
-            with pytest.raises((TooLarge, BadRequest)) as caught:
-                await client.enqueue("emails", ROWS)
-            assert caught.value.field == "payload"
-            assert not (await client.enqueue("emails", ROWS[:1_000])).is_duplicate
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
+        await client.enqueue("emails", "first")  # the welcome is here
+        assert isinstance(client._caller, Driver)
+        client._caller.session.enqueues.limits = Limits(message_bytes=100_000)
+        with pytest.raises((TooLarge, BadRequest)) as caught:
+            await client.enqueue("emails", ROWS)
+        assert caught.value.field == "payload"
+        assert not (await client.enqueue("emails", ROWS[:1_000])).is_duplicate

@@ -10,12 +10,11 @@ from typing import Any, get_type_hints
 from uuid import UUID
 
 import pytest
-import trio
 
 import fairq
 import fairq.sync
+from fairq.client.bodies import encode_payload
 from fairq.client.dead_letters import DeadLetters
-from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, NoResult
 from fairq.model.option_tables import TaskOptions
 from fairq.model.options import pack_options, to_ms
@@ -102,16 +101,15 @@ def test_help_of_schedules_and_dead_letters_shows_what_they_take() -> None:
 
 
 async def test_a_result_that_is_not_kept_is_not_awaited(ada: fairq.Client, served: Served) -> None:
-    with trio.fail_after(30):
-        plain, other = await ada.enqueue_many("emails", [1, 2])
-        with pytest.raises(NoResult) as caught:
-            await plain.result()
-        assert caught.value.field == "result_ttl"
-        kept = await ada.enqueue("emails", 3, result_ttl=timedelta(minutes=1))
-        with pytest.raises(fairq.NotYet):
-            await kept.result(timeout=0)
-        again = await ada.enqueue("emails", 3, id=kept.id)  # whether the first one's is kept is not known here
-        with pytest.raises(fairq.NotYet):
-            await again.result(timeout=0)
-        await ada.cancel("emails", [other.id])
-        await wait_state(other, "cancelled")
+    plain, other = await ada.enqueue_many("emails", [1, 2])
+    with pytest.raises(NoResult) as caught:
+        await plain.result()
+    assert caught.value.field == "result_ttl"
+    kept = await ada.enqueue("emails", 3, result_ttl=timedelta(minutes=1))
+    with pytest.raises(fairq.NotYet):
+        await kept.result(timeout=0)
+    again = await ada.enqueue("emails", 3, id=kept.id)  # whether the first one's is kept is not known here
+    with pytest.raises(fairq.NotYet):
+        await again.result(timeout=0)
+    await ada.cancel("emails", [other.id])
+    await wait_state(other, "cancelled")

@@ -13,50 +13,30 @@ from fairq.server.run import Served
 from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
 from tests.store.waiting import wait_until
 
+from .conftest import LIMIT_S
 from .harness import working
 
 pytestmark = pytest.mark.usefixtures("plain_logs")
-LIMIT_S = 60.0
 
 
 @pytest.fixture
 async def served(store_url: str) -> AsyncIterator[Served]:
     """A server on a store of each kind."""
-    async with running(store_url) as served:
-        yield served
+    with trio.fail_after(LIMIT_S):
+        async with running(store_url) as served:
+            yield served
 
 
 @pytest.fixture
 async def boss(served: Served) -> AsyncIterator[fairq.OperatorClient]:
     """An operator."""
-    with trio.fail_after(LIMIT_S):
-        async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
-            yield client
+    async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
+        yield client
 
 
 def worker(served: Served, concurrency: int, *, name: str = "mill") -> fairq.Worker:
     """A worker without handlers."""
     return fairq.Worker(url_of(served), WORKER, concurrency, name=name)
-
-
-async def test_one_worker_has_a_task_and_is_recorded_with_it(served: Served, boss: fairq.OperatorClient) -> None:
-    """S1.1."""
-    owners, finish = dict[str, str](), trio.Event()
-    apps = [worker(served, 5, name=name) for name in ("one", "two")]
-    for app in apps:
-
-        @app.task("emails")
-        async def hold(task: fairq.Task, name: str = app.name) -> None:
-            assert owners.setdefault(task.id, name) == name
-            await finish.wait()
-
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(apps[0]), working(apps[1]):
-        tasks = await ada.enqueue_many("emails", range(10))
-        await wait_until(lambda: len(owners) == 10)
-        states = await ada.tasks("emails", [task.id for task in tasks])
-        assert {state.id: state.worker for state in states} == owners
-        finish.set()
-        await wait_until(lambda: sum(app.counts["done"] for app in apps) == 10)
 
 
 async def test_a_task_that_is_done_is_done_once_and_its_id_is_remembered(served: Served, ada: fairq.Client) -> None:
@@ -67,13 +47,12 @@ async def test_a_task_that_is_done_is_done_once_and_its_id_is_remembered(served:
     async def count(task: fairq.Task) -> None:
         runs[task.id] += 1
 
-    with trio.fail_after(LIMIT_S):
-        async with working(app):
-            for _ in range(3):
-                tasks = await ada.enqueue_many("emails", range(20), ids=[f"t{n}" for n in range(20)])
-            assert all(task.is_duplicate for task in tasks)
-            await wait_until(lambda: app.counts["done"] == 20)
-            assert (await ada.enqueue("emails", 1, id="t1")).is_duplicate
+    async with working(app):
+        for _ in range(3):
+            tasks = await ada.enqueue_many("emails", range(20), ids=[f"t{n}" for n in range(20)])
+        assert all(task.is_duplicate for task in tasks)
+        await wait_until(lambda: app.counts["done"] == 20)
+        assert (await ada.enqueue("emails", 1, id="t1")).is_duplicate
     assert set(runs.values()) == {1}
 
 
@@ -86,11 +65,10 @@ async def test_tasks_are_pushed_without_polls(served: Served, ada: fairq.Client)
     async def note(task: fairq.Task) -> None:
         started.append(task.payload)
 
-    with trio.fail_after(LIMIT_S):
-        async with working(app):
-            for n in range(20):
-                await ada.enqueue("emails", n)
-                await wait_until(lambda n=n: len(started) == n + 1)  # type: ignore[misc]
+    async with working(app):
+        for n in range(20):
+            await ada.enqueue("emails", n)
+            await wait_until(lambda n=n: len(started) == n + 1)  # type: ignore[misc]
     assert started == list(range(20))
 
 
@@ -119,28 +97,6 @@ async def test_priorities_order_a_tenants_tasks_and_buy_no_share(served: Served,
     assert [id for id in order if id.startswith("bob/")] == [f"bob/b-{n}" for n in range(shares["bob"])]
 
 
-async def test_a_batch_takes_tasks_while_it_is_open_and_completes_once(served: Served, ada: fairq.Client) -> None:
-    """S3.3."""
-    app = worker(served, 5)
-
-    @app.task("emails")
-    async def nothing(_: fairq.Task) -> None:
-        pass
-
-    with trio.fail_after(LIMIT_S):
-        async with working(app):
-            batch = await ada.open_batch("emails", id="b", events=True)
-            for part in range(3):
-                await ada.enqueue_many("emails", range(10), ids=[f"{part}-{n}" for n in range(10)], batch="b")
-            await wait_until(lambda: app.counts["done"] == 30)
-            assert (await batch.state()).state == "open"
-            await batch.close()
-            state = await batch.wait()
-            page = await ada.read_events("emails")
-    assert (state.state, state.total, state.done) == ("complete", 30, 30)
-    assert [event.batch for event in page.events if event.event == "batch_completed"] == ["b"]
-
-
 async def test_a_dead_workers_tasks_come_back_within_the_limit_of_their_batch(
     served: Served, boss: fairq.OperatorClient, ada: fairq.Client
 ) -> None:
@@ -165,45 +121,3 @@ async def test_a_dead_workers_tasks_come_back_within_the_limit_of_their_batch(
     async with working(app):
         state = await batch.wait()
     assert (state.done, most <= 2) == (6, True)
-
-
-async def test_peek_shows_what_is_next_and_takes_nothing(served: Served, ada: fairq.Client) -> None:
-    """S4.6."""
-    with trio.fail_after(LIMIT_S):
-        await ada.enqueue_many("emails", "abc", ids=list("abc"))
-        await ada.cancel("emails", ["b"])
-        for _ in range(2):
-            assert [row.payload for row in await ada.peek("emails", 10)] == ["a", "c"]
-
-
-async def test_weights_limits_pauses_and_counts_act_while_it_runs(served: Served, boss: fairq.OperatorClient) -> None:
-    """S5.1, S5.5, S5.6."""
-    names = [f"t{n:02}" for n in range(8)]
-    async with raw(served, WORKER) as mill:
-        for name in names:
-            async with fairq.open_client(url_of(served), token=tenant(name)) as client:
-                await client.enqueue_many("emails", range(20))
-        await boss.configure("emails", share="count")
-        await boss.set_weight("emails", "t00", 4)
-        await boss.set_limits("emails", "t01", max_running=1)
-        await boss.pause("emails", "t02")
-        (row,) = await boss.queues()
-        assert (row.ready, len(await boss.tenants("emails"))) == (160, 8)
-        await mill.attach("emails", credit=30)
-        got = Counter[str]()
-        while sum(got.values()) < 60:
-            pushed = await mill.pushed()
-            got.update(task["tenant"] for task in pushed)
-            assert max(Counter(task["tenant"] for task in pushed)["t01"], 0) <= 1
-            for task in pushed:
-                await mill.settle("emails", "ack", task)
-        assert got["t02"] == 0
-        others = [got[name] for name in names[3:]]
-        assert got["t00"] > max(others)
-        assert min(others) >= 1
-        await boss.resume("emails", "t02")
-        while not got["t02"]:
-            pushed = await mill.pushed()
-            got.update(task["tenant"] for task in pushed)
-            for task in pushed:
-                await mill.settle("emails", "ack", task)

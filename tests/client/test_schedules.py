@@ -10,7 +10,7 @@ import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest, FairqError, Forbidden, NotFound, TooLarge
+from fairq.errors import BadRequest, FairqError, NotFound, TooLarge
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, tenant, url_of
 from tests.store.cases import case
@@ -28,14 +28,13 @@ async def test_a_handler_knows_the_time_of_its_fire(served: Served, ada: fairq.C
     async def report(task: fairq.Task) -> None:
         await send.send(task)
 
-    with trio.fail_after(30):
-        fires = await ada.schedule("reports", "pulse", {"kind": "sales"}, every=1, max_attempts=3)
-        assert fires[1] - fires[0] == fires[2] - fires[1] == timedelta(seconds=1)
-        async with working(app):
-            for fire in fires[:2]:
-                task = await receive.receive()
-                assert (task.start_at, task.payload, task.max_attempts) == (fire, {"kind": "sales"}, 3)
-                assert task.id == f"pulse-{round(fire.timestamp() * 1000)}"
+    fires = await ada.schedule("reports", "pulse", {"kind": "sales"}, every=1, max_attempts=3)
+    assert fires[1] - fires[0] == fires[2] - fires[1] == timedelta(seconds=1)
+    async with working(app):
+        for fire in fires[:2]:
+            task = await receive.receive()
+            assert (task.start_at, task.payload, task.max_attempts) == (fire, {"kind": "sales"}, 3)
+            assert task.id == f"pulse-{round(fire.timestamp() * 1000)}"
 
 
 async def test_cron_is_read_in_its_time_zone(ada: fairq.Client) -> None:
@@ -45,33 +44,32 @@ async def test_cron_is_read_in_its_time_zone(ada: fairq.Client) -> None:
 
 
 async def test_schedules_are_read_listed_paused_resumed_and_removed(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        for name in ("a", "b"):
-            asked: dict[str, Any] = {
-                "expires_in": 60,
-                "priority": 0,
-                "dedupe_key": "k",
-                "dedupe_period": 2.5,
-                "result_ttl": 9,
-            }
-            await ada.schedule("reports", name, [name], every=3600, misfire="once", **asked)
-        assert await ada.pause_schedule("reports", "a") is False
-        assert await ada.pause_schedule("reports", "a") is True
-        assert [(s.name, s.is_paused) for s in await ada.schedules("reports")] == [("b", False), ("a", True)]
-        one = await ada.read_schedule("reports", "b")
-        assert (one.tenant, one.every_ms, one.misfire, one.expires_in_ms) == ("ada", 3_600_000, "once", 60_000)
-        assert (one.priority, one.dedupe_key, one.dedupe_period_ms, one.result_ttl_ms) == (0, "k", 2500, 9000)
-        assert one.payload == ["b"]
-        assert await ada.resume_schedule("reports", "a") is True
-        async with fairq.open_client(url_of(served), token=OPERATOR) as operator:
-            assert [s.name for s in await operator.schedules("reports", tenant="ada")] == ["a", "b"]
-            assert await operator.unschedule("reports", "a", tenant="ada") is True
-            await operator.schedule("reports", "c", 1, every=60, tenant="bob")
-            assert [(s.tenant, s.name) for s in await operator.schedules("reports")] == [("bob", "c"), ("ada", "b")]
-        assert await ada.unschedule("reports", "a") is False
-        for call in (ada.pause_schedule, ada.resume_schedule, ada.read_schedule):
-            with pytest.raises(NotFound):
-                await call("reports", "a")
+    for name in ("a", "b"):
+        asked: dict[str, Any] = {
+            "expires_in": 60,
+            "priority": 0,
+            "dedupe_key": "k",
+            "dedupe_period": 2.5,
+            "result_ttl": 9,
+        }
+        await ada.schedule("reports", name, [name], every=3600, misfire="once", **asked)
+    assert await ada.pause_schedule("reports", "a") is False
+    assert await ada.pause_schedule("reports", "a") is True
+    assert [(s.name, s.is_paused) for s in await ada.schedules("reports")] == [("b", False), ("a", True)]
+    one = await ada.read_schedule("reports", "b")
+    assert (one.tenant, one.every_ms, one.misfire, one.expires_in_ms) == ("ada", 3_600_000, "once", 60_000)
+    assert (one.priority, one.dedupe_key, one.dedupe_period_ms, one.result_ttl_ms) == (0, "k", 2500, 9000)
+    assert one.payload == ["b"]
+    assert await ada.resume_schedule("reports", "a") is True
+    async with fairq.open_client(url_of(served), token=OPERATOR) as operator:
+        assert [s.name for s in await operator.schedules("reports", tenant="ada")] == ["a", "b"]
+        assert await operator.unschedule("reports", "a", tenant="ada") is True
+        await operator.schedule("reports", "c", 1, every=60, tenant="bob")
+        assert [(s.tenant, s.name) for s in await operator.schedules("reports")] == [("bob", "c"), ("ada", "b")]
+    assert await ada.unschedule("reports", "a") is False
+    for call in (ada.pause_schedule, ada.resume_schedule, ada.read_schedule):
+        with pytest.raises(NotFound):
+            await call("reports", "a")
 
 
 async def test_the_payload_may_be_the_key(ada: fairq.Client) -> None:
@@ -83,25 +81,23 @@ async def test_the_payload_may_be_the_key(ada: fairq.Client) -> None:
 
 
 async def test_more_schedules_than_a_page_are_listed(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            for number in range(501):
-                nursery.start_soon(lambda n: ada.schedule("reports", f"s{n}", n, every=3600), number)
-        assert len({state.name for state in await ada.schedules("reports")}) == 501
+    async with trio.open_nursery() as nursery:
+        for number in range(501):
+            nursery.start_soon(lambda n: ada.schedule("reports", f"s{n}", n, every=3600), number)
+    assert len({state.name for state in await ada.schedules("reports")}) == 501
 
 
 async def test_a_lost_reply_is_asked_for_again_and_moves_nothing(served: Served) -> None:
-    with trio.fail_after(30):
-        async with (
-            open_proxy(served.port) as proxy,
-            fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
-        ):
-            first = await client.schedule("reports", "pulse", 1, every=3600)
-            proxy.lose_next_reply()
-            assert await client.schedule("reports", "pulse", 1, every=3600) == first
-            proxy.lose_next_reply()
-            assert await client.unschedule("reports", "pulse") is False  # the first time, which had no answer, did it
-            assert proxy.lost == 2
+    async with (
+        open_proxy(served.port) as proxy,
+        fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
+    ):
+        first = await client.schedule("reports", "pulse", 1, every=3600)
+        proxy.lose_next_reply()
+        assert await client.schedule("reports", "pulse", 1, every=3600) == first
+        proxy.lose_next_reply()
+        assert await client.unschedule("reports", "pulse") is False  # the first time, which had no answer, did it
+        assert proxy.lost == 2
 
 
 async def test_a_mistake_is_told_before_anything_is_sent() -> None:
@@ -128,6 +124,7 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
         ({"every": 1, "start_at": 5}, BadRequest, "start_at"),
         ({"every": 1, "expires_at": 5}, BadRequest, "expires_at"),
         ({"every": 1, "batch": "b1"}, BadRequest, "batch"),
+        ({"every": 1, "dedupe_key": "k", "replace": True}, BadRequest, "replace"),
     ]
     for given, error, field in cases:
         with case(given, error, field):
@@ -135,22 +132,4 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
             async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
                 with pytest.raises(error) as caught:
                     await client.schedule(call.pop("queue"), call.pop("name"), call.pop("payload"), **call)
-            assert caught.value.field == field
-
-
-async def test_what_the_server_refuses_names_the_field(ada: fairq.Client) -> None:
-    cases: list[tuple[dict[str, Any], type[FairqError], str]] = [
-        ({}, BadRequest, "every_ms"),
-        ({"cron": "0 3 * *"}, BadRequest, "cron"),
-        ({"cron": "0 0 30 2 *"}, BadRequest, "cron"),
-        ({"cron": "0 3 * * *", "every": 1}, BadRequest, "cron"),
-        ({"cron": "0 3 * * *", "zone": "Mars/Olympus"}, BadRequest, "zone"),
-        ({"every": 1, "zone": "UTC"}, BadRequest, "zone"),
-        ({"every": 1, "misfire": "all"}, BadRequest, "misfire"),
-        ({"every": 1, "tenant": "bob"}, Forbidden, "tenant"),
-    ]
-    for given, error, field in cases:
-        with case(given, error, field):
-            with trio.fail_after(30), pytest.raises(error) as caught:
-                await ada.schedule("reports", "n", 1, **given)
             assert caught.value.field == field

@@ -6,7 +6,6 @@ from typing import Any
 
 import anyio
 import pytest
-import trio
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -36,20 +35,19 @@ def worker_behind(proxy: Proxy) -> fairq.Worker:
 
 
 async def test_it_ends_when_the_answer_has_come(served: Served, spans: InMemorySpanExporter) -> None:
-    with trio.fail_after(30):
-        async with open_proxy(served.port) as proxy, fairq.open_client(url_of(served), token=tenant("ada")) as ada:
-            app = worker_behind(proxy)
+    async with open_proxy(served.port) as proxy, fairq.open_client(url_of(served), token=tenant("ada")) as ada:
+        app = worker_behind(proxy)
 
-            @app.task("q")
-            async def handle(task: fairq.Task) -> None:
-                proxy.hold()
+        @app.task("q")
+        async def handle(task: fairq.Task) -> None:
+            proxy.hold()
 
-            async with working(app):
-                await wait_state(await ada.enqueue("q", 1), "done")
-                assert named(spans, "process q")
-                assert not named(spans, "settle q"), "the answer is held"
-                proxy.release()
-                settle = await settle_span(spans)
+        async with working(app):
+            await wait_state(await ada.enqueue("q", 1), "done")
+            assert named(spans, "process q")
+            assert not named(spans, "settle q"), "the answer is held"
+            proxy.release()
+            settle = await settle_span(spans)
     (process,) = named(spans, "process q")
     assert (said(settle, "fairq.outcome"), said(settle, "fairq.answer")) == ("done", "ok")
     assert settle.status.status_code == StatusCode.UNSET
@@ -58,17 +56,16 @@ async def test_it_ends_when_the_answer_has_come(served: Served, spans: InMemoryS
 
 
 async def test_a_repeated_settlement_is_one_span_and_gone(served: Served, spans: InMemorySpanExporter) -> None:
-    with trio.fail_after(30):
-        async with open_proxy(served.port) as proxy, fairq.open_client(url_of(served), token=tenant("ada")) as ada:
-            app = worker_behind(proxy)
+    async with open_proxy(served.port) as proxy, fairq.open_client(url_of(served), token=tenant("ada")) as ada:
+        app = worker_behind(proxy)
 
-            @app.task("q")
-            async def handle(task: fairq.Task) -> None:
-                proxy.lose_next_reply()
+        @app.task("q")
+        async def handle(task: fairq.Task) -> None:
+            proxy.lose_next_reply()
 
-            async with working(app):
-                await ada.enqueue("q", 1)
-                settle = await settle_span(spans)
+        async with working(app):
+            await ada.enqueue("q", 1)
+            settle = await settle_span(spans)
     assert proxy.lost == 1
     assert said(settle, "fairq.answer") == "gone"
     assert settle.status.status_code == StatusCode.UNSET, "the first one did it"
@@ -83,10 +80,9 @@ async def test_one_that_comes_too_late_is_an_error(served: Served, spans: InMemo
         await served.app.store.hand_back("q", [(f"ada/{task.id}", held.lease, 0)], "reap")
         app.stop()
 
-    with trio.fail_after(30):
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada:
-            await ada.enqueue("q", 1)
-            await app.run()
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada:
+        await ada.enqueue("q", 1)
+        await app.run()
     settle = await settle_span(spans)
     assert said(settle, "fairq.answer") == "stale"
     assert (settle.status.status_code, settle.status.description) == (StatusCode.ERROR, "the lease was lost")
@@ -104,10 +100,9 @@ async def test_one_that_is_refused_is_an_error(
     async def handle(task: fairq.Task) -> None:
         monkeypatch.setattr(Store, "settle", refuse)
 
-    with trio.fail_after(30):
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
-            await ada.enqueue("q", 1)
-            settle = await settle_span(spans)
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+        await ada.enqueue("q", 1)
+        settle = await settle_span(spans)
     assert said(settle, "fairq.answer") == "error"
     assert (settle.status.status_code, settle.status.description) == (StatusCode.ERROR, "not so")
 
@@ -122,10 +117,9 @@ async def test_one_whose_result_no_message_can_carry_says_that_its_task_is_dead(
     async def handle(task: fairq.Task) -> str:
         return "r"
 
-    with trio.fail_after(30):
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
-            await ada.enqueue("q", 1, result_ttl=60)
-            settle = await settle_span(spans)
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+        await ada.enqueue("q", 1, result_ttl=60)
+        settle = await settle_span(spans)
     assert (said(settle, "fairq.outcome"), said(settle, "fairq.answer")) == ("dead", "ok")
     assert (settle.status.status_code, "too large" in str(settle.status.description)) == (StatusCode.ERROR, True)
 
@@ -134,18 +128,17 @@ async def test_one_without_an_answer_ends_with_its_worker(
     served: Served, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working_module, "GIVE_BACK_S", 0.01)
-    with trio.fail_after(30):
-        async with open_proxy(served.port) as proxy, fairq.open_client(url_of(served), token=tenant("ada")) as ada:
-            app, handled = worker_behind(proxy), anyio.Event()
+    async with open_proxy(served.port) as proxy, fairq.open_client(url_of(served), token=tenant("ada")) as ada:
+        app, handled = worker_behind(proxy), anyio.Event()
 
-            @app.task("q")
-            async def handle(task: fairq.Task) -> None:
-                proxy.hold()
-                handled.set()
+        @app.task("q")
+        async def handle(task: fairq.Task) -> None:
+            proxy.hold()
+            handled.set()
 
-            async with working(app):
-                await ada.enqueue("q", 1)
-                await handled.wait()
-            settle = await settle_span(spans)
+        async with working(app):
+            await ada.enqueue("q", 1)
+            await handled.wait()
+        settle = await settle_span(spans)
     assert said(settle, "fairq.answer") == "unknown"
     assert settle.status.status_code == StatusCode.ERROR

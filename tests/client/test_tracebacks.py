@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-import fairq
 from fairq.client.handlers import perform, settlement_of
 from fairq.client.kinds import Handler
 from fairq.client.task import Postpone, Reject, Retry, Task
@@ -18,10 +17,9 @@ from fairq.client.tracebacks import traceback_of
 from fairq.model.checks import MAX_TRACEBACK_BYTES
 from fairq.model.tasks import Settlement
 from fairq.wire.frames import PushedTask
-from tests.server.harness import OPERATOR
 from tests.store.cases import case
 
-from .runtimes import Service, on_both, wait_state, working
+from .runtimes import on_both
 
 LAST = PushedTask("ada/a", 1, 3, 3, "ada", 0, {"card": "4111"})
 DIRECT = "The above exception was the direct cause of the following exception:"
@@ -219,19 +217,3 @@ def test_an_error_that_cannot_be_looked_at_has_no_traceback() -> None:
     told = traceback_of(error)
     del error
     assert told == ""
-
-
-@on_both
-async def test_a_dead_letter_shows_where_its_handler_failed(service: Service, runtime: str) -> None:
-    app = service.worker()
-    app.task("emails")(fails)
-
-    async with service.client() as client, working(app):
-        task = await client.enqueue("emails", {"to": "ada"}, max_attempts=1)
-        await wait_state(task, "dead")
-        async with fairq.open_operator(service.url, token=OPERATOR) as operator:
-            letter = await operator.dead_letters("emails").show(f"ada/{task.id}")
-            page = await operator.dead_letters("emails").page(brief=True)
-    assert (letter.error, letter.payload) == ("ValueError: no street", {"to": "ada"})
-    assert frames_of(letter.traceback) == ["deliver", "look_up", "fails", "deliver"]
-    assert [each.traceback for each in page.letters] == [""]

@@ -120,15 +120,14 @@ async def test_a_task_of_a_worker_that_died_stays_in_its_trace(server_store: str
 
 
 async def test_dead_letters_and_lists_show_the_name_alone(served: Served) -> None:
-    with trio.fail_after(30):
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            await ada.enqueue("q", ["t"], trace=GIVEN, name="n", max_attempts=1)
-            (row,) = await served.app.store.peek("q", "ada", 1)
-            assert row.name == "n"
-            await worker.attach("q")
-            await worker.settle("q", "nack", *await worker.pushed(1), error="no")
-            (letter,) = (await served.app.store.dead("q")).letters
-            assert (letter.name, letter.payload) == ("n", b'"t"')
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        await ada.enqueue("q", ["t"], trace=GIVEN, name="n", max_attempts=1)
+        (row,) = await served.app.store.peek("q", "ada", 1)
+        assert row.name == "n"
+        await worker.attach("q")
+        await worker.settle("q", "nack", *await worker.pushed(1), error="no")
+        (letter,) = (await served.app.store.dead("q")).letters
+        assert (letter.name, letter.payload) == ("n", b'"t"')
 
 
 @pytest.mark.parametrize(("header", "told"), [(GIVEN, GIVEN), ("nonsense", None), (GIVEN + "-x", None)])

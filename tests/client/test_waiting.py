@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 
 import fairq
 from fairq.errors import BadRequest
 from fairq.server.run import Served
-from tests.server.harness import WORKER, Raw, Refused, raw
+from tests.server.harness import WORKER, raw
+from tests.store.waiting import wait_until
 
 from .harness import wait_state, worker_of, working
-
-
-async def test_a_second_task_with_the_dedupe_key_is_the_first_one(served: Served, ada: fairq.Client) -> None:
-    first = await ada.enqueue("emails", 1, dedupe_key="welcome-1")
-    again = await ada.enqueue("emails", 2, dedupe_key="welcome-1")
-    assert (again.id, again.is_duplicate, first.is_duplicate) == (first.id, True, False)
-    assert [task.payload for task in await ada.peek("emails")] == [1]
+from .test_batch import Mill
 
 
 async def test_equal_payloads_are_one_task_whatever_the_order_of_their_keys(served: Served, ada: fairq.Client) -> None:
@@ -27,44 +24,6 @@ async def test_equal_payloads_are_one_task_whatever_the_order_of_their_keys(serv
     assert not third.is_duplicate
     with pytest.raises(BadRequest, match="not both"):
         await ada.enqueue("emails", 1, dedupe_payload=True, dedupe_key="k")
-
-
-async def test_enqueues_of_one_key_at_once_make_one_task(served: Served, ada: fairq.Client) -> None:
-    ids = set()
-
-    async def enqueue() -> None:
-        ids.add((await ada.enqueue("emails", 1, dedupe_key="k")).id)
-
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            for _ in range(50):
-                nursery.start_soon(enqueue)
-    assert len(ids) == 1
-    assert len(await ada.peek("emails")) == 1
-
-
-async def test_cancelling_a_running_task_cancels_its_handler(served: Served, ada: fairq.Client) -> None:
-    app, began, cancelled = worker_of(served, 1), trio.Event(), trio.Event()
-
-    @app.task("emails")
-    async def linger(task: fairq.Task) -> None:
-        if task.payload == "next":
-            return
-        began.set()
-        try:
-            await trio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", 1)
-        async with working(app):
-            await began.wait()
-            assert await task.cancel() == "running"
-            await cancelled.wait()
-            await wait_state(task, "cancelled")
-            await wait_state(await ada.enqueue("emails", "next"), "done")  # the slot is free again
-    assert await task.cancel() == "gone"
 
 
 async def test_a_worker_that_missed_the_stop_hears_of_it_when_it_renews(
@@ -81,16 +40,15 @@ async def test_a_worker_that_missed_the_stop_hears_of_it_when_it_renews(
         finally:
             cancelled.set()
 
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", 1)
-        async with working(app):
-            await began.wait()
-            (connection,) = (connection for connection in served.app.connections if connection.name == "worker-1")
-            held, connection.account.held = connection.account.held, {}  # the server has forgotten who holds it
-            assert await task.cancel() == "running"
-            connection.account.held = held
-            await cancelled.wait()
-            await wait_state(task, "cancelled")
+    task = await ada.enqueue("emails", 1)
+    async with working(app):
+        await began.wait()
+        (connection,) = (connection for connection in served.app.connections if connection.name == "worker-1")
+        held, connection.account.held = connection.account.held, {}  # the server has forgotten who holds it
+        assert await task.cancel() == "running"
+        connection.account.held = held
+        await cancelled.wait()
+        await wait_state(task, "cancelled")
 
 
 async def test_a_delayed_task_is_started_now_or_later(served: Served, ada: fairq.Client) -> None:
@@ -107,15 +65,28 @@ async def test_a_delayed_task_is_started_now_or_later(served: Served, ada: fairq
     assert await ada.reschedule("emails", ["nobody"]) == ["gone"]
 
 
-async def test_an_operator_names_tenants_and_a_tenant_touches_only_its_own(
-    served: Served, ada: fairq.Client, operator: Raw
-) -> None:
-    task = await ada.enqueue("emails", "mine", priority=3)
-    waiting = await operator.ask("peek", queue="emails", tenant="ada")
-    assert [row["id"] for row in waiting["tasks"]] == [f"ada/{task.id}"]
-    async with raw(served, "dev-tenant:bob") as bob:
-        assert await bob.ask("cancel", queue="emails", ids=[task.id]) == {"outcomes": ["gone"]}
-        assert await bob.ask("peek", queue="emails") == {"tasks": []}
-        with pytest.raises(Refused, match="forbidden tenant"):
-            await bob.ask("peek", queue="emails", tenant="ada")
-    assert await operator.ask("cancel", queue="emails", ids=[f"ada/{task.id}"]) == {"outcomes": ["ok"]}
+async def test_a_waiting_task_is_cancelled_for_the_new_one(served: Served, ada: fairq.Client) -> None:
+    first = await ada.enqueue("emails", "old", dedupe_key="k", delay=3600)
+    again = await ada.enqueue("emails", "new", dedupe_key="k", replace=True, delay=1800, expires_in=7200, priority=3)
+    assert (again.id != first.id, again.is_replaced, again.is_duplicate, first.is_replaced) == (
+        True,
+        True,
+        False,
+        False,
+    )
+    assert ((await first.state()).state, (await again.state()).state) == ("cancelled", "delayed")
+    await ada.enqueue("emails", "now", dedupe_key="k", replace=True)
+    mill = Mill(served)
+    async with working(mill.app):
+        await wait_until(partial(mill.has_run, 1))
+        assert mill.ran == ["now"]
+        await wait_until(lambda: not mill.running)
+    later = await ada.enqueue("emails", "later", dedupe_key="k", replace=True)
+    assert not later.is_replaced
+
+
+async def test_a_task_tells_its_place_among_groups(served: Served, ada: fairq.Client) -> None:
+    tasks = await ada.enqueue_many("emails", range(5), group="a")
+    await ada.enqueue_many("emails", range(5), group="b")
+    why = await ada.why("emails", tasks[3].id)
+    assert (why.ahead, why.is_ahead_exact, why.group_ahead, why.groups) == (6, True, 3, 2)

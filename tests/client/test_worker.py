@@ -10,7 +10,7 @@ import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest, SettingsError, Unauthorized
+from fairq.errors import BadRequest, Unauthorized
 from fairq.server.run import Served
 from tests.server.harness import Raw, url_of
 from tests.store.cases import case
@@ -26,12 +26,11 @@ async def test_a_handler_gets_the_whole_task(served: Served, ada: fairq.Client) 
     async def send(task: fairq.Task) -> None:
         seen.append(task)
 
-    with trio.fail_after(30):
-        before = datetime.now(UTC)
-        task = await ada.enqueue("emails", {"to": ["ada"], "n": 1.5}, delay=0.05, expires_in=60, max_attempts=3)
-        async with working(app):
-            await wait_state(task, "done")
-        after = datetime.now(UTC)
+    before = datetime.now(UTC)
+    task = await ada.enqueue("emails", {"to": ["ada"], "n": 1.5}, delay=0.05, expires_in=60, max_attempts=3)
+    async with working(app):
+        await wait_state(task, "done")
+    after = datetime.now(UTC)
     (got,) = seen
     assert (got.id, got.queue, got.tenant, got.attempt, got.max_attempts) == (task.id, "emails", "ada", 1, 3)
     assert got.payload == {"to": ["ada"], "n": 1.5}
@@ -40,23 +39,6 @@ async def test_a_handler_gets_the_whole_task(served: Served, ada: fairq.Client) 
     assert got.expires_at is not None
     assert (got.start_at - got.enqueued_at).total_seconds() == pytest.approx(0.05)
     assert (got.expires_at - got.enqueued_at).total_seconds() == pytest.approx(60)
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_a_retry_waits_for_its_delay(served: Served, ada: fairq.Client) -> None:
-    app, times = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        times.append(trio.current_time())
-        if task.attempt == 1:
-            raise fairq.Retry("mailbox is full", delay=0.2)
-
-    with trio.fail_after(30):
-        async with working(app):
-            task = await ada.enqueue("emails", 1)
-            await wait_state(task, "done")
-    assert times[1] - times[0] > 0.19
 
 
 async def test_a_postponed_attempt_does_not_count(served: Served, ada: fairq.Client) -> None:
@@ -68,21 +50,10 @@ async def test_a_postponed_attempt_does_not_count(served: Served, ada: fairq.Cli
         if task.attempt <= 3:
             raise fairq.Postpone("not now", delay=0.01)
 
-    with trio.fail_after(30):
-        async with working(app):
-            await wait_state(await ada.enqueue("emails", 1, max_attempts=1), "done")
+    async with working(app):
+        await wait_state(await ada.enqueue("emails", 1, max_attempts=1), "done")
     assert attempts == [(1, 1), (2, 2), (3, 3), (4, 4)]
     assert app.counts == {"postponed": 3, "done": 1}
-
-
-async def test_a_worker_that_is_not_let_in_says_why(served: Served) -> None:
-    cases: list[tuple[str, type[Exception]]] = [("wrong", Unauthorized), ("", SettingsError)]
-    for token, error in cases:
-        with case(token, error):
-            app = fairq.Worker(url_of(served), token)
-            app.task("emails")(print)
-            with trio.fail_after(30), pytest.raises(error):
-                await app.run()
 
 
 async def test_a_worker_whose_token_is_revoked_ends(served: Served, operator: Raw) -> None:
@@ -93,11 +64,10 @@ async def test_a_worker_whose_token_is_revoked_ends(served: Served, operator: Ra
     await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))
     app = fairq.Worker(url_of(served), token)
     app.task("emails")(print)
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(operator_revokes, served, operator, id)
-            with pytest.raises(Unauthorized):
-                await app.run()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(operator_revokes, served, operator, id)
+        with pytest.raises(Unauthorized):
+            await app.run()
 
 
 async def operator_revokes(served: Served, operator: Raw, id: str) -> None:
@@ -119,13 +89,6 @@ def test_mistakes_in_the_program_are_told_where_they_are_made() -> None:
             with pytest.raises(BadRequest) as caught:
                 make()
             assert caught.value.field == field
-
-
-def test_a_queue_has_one_handler() -> None:
-    app = fairq.Worker()
-    app.task("emails")(print)
-    with pytest.raises(BadRequest, match="handler already"):
-        app.task("emails")(print)
 
 
 async def test_a_worker_that_could_do_nothing_does_not_run() -> None:

@@ -41,15 +41,14 @@ async def test_a_handler_that_exits_has_failed(served: Served, operator: Raw) ->
             nursery.start_soon(leave, task)
 
     app.task("async")(leave)
-    with trio.fail_after(30):
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
-            for queue in ("async", "thread", "nursery"):
-                await operator.ask("configure", queue=queue, settings={"retry_base_ms": 1, "retry_cap_ms": 1})
-                for payload in ("exit", "exiting"):
-                    with case(queue, payload):
-                        state = await wait_state(await ada.enqueue(queue, payload, max_attempts=2), "dead")
-                        assert (state.attempt, state.reason) == (2, "exhausted")
-                        assert "Exit" in state.error or "Group" in state.error
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+        for queue in ("async", "thread", "nursery"):
+            await operator.ask("configure", queue=queue, settings={"retry_base_ms": 1, "retry_cap_ms": 1})
+            for payload in ("exit", "exiting"):
+                with case(queue, payload):
+                    state = await wait_state(await ada.enqueue(queue, payload, max_attempts=2), "dead")
+                    assert (state.attempt, state.reason) == (2, "exhausted")
+                    assert "Exit" in state.error or "Group" in state.error
     assert ran == {"async": 4, "thread": 4, "nursery": 4}
 
 
@@ -71,12 +70,11 @@ async def test_a_handler_that_raises_while_it_is_cancelled_ends_alone(served: Se
                 nursery.start_soon(angry)
                 nursery.start_soon(trio.sleep_forever)
 
-    with trio.fail_after(30):
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
-            await ada.enqueue("emails", "angry", id="angry")
-            await begun.wait()
-            assert await ada.cancel("emails", ["angry"]) == ["running"]
-            await wait_state(await ada.enqueue("emails", "next"), "done")
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+        await ada.enqueue("emails", "angry", id="angry")
+        await begun.wait()
+        assert await ada.cancel("emails", ["angry"]) == ["running"]
+        await wait_state(await ada.enqueue("emails", "next"), "done")
     assert ran == ["angry", "next"]
 
 
@@ -98,11 +96,10 @@ async def test_a_settlement_that_is_refused_ends_alone(served: Served, monkeypat
         await all_run.wait()  # so that they are settled in one frame
 
     monkeypatch.setattr(Store, "settle", picky)
-    with trio.fail_after(30):
-        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
-            tasks = [await ada.enqueue("emails", n, id=id) for n, id in enumerate(["a", "b", "bad", "c", "d"])]
-            for task in tasks:
-                if task.id != "bad":
-                    await wait_state(task, "done")
-            assert (await tasks[2].state()).state == "leased"
-            await wait_state(await ada.enqueue("emails", "more"), "done")
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+        tasks = [await ada.enqueue("emails", n, id=id) for n, id in enumerate(["a", "b", "bad", "c", "d"])]
+        for task in tasks:
+            if task.id != "bad":
+                await wait_state(task, "done")
+        assert (await tasks[2].state()).state == "leased"
+        await wait_state(await ada.enqueue("emails", "more"), "done")

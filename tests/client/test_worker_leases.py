@@ -45,16 +45,15 @@ async def test_a_long_task_keeps_its_lease(
         attempts.append(task.attempt)
         await finish.wait()
 
-    with trio.fail_after(30):
-        async with working(app):
-            task = await ada.enqueue("emails", 1)
-            for _ in range(4):
-                seen = len(renewed)
-                await wait_until(lambda seen=seen: len(renewed) >= seen + 2)  # type: ignore[misc]  # one may be older
-                clock.move(clock.now_ms + 20_000)
-                await served.app.store.tick("emails")
-            finish.set()
-            await wait_state(task, "done")
+    async with working(app):
+        task = await ada.enqueue("emails", 1)
+        for _ in range(4):
+            seen = len(renewed)
+            await wait_until(lambda seen=seen: len(renewed) >= seen + 2)  # type: ignore[misc]  # one may be older
+            clock.move(clock.now_ms + 20_000)
+            await served.app.store.tick("emails")
+        finish.set()
+        await wait_state(task, "done")
     assert attempts == [1]
     assert set(renewed) == {"ok"}
 
@@ -79,71 +78,31 @@ async def test_a_lost_lease_cancels_its_handler_and_settles_nothing(
         token.run_sync_soon(began.set)
         leave.wait(30)
 
-    with trio.fail_after(30):
-        async with open_proxy(served.port) as proxy:
-            app = fairq.Worker(f"ws://127.0.0.1:{proxy.port}", WORKER, concurrency=1)
-            app.task("emails")(linger if kind == "async" else block)
-            task = await ada.enqueue("emails", 1)
-            async with working(app):
-                await began.wait()
-                proxy.hold()
-                if kind == "async":
-                    await cancelled.wait()
-                async with raw(served, WORKER) as heir:
-                    await heir.attach("emails", credit=1)
-                    (pushed,) = await heir.pushed()
-                    assert (pushed["id"], pushed["attempt"]) == (task.id, 2)
-                    leave.set()
-                    await wait_until(lambda: app.counts.total() == 1)
-                    assert await heir.settle("emails", "ack", pushed) == ["ok"]
-                proxy.release()
-
-
-async def test_an_idle_worker_stops_at_once_and_can_run_again(served: Served, ada: fairq.Client) -> None:
-    app, done = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        done.append(task.payload)
-
-    with trio.fail_after(30):
-        for number in range(2):
-            async with trio.open_nursery() as nursery:
-                await nursery.start(app.run)
-                await wait_state(await ada.enqueue("emails", number), "done")
-                app.stop()
-    assert done == [0, 1]
+    async with open_proxy(served.port) as proxy:
+        app = fairq.Worker(f"ws://127.0.0.1:{proxy.port}", WORKER, concurrency=1)
+        app.task("emails")(linger if kind == "async" else block)
+        task = await ada.enqueue("emails", 1)
+        async with working(app):
+            await began.wait()
+            proxy.hold()
+            if kind == "async":
+                await cancelled.wait()
+            async with raw(served, WORKER) as heir:
+                await heir.attach("emails", credit=1)
+                (pushed,) = await heir.pushed()
+                assert (pushed["id"], pushed["attempt"]) == (task.id, 2)
+                leave.set()
+                await wait_until(lambda: app.counts.total() == 1)
+                assert await heir.settle("emails", "ack", pushed) == ["ok"]
+            proxy.release()
 
 
 async def test_a_worker_may_be_stopped_before_it_is_connected(served: Served) -> None:
     app = worker_of(served)
     app.task("emails")(print)
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(app.run)
-            app.stop()
-
-
-async def test_a_cancelled_run_gives_its_tasks_back_and_forgives_the_attempt(
-    served: Served, ada: fairq.Client, operator: Raw
-) -> None:
-    await operator.ask("configure", queue="emails", settings={"lease_ms": 3_600_000})
-    app, began = worker_of(served), trio.Event()
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        began.set()
-        await trio.sleep_forever()
-
-    with trio.fail_after(30):
-        task = await ada.enqueue("emails", 1, max_attempts=1)
-        async with working(app):
-            await began.wait()
-        await wait_state(task, "ready")
-        async with raw(served, WORKER) as heir:
-            await heir.attach("emails")
-            (pushed,) = await heir.pushed()
-            assert pushed["attempt"] == pushed["max_attempts"] >= 2
+    async with trio.open_nursery() as nursery:
+        await nursery.start(app.run)
+        app.stop()
 
 
 async def test_cancelling_a_worker_gives_back_also_what_it_had_not_begun(served: Served, ada: fairq.Client) -> None:
@@ -158,18 +117,14 @@ async def test_cancelling_a_worker_gives_back_also_what_it_had_not_begun(served:
             nursery.cancel_scope.cancel()
             await trio.sleep_forever()
 
-        with trio.fail_after(30):
-            tasks = await ada.enqueue_many("emails", range(50), max_attempts=1)
-            await app.run()
-    with trio.fail_after(30):
-        for task in tasks:
-            await wait_state(task, "ready")
-        async with raw(served, WORKER) as heir:
-            await heir.attach("emails", credit=50)
-            pushed = await heir.pushed(50)
-            assert all(
-                task["attempt"] == task["max_attempts"] for task in pushed
-            )  # their only attempt is still to come
+        tasks = await ada.enqueue_many("emails", range(50), max_attempts=1)
+        await app.run()
+    for task in tasks:
+        await wait_state(task, "ready")
+    async with raw(served, WORKER) as heir:
+        await heir.attach("emails", credit=50)
+        pushed = await heir.pushed(50)
+        assert all(task["attempt"] == task["max_attempts"] for task in pushed)  # their only attempt is still to come
 
 
 async def test_a_lease_lost_before_its_task_began_is_passed_over(
@@ -185,14 +140,13 @@ async def test_a_lease_lost_before_its_task_began_is_passed_over(
         if len(ran) == 1:
             time.sleep(0.5)  # noqa: ASYNC251 - that is what is wrong with it
 
-    with trio.fail_after(30):
-        tasks = await ada.enqueue_many("emails", ["a", "b"], max_attempts=1000)
-        async with working(app):
-            await wait_until(lambda: bool(ran))
-            await operator.ask("configure", queue="emails", settings={"lease_ms": 30_000})
-            for task in tasks:
-                await wait_state(task, "done")
-            await wait_state(await ada.enqueue("emails", "c"), "done")  # the worker goes on
+    tasks = await ada.enqueue_many("emails", ["a", "b"], max_attempts=1000)
+    async with working(app):
+        await wait_until(lambda: bool(ran))
+        await operator.ask("configure", queue="emails", settings={"lease_ms": 30_000})
+        for task in tasks:
+            await wait_state(task, "done")
+        await wait_state(await ada.enqueue("emails", "c"), "done")  # the worker goes on
 
 
 async def test_an_id_that_is_used_again_ends_the_handler_of_the_first_task_and_not_that_of_the_second(
@@ -212,16 +166,15 @@ async def test_an_id_that_is_used_again_ends_the_handler_of_the_first_task_and_n
         finally:
             cancelled.set()
 
-    with trio.fail_after(30):
-        async with working(app):
-            await ada.enqueue("emails", "first", id="a")
-            await began.wait()
-            (held,) = (held for each in served.app.connections for held in each.account.held.values())
-            await store.settle("emails", [Settlement("reject", "ada/a", held.lease)])
-            await store.purge("emails", ["ada/a"])
-            task = await ada.enqueue("emails", "second", id="a")
-            await cancelled.wait()
-            await wait_until(lambda: app.counts["lost"] == 1)
-            finish.set()
-            await wait_state(task, "done")
-            assert dict(app.counts) == {"lost": 1, "done": 1}
+    async with working(app):
+        await ada.enqueue("emails", "first", id="a")
+        await began.wait()
+        (held,) = (held for each in served.app.connections for held in each.account.held.values())
+        await store.settle("emails", [Settlement("reject", "ada/a", held.lease)])
+        await store.purge("emails", ["ada/a"])
+        task = await ada.enqueue("emails", "second", id="a")
+        await cancelled.wait()
+        await wait_until(lambda: app.counts["lost"] == 1)
+        finish.set()
+        await wait_state(task, "done")
+        assert dict(app.counts) == {"lost": 1, "done": 1}

@@ -53,14 +53,13 @@ async def test_as_many_run_as_may_and_the_next_are_there_already(served: Served,
     async def is_full() -> bool:
         return await count_leased(served) == 5 and len(app._working.waiting) == 3
 
-    with trio.fail_after(30):
-        await ada.enqueue_many("emails", range(20))
-        async with working(app):
-            await wait_until(is_full)
-            assert began == [0, 1]
-            for _ in range(20):
-                may_end.release()
-            await wait_until(lambda: app.counts["done"] == 20)
+    await ada.enqueue_many("emails", range(20))
+    async with working(app):
+        await wait_until(is_full)
+        assert began == [0, 1]
+        for _ in range(20):
+            may_end.release()
+        await wait_until(lambda: app.counts["done"] == 20)
     assert began == list(range(20))
 
 
@@ -71,29 +70,27 @@ async def test_those_that_wait_go_back_when_the_worker_stops(served: Served, ada
     async def send(task: fairq.Task) -> None:
         await finish.wait()
 
-    with trio.fail_after(30):
-        running, *others = await ada.enqueue_many("emails", range(3), max_attempts=1)
-        async with working(app):
-            await wait_until(lambda: len(app._working.waiting) == 2)
-            app.stop()
-            for task in others:
-                await wait_state(task, "ready")  # their only attempt is still to come
-            finish.set()
-            await wait_state(running, "done")
+    running, *others = await ada.enqueue_many("emails", range(3), max_attempts=1)
+    async with working(app):
+        await wait_until(lambda: len(app._working.waiting) == 2)
+        app.stop()
+        for task in others:
+            await wait_state(task, "ready")  # their only attempt is still to come
+        finish.set()
+        await wait_state(running, "done")
 
 
 async def test_one_that_waits_is_cancelled_without_being_begun(served: Served, ada: fairq.Client) -> None:
     app, finish = prefetching(served, concurrency=1, prefetch=1), trio.Event()
     began = recording(app, finish)
-    with trio.fail_after(30):
-        await ada.enqueue("emails", "first")
-        second = await ada.enqueue("emails", "second")
-        async with working(app):
-            await wait_until(lambda: len(app._working.waiting) == 1)
-            await second.cancel()
-            await wait_until(lambda: app._working.driver.session.holding == 1)
-            finish.set()
-            await wait_state(await ada.enqueue("emails", "third"), "done")
+    await ada.enqueue("emails", "first")
+    second = await ada.enqueue("emails", "second")
+    async with working(app):
+        await wait_until(lambda: len(app._working.waiting) == 1)
+        await second.cancel()
+        await wait_until(lambda: app._working.driver.session.holding == 1)
+        finish.set()
+        await wait_state(await ada.enqueue("emails", "third"), "done")
     assert began == ["first", "third"]
 
 
@@ -105,16 +102,15 @@ async def test_none_wait_behind_a_thread_that_was_abandoned(served: Served, ada:
         began.set()
         finish.wait(30)
 
-    with trio.fail_after(30):
-        running, *others = await ada.enqueue_many("emails", range(3))
-        async with working(app):
-            await wait_until(lambda: began.is_set() and len(app._working.waiting) == 2)
-            await running.cancel()
-            for task in others:
-                await wait_state(task, "ready")
-            finish.set()
-            for task in others:
-                await wait_state(task, "done")
+    running, *others = await ada.enqueue_many("emails", range(3))
+    async with working(app):
+        await wait_until(lambda: began.is_set() and len(app._working.waiting) == 2)
+        await running.cancel()
+        for task in others:
+            await wait_state(task, "ready")
+        finish.set()
+        for task in others:
+            await wait_state(task, "done")
 
 
 async def test_more_than_a_worker_may_hold_is_refused() -> None:

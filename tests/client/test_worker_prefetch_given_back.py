@@ -74,17 +74,16 @@ async def test_none_begins_while_the_worker_is_cut_off(server_store: str, is_bac
 async def test_none_begins_after_its_expiry(served: Served, ada: fairq.Client) -> None:
     app, finish = prefetching(served, concurrency=1, prefetch=1), trio.Event()
     began = recording(app, finish)
-    with trio.fail_after(60):
-        await ada.enqueue("emails", "first")
-        async with working(app):
-            await wait_until(lambda: began == ["first"])
-            brief = await ada.enqueue("emails", "brief", expires_in=2)
-            await holding(app, 1)
-            await trio.sleep_until(app._working.waiting[0].begin_by)
-            finish.set()
-            await wait_until(lambda: app.counts["done"] == 1 and not app._working.driver.session.holding)
-            await wait_state(await ada.enqueue("emails", "third"), "done")
-            await wait_state(brief, "dead")
+    await ada.enqueue("emails", "first")
+    async with working(app):
+        await wait_until(lambda: began == ["first"])
+        brief = await ada.enqueue("emails", "brief", expires_in=2)
+        await holding(app, 1)
+        await trio.sleep_until(app._working.waiting[0].begin_by)
+        finish.set()
+        await wait_until(lambda: app.counts["done"] == 1 and not app._working.driver.session.holding)
+        await wait_state(await ada.enqueue("emails", "third"), "done")
+        await wait_state(brief, "dead")
     assert began == ["first", "third"]
 
 
@@ -93,10 +92,9 @@ async def test_a_worker_whose_clock_is_wrong_runs_what_should_be_over(
 ) -> None:
     app, now = prefetching(served, concurrency=1, prefetch=1), time.time
     app.task("emails")(lambda _task: None)
-    with trio.fail_after(30):
-        async with working(app):
-            monkeypatch.setattr("fairq.client.working.time.time", lambda: now() + 7200)
-            await wait_state(await ada.enqueue("emails", 1, expires_in=3600), "done")
+    async with working(app):
+        monkeypatch.setattr("fairq.client.working.time.time", lambda: now() + 7200)
+        await wait_state(await ada.enqueue("emails", 1, expires_in=3600), "done")
 
 
 async def test_no_more_wait_than_are_held_when_tasks_come_and_are_cancelled(served: Served, ada: fairq.Client) -> None:
@@ -106,18 +104,17 @@ async def test_no_more_wait_than_are_held_when_tasks_come_and_are_cancelled(serv
     async def send(task: fairq.Task) -> None:
         await finish.wait()
 
-    with trio.fail_after(60):
-        await ada.enqueue("emails", "running")
-        async with working(app):
-            await wait_until(lambda: bool(app._working.scopes))
-            for _ in range(3):
-                tasks = await ada.enqueue_many("emails", range(2))
-                await holding(app, 2)
-                for task in tasks:
-                    await task.cancel()
-                await wait_until(lambda: app._working.driver.session.holding == 1)
-                assert not app._working.waiting
-            finish.set()
+    await ada.enqueue("emails", "running")
+    async with working(app):
+        await wait_until(lambda: bool(app._working.scopes))
+        for _ in range(3):
+            tasks = await ada.enqueue_many("emails", range(2))
+            await holding(app, 2)
+            for task in tasks:
+                await task.cancel()
+            await wait_until(lambda: app._working.driver.session.holding == 1)
+            assert not app._working.waiting
+        finish.set()
 
 
 async def test_a_push_that_is_under_way_when_the_worker_stops_goes_back(served: Served, ada: fairq.Client) -> None:
@@ -127,21 +124,20 @@ async def test_a_push_that_is_under_way_when_the_worker_stops_goes_back(served: 
     async def send(task: fairq.Task) -> None:
         began.append(task.payload)
 
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(app.run)
-            driver = app._working.driver
-            await wait_until(lambda: driver.session.is_attached)
-            take = driver.handle
+    async with trio.open_nursery() as nursery:
+        await nursery.start(app.run)
+        driver = app._working.driver
+        await wait_until(lambda: driver.session.is_attached)
+        take = driver.handle
 
-            def stop_and_take(push: Push | Dismiss) -> None:
-                app.stop()
-                take(push)
+        def stop_and_take(push: Push | Dismiss) -> None:
+            app.stop()
+            take(push)
 
-            driver.handle = stop_and_take
-            tasks = await ada.enqueue_many("emails", range(3), max_attempts=1)
-        for task in tasks:
-            await wait_state(task, "ready")
+        driver.handle = stop_and_take
+        tasks = await ada.enqueue_many("emails", range(3), max_attempts=1)
+    for task in tasks:
+        await wait_state(task, "ready")
     assert began == []
 
 
@@ -193,10 +189,9 @@ async def test_a_task_begins_when_its_server_knows_how_the_one_in_its_place_ende
     async def send(task: fairq.Task) -> None:
         untold.append(len(app._working.scopes) + app._working.driver.session.unsent)
 
-    with trio.fail_after(30):
-        tasks = await ada.enqueue_many("emails", range(20))
-        async with working(app):
-            await wait_until(lambda: app.counts["done"] == len(tasks))
+    tasks = await ada.enqueue_many("emails", range(20))
+    async with working(app):
+        await wait_until(lambda: app.counts["done"] == len(tasks))
     assert max(untold) <= 3
 
 
@@ -204,8 +199,7 @@ async def test_a_worker_that_is_told_to_stop_before_it_begins_does_not_begin(ada
     app, began = fairq.Worker("ws://127.0.0.1:1", "token"), []
     app.task("emails")(print)
     app.on_startup(lambda: began.append("startup"))
-    with trio.fail_after(30):
-        app.stop()
-        async with trio.open_nursery() as nursery:
-            await nursery.start(app.run)
+    app.stop()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(app.run)
     assert began == []

@@ -75,8 +75,7 @@ def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
         "net.revocations.FLOOR_S",
     ):
         monkeypatch.setattr(f"fairq.server.{constant}", 3600.0)
-    monkeypatch.setattr("fairq.wire.waits.WAIT_MS", 50_000)
-    monkeypatch.setattr("fairq.client.client.WAIT_MS", 50_000)  # longer than a test may take; servers wait for a minute
+    monkeypatch.setattr("fairq.wire.waits.WAIT_MS", 50_000)  # longer than a test may take; servers wait for a minute
 
 
 @pytest.fixture

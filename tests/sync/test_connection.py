@@ -127,15 +127,6 @@ def test_addresses_that_this_system_cannot_use_are_passed_over(
         client.enqueue("emails", 1, timeout=5)
 
 
-def test_the_next_server_is_tried_when_the_first_is_dead(service: Service) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    urls = [f"ws://127.0.0.1:{port}", service.url]
-    for _ in range(5):  # each begins with any of them
-        with fairq.sync.open_client(urls, token=tenant("ada")) as client:
-            client.enqueue("emails", 1)
-
-
 def test_inside_an_event_loop_it_says_what_to_use_there(service: Service, ada: fairq.sync.Client) -> None:
     async def enqueue() -> None:
         with pytest.raises(RuntimeError, match=r"fairq\.open_client"):
@@ -146,11 +137,6 @@ def test_inside_an_event_loop_it_says_what_to_use_there(service: Service, ada: f
     asyncio.run(enqueue())
     trio.run(enqueue)
     asyncio.run(asyncio.to_thread(ada.enqueue, "emails", 1))  # a thread of an event loop's has none
-
-
-def test_outside_an_event_loop_the_async_client_says_what_to_use_there(service: Service) -> None:
-    with pytest.raises(RuntimeError, match=r"fairq\.sync"):
-        fairq.open_client(service.url, token=tenant("ada")).__aenter__().send(None)
 
 
 def test_settings_are_checked_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:

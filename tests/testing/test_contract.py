@@ -11,7 +11,17 @@ import pytest
 from attrs import frozen
 
 import fairq
-from fairq.errors import BadRequest, BatchClosed, FairqError, Forbidden, NotFound, NotYet, TaskFailed, TooLarge
+from fairq.errors import (
+    BadRequest,
+    BatchClosed,
+    FairqError,
+    Forbidden,
+    NotFound,
+    NotYet,
+    TaskFailed,
+    TenantsRefused,
+    TooLarge,
+)
 from fairq.model.tasks import NewTask
 from tests.client.conftest import certificate, plain_logs, server_store, service
 from tests.client.runtimes import Api, Service, on_all
@@ -240,10 +250,12 @@ async def test_a_tenant_that_is_refused_is_named_and_costs_the_others_nothing(ap
             await ground.shop.open_batch("emails", tenant=name, id="b")
         await ground.shop.batch("emails", "zoo/b").close()
         tasks = [NewTask(f"{name}/t{n}", b"1", batch="b") for n, name in enumerate(["acme", "zoo", "acme", "none"])]
-        with pytest.raises(BatchClosed) as caught:
+        with pytest.raises(TenantsRefused, match=r"2 in all: zoo \(batch_closed\), none \(not_found\)") as caught:
             await ground.shop.enqueue_tasks("emails", tasks)
         error = caught.value
-        assert (error.tenant, [*error.refusals]) == ("zoo", ["zoo", "none"])
+        refusals = {name: (type(refusal), refusal.field) for name, refusal in error.refusals.items()}
+        assert refusals == {"zoo": (BatchClosed, "batch"), "none": (NotFound, "batch")}
+        assert await error_of(ground.shop.enqueue("emails", 1, tenant="zoo", batch="b")) == (BatchClosed, "batch")
         assert [task and task.id for task in error.taken] == ["acme/t0", None, "acme/t2", None]
         assert (await ground.shop.batch("emails", "acme/b").state()).total == 2
 

@@ -12,30 +12,6 @@ import fairq.testing
 from fairq.errors import BadRequest, Forbidden
 
 
-async def test_a_chain_runs_to_its_end_in_drain() -> None:
-    app, seen = fairq.Worker(), list[tuple[str, str, object]]()
-
-    @app.task("first")
-    async def first(task: fairq.Task) -> None:
-        seen.append(("first", task.tenant, task.payload))
-        await task.enqueue("second", "now")
-        task.then("second", "then")
-        task.then("first" if task.payload < 1 else "second", task.payload + 1, delay=3600)
-
-    @app.task("second")
-    async def second(task: fairq.Task) -> None:
-        seen.append(("second", task.tenant, task.payload))
-
-    with trio.fail_after(30):
-        async with fairq.testing.run(app, tenant="ada") as service:
-            await service.enqueue("first", 0)
-            await service.drain()
-    assert {tenant for _, tenant, _ in seen} == {"ada"}
-    told = sorted((queue, str(payload)) for queue, _, payload in seen)
-    second_runs = [("second", "2"), *[("second", "now")] * 2, *[("second", "then")] * 2]
-    assert told == [("first", "0"), ("first", "1"), *second_runs]
-
-
 async def test_attempts_enqueue_once_and_link_when_they_succeed() -> None:
     app, seen, ids = fairq.Worker(), list[object](), set[str]()
 

@@ -13,7 +13,7 @@ import trio.testing
 
 import fairq
 import fairq.testing
-from fairq.errors import BadRequest, Forbidden, NoResult, NotYet, TaskFailed, TooLarge, TooOld
+from fairq.errors import BadRequest, Forbidden, NoResult, NotYet, TaskFailed, TooOld
 from fairq.testing import MemoryService
 from fairq.testing.running import MAX_RUNS
 from tests.store.cases import case
@@ -62,12 +62,6 @@ async def test_time_passes_by_as_much_as_is_said(service: MemoryService) -> None
     await service.advance(25)
     assert late.outcome == "done"
     assert timedelta(seconds=35) <= service.now - before < timedelta(seconds=40)
-
-
-async def test_what_is_ready_runs_also_when_no_time_passes(service: MemoryService) -> None:
-    tasks = await service.enqueue_many("images", [ways("ok")] * 50)
-    await service.advance(0)
-    assert {task.outcome for task in tasks} == {"done"}
 
 
 async def test_retries_wait_for_their_delay_or_the_backoff(service: MemoryService) -> None:
@@ -281,37 +275,6 @@ async def test_what_is_no_failure_of_a_handler_comes_out_of_drain_as_it_is() -> 
             await service.drain()
 
 
-async def test_a_handler_that_exits_has_failed() -> None:
-    app = fairq.Worker()
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        raise SystemExit(3)
-
-    async with fairq.testing.run(app) as service:
-        task = await service.enqueue("emails", 1, max_attempts=1)
-        await service.drain()
-        assert (await task.state()).state == "dead"
-
-
-async def test_mistakes_are_told_as_the_client_tells_them(service: MemoryService) -> None:
-    cases: list[tuple[dict[str, Any], type[BadRequest] | type[TooLarge], str]] = [
-        ({"queue": "Emails"}, BadRequest, "queue"),
-        ({"payload": {1}}, BadRequest, "payload"),
-        ({"payload": "x" * (1 << 20)}, TooLarge, "payload"),
-        ({"id": "a b"}, BadRequest, "id"),
-        ({"delay": -1}, BadRequest, "delay"),
-        ({"expires_at": 1.0}, BadRequest, "expires_at"),
-        ({"max_attempts": -1}, BadRequest, "max_attempts"),
-    ]
-    for call, error, field in cases:
-        with case(call, error, field):
-            call = {"queue": "emails", "payload": 1, **call}
-            with pytest.raises(error) as caught:
-                await service.enqueue(call.pop("queue"), call.pop("payload"), **call)
-            assert caught.value.field == field
-
-
 async def test_mistakes_in_the_test_are_told_at_its_start() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"tenant": "a/b"}, "tenant"),
@@ -325,12 +288,6 @@ async def test_mistakes_in_the_test_are_told_at_its_start() -> None:
                 async with fairq.testing.run(make_app(), **arguments):
                     pass
             assert caught.value.field == field
-
-
-async def test_a_worker_that_could_not_run_is_refused() -> None:
-    with pytest.raises(BadRequest, match="no handlers"):
-        async with fairq.testing.run(fairq.Worker()):
-            pass
 
 
 async def test_time_goes_forward_only(service: MemoryService) -> None:
@@ -387,25 +344,6 @@ async def test_results_come_back_as_from_the_service() -> None:
         with pytest.raises(NoResult):
             await kept.result()
     assert [type(error) for error in odd.exceptions] == [fairq.Reject]
-
-
-async def test_a_result_is_waited_for_while_handlers_run() -> None:
-    app = fairq.Worker(concurrency=2)
-
-    @app.task("parents")
-    async def parent(task: fairq.Task) -> Any:
-        child = await memory.enqueue("children", task.payload, result_ttl=60)
-        return {"child": await child.result()}
-
-    @app.task("children")
-    def child(task: fairq.Task) -> Any:
-        return task.payload + 1
-
-    with trio.fail_after(30):
-        async with fairq.testing.run(app) as memory:
-            task = await memory.enqueue("parents", 1, result_ttl=60)
-            await memory.drain()
-            assert await task.result() == {"child": 2}
 
 
 async def test_what_becomes_of_tasks_is_told_to_those_who_asked(service: MemoryService) -> None:

@@ -51,14 +51,6 @@ async def test_groups_of_a_tenant_take_turns(order: list[Any]) -> None:
     assert order == ["a", "b", "a", "b", "a", "a"]
 
 
-async def test_a_group_of_twice_the_weight_has_twice_the_turns(order: list[Any]) -> None:
-    async with fairq.testing.run(make_app(order)) as service:
-        await service.enqueue_many("emails", ["a"] * 6, group="a", group_weight=2.0)
-        await service.enqueue_many("emails", ["b"] * 6, group="b")
-        await service.drain()
-    assert order[:9].count("a") == 6
-
-
 async def test_an_operator_sets_weights(order: list[Any]) -> None:
     async with fairq.testing.run(make_app(order), tenant="ada", settings=BY_COUNT) as service:
         operator = service.as_operator()

@@ -1,0 +1,98 @@
+"""What the bodies of the SDK's requests and replies have in common: payloads, names, rows.
+
+Nothing here waits or knows of connections, so that every runtime shares it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import orjson
+import uuid_utils
+from orjson import Fragment as Fragment
+
+from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
+from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, check_name, check_task_id
+from fairq.model.option_tables import TaskOptions
+from fairq.model.options import full_ids, hash_payload, pack_options
+from fairq.model.tasks import NewTask
+from fairq.wire.decode import structure as structure
+
+T = TypeVar("T")
+
+
+def rows(kind: type[T], found: Iterable[Mapping[str, Any]]) -> list[T]:
+    """Read the rows of a reply."""
+    return [structure(row, kind) for row in found]
+
+
+def _has_nan(value: Any) -> bool:
+    """Tell whether a value that orjson can write has a float that it writes as null."""
+    try:
+        json.dumps(value, allow_nan=False, default=_fields_of)
+    except ValueError:
+        return True
+    return False
+
+
+def _fields_of(value: Any) -> Any:
+    """Return what a dataclass holds; None for the other values that only orjson knows, which hold no float."""
+    return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else None
+
+
+def encode_payload(value: Any, field: str = "payload", max_bytes: int = DEFAULT_PAYLOAD_BYTES) -> bytes:
+    """Write a payload, or a result, as JSON. Raises: BadRequest if it is not JSON, TooLarge."""
+    try:
+        text = orjson.dumps([[[[value]]]])[4:-4]  # a frame holds it as deep, and may be no deeper than orjson writes
+    except (TypeError, orjson.JSONEncodeError) as error:
+        raise BadRequest(f"the {field} is not JSON: {error}", field=field) from None
+    if b"null" in text and _has_nan(value):
+        raise BadRequest(f"the {field} is not JSON: it has a number that is NaN or infinite", field=field)
+    if len(text) > max_bytes:
+        raise TooLarge(f"the {field} has {len(text)} bytes; the limit is {max_bytes}", field=field)
+    return text
+
+
+def new_id() -> str:
+    """Make an id: a UUID of version 7."""
+    return str(uuid_utils.uuid7())
+
+
+def new_tasks(
+    queue: str,
+    payloads: Iterable[Any],
+    ids: Sequence[str] | None,
+    tenant: str | Sequence[str] | None,
+    options: TaskOptions,
+    max_bytes: int,
+) -> list[NewTask]:
+    """Make tasks that share their options. Raises: BadRequest, TooLarge; TypeError for unknown options."""
+    check_name(queue, "queue")
+    values = pack_options(options) if options else ()
+    texts = [encode_payload(payload, max_bytes=max_bytes) for payload in payloads]
+    if ids is None:
+        ids = [new_id() for _ in texts]
+    elif len(ids) != len(texts):
+        raise BadRequest(f"{len(ids)} ids were given for {len(texts)} payloads", field="ids")
+    else:
+        for id in ids:
+            check_task_id(id)
+    if tenant is not None:
+        ids = full_ids(ids, tenant)
+    made = [NewTask(id, text, *values) for id, text in zip(ids, texts, strict=True)]
+    if options.get("dedupe_payload"):
+        made = [task._replace(dedupe_key=hash_payload(task.payload)) for task in made]
+    return made
+
+
+def result_of(row: Mapping[str, Any]) -> Any:
+    """Return a task's result. Raises: NoResult, TaskFailed, which say why there is none."""
+    if "result" in row:
+        return row["result"]
+    if row["state"] in ("done", "unknown"):
+        raise NoResult(f"no result of task {row['id']} is kept", field="id")
+    reason = ": ".join(filter(None, (row["state"], row.get("reason", ""), row.get("error", ""))))
+    raise TaskFailed(f"task {row['id']} has no result; {reason}", field="id")

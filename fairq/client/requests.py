@@ -1,0 +1,99 @@
+"""How a client sends requests, whatever they ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from fairq.errors import BadRequest, FairqError, Retryable
+from fairq.model.checks import check_any_id, check_name, check_tenant
+from fairq.wire.terms import ANSWER_S, WAIT_MS
+
+if TYPE_CHECKING:
+    from fairq.client.caller import Caller
+
+DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
+
+Body = dict[str, Any]
+
+
+def target(queue: str, tenant: str | None = None) -> Body:
+    """Name a queue, and a tenant if there is one."""
+    body: Body = {"queue": check_name(queue, "queue")}
+    return body if tenant is None else body | {"tenant": check_tenant(tenant)}
+
+
+@define(eq=False)
+class Requests:
+    """Sends requests, and waits for what takes longer than one of them."""
+
+    _caller: Caller
+    timeout: float = DEFAULT_TIMEOUT
+
+    def clock(self) -> float:
+        """Return the time in seconds, of a clock that only runs forward."""
+        return self._caller.now()
+
+    async def sleep_until(self, time: float) -> None:
+        """Wait until a time of `clock`."""
+        await self._caller.sleep_until(time)
+
+    async def pass_turn(self) -> None:
+        """Let others have a turn."""
+        await self._caller.pass_turn()
+
+    def _deadline(self, timeout: float | None) -> float:
+        seconds = self.timeout if timeout is None else timeout
+        if isnan(seconds):
+            raise BadRequest("timeout must be a number of seconds, not nan", field="timeout")
+        return self._caller.now() + seconds
+
+    async def request(self, verb: str, body: Body | None = None, *, timeout: float | None = None) -> Body:
+        """Send any request of PROTOCOL.md and return the reply's body."""
+        call = self._caller.request(verb, body or {}, self._deadline(timeout))
+        result: Body = await self._caller.wait(call)
+        return result
+
+    async def request_until(
+        self,
+        verb: str,
+        body: Body,
+        is_enough: Callable[[Body], bool],
+        timeout: float | None = None,
+        wait_s: float = WAIT_MS / 1000,
+    ) -> Body | None:
+        """Send a request that waits for something to happen, until its reply is enough; None after `timeout` seconds.
+
+        Each request waits for up to `wait_s` seconds. Raises: what the last request raises.
+        """
+        deadline = float("inf") if timeout is None else self._deadline(timeout)
+        while True:
+            this_s = max(0.0, min(wait_s, deadline - self._caller.now()))
+            try:
+                reply = await self.request(verb, body | {"timeout_ms": round(this_s * 1000)}, timeout=this_s + ANSWER_S)
+            except FairqError as error:
+                if not isinstance(error, Retryable) or self._caller.now() >= deadline:
+                    raise
+                continue
+            if is_enough(reply):
+                return reply
+            if self._caller.now() >= deadline:
+                return None
+
+    async def change(
+        self, verb: str, queue: str, ids: Sequence[str], *, timeout: float | None = None, **how: Any
+    ) -> list[Any]:
+        """Send a request about tasks or dead letters; returns an outcome for each."""
+        reply = await self.request(verb, {"queue": queue, "ids": list(ids), **how}, timeout=timeout)
+        return list(reply["outcomes"])
+
+    async def wait_task(self, queue: str, id: str, timeout: float | None) -> Body:
+        """Wait until a task has ended, across reconnects; returns its row of `wait_tasks`. Raises: NotYet."""
+        self._caller.now()  # checks the event loop
+        deadline = float("inf") if timeout is None else self._deadline(timeout)
+        call = self._caller.wait_task(check_name(queue, "queue"), check_any_id(id), deadline)
+        row: Body = await self._caller.wait(call)
+        return row

@@ -1,0 +1,103 @@
+"""Schedules: tasks that are enqueued again and again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+from attrs import define
+
+from fairq.client import later
+from fairq.client.listed import lists_options
+from fairq.client.requests import Body, Requests, target
+from fairq.model.checks import MAX_BATCH, MAX_INLINE_BYTES
+from fairq.model.texts import moment_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from fairq.model.option_tables import Seconds, UnnamedTaskOptions
+    from fairq.model.schedules import ScheduleState
+
+
+def _body(queue: str, name: str, tenant: str | None) -> Body:
+    return target(queue, tenant) | {"name": later.schedules.check_schedule_name(name)}
+
+
+@define(eq=False)
+class ScheduleRequests(Requests):
+    """A client's calls about schedules."""
+
+    @lists_options
+    async def schedule(
+        self,
+        queue: str,
+        name: str,
+        payload: Any,
+        *,
+        cron: str | None = None,
+        zone: str | None = None,
+        every: Seconds | None = None,
+        misfire: str = "skip",
+        tenant: str | None = None,
+        timeout: float | None = None,
+        **options: Unpack[UnnamedTaskOptions],
+    ) -> list[datetime]:
+        """Enqueue a task again and again, or change how; returns the next three fires. The same again changes nothing.
+
+        `cron`: five fields, read in the time zone (`Europe/Copenhagen`; None: UTC), or `every`: seconds. `misfire`:
+        what becomes of fires when the service was down: `skip` them, or make up for all of them `once`. A task's
+        `start_at` is the time of its fire; options that say another one are refused, and so is a batch. With a
+        `dedupe_key` a fire makes no task while that of an earlier one is not done. `tenant`: whose, for
+        operators; so in the other calls.
+
+        Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
+        """
+        text = later.bodies.encode_payload(payload, max_bytes=MAX_INLINE_BYTES)
+        asked = later.options.scheduled_options(options)
+        if options.get("dedupe_payload"):
+            asked["dedupe_key"] = later.options.hash_payload(text)
+        when = {"cron": cron or "", "zone": zone or "", "every_ms": later.options.interval_ms(every)}
+        body = _body(queue, name, tenant) | {"payload": later.bodies.Fragment(text), "misfire": misfire} | when | asked
+        fires_at_ms = (await self.request("schedule", body, timeout=timeout))["fires_at_ms"]
+        return [moment_of(ms) for ms in fires_at_ms]
+
+    async def unschedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> bool:
+        """Delete a schedule; returns whether there was one. Tasks that it has enqueued stay."""
+        return bool((await self.request("unschedule", _body(queue, name, tenant), timeout=timeout))["previous"])
+
+    async def pause_schedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> bool:
+        """Let a schedule fire no more until it is resumed; returns whether it was paused already. Raises: NotFound."""
+        return bool((await self.request("pause_schedule", _body(queue, name, tenant), timeout=timeout))["previous"])
+
+    async def resume_schedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> bool:
+        """Let a schedule fire again, next at the first time still to come; returns whether it was paused."""
+        return bool((await self.request("resume_schedule", _body(queue, name, tenant), timeout=timeout))["previous"])
+
+    async def schedules(
+        self, queue: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> list[ScheduleState]:
+        """List all schedules (an operator's client: all tenants' unless one is named), the next to fire first."""
+        found: dict[tuple[str, str], ScheduleState] = {}
+        body, offset = target(queue, tenant), 0
+        while True:
+            page = await self._read_schedules(body | {"offset": offset, "count": MAX_BATCH}, timeout)
+            found.update({(row.tenant, row.name): row for row in page})
+            if len(page) < MAX_BATCH:
+                return list(found.values())
+            offset += len(page)
+
+    async def read_schedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> ScheduleState:
+        """Read one schedule, with its payload. Raises: NotFound."""
+        return (await self._read_schedules(_body(queue, name, tenant), timeout))[0]
+
+    async def _read_schedules(self, body: Body, timeout: float | None) -> list[ScheduleState]:
+        found = (await self.request("schedules", body, timeout=timeout))["schedules"]
+        return later.bodies.rows(later.schedules.ScheduleState, found)
