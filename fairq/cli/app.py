@@ -74,7 +74,7 @@ def commands(*, is_listing: bool = False) -> App:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Tell of variables that begin with FAIRQ_ and that nothing reads, without those that Kubernetes makes."""
+    """Warn of variables that begin with FAIRQ_ and that nothing reads, except the ones that Kubernetes makes."""
     given = {name for name in environment if name.startswith("FAIRQ_") and not name.startswith(_OF_OTHERS)} - _VARIABLES
     if not given:
         return []

@@ -1,4 +1,4 @@
-"""Changes that make a queue or a tenant where there is none: so does a slip of the finger, and operators are told."""
+"""Changes that create a queue or a tenant: a typo does that too, so operators are told."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = 10_000  # that are compared with a new one, at most
 
 
 def change(server: Server | None, queue: str, tenant: str | None, work: Callable[[OperatorClient], Awaitable[T]]) -> T:
-    """Run `work(client)`, and tell if the queue, or the tenant in it, is new."""
+    """Run `work(client)`, and say so if the queue, or the tenant in it, is new."""
 
     async def tell_and_work(client: OperatorClient) -> T:
         news = await _news_of(client, queue, tenant)

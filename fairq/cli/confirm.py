@@ -1,4 +1,4 @@
-"""The question that commands ask when what they do cannot be undone."""
+"""The question that commands ask before they do what cannot be undone."""
 
 from __future__ import annotations
 

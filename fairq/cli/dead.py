@@ -117,7 +117,7 @@ def _report(verb: str, changed: int, gone: int, json: bool) -> None:
 
 
 def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: Server | None) -> None:
-    """Apply a verb to the named letters. Raises: NotFound afterwards, if some ids are not dead letters."""
+    """Apply a verb to the named dead letters. Raises: NotFound afterwards, if some ids are not dead letters."""
 
     async def work(client: Client) -> list[str]:
         letters = client.dead_letters(queue)

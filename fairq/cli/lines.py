@@ -180,7 +180,7 @@ def repeating(id: str, to: str = "continue") -> str:
 async def store_lines(
     lines: Iterable[LineT], total: int, title: str, how: str, store: Callable[[list[LineT]], Awaitable[None]]
 ) -> None:
-    """Store lines, chunk by chunk, and show how far it is, in lines; if it ends early, say `how` to continue."""
+    """Store lines, chunk by chunk, and show the progress in lines; if it ends early, say `how` to continue."""
     pace, added = Pace(), 0
     try:
         with meter(title) as show:

@@ -63,11 +63,11 @@ class LogWriter:
                 self._has_thread = True
 
     def __getattr__(self, name: str) -> Any:
-        """Be like the stream in all else, for those who know it as `sys.stderr`."""
+        """Behave like the stream in all else, for code that knows it as `sys.stderr`."""
         return getattr(self._stream, name)
 
     def write(self, line: str) -> int:
-        """Take a line, or drop it."""
+        """Queue a line, or drop it."""
         data = _encoded(line)
         with self._lock:
             is_taken = self._lines.qsize() < MAX_LINES and self._bytes + len(data) <= MAX_BYTES

@@ -1,4 +1,4 @@
-"""How far a long command has come: a bar that is redrawn on a terminal, a line now and then in a log."""
+"""The progress of a long command: a bar that is redrawn on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ends(Protocol):
 
 
 class Counts(Ends, Protocol):
-    """How far they are."""
+    """Their progress."""
 
     @property
     def total(self) -> int: ...
@@ -47,7 +47,7 @@ def say_ends(counts: Ends) -> str:
 
 
 def say_counts(counts: Counts) -> str:
-    """Write how far tasks are."""
+    """Write the progress of tasks."""
     return f"{say_ends(counts)}, {counts.running:,} running of {counts.total:,} tasks"
 
 

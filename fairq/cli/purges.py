@@ -1,4 +1,4 @@
-"""Cancelling all that waits, of a tenant or of a queue: the question, the progress and the counts."""
+"""Cancels all waiting tasks of a tenant or a queue: the question, the progress and the counts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Counts:
 
 
 async def _follow(title: str, steps: AsyncGenerator[Purge, None], counts: _Counts) -> None:
-    """Show how far the steps are, and note their counts."""
+    """Show the progress of the steps, and note their counts."""
     pace = Pace()
     with meter(title) as show:
         async with aclosing(steps):

@@ -183,7 +183,7 @@ class _Run:
 
     @property
     def sums(self) -> Sums:
-        """How far all tasks are."""
+        """The progress of all tasks."""
         sums = Sums()
         for part in self.parts:
             sums.add(part.ended)
@@ -212,7 +212,7 @@ class _Run:
                         raise
 
     async def _look(self, deadline: float, on_sums: Callable[[Sums], None]) -> None:
-        """Read how far the unfinished batches are, some at a time: with many, it takes a while."""
+        """Read the progress of the unfinished batches, some at a time: with many, it takes a while."""
         unfinished = [part for part in self.parts if part.unfinished]
         for part in unfinished:
             await self._look_at(part, deadline)

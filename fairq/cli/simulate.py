@@ -139,7 +139,7 @@ class _ClientReader:
 async def read(
     client: OperatorClient, queue: str, period: Period, proposal: Proposal, run_s: float | None = None
 ) -> Observed:
-    """Read all that a simulation needs; changes nothing."""
+    """Read all that a simulation needs; change nothing."""
     return await gather(_ClientReader(client, queue), queue, period, proposal, run_s)
 
 
@@ -151,7 +151,7 @@ _COLUMNS = {
 
 
 def show(found: Comparison, period: str) -> None:
-    """Print a comparison as a table, and what to know of it."""
+    """Print a comparison as a table, and its cautions."""
     span = say_ms(found.over_ms)
     title = f"{found.queue}: the last {span} again, on {_change(found.slots, found.proposed_slots)} slots"
     print_rows(title, _COLUMNS, [_row(each) for each in found.tenants], empty="")

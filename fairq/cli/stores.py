@@ -33,7 +33,7 @@ class StoreChoice:
 
 @asynccontextmanager
 async def chosen(choice: StoreChoice, *, may_make: bool = False) -> AsyncIterator[str]:
-    """Give the URL of the store; the embedded one runs while the context lasts, if no server runs it, and has read
+    """Yield the URL of the store; the embedded one runs while the context lasts, if no server runs it, and has read
     its data.
 
     `may_make`: a data directory without a store gets one. Raises: SettingsError, Unavailable.

@@ -65,7 +65,7 @@ class _StoreRegistry:
 
     @asynccontextmanager
     async def _noted(self, verb: str, id: str, new: Any) -> AsyncIterator[None]:
-        """Put what is done meanwhile into the audit, as that of the user of this machine."""
+        """Put what is done meanwhile into the audit, under the name of this machine's user."""
         who = {"label": cut(_user()), "role": Role.OPERATOR.value, "address": cut(gethostname()), "via": "store"}
         draft = Draft("", verb, "", "", orjson.dumps({**who, "target": cut(id), "new": new}))
         begun = await self.store.audit.begin(draft)

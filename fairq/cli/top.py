@@ -71,7 +71,7 @@ class Page:
     _next_at: dict[tuple[str, str], tuple[int, int]] = field(factory=dict, init=False)
 
     async def draw(self, client: OperatorClient, _: int = 0) -> RenderableType:
-        """Read what there is, and draw it as two tables."""
+        """Read the present state, and draw it as two tables."""
         from rich.console import Group
 
         found = await self.read(client)
@@ -117,7 +117,7 @@ class Page:
         return found
 
     async def _next_waits(self, client: OperatorClient, queue: str, tenant: str, ready: int, now_ms: int) -> int | None:
-        """Tell for how long a tenant's next task has waited; asked every ten seconds, as it comes with its payload."""
+        """Return how long a tenant's next task has waited; asked every ten seconds, as it comes with its payload."""
         if not ready:
             return None
         asked_ms, since_ms = self._next_at.get((queue, tenant), (0, 0))

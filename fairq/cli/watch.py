@@ -1,4 +1,4 @@
-"""Pictures that are drawn again and again on a terminal, until interrupted; one picture where there is none."""
+"""Pictures that are redrawn on a terminal until interrupted; without a terminal, one picture."""
 
 from __future__ import annotations
 

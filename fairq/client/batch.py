@@ -60,11 +60,11 @@ class Batch:
         return str((await self._client.request("cancel_batch", self._body, timeout=timeout))["previous"])
 
     async def state(self, *, timeout: float | None = None) -> BatchState:
-        """Ask how far the batch is. Raises: NotFound, also a day after it was complete."""
+        """Read the batch's progress. Raises: NotFound, also a day after it was complete."""
         return _state_in(await self._client.request("batch", self._body, timeout=timeout))
 
     async def watch(self, *, every: float = 1.0, timeout: float | None = None) -> AsyncGenerator[BatchState, None]:
-        """Yield how far the batch is: now, then `every` so many seconds, and last when it is complete.
+        """Yield the batch's progress: now, then `every` so many seconds, and last when it is complete.
 
         Goes on across reconnects. Raises: as `wait`.
         """

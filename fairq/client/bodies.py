@@ -30,7 +30,7 @@ def rows(kind: type[T], found: Iterable[Mapping[str, Any]]) -> list[T]:
 
 
 def _has_nan(value: Any) -> bool:
-    """Tell whether a value that orjson can write has a float that it writes as null."""
+    """True if a value that orjson can write holds a float that it writes as null."""
     try:
         json.dumps(value, allow_nan=False, default=_fields_of)
     except ValueError:

@@ -14,7 +14,7 @@ class Caller(Protocol):
 
     @property
     def max_payload_bytes(self) -> int:
-        """How long a payload may be, as far as the server has said."""
+        """The longest payload in bytes that the server has said it takes."""
 
     def now(self) -> float:
         """Return the time in seconds, of a clock that only runs forward."""

@@ -94,7 +94,7 @@ class Channel:
         return messages
 
     def has_progressed(self) -> bool:
-        """Tell, once, whether PIECE_BYTES more of a long message have come."""
+        """True, once, when PIECE_BYTES more of a long message have come."""
         if self._since_progress < PIECE_BYTES:
             return False
         self._since_progress = 0

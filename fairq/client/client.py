@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def _enqueued(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
-    """Name the task of an outcome: a new one, or the one that was there: with its id, or holding its dedupe key."""
+    """Return the task of an outcome: the new one, or the one that already had its id or holds its dedupe key."""
     word, _, holder = outcome.partition(" ")
     return EnqueuedTask(holder or id, queue, word == "duplicate", client, is_replaced=word == "replaced")
 
@@ -149,7 +149,7 @@ class Client(ScheduleRequests):
         return [task for task in taken if task is not None]
 
     async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[TaskState]:
-        """Ask what is known of tasks."""
+        """Read what is known about tasks."""
         found = (await self.request("tasks", {"queue": queue, "ids": list(ids)}, timeout=timeout))["tasks"]
         return later.bodies.rows(later.tasks.TaskState, found)
 
@@ -187,7 +187,7 @@ class Client(ScheduleRequests):
         return later.bodies.rows(later.tasks.WaitingTask, found)
 
     async def why(self, queue: str, id: str, *, timeout: float | None = None) -> Why:
-        """Ask why a task waits, and when it may start; operators name it as `<tenant>/<id>`. Raises: NotFound."""
+        """Explain why a task waits, and when it may start; operators name it as `<tenant>/<id>`. Raises: NotFound."""
         reply = await self.request("why", {"queue": queue, "id": id}, timeout=timeout)
         return later.bodies.structure(reply, later.waiting.Why)
 
@@ -252,12 +252,12 @@ class Client(ScheduleRequests):
     async def read_batches(
         self, queue: str, ids: Sequence[str], *, timeout: float | None = None
     ) -> dict[str, BatchState]:
-        """Ask how far up to 500 batches are, by id; unknown ones are left out."""
+        """Read the progress of up to 500 batches, by id; unknown ones are left out."""
         reply = await self.request("batches", {"queue": queue, "ids": list(ids)}, timeout=timeout)
         return {state.id: state for state in later.bodies.rows(later.batches.BatchState, reply["batches"])}
 
     def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> EventStream:
-        """Follow what becomes of those tasks and batches that asked for `events`: `async for`, without an end.
+        """Follow the tasks and batches that asked for `events`: `async for`, without an end.
 
         It begins after the event of that id (0: with the oldest that is kept), so a client that keeps the id of
         the last one that it has handled misses none; ids count up by one. `tenant`: whose, for operators.
@@ -312,7 +312,7 @@ class Client(ScheduleRequests):
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[Purge, None]:
-        """Do what `cancel_all` does, and tell after each step how far it is, in all; `dry_run`: only count."""
+        """Do what `cancel_all` does, and yield the progress after each step; `dry_run`: only count."""
         body = target(queue, tenant) | later.options.pack_waiting_filter(older_than, error)
         if check_flag(dry_run, "dry_run"):
             body["dry_run"] = True
@@ -326,7 +326,7 @@ class Client(ScheduleRequests):
             body["cursor"] = so_far.cursor
 
     def dead_letters(self, queue: str) -> DeadLetters:
-        """Return the dead letters of a queue, to list, replay and purge: a tenant's own, for operators everybody's."""
+        """Return the dead letters of a queue, to list, replay and purge: a tenant's own; everybody's, for operators."""
         from fairq.client.dead_letters import DeadLetters
 
         return DeadLetters(self, check_name(queue, "queue"))

@@ -1,4 +1,4 @@
-"""Dead letters in the SDK: a tenant's own, or for operators everybody's.
+"""Dead letters in the SDK: a tenant's own, or everybody's for operators.
 
 A walk over them meets each dead letter that was there when it began once, whatever is replayed or purged meanwhile;
 those that are replayed along the way and die again are beyond its end.
@@ -28,7 +28,7 @@ STEP_S = 0.1  # at a rate, dead letters are replayed in steps of so long
 
 
 def check_rate(rate: float | None) -> float:
-    """Return dead letters a second; None is as fast as it goes. Raises: BadRequest."""
+    """Return the dead letters per second; None means as fast as possible. Raises: BadRequest."""
     if rate is None:
         return math.inf
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
@@ -47,7 +47,7 @@ class DeadLetters:
     async def page(
         self, *, cursor: str = "", count: int = 100, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> DeadPage:
-        """Read up to `count` dead letters that match, oldest first, from a cursor on; perhaps none before the end.
+        """Read up to `count` dead letters that match, oldest first, from a cursor on; any but the last may be empty.
 
         `brief` leaves out payload, enqueueing and window.
         """
@@ -100,7 +100,7 @@ class DeadLetters:
     def replay_all(
         self, *, rate: float | None = None, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[Sweep, None]:
-        """Replay all dead letters that match, at most `rate` a second; tells after each step how far it has come.
+        """Replay all dead letters that match, at most `rate` a second; yields the progress after each step.
 
         They go to their tenants' own lists, inside their shares, so other tenants do not wait longer. Stopping half-way
         leaves the rest dead; starting again goes on with it.
@@ -109,7 +109,7 @@ class DeadLetters:
 
     @lists_options
     def purge_all(self, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[Sweep, None]:
-        """Delete all dead letters that match; tells after each step how far it has come."""
+        """Delete all dead letters that match; yields the progress after each step."""
         return self._sweep("purge", math.inf, which)
 
     async def _sweep(self, verb: str, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:

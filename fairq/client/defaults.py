@@ -1,4 +1,4 @@
-"""Where the server is and who asks, if the program does not say: the variables FAIRQ_URL and FAIRQ_TOKEN."""
+"""The defaults of URL and token: the variables FAIRQ_URL and FAIRQ_TOKEN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def split_urls(url: str | None) -> list[str]:
 
 
 def choose_urls(urls: str | Sequence[str] | None) -> Sequence[str]:
-    """Return the URLs that are given, or (None) those of FAIRQ_URL. Raises: SettingsError for an empty list."""
+    """Return the given URLs, or (None) the ones in FAIRQ_URL. Raises: SettingsError for an empty list."""
     if urls is None:
         return split_urls(os.environ.get("FAIRQ_URL"))
     if not urls and not isinstance(urls, str):
@@ -25,7 +25,7 @@ def choose_urls(urls: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def choose_token(token: str | None) -> str:
-    """Return the token that is given, or (None) that of FAIRQ_TOKEN. Raises: SettingsError if there is none."""
+    """Return the given token, or (None) the one in FAIRQ_TOKEN. Raises: SettingsError if there is none."""
     chosen = os.environ.get("FAIRQ_TOKEN") if token is None else token
     if chosen is None:
         raise SettingsError(

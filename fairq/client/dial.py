@@ -46,7 +46,7 @@ async def dial(target: Target, token: str, runtime: Runtime | None = None) -> As
 
 
 async def _connect(host: str, port: int) -> socket.socket:
-    """Connect to the first address of a name that answers; the last one gets all the time that is left."""
+    """Connect to the first address of a name that answers; the last one gets all the remaining time."""
     addresses = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for family, _, protocol, _, address in addresses[:-1]:
         with suppress(OSError), anyio.move_on_after(ADDRESS_S):

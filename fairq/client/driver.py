@@ -76,7 +76,7 @@ class Driver(Generic[S]):
 
     @property
     def max_payload_bytes(self) -> int:
-        """How long a payload may be, as far as the server has said."""
+        """The longest payload in bytes that the server has said it takes."""
         return self.session.limits.payload_bytes
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Call:
@@ -100,7 +100,7 @@ class Driver(Generic[S]):
         await self.runtime.checkpoint()
 
     def wake_writer(self) -> None:
-        """Have what the session holds sent, at the end of the scheduler's turn."""
+        """Send what the session holds at the end of the scheduler's turn."""
         if self._link:
             self._link.wake_writer()
         if self.session.deadline() < self._pumps_at:

@@ -100,7 +100,7 @@ def encode_result(task: Task, value: Any) -> bytes:
 
 
 def _is_failure(error: BaseException) -> bool:
-    """Tell whether an error is the handler's own. The panics of libraries in Rust are too, and are no Exceptions.
+    """True if an error is the handler's own. So are the panics of libraries in Rust, which are not Exceptions.
 
     Of a group that holds more than Exceptions, each is looked at by itself.
     """
@@ -109,7 +109,7 @@ def _is_failure(error: BaseException) -> bool:
 
 
 def _failed(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
-    """Part what a handler raised into its failure, and what is not its own: that it was cancelled, or ctrl-C."""
+    """Split what a handler raised into its failure and what is not its own: cancellation, or ctrl-C."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(_is_failure)
     return (error, None) if _is_failure(error) else (None, error)

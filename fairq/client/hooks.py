@@ -30,12 +30,12 @@ class Hooks:
     around: list[Around] = field(factory=list, init=False)
 
     async def start(self) -> None:
-        """Call those of on_startup, in order. Raises: what the first one does that fails."""
+        """Call the functions of on_startup, in order. Raises: what the first one does that fails."""
         for hook in self.startup:
             await _call(hook)
 
     async def end(self) -> None:
-        """Call those of on_shutdown, the last one first, for at most SHUTDOWN_S; what they raise is logged."""
+        """Call the functions of on_shutdown, the last one first, for at most SHUTDOWN_S; what they raise is logged."""
         if not self.shutdown:
             return
         import anyio

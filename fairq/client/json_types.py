@@ -166,7 +166,7 @@ _ours = _converter()
 
 
 def check_type(kind: Any) -> None:
-    """Check that values of a type can be made. Raises: what cattrs does."""
+    """Check that values of a type can be made. Raises: what cattrs raises."""
     _ours.get_structure_hook(kind)
 
 

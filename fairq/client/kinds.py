@@ -23,7 +23,7 @@ _MAX_TOLD = 20  # names in an error
 
 
 class NoHandler(Exception):
-    """No handler of the queue is for tasks of this name. The attempt has failed; another worker may have one."""
+    """The queue has no handler for tasks of this name here. The attempt fails; another worker may have one."""
 
 
 def check_function(function: Any) -> None:
@@ -34,7 +34,7 @@ def check_function(function: Any) -> None:
 
 @frozen(eq=False)
 class Handler:
-    """What does tasks of one kind: `async def` runs in the event loop, `def` in a thread."""
+    """The function for tasks of one kind: `async def` runs in the event loop, `def` in a thread."""
 
     function: Callable[[Any], Any]
     queue: str
@@ -82,7 +82,7 @@ class Handler:
         return await within(limit_s, partial(self.function, task))
 
     async def _typed(self, payload_type: PayloadType, task: Any, threads: Threads) -> Any:
-        """Return the task with its payload made what the function wants; a long one in a thread."""
+        """Return the task with its payload converted to the function's type; a long payload in a thread."""
         if has_more_values(task.payload, MAX_VALUES):
             return evolve(task, payload=await threads.run(payload_type.make, task.payload))
         return evolve(task, payload=payload_type.make(task.payload))
@@ -90,7 +90,7 @@ class Handler:
 
 @define(eq=False)
 class Kinds:
-    """The handlers of one queue, by the name of the task; that of the empty name is for all other tasks."""
+    """The handlers of one queue, by the task's name; the handler of the empty name takes all other tasks."""
 
     queue: str
     by_name: dict[str, Handler] = field(factory=dict, init=False)

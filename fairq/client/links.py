@@ -42,7 +42,7 @@ class Links:
     _calls: Counter[str] = field(factory=Counter, init=False)  # by target
 
     def _next_id(self, target: str) -> str:
-        """Make the same id for the same call of each attempt: the nth with this target."""
+        """Make an id that is the same for the same call in each attempt: the nth with this target."""
         from hashlib import sha256
 
         self._calls[target] += 1
@@ -61,7 +61,7 @@ class Links:
         )
 
     async def send(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
-        """Store a task; returns its id, or that of the one which is there."""
+        """Store a task; returns its id, or the id of the task that is already there."""
         task = self._make(target, payload, id, MAX_PAYLOAD_BYTES, options)
         with tracing.enqueueing(target, [task]) as (task,):
             outcome = await self.enqueue(target, task)
@@ -82,7 +82,7 @@ class Links:
         return task.id
 
     def close(self) -> tuple[Link, ...]:
-        """Return what leaves with the acknowledgement; no more is taken."""
+        """Return what is sent with the acknowledgement; nothing more is accepted."""
         self.is_over = True
         return tuple(self.found)
 

@@ -1,4 +1,4 @@
-"""The SDK for operators: queues, tenants, limits, workers and tokens, beside all that a client can do."""
+"""The SDK for operators: queues, tenants, limits, workers and tokens, besides all that a client can do."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def _based_on(if_version: str | None) -> Body:
-    """Make a change only if this is still the version."""
+    """Make a change conditional on a version."""
     return {} if if_version is None else {"if_version": later.versions.VERSION.check(if_version, "if_version")}
 
 
 def _was(reply: Body) -> bool:
-    """Read what held until now."""
+    """Read the previous value."""
     return bool(reply["previous"])
 
 
@@ -66,7 +66,7 @@ class OperatorClient(Client):
         await self.request("configure", {"queue": queue, "settings": settings} | _based_on(if_version))
 
     async def delete_queue(self, queue: str, *, purge: bool = False) -> dict[str, int]:
-        """Delete a queue that is empty, or (`purge`) with what it holds; returns what that was.
+        """Delete an empty queue, or (`purge`) a queue with all that it holds; returns what it held.
 
         Raises: NotFound, NotEmpty.
         """
@@ -90,11 +90,11 @@ class OperatorClient(Client):
             is_first = False
 
     async def queue_exists(self, queue: str) -> bool:
-        """Tell whether there is a queue of that name: something was put into it, and it was not deleted since."""
+        """True if the queue exists: something was put into it, and it was not deleted since."""
         return any(row.made_at_ms for row in await self.queues(queue))
 
     async def purge_queue(self, queue: str, *, dry_run: bool = False) -> AsyncGenerator[Purge, None]:
-        """Cancel the waiting tasks of all tenants that a queue has now; tells after each step how far it is, in all.
+        """Cancel the waiting tasks of all tenants that a queue has now; yields the progress after each step.
 
         `dry_run`: only count. Raises: NotFound.
         """
@@ -165,7 +165,7 @@ class OperatorClient(Client):
         return float((await self.request("set_weight", body))["previous"])
 
     async def limits(self, queue: str, tenant: str | None = None) -> HeldLimits:
-        """Read the limits and opening hours of a tenant, or (None) those for all."""
+        """Read the limits and opening hours of a tenant, or (None) the common ones."""
         return later.bodies.structure(
             await self.request("limits", {"queue": queue, "tenant": tenant}), later.operating.HeldLimits
         )
@@ -173,7 +173,7 @@ class OperatorClient(Client):
     async def set_limits(
         self, /, queue: str, tenant: str | None = None, *, if_version: str | None = None, **limits: float | None
     ) -> Limits:
-        """Bound a tenant, or (None) all that have no such limit of their own; returns the limits before.
+        """Limit a tenant, or (None) all tenants without such a limit of their own; returns the previous limits.
 
         0 is no limit; None is the one for all. See `fairq.model.limits.Limits`. `if_version`: only if this is still the
         version that `limits` tells. Raises: StaleVersion.
@@ -238,11 +238,11 @@ class OperatorClient(Client):
         return str((await self.request("add_webhook", body))["outcome"])
 
     async def remove_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
-        """Post no more tasks to a URL; those that are for it fail. Returns whether it was registered."""
+        """Post no more tasks to a URL; tasks for it fail. Returns whether it was registered."""
         return _was(await self.request("remove_webhook", _webhook(queue, url, name)))
 
     async def pause_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
-        """Let the tasks of a webhook wait; returns whether they did. Raises: NotFound."""
+        """Make the tasks of a webhook wait; returns whether they did already. Raises: NotFound."""
         return _was(await self.request("pause_webhook", _webhook(queue, url, name)))
 
     async def resume_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
@@ -250,7 +250,7 @@ class OperatorClient(Client):
         return _was(await self.request("resume_webhook", _webhook(queue, url, name)))
 
     async def webhooks(self, queue: str) -> list[Webhook]:
-        """List the webhooks of a queue, the oldest first; without their secrets."""
+        """List the webhooks of a queue, oldest first, without their secrets."""
         reply = await self.request("webhooks", target(queue))
         return later.bodies.rows(later.webhooks.Webhook, reply["webhooks"])
 

@@ -58,7 +58,7 @@ class Reader(Protocol):
 
 @frozen(eq=False)
 class Runtime:
-    """The event loop of a client, and those of its functions that are called for every task."""
+    """The event loop of a client, and the functions of it that are called for every task."""
 
     name: str
     loop: object
@@ -91,7 +91,7 @@ class Runtime:
 
 
 def current_runtime() -> Runtime:
-    """Return the functions of the event loop that runs. Raises: RuntimeError outside any."""
+    """Return the functions of the running event loop. Raises: RuntimeError outside any."""
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_task():
         return _trio_runtime()
@@ -106,7 +106,7 @@ def current_runtime() -> Runtime:
 
 
 def is_cancelled() -> bool:
-    """Tell whether the running asyncio task is being cancelled; a CancelledError may come from another one's end."""
+    """True if the running asyncio task is being cancelled; a CancelledError may come from another one's end."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # it is trio's task, and its errors are no one else's
@@ -183,7 +183,7 @@ class _TrioReader:
                 continue  # the kernel dropped it
 
     def close(self) -> None:
-        """There is nothing to undo: it is told of the socket's end."""
+        """Do nothing: trio wakes the reader when the socket is closed."""
 
 
 def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:

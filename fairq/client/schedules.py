@@ -64,13 +64,13 @@ class ScheduleRequests(Requests):
     async def unschedule(
         self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> bool:
-        """Delete a schedule; returns whether there was one. Tasks that it has enqueued stay."""
+        """Delete a schedule; returns whether it existed. Tasks that it has enqueued stay."""
         return bool((await self.request("unschedule", _body(queue, name, tenant), timeout=timeout))["previous"])
 
     async def pause_schedule(
         self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> bool:
-        """Let a schedule fire no more until it is resumed; returns whether it was paused already. Raises: NotFound."""
+        """Stop a schedule from firing until it is resumed; returns whether it was paused already. Raises: NotFound."""
         return bool((await self.request("pause_schedule", _body(queue, name, tenant), timeout=timeout))["previous"])
 
     async def resume_schedule(

@@ -33,7 +33,7 @@ class EnqueuedTask:
     _keeps_result: bool = field(default=True, kw_only=True, repr=False, eq=False)  # as far as is known
 
     async def state(self) -> TaskState:
-        """Ask what has become of it."""
+        """Read its state."""
         assert self._client is not None
         return (await self._client.tasks(self.queue, [self.id]))[0]
 

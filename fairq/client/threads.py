@@ -71,14 +71,14 @@ class Threads:
         return {"count": self.abandoned, "functions": self.names_of_abandoned()[:_MAX_TOLD]}
 
     def close(self) -> None:
-        """End the threads that are idle, and tell of those that are abandoned."""
+        """End the idle threads, and log the abandoned ones."""
         if self._daemons is not None:
             self._daemons.close()
         if self._abandoned:
             log.warning("plain functions still run in abandoned threads; they end with the process", **self._told())
 
     def abandon(self, run: _Run) -> None:
-        """Count a thread as abandoned until it ends."""
+        """Count a thread as abandoned until its function returns."""
         self._abandoned.add(run)
         self.changed()
         if self.abandoned == self.most:

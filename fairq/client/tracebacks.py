@@ -1,4 +1,4 @@
-"""The traceback that is kept with a dead letter: that of the exception which a handler raised."""
+"""The traceback kept with a dead letter, of the exception that its handler raised."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _is_machinery(module: object) -> bool:
 
 
 def _shorten(text: str, most: int) -> str:
-    """Cut out the middle of a text that has more bytes of UTF-8: the last lines say most, the first where it began."""
+    """Cut out the middle of a text that is too long: the last lines say most, the first lines where it began."""
     whole = text.encode(errors="backslashreplace")
     if len(whole) <= most:
         return whole.decode()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Tracing(Protocol):
-    """Makes spans; those of an enqueue and of an attempt are the current ones inside their `with`."""
+    """Makes spans; the span of an enqueue or an attempt is the current one inside its `with`."""
 
     def enqueueing(self, queue: str, tasks: Sequence[NewTask]) -> AbstractContextManager[Sequence[NewTask]]:
         """Enqueue tasks, which get the span's traceparent."""
@@ -24,7 +24,7 @@ class Tracing(Protocol):
         """Run a handler, in the trace of the task."""
 
     def settling(self, queue: str, task: PushedTask, how: Settlement, outcome: str) -> EndSettling:
-        """Begin to say how a task ended, inside `processing`; what is returned is called with the answer."""
+        """Begin to settle a task, inside `processing`; call the returned function with the answer."""
 
 
 _active: Tracing | None = None

@@ -34,7 +34,7 @@ class Misfit(Exception):
 
 @frozen
 class PayloadType:
-    """What a handler wants its payloads to be."""
+    """The type that a handler wants its payloads to have."""
 
     kind: Any
 
@@ -62,7 +62,7 @@ def name_of(kind: Any) -> str:
 
 
 def has_more_values(payload: Any, limit: int) -> bool:
-    """Tell whether a JSON value holds more than `limit` values. O(limit)."""
+    """True if a JSON value holds more than `limit` values. O(limit)."""
     if type(payload) is not dict and type(payload) is not list:
         return False
     left, waiting = limit, [payload]
@@ -100,7 +100,7 @@ def payload_type_of(function: Callable[..., Any], task_class: type) -> PayloadTy
 
 
 def is_dataclass(kind: type) -> bool:
-    """Tell whether a class is a dataclass."""
+    """True if a class is a dataclass."""
     return hasattr(kind, "__dataclass_fields__")
 
 

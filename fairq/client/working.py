@@ -55,7 +55,7 @@ def _weights_of(app: Worker) -> dict[str, float]:
 
 
 def _most_begun(app: Worker) -> int:
-    """Return how many tasks may have begun of which the server has no settlement; 0: all that are held.
+    """Return how many tasks without a settlement may have begun; 0: all that are held.
 
     More than run at once, so that a place whose task has ended need not wait until its settlement is sent.
     """
@@ -72,7 +72,7 @@ class Waiting(NamedTuple):
 
 @define(eq=False)
 class Working:
-    """What one run of a worker has."""
+    """The state of one run of a worker."""
 
     app: Worker
     driver: Driver[WorkerSession]
@@ -215,7 +215,7 @@ class Working:
             raise self.driver.session.fatal
 
     def _on_change(self) -> None:
-        """Hear of lost leases and connections, and of the end of work when stopping."""
+        """React to lost leases and connections, and to the end of work when stopping."""
         session = self.driver.session
         if session.lost:
             self.waiting = deque(each for each in self.waiting if session.holds(each.queue, *each.task[:2]))
@@ -244,7 +244,7 @@ class Working:
             self.idle.set()
 
     def _settled(self, queue: str, settlement: Settlement, answer: str, error: str) -> None:
-        """Hear what the server says of a settlement, or that it cannot be told."""
+        """Note the server's answer to a settlement, or that there will be none."""
         if self.settling and (end := self.settling.pop((queue, settlement.id, settlement.lease), None)):
             end(settlement, answer, error)
 
@@ -313,7 +313,7 @@ class Working:
 
     @property
     def _is_ahead(self) -> bool:
-        """True if one more task would be one that the server does not count as begun, if we died with it.
+        """True if the server would not count one more task as begun, should this worker die.
 
         The server counts the oldest `most_begun` tasks without a settlement as begun: see `attach` in PROTOCOL.md.
         """
@@ -321,7 +321,7 @@ class Working:
         return 0 < session.most_begun <= len(self.scopes) + session.unsent
 
     async def _wait_for_task(self) -> None:
-        """Wait until a task may begin; if one waits already, let others have a turn first."""
+        """Wait until a task may begin; if one is waiting already, give other runners a turn first."""
         if self.waiting:
             await self.runtime.checkpoint()
         turns = 0

@@ -1,4 +1,4 @@
-"""Two functions for the figures in the tables and the report."""
+"""Functions for the figures in the tables and the report."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The nouns of fairq, and the rules that their values keep: one module for each subject."""
+"""The nouns of fairq and the rules of their values: one module for each subject."""

@@ -61,7 +61,7 @@ class Draft(NamedTuple):
     rest: bytes
 
     def named(self) -> list[str | bytes]:
-        """Return its fields as those of an entry of a stream: name, value, ..."""
+        """Return its fields as a stream entry has them: name, value, ..."""
         return ["token", self.token, "verb", self.verb, "queue", self.queue, "tenant", self.tenant, "change", self.rest]
 
 
@@ -80,7 +80,7 @@ class AuditPage:
 
 @frozen
 class AuditFilter:
-    """Which changes are asked for; empty fields match all. `queues`: those of the token that asks."""
+    """Which changes are asked for; empty fields match all. `queues` are the queues of the token that asks."""
 
     token: Annotated[str, TOKEN] = ""
     verb: Annotated[str, VERB] = ""
@@ -90,7 +90,7 @@ class AuditFilter:
     queues: frozenset[str] | None = None
 
     def takes(self, row: dict[str, str]) -> bool:
-        """True if a change, as it is stored, is asked for."""
+        """True if the filter matches a change, as it is stored."""
         if self.queues is not None and row["queue"] not in self.queues:
             return False
         return all(getattr(self, name) in ("", row[name]) for name in ("token", "verb", "queue", "tenant"))

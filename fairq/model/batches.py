@@ -18,7 +18,7 @@ RUNNING = whole(0, MAX_RUNNING)
 
 @frozen
 class BatchState:
-    """How far a batch is: the tasks that were added, those that run, and how the others ended."""
+    """A batch's progress: how many tasks were added, how many run, and how the others ended."""
 
     id: str
     state: BatchStage

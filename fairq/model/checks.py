@@ -1,4 +1,4 @@
-"""The rules that names, ids and numbers keep, whatever they are of."""
+"""The rules of names, ids and numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_INLINE_BYTES = 1 << 16  # of a payload inside a frame; a longer one travels 
 
 
 def check_name(value: object, field: str) -> str:
-    """Return the name of a queue if it keeps the name rule. Raises: BadRequest."""
+    """Return the name of a queue, checked. Raises: BadRequest."""
     if isinstance(value, str) and NAME_PATTERN.match(value):
         return value
     raise BadRequest(
@@ -41,7 +41,7 @@ def check_name(value: object, field: str) -> str:
 
 
 def check_tenant(value: object, field: str = "tenant") -> str:
-    """Return the name of a tenant if it keeps the rule of tenants' names. Raises: BadRequest."""
+    """Return the name of a tenant, checked. Raises: BadRequest."""
     if isinstance(value, str) and TENANT_PATTERN.match(value):
         return value
     raise BadRequest(
@@ -50,7 +50,7 @@ def check_tenant(value: object, field: str = "tenant") -> str:
 
 
 def check_task_id(value: object, field: str = "id") -> str:
-    """Return the task id if it keeps the id rule. Raises: BadRequest."""
+    """Return a task id, checked. Raises: BadRequest."""
     if isinstance(value, str) and TASK_ID_PATTERN.match(value):
         return value
     raise BadRequest(f"{field} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=field)
@@ -96,7 +96,7 @@ def owner_of(id: str) -> str:
 
 
 def check_full_id(value: object, field: str = "id") -> str:
-    """Return the full id, `<tenant>/<id>`, if it keeps the id rule. Raises: BadRequest."""
+    """Return a full id, `<tenant>/<id>`, checked. Raises: BadRequest."""
     if isinstance(value, str) and FULL_ID_PATTERN.match(value):
         return value
     raise BadRequest(f"{field} must be a full id, <tenant>/<id>, not {value!r:.80}", field=field)
@@ -113,7 +113,7 @@ def check_known_batch(value: object, field: str = "id") -> str:
 
 
 def check_weight(value: object, field: str = "weight") -> float:
-    """Return the weight if it can be one. Raises: BadRequest for 0, negative, not finite or huge ones."""
+    """Return a weight, checked. Raises: BadRequest for 0, negative, not finite or huge ones."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         if value == 0:
             raise BadRequest(f"{field} must not be 0; to hold a tenant back, pause it", field=field)
@@ -130,7 +130,7 @@ def check_int(value: object, field: str, minimum: int, maximum: int) -> int:
 
 
 def check_flag(value: object, field: str) -> bool:
-    """Return what is true or false. Raises: BadRequest."""
+    """Return a flag, checked. Raises: BadRequest."""
     if isinstance(value, bool):
         return value
     raise BadRequest(f"{field} must be true or false, not {value!r:.80}", field=field)

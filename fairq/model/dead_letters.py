@@ -45,7 +45,7 @@ class DeadFilter:
     younger_than_ms: Annotated[int, SPAN] = 0
 
     def check(self) -> None:
-        """Refuse what can match nothing, and what is empty by mistake. Raises: BadRequest, naming the field."""
+        """Refuse a filter that can match nothing, or is empty by mistake. Raises: BadRequest, naming the field."""
         check_fields(self)
         if 0 < self.younger_than_ms <= self.older_than_ms:
             raise BadRequest("no dead letter is older and younger than that", field="younger_than_ms")

@@ -1,4 +1,4 @@
-"""Events: what became of a tenant's tasks."""
+"""Events: what happened to a tenant's tasks."""
 
 from __future__ import annotations
 

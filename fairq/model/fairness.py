@@ -1,4 +1,4 @@
-"""What is fair, and who asks for far more than that: pure functions of tenants' states and of what they were given."""
+"""Who is served fairly, and who asks for far more: pure functions of tenants' states and service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def noisy_ones(states: Sequence[TenantState]) -> set[str]:
 
 
 def jain_index(ratios: Iterable[float]) -> float:
-    """Return how alike tenants are served (Jain, Chiu, Hawe), by what each was given of what it was entitled to.
+    """Return the fairness index (Jain, Chiu, Hawe) of what each tenant was given of what it was entitled to.
 
     1: all alike; 1/n: one of n has all. 1 if nobody was entitled to anything, or given any.
     """

@@ -46,7 +46,7 @@ def check_opening_hours(text: object) -> str:
 
 
 def next_change(text: str, now_ms: int) -> tuple[bool, int]:
-    """Tell whether it is open, and the next moment, later than now, at which that changes. Raises: BadRequest."""
+    """Return whether it is open, and the next moment after now at which that changes. Raises: BadRequest."""
     spans, name = _read(text)
     week, zone = _week(spans), ZoneInfo(name)
     moment = datetime.fromtimestamp(now_ms / 1000, UTC).replace(microsecond=0)
@@ -143,7 +143,7 @@ def _days(text: str) -> Set[int]:
 
 
 def _write(span: _Span) -> str:
-    """Write a span as all that mean the same are written: days in as few ranges as there can be."""
+    """Write a span in its canonical form: days in as few ranges as possible."""
     week = len(_DAYS)
     parts = []
     for day in [day for day in range(week) if day in span.days and (day - 1) % week not in span.days] or [0]:

@@ -1,4 +1,4 @@
-"""What operators are told, beyond the state of queues and tenants themselves."""
+"""What operators can read besides the state of queues and tenants."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OpenState:
 
 @frozen
 class HeldLimits:
-    """The limits that are set for a tenant (or for all), those that hold for it, and its opening hours."""
+    """The limits set for a tenant (or for all), the limits in force, and its opening hours."""
 
     limits: Limits
     holds: Limits
@@ -60,7 +60,7 @@ class Deletion:
 
 @frozen
 class TokenRow:
-    """A token as operators are told of it. `used_at_ms`: when it was last used, to a minute; 0: never, as is known."""
+    """A token as operators see it. `used_at_ms`: when it was last used, to a minute; 0: never, as is known."""
 
     id: str
     role: str

@@ -1,4 +1,4 @@
-"""From options as callers give them, in seconds and datetimes, to those of the wire, in ms: checked and packed."""
+"""Converts options from what callers give (seconds, datetimes) to what the wire has (ms), checked and packed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _option(field: str, given: Mapping[str, Any], default: Any) -> Any:
 
 
 def check_in_time(outcomes: Sequence[str]) -> None:
-    """Refuse what the store did not take since it came too late. Raises: BadRequest."""
+    """Refuse tasks that the store did not take because they came too late. Raises: BadRequest."""
     if "expired" in outcomes:
         raise BadRequest(
             "not enqueued: the task would expire before it may start; expires_after_start counts from the start",

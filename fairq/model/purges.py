@@ -1,4 +1,4 @@
-"""Cancelling all waiting tasks of a tenant, or those that match."""
+"""Cancels a tenant's waiting tasks: all of them, or those that match a filter."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Purge:
     waiting: int = 0
 
     def plus(self, step: Purge) -> Purge:
-        """Return how far it is after one more step."""
+        """Return the progress after one more step."""
         return Purge(
             step.cursor,
             self.found + step.found,

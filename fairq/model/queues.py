@@ -62,7 +62,7 @@ SETTING_RANGES: dict[str, tuple[int, int]] = {
 
 
 def kept_slots(slots: int, reserve: int) -> int:
-    """Tell how many slots are kept for tenants that have nothing running; never the last one (lua/pick/reserve.lua)."""
+    """Return how many slots are kept for tenants with nothing running; never the last slot (lua/pick/reserve.lua)."""
     return max(0, min(-(-slots * reserve // 100), slots - 1))
 
 

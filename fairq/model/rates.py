@@ -9,7 +9,7 @@ from attrs import define, field
 
 @define(eq=False)
 class Rate:
-    """A rate limit with a burst of `most` (GCRA: keeps the time at which all that was taken is paid for)."""
+    """A rate limit with a burst of `most` (GCRA: keeps the time at which everything taken is paid for)."""
 
     per_second: float
     most: float
@@ -32,12 +32,12 @@ class Rate:
         return True
 
     def has(self, amount: float, now: float) -> bool:
-        """Tell whether an amount can be taken now."""
+        """True if an amount can be taken now."""
         return self._paid_with(amount, now) <= now
 
     @property
     def paid_at(self) -> float:
-        """When all that was taken is paid for."""
+        """When everything taken is paid for."""
         return self._paid_at
 
     def is_whole(self, now: float) -> bool:

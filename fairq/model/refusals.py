@@ -1,4 +1,4 @@
-"""Refusals of the function library, in plain words."""
+"""The function library's refusals, in plain words."""
 
 from __future__ import annotations
 

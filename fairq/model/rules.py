@@ -1,4 +1,4 @@
-"""The rules that fields keep: each is declared once, by the field, and has its check, its schema and bad examples."""
+"""The rules of fields: each is declared once, at the field, and has its check, its schema and bad examples."""
 
 from __future__ import annotations
 

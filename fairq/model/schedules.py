@@ -21,7 +21,7 @@ MAX_CRON_CHARS = 200
 
 
 def check_schedule_name(value: object, field: str = "name") -> str:
-    """Return the name of a schedule if it keeps the rule. Raises: BadRequest."""
+    """Return the name of a schedule, checked. Raises: BadRequest."""
     if isinstance(value, str) and SCHEDULE_PATTERN.match(value):
         return check_chosen(value, field)
     raise BadRequest(

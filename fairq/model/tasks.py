@@ -1,4 +1,4 @@
-"""Tasks: what is asked of one, its lease, how that ends, and what is known of it."""
+"""Tasks: the options of one, its lease, how that ends, and its state."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ TRACE = or_empty(
 
 
 def is_last_attempt(attempt: int, max_attempts: int) -> bool:
-    """Tell whether a failure of this attempt is final; a limit of 0 is none."""
+    """True if a failure of this attempt is final; a limit of 0 means none."""
     return 0 < max_attempts <= attempt
 
 
@@ -143,13 +143,13 @@ class NewTask(NamedTuple):
 
     @property
     def places(self) -> int:
-        """How many of the places of a request it takes."""
+        """How many places of a request it takes."""
         if self[2:] == _PLAIN or all(getattr(self, name) == OPTIONS[name] for name in SPECIAL_OPTIONS):
             return 1
         return SPECIAL_PLACES
 
     def check(self) -> None:
-        """Refuse what no store would take. Raises: BadRequest, naming the field."""
+        """Refuse a task that no store would take. Raises: BadRequest, naming the field."""
         check_fields(self)
         if self.dedupe_period_ms and not self.dedupe_key:
             raise BadRequest("dedupe_period_ms is nothing without dedupe_key", field="dedupe_period_ms")
@@ -224,7 +224,7 @@ class Link(NamedTuple):
 
 
 def check_links(links: Sequence[Link]) -> None:
-    """Refuse links that no acknowledgement may have. Raises: BadRequest, TooLarge."""
+    """Refuse links that no acknowledgement may carry. Raises: BadRequest, TooLarge."""
     if len(links) > MAX_LINKS:
         raise TooLarge(f"an acknowledgement has at most {MAX_LINKS} links", field="links")
     if sum(len(link.task.payload) for link in links) > MAX_LINKS_BYTES:

@@ -46,7 +46,7 @@ class TenantState:
 
 @frozen
 class TenantPage:
-    """Tenants of a queue, those of a page by name; `cursor`: where the next page begins, empty at the end."""
+    """A page of a queue's tenants, by name; `cursor` is where the next page begins, empty at the end."""
 
     tenants: list[TenantState]
     cursor: str

@@ -1,4 +1,4 @@
-"""What spans tell of tasks, at clients, workers and servers alike: never a payload.
+"""What spans say about tasks, at clients, workers and servers alike: never a payload.
 
 Names are those of OpenTelemetry's conventions for messaging. Their status is Development, so they stand here only.
 """

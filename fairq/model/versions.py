@@ -33,7 +33,7 @@ def weight_version(weight: float) -> str:
 
 
 def limits_version(limits: Limits) -> str:
-    """Return the version of the limits of a tenant, or of those for all."""
+    """Return the version of a tenant's limits, or of the common ones."""
     return _digest(*(word for name, value in asdict(limits).items() for word in (name, -1 if value is None else value)))
 
 

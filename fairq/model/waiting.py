@@ -173,7 +173,7 @@ class Why:
 
 
 def explain(id: str, task: Waiting, slots: float) -> Why:
-    """Say why a task waits, where workers of its queue offer so many slots."""
+    """Explain why a task waits, when workers of its queue offer this many slots."""
     facts = task.facts
     if facts is None:
         return Why(id, task.state, task.now_ms)

@@ -1,4 +1,4 @@
-"""Webhooks: the URLs that a queue's tasks are posted to, and which of them a task is for."""
+"""Webhooks: the URLs to which a queue's tasks are posted, and which of them get a task."""
 
 from __future__ import annotations
 

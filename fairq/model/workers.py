@@ -30,7 +30,7 @@ class WorkerState:
 
 @frozen
 class HeldTask:
-    """A task that a worker holds under a lease; `server` and `attached_at_ms` are those of the worker."""
+    """A task that a worker holds under a lease; `server` and `attached_at_ms` describe the worker."""
 
     id: str
     queue: str

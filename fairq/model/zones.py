@@ -1,4 +1,4 @@
-"""Time zones: which there are, and when the clock on the wall is changed."""
+"""Time zones: their names, and when the clock on the wall changes."""
 
 from __future__ import annotations
 

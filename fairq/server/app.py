@@ -143,7 +143,7 @@ class App:
         return told
 
     async def waits(self, queue: str, tenant: str) -> tuple[list[dict[WaitCause, int]], int]:
-        """Return what each of a tenant's last starts had waited for, at all servers; how many of these said nothing."""
+        """Return what a tenant's last starts had waited for, at all servers, and how many servers did not answer."""
         async with self.reports:
             answers, unanswered = await self.questions.ask(WAITS, [queue, tenant])
         rows = [dict(zip(WAIT_CAUSES, row, strict=True)) for rows in answers.values() for row in rows]

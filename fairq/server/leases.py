@@ -1,4 +1,4 @@
-"""The leases of one server's workers: on whose account each is, and what becomes of those whose worker has gone."""
+"""The leases of one server's workers: whose account each is on, and what becomes of a lease whose worker has gone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Brought(NamedTuple):
 
 @define(eq=False)
 class Leases:
-    """The leases on the accounts of one server's workers; those of broken connections are kept for `grace_s`."""
+    """The leases on the accounts of one server's workers; leases of broken connections are kept for `grace_s`."""
 
     grace_s: float
     store: Store
@@ -110,7 +110,7 @@ class Leases:
         self._note_left()
 
     async def _keep(self, connection: Connection) -> None:
-        """Keep the leases of a broken connection for a while, then give back those not brought to another one."""
+        """Keep the leases of a broken connection for a while, then give back the ones not brought elsewhere."""
         now = trio.current_time()
         until, most = now + self.grace_s, now + max(self.grace_s, MAX_GRACE_S)
         try:

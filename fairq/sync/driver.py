@@ -107,7 +107,7 @@ class Driver:
 
     @property
     def max_payload_bytes(self) -> int:
-        """How long a payload may be, as far as the server has said."""
+        """The longest payload in bytes that the server has said it takes."""
         return self.session.limits.payload_bytes
 
     def now(self) -> float:

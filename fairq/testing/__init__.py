@@ -1,4 +1,4 @@
-"""For the tests of those who use the SDK: an app's handlers, run in memory and in virtual time, without a server."""
+"""For users' tests: an app's handlers, run in memory and in virtual time, without a server."""
 
 from __future__ import annotations
 

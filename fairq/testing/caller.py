@@ -93,7 +93,7 @@ class MemoryCaller:
         return [outcome.replace(f" {tenant}/", " ") for outcome in outcomes]
 
     async def request(self, verb: str, body: Body, deadline: float) -> Any:
-        """Carry out what a tenant, or a producer, may ask."""
+        """Carry out a request of a tenant or a producer."""
         if verb not in (verbs := self._verbs()):
             raise Forbidden(f"the service in memory has no verb {verb}", field="type")
         return await verbs[verb](self.memory.queue(check_name(body["queue"], "queue")), body)

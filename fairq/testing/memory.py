@@ -1,4 +1,4 @@
-"""A queue in memory: the exact model of one, and what a test asks beside: payloads, and what became of tasks."""
+"""A queue in memory: the exact model, plus what a test asks for: payloads, and what became of tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PER_TICK = 1000  # changes
 
 @define(eq=False)
 class Record:
-    """A task, whose id is a full one, and what became of it."""
+    """A task (with its full id), and what became of it."""
 
     task: NewTask
     tenant: str
@@ -41,7 +41,7 @@ class Record:
 
     @property
     def state(self) -> TaskState:
-        """What is known of it; also when the queue has forgotten it."""
+        """Return its state, also after the queue has forgotten it."""
         return self.ended or self._model.state_of(self.task.id)
 
     @property
@@ -137,7 +137,7 @@ class MemoryQueue:
         return previous, [self.records[stopping] for stopping in self._model.stopping()]
 
     def batch(self, id: str, shown_id: str) -> BatchState | None:
-        """Tell how far a batch is, under an id that its caller knows."""
+        """Return a batch's progress, under an id that its caller knows."""
         b = self._model.batches.get(id)
         return b.state_of(shown_id) if b else None
 
@@ -158,7 +158,7 @@ class MemoryQueue:
         return self._model.set_weight(now, tenant, round(weight * 1000)) / 1000
 
     def set_limits(self, now: int, tenant: str, limits: Mapping[str, float | None]) -> dict[str, float | None]:
-        """Bound a tenant, or (empty) all; returns the limits before."""
+        """Limit a tenant, or (empty) all; returns the previous limits."""
         values = {name: UNSET if value is None else value for name, value in limits.items()}
         previous = self._model.set_limits(now, tenant, values)
         return {name: None if value == UNSET else value for name, value in previous.items()}
@@ -194,13 +194,13 @@ class MemoryQueue:
         )  # fmt: skip
 
     def settle(self, now: int, settlement: Settlement) -> None:
-        """End a lease as its handler's end says."""
+        """End a lease, by how its handler ended."""
         action, id, lease, delay_ms, error, result, _, traceback = settlement
         said = ("ack_with_result", result.decode()) if action == "ack" and result else (action, error)
         self._model.settle(now, self._random(), [(said[0], id, lease, delay_ms, said[1], traceback)])
 
     def state(self, id: str) -> TaskState:
-        """Tell what is known of a task, for longer than the service."""
+        """Return a task's state, for longer than the service does."""
         found, record = self._model.state_of(id), self.records.get(id)
         return TaskState(id, record.state.state) if found.state == "unknown" and record else found
 
@@ -218,7 +218,7 @@ class MemoryQueue:
 
 
 def _options(tenant: str, task: NewTask) -> dict[str, Any]:
-    """Say in the model's words what is asked of a task."""
+    """Convert a task's options to the model's words."""
     attempts = {} if task.max_attempts is None else {"max_attempts": task.max_attempts}
     return {
         "delay": task.delay_ms, "start_at": task.start_at_ms, "expires_in": task.expires_in_ms,

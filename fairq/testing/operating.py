@@ -18,7 +18,7 @@ class MemoryOperator(MemoryCaller):
     """The caller of an operator's client."""
 
     async def request(self, verb: str, body: Body, deadline: float) -> Any:
-        """Carry out what an operator may ask."""
+        """Carry out an operator's request."""
         if body.get("if_version"):
             raise Forbidden("the service in memory has no versions of what operators set", field="if_version")
         return await super().request(verb, body, deadline)

@@ -47,7 +47,7 @@ class Policy:
 
 
 def log_webhook(queue: str, webhook: Webhook, target: Target | str) -> None:
-    """Log whether tasks are posted to a webhook; of its URL no query, which may hold a secret."""
+    """Log whether tasks are posted to a webhook. The URL's query is left out: it may hold a secret."""
     line = log.bind(queue=queue, url=webhook.url.partition("?")[0])
     line = line.bind(webhook=webhook.id) if webhook.id else line
     line = line.bind(name=webhook.name) if webhook.name else line

@@ -53,7 +53,7 @@ class WebhookService:
                 nursery.start_soon(self._serve, queue, burst)
 
     def stop(self) -> None:
-        """Take no more tasks; `run` returns when those held are settled."""
+        """Take no more tasks; `run` returns once the tasks it holds are settled."""
         self._stopping.set()
         for queue in self._working:
             self._leave(queue)

@@ -1,4 +1,4 @@
-"""Tenants' accounts and seats, to the last bit; lua/pick/README.md and pick/reserve.lua say why."""
+"""Tenants' accounts and seats, exact to the last bit; lua/pick/README.md and pick/reserve.lua have the theory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def towards(mean: float, value: float, part: int) -> float:
 
 
 class Accounts(Limiting):
-    """What tenants have had, where they sit, and the structures that say so."""
+    """What tenants have had and where they sit, with the structures that hold it."""
 
     call_origin: float  # of the call that is under way
     lowered_from: float | None  # the level, until lost leases took from it in this call
@@ -111,22 +111,22 @@ class Accounts(Limiting):
         return t.leased * self.at - t.starts
 
     def vtime_of(self, t: Tenant) -> float:
-        """Tell the tenant's virtual time."""
+        """Return the tenant's virtual time."""
         return t.base if self.share or t.loan == GIFT else t.base + self.age_of(t) / t.weight
 
     def expected_of(self, t: Tenant) -> float:
-        """Tell what a task of the tenant is expected to cost at least."""
+        """Return the least that a task of the tenant is expected to cost."""
         return 1 if self.share else max(t.estimate, self.mean, 1)
 
     def tentative_of(self, t: Tenant) -> float:
-        """Tell by which virtual time the tenant is compared."""
+        """Return the virtual time by which the tenant is compared."""
         if self.share:
             return t.base
         time = t.base + max(t.leased * self.expected_of(t), self.age_of(t)) / t.weight
         return time - SOONER if t.leased + 1 <= t.weight * self.slots_per_weight else time
 
     def rate_of(self, t: Tenant) -> float:
-        """Tell the tenant's part of the dispatches."""
+        """Return the tenant's part of the dispatches."""
         if self.share:
             return t.weight
         ms = t.estimate if t.estimate > 0 else self.mean
@@ -151,11 +151,11 @@ class Accounts(Limiting):
         t.slot = OUT
 
     def entitled_to(self, t: Tenant) -> float:
-        """Tell what the tenant was entitled to."""
+        """Return the service to which the tenant was entitled."""
         return t.entitled + t.weight * self.clock if t.in_weight_sum else t.entitled
 
     def recount(self, t: Tenant) -> None:
-        """Count the tenant among the eligible and those that compete, or no longer."""
+        """Add the tenant to the eligible and the competing, or remove it."""
         is_servable = self.is_eligible(t)
         in_weight_sum = is_servable and not 0 < self.limit(t, "guaranteed") >= t.leased
         if is_servable != t.is_servable:
@@ -181,7 +181,7 @@ class Accounts(Limiting):
 
     @property
     def ordinary_slots(self) -> int:
-        """Tell how many leases may be ordinary."""
+        """Return how many leases may be ordinary."""
         return max(1, self.slots - math.ceil(self.slots * self.reserve / 100))
 
     def is_full(self) -> bool:
@@ -190,11 +190,11 @@ class Accounts(Limiting):
 
     @property
     def kept_slots(self) -> int:
-        """Tell how many slots are kept, if none but those are left."""
+        """Return how many slots are kept; 0 while others are left."""
         return max(0, self.slots - self.ordinary_slots) if self.is_full() else 0
 
     def first_idle(self) -> Tenant | None:
-        """Return who has the lowest virtual time of those with a slot and nothing running."""
+        """Return the tenant with the lowest virtual time that has a slot and nothing running."""
         found = [t for t in self.tenants.values() if t.name in self.idle or t in self.touched]
         fit = [t for t in found if t.slot > 0 and not t.leased and t not in self.passed_over]
         return min(fit, key=lambda t: (t.base, t.number), default=None)
@@ -211,7 +211,7 @@ class Accounts(Limiting):
         t.loan = 0
 
     def repay(self, t: Tenant) -> bool:
-        """Make the lease of a loan an ordinary one; tells whether the tenant gets another one nevertheless."""
+        """Make a loan an ordinary lease; returns whether the tenant gets another lease nevertheless."""
         vtime, gift = self.vtime_of(t), t.loan == GIFT
         self.end_loan(t)
         t.base = t.base + vtime - self.vtime_of(t)
@@ -219,7 +219,7 @@ class Accounts(Limiting):
         return self.is_guaranteed(t)
 
     def write_idle(self) -> None:
-        """Write down who of those that were touched has a slot and nothing running."""
+        """Record which of the touched tenants have a slot and nothing running."""
         if self.reserve:
             for t in self.touched:
                 (self.idle.add if t.slot > 0 and not t.leased else self.idle.discard)(t.name)
@@ -278,7 +278,7 @@ class Accounts(Limiting):
             i += 1
 
     def charge(self, t: Tenant) -> float | None:
-        """Charge a dispatch, where tasks are shared; tells by how much it moved the clock."""
+        """Charge a dispatch, where tasks are shared; returns by how much it moved the clock."""
         if not self.share:
             return 0
         t.delivered += 1
@@ -326,6 +326,6 @@ class Accounts(Limiting):
             self.estimate_sq = towards(self.estimate_sq, took * took, 64)
 
     def bound_level(self) -> None:
-        """Leave the level no lower than the first of those whose leases were lost."""
+        """Keep the level from falling below the first tenant whose leases were lost."""
         if self.lowered_from is not None:
             self.level = max(self.level, min(self.lowered_from, *map(self.vtime_of, self.lowered_by)))

@@ -79,7 +79,7 @@ class Claiming(Batching):
         return True
 
     def drop_late(self, p: Pick, now: float) -> bool:
-        """Bury a task whose window has closed; tells whether its tenant is given up."""
+        """Bury a task whose window has closed; returns whether its tenant is given up."""
         t, id = p.tenant, p.id
         self.late_of[t] += 1
         is_over = not t.ready or self.late_of[t] >= LATE_PER_TENANT

@@ -1,4 +1,4 @@
-"""How tasks come."""
+"""How tasks are stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairq.model.queue.tasks import Task
 
 
 def window(now: float, given: dict[str, Any]) -> tuple[float, float]:
-    """Tell when a task starts, and when it expires; 0 for neither."""
+    """Return when a task starts and when it expires; 0 means never set."""
     start_at = now + given["delay"] if given.get("delay") else given.get("start_at", 0)
     expires_at = now + given["expires_in"] if given.get("expires_in") else given.get("expires_at", 0)
     if after := given.get("after_start"):
@@ -24,7 +24,7 @@ class Enqueueing(Batching):
     def enqueue(
         self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]], *, notify: bool = True
     ) -> list[str]:
-        """Store tasks of one tenant; the options are those of `calls.options`."""
+        """Store tasks of one tenant; `calls.options` has the options."""
         now = self.open(now)
         outcomes = self.store(now, tenant, tasks)
         if self.touched:
@@ -33,7 +33,7 @@ class Enqueueing(Batching):
         return outcomes
 
     def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
-        """Store those tasks that are new, and that would not expire before they could start."""
+        """Store the tasks that are new and would not expire before they could start."""
         outcomes: list[str] = []
         if why_not := self.batches_refuse(tenant, tasks, now):
             return [why_not]
@@ -82,7 +82,7 @@ class Enqueueing(Batching):
         return id if key and (until == 0 or until > now) else None
 
     def too_much(self, t: Tenant, now: float, new: dict[str, Task], replaced: list[str]) -> str:
-        """Say which limit new tasks would exceed, with those gone that they replace."""
+        """Say which limit new tasks would exceed once the tasks that they replace are gone."""
         if self.is_one_too_many(t.name):
             return "max_tenants"
         delayed = sum(task.start_at > now for task in new.values()) - sum(id in t.delayed for id in replaced)

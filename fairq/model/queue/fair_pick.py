@@ -1,4 +1,4 @@
-"""The fair pick, to the last bit; lua/pick/README.md and pick/draws.lua say why."""
+"""The fair pick, exact to the last bit; lua/pick/README.md and pick/draws.lua have the theory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pick:
 
 
 class Round:
-    """What one round of picks has before it: probes that were thrown, the cursor's way, and whom it has looked at."""
+    """The state of one round of picks: the thrown probes, the cursor's way, and the tenants it has looked at."""
 
     def __init__(self, line: list[tuple[float, list[Tenant]]]) -> None:
         self.line = line
@@ -37,7 +37,7 @@ class Round:
         self.ahead: float = 0
 
     def add(self, t: Tenant, time: float, most: int) -> None:
-        """Have a tenant in the pool, once, behind its equals; the pool keeps the best."""
+        """Add a tenant to the pool, once, behind its equals; the pool keeps the best."""
         if t not in [other for _, other in self.pool]:
             self.pool.append((time, t))
             self.pool.sort(key=lambda entry: entry[0])
@@ -50,7 +50,7 @@ class FairPick(Accounts):
     few, pool = FEW, POOL
 
     def aim(self, round: Round, random_values: Iterator[float]) -> None:
-        """Throw probes, and see who is in the cursor's way."""
+        """Throw probes, and read the tenants on the cursor's way."""
         total = sum(top * len(seats) for top, seats in round.line)
         for _ in range(round.wanted + FIRST - 1):
             point = next(random_values) * total
@@ -86,12 +86,12 @@ class FairPick(Accounts):
         self.pool_up(round, self.account_of(round.passed[(round.passes - 1) % len(round.passed)]))
 
     def pool_up(self, round: Round, t: Tenant | None) -> None:
-        """Have a tenant that can be served in the pool."""
+        """Add a tenant to the pool if it can be served."""
         if t:
             round.add(t, self.tentative_of(t), self.few if len(round.seated) <= self.few else self.pool)
 
     def choose_of_few(self, round: Round, random_values: Iterator[float]) -> Tenant | None:
-        """Choose the one of all; those of equal virtual time come by chance."""
+        """Choose from all tenants; chance decides between equal virtual times."""
         seated = round.seated
         if not round.is_filled:
             round.is_filled = True
@@ -115,12 +115,12 @@ class FairPick(Accounts):
         return round.pool[0][1] if round.pool else None
 
     def give_back(self, round: Round, t: Tenant) -> None:
-        """Have a tenant that was served in the pool again, if it has a slot, and more."""
+        """Return a served tenant to the pool, if it has a slot and more tasks."""
         if t.slot > 0 and t.is_servable:
             self.pool_up(round, t)
 
     def pop_woken(self, wanted: int) -> deque[Tenant]:
-        """Take tenants off the wake list; those that have left it are dropped."""
+        """Take tenants off the wake list; entries of tenants that are no longer eligible are dropped."""
         woken: deque[Tenant] = deque()
         passed = []
         for _ in range(min(wanted, len(self.wake))):
@@ -135,7 +135,7 @@ class FairPick(Accounts):
         return woken
 
     def pick(self, woken: deque[Tenant], round: Round, random_values: Iterator[float]) -> Tenant | None:
-        """Choose whom to serve: the wake list first, unless one who is behind wins the toss."""
+        """Choose whom to serve: the wake list first, unless a tenant that is behind wins the toss."""
         is_full = self.is_full()
         best = self.first_idle() if is_full else self.choose(round, random_values)
         is_behind = woken and best and self.vtime_of(best) + self.expected_of(best) / best.weight < self.level
@@ -150,7 +150,7 @@ class FairPick(Accounts):
         return best
 
     def pass_over(self, t: Tenant) -> None:
-        """Look no more at a tenant that had no task to give; it had its turn."""
+        """Drop a tenant that had no task to give; it had its turn."""
         turn = self.level + self.expected_of(t) / t.weight
         t.base += max(0, turn - self.vtime_of(t))
         self.passed_over.add(t)

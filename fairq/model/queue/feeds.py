@@ -1,4 +1,4 @@
-"""Feeds of events in plain Python: what is told of those who asked. A part of the model of a queue (model.py)."""
+"""Feeds of events in plain Python, for tasks that asked for them. Part of the model of a queue (model.py)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING = 1, 2, 4, 8
 
 
 def bytes_of(name: str, size: int) -> int:
-    """Tell what a thing of that name counts among its tenant's bytes."""
+    """Return the bytes that a thing of that name counts for its tenant."""
     return ITEM_BYTES + NAMED_IN * len(name) + size
 
 
@@ -48,7 +48,7 @@ class Limiting:
         return self.own.get(name) or (ALL_UNSET if name else DEFAULTS)
 
     def limit(self, t: Tenant, which: str) -> float:
-        """Tell a limit that holds for a tenant; 0 is none."""
+        """Return a limit in force for a tenant; 0 means none."""
         own = self.set_for(t.name)[which]
         return self.set_for("")[which] if own == UNSET else own
 
@@ -62,7 +62,7 @@ class Limiting:
         return t.leased < self.limit(t, "guaranteed")
 
     def meter(self, t: Tenant) -> None:
-        """Bar a tenant that has no token, or let it in again."""
+        """Bar a tenant without tokens, or let it in again."""
         rate, burst = self.limit(t, "rate"), self.limit(t, "burst")
         t.blocked &= ~RATE_LIMITED
         if not rate:

@@ -17,7 +17,7 @@ class Operating(Scheduling):
         return [id for id in mine if id not in self.dead and id not in self.leases]
 
     def cancel_waiting(self, now: float, ids: list[str]) -> int:
-        """Forget those of these tasks that wait; returns how many these were."""
+        """Forget the waiting ones of these tasks; returns how many there were."""
         now = self.open(now)
         count = [self.cancel_one(id, now) for id in ids if id not in self.leases].count("ok")
         self.finish_batches(now)
@@ -52,7 +52,7 @@ class Operating(Scheduling):
     def dead_page(
         self, now: float, tenant: str, cursor: str, count: int, reason: str, error: str, older: float, younger: float
     ) -> tuple[str, int, list[tuple[str, str, str, int, float, str, str]]]:
-        """Walk over dead letters: where the next page begins, how many are left to look at, and those that match."""
+        """Walk over dead letters; returns where the next page begins, how many are left to look at, and the matches."""
         now = self.open(now)
         until, after = max(0, now - older), (max(0, now - younger) if younger else 0, "")
         if cursor:

@@ -1,4 +1,4 @@
-"""A tenant's ready tasks in plain Python: by priority, and groups by turns (lua/tasks/turns.lua says why)."""
+"""A tenant's ready tasks in plain Python: by priority, and groups by turns (lua/tasks/turns.lua has the theory)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOSE = ""  # the group of tasks that have none
 
 
 class Asked(NamedTuple):
-    """What a task asks for that says where it stands."""
+    """The options of a task that decide its place."""
 
     priority: int
     group: str = LOOSE
@@ -35,7 +35,7 @@ class Line:
         return bool(self.groups.keys() - {LOOSE})
 
     def leave(self, group: str) -> None:
-        """See to a group that may have no tasks any more."""
+        """Remove a group if it has no tasks left."""
         if self.groups[group]:
             return
         del self.groups[group]
@@ -112,7 +112,7 @@ class ReadyTasks:
         return any(line.has_groups for line in self.lines.values())
 
     def place(self, id: str) -> tuple[int, int]:
-        """Tell how many of its group (not told of loose tasks) come before a task, and how many groups take turns."""
+        """Return how many tasks of its group precede a task (0 without a group), and how many groups take turns."""
         asked = self.asked[id]
         line = self.lines[asked.priority]
         return line.groups[asked.group].index(id) if asked.group else 0, len(line.turn)

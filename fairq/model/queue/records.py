@@ -1,4 +1,4 @@
-"""What every verb does with tasks: where they stand, how they end, what they keep."""
+"""What every verb does with tasks: where they wait, how they end, what is kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 class Records(FairPick):
-    """Tasks and what is kept of them. `now` is the time of the last call that changed anything."""
+    """Tasks, and what is kept about them. `now` is the time of the last call that changed anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Records(FairPick):
         return self.call_now
 
     def longest_step(self, since: float) -> float:
-        """Tell for how long nothing may happen while leases run."""
+        """Return how long nothing may happen while leases run."""
         return max(self.settings["lease_ms"], CLOCK_BACK_MS, *(at + self.origin - since for at in self.leases.values()))
 
     def close(self, now: float, *, notify: bool = True) -> None:
@@ -129,7 +129,7 @@ class Records(FairPick):
         return run
 
     def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
-        """Put a task among those of its priority and group; without a place in its batch it is pending."""
+        """Make a task ready, last of its priority and group; it is pending if its batch has no free slot."""
         asked, b = self.records[id].asked, self.batch_of(id)
         if b and 0 < b.max_running <= b.admitted:
             b.sequence += 1
@@ -231,7 +231,7 @@ class Records(FairPick):
             b.members.pop(id, None)
 
     def state_of(self, id: str) -> TaskState:
-        """Tell what is known of a task: the reply of `tasks`."""
+        """Return what is known about a task: the reply of `tasks`."""
         if death := self.dead.get(id):
             at, reason = int(death.died_at), death.reason
             return TaskState(id, "dead", death.tenant.name, death.attempts, at, reason=reason, error=death.error)
@@ -249,7 +249,7 @@ class Records(FairPick):
         return [id for id in self.leases if self.runs[id].state == "stopping"]
 
     def tell_of(self, id: str, event: str, now: float, attempt: int, detail: str = "") -> None:
-        """Tell what has become of a task, if it asked for that."""
+        """Add an event to the feed of a task that asked for events."""
         if self.records[id].events:
             self.feeds.tell(self.settings["events_keep"], self.records[id].tenant.name, event, id, now, attempt, detail)
 
@@ -282,7 +282,7 @@ class Records(FairPick):
         self.drop_record(id)
 
     def deaths_of(self, tenant: str) -> dict[str, float]:
-        """Tell when a tenant's dead letters died; all, if none is named."""
+        """Return when dead letters died: a tenant's, or all."""
         return {id: at for id, at in self.deaths.items() if tenant in ("", self.dead[id].tenant.name)}
 
     def is_one_too_many(self, tenant: str) -> bool:
@@ -309,7 +309,7 @@ class Records(FairPick):
             del self.ends[member]
 
     def bytes_of_task(self, id: str) -> int:
-        """Tell what a task counts, with what its run says."""
+        """Return the bytes that a task counts, its run included."""
         run = self.runs.get(id)
         return self.records[id].bytes(id) + (len(run.error) if run else 0)
 

@@ -1,4 +1,4 @@
-"""Schedules in plain Python (lua/features/schedules.lua says why so). A part of the model of a queue (model.py)."""
+"""Schedules in plain Python, as lua/features/schedules.lua has them. Part of the model of a queue (model.py)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Scheduling(Enqueueing):
         return astuple(self.schedules[field]) if field in self.schedules else None
 
     def due_at(self, field: str) -> float:
-        """Tell when a schedule fires next."""
+        """Return when a schedule fires next."""
         return math.inf if self.schedules[field].paused else self.schedules[field].next_at
 
     def schedule(
@@ -76,7 +76,7 @@ class Scheduling(Enqueueing):
         return "ok"
 
     def pause_schedule(self, now: float, field: str, revision: Revision | None, next_at: float | None) -> str:
-        """Let a schedule fire no more (None), or again."""
+        """Pause a schedule (None), or resume it."""
         now, s = self.open(now), self.schedules.get(field)
         if s is None or self.revision(field) != revision:
             return "stale"

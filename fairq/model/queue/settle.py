@@ -128,7 +128,7 @@ class Settling(Batching):
             self.put_ready(t, id)
 
     def refusal(self, id: str, lease: int, now: float) -> str:
-        """Say why a number is not that of a task's lease."""
+        """Say why a number is not the number of a task's lease."""
         run, finished, death = self.runs.get(id), self.marks.get(id), self.dead.get(id)
         if run:
             return "gone" if run.lease == lease and run.state == "settled" else "stale"

@@ -1,4 +1,4 @@
-"""What a queue keeps of tasks, batches and dead letters."""
+"""What a queue keeps about tasks, batches and dead letters."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Task:
         return HEADER_BYTES + len(self.tenant.name + self.name) + self.size
 
     def bytes(self, id: str) -> int:
-        """Tell what it counts among its tenant's bytes."""
+        """Return the bytes that it counts for its tenant."""
         asks = self.priority != 50 or self.key or self.result_ttl or self.batch or self.events or self.group
         return bytes_of(id, self.length + (bytes_of(self.key + self.group, 0) if asks else 0))
 
     @property
     def asked(self) -> Asked:
-        """What says where it stands among its tenant's ready tasks."""
+        """Return the options that decide its place among its tenant's ready tasks."""
         group = self.group or self.batch
         return Asked(self.priority, group, self.weight if group else 1)
 
@@ -102,11 +102,11 @@ class Batch:
     pending: SortedSet[str] = field(factory=SortedSet)  # priority and order
 
     def bytes(self, id: str) -> int:
-        """Tell what it counts among its tenant's bytes."""
+        """Return the bytes that it counts for its tenant."""
         return bytes_of(id, sum(self.callbacks.values()))
 
     def state_of(self, id: str) -> BatchState:
-        """Tell how far it is, under this id."""
+        """Return its progress, under this id."""
         counts = (self.max_running, self.total, self.running, self.done, self.dead, self.cancelled)
         moments = (int(self.created_at), int(self.completed_at))
         return BatchState(id, self.state, self.tenant, *counts, *moments, self.expired)

@@ -1,4 +1,4 @@
-"""What time does."""
+"""What falls due with time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ticking(Settling, Scheduling):
     """The verb that does what is due."""
 
     def tick(self, now: float, limit: int) -> tuple[float, ...]:
-        """Do what time does: the reply of `tick`."""
+        """Do what is due: the reply of `tick`."""
         now = self.open(now)
         times = self.due_times(now).items()
         due = max(1, sum(at <= now for job, at in times if job not in ("fires", "opening_changes")))
@@ -51,7 +51,7 @@ class Ticking(Settling, Scheduling):
         return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, changes)
 
     def due_times(self, now: float) -> dict[str, float]:
-        """Tell when each job of a tick next has something to do."""
+        """Return when each job of a tick next has something to do."""
         completed = [b.completed_at for b in self.batches.values() if b.state == "complete"]
         has_too_many = len(self.dead) > self.settings["dead_keep"]
         waiting: dict[str, float] = {
@@ -72,7 +72,7 @@ class Ticking(Settling, Scheduling):
         return {job: at for job, at in waiting.items() if at < math.inf}
 
     def next_due(self, now: float) -> float:
-        """Tell when the next tick will find work."""
+        """Return when the next tick will find work."""
         return max(min(times), now) if (times := self.due_times(now).values()) else -1
 
     def promote(self, now: float, limit: int) -> int:
@@ -115,7 +115,7 @@ class Ticking(Settling, Scheduling):
             ids = first_by_score(self.deaths_of(most), 1)
 
     def deadlines(self) -> list[tuple[float, bool, list[str]]]:
-        """Tell when leases end: those of a claim together, those that were extended each by itself."""
+        """Return when leases end: a claim's leases together, each extended lease by itself."""
         found, together = list[tuple[float, bool, str, list[str]]](), dict[int, list[str]]()
         for id, at in self.leases.items():
             if self.runs[id].is_extended:

@@ -1,4 +1,4 @@
-"""The measurements, what the model says of today's setup, and what it predicts of a proposed one, side by side."""
+"""Side by side: the measurements, what the model says of today's setup, and what it predicts for a proposed one."""
 
 from __future__ import annotations
 

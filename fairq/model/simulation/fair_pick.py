@@ -267,7 +267,7 @@ class FairPick:
         self._loans += 1
 
     def _repay(self, account: Account) -> bool:
-        """Make a loan an ordinary lease; tells whether the tenant gets another one nevertheless."""
+        """Make a loan an ordinary lease; returns whether the tenant gets another lease nevertheless."""
         vtime, was_gift = self._vtime(account), account.loan == _GIFT
         self._loans -= 1
         account.loan = 0

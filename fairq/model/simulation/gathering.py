@@ -1,4 +1,4 @@
-"""Which questions are asked for a simulation, in the same way of a client and of the server itself."""
+"""The questions that a simulation asks, of a client or of the server itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the history and the present state of a queue tell a simulation: its setup, what came, what then happened."""
+"""What a simulation knows from a queue's history and present state: its setup, what came, what then happened."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def observe(
     row: QueueRow, history: History, states: Mapping[str, TenantState], limits: Mapping[str, Limits], *,
     slots: int | None = None, run_s: float | None = None, is_cut: bool = False,
 ) -> Observed:  # fmt: skip
-    """Put together what is known of a queue and the tenants in its history (and others that have a state).
+    """Combine what is known about a queue and the tenants in its history (and others that have a state).
 
     `slots`: in place of those that are attached now. `run_s`: how long tasks run, for a queue that shares tasks, whose
     history has no worker time. `is_cut`: the history is a part of the period.

@@ -102,7 +102,7 @@ class Claiming:
         return Step.CLAIM, now
 
     def wanted(self) -> int:
-        """Return for how many tasks to claim at most: one more than are expected shows whether there are others."""
+        """Return how many tasks to claim at most: one more than expected shows whether there are others."""
         return CLAIM_TASKS if self._expected is None else min(CLAIM_TASKS, self._expected + 1)
 
     def leave(self) -> bool:

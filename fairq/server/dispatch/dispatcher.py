@@ -229,7 +229,7 @@ class Dispatcher:
             return None
 
     def _note(self, claim: Claim) -> None:
-        """Note what a claim tells of times, and of the queue."""
+        """Note what a claim says about times and the queue."""
         self._store_ms = claim.now_ms - trio.current_time() * 1000
         self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
         if claim.tick_in_ms is not None:

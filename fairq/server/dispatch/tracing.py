@@ -1,4 +1,4 @@
-"""Where the dispatcher has spans, if the server is told to make any (fairq/server/spans.py)."""
+"""Where the dispatcher has spans, if the server makes any (fairq/server/spans.py)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Claimed(Protocol):
     """The traced tasks of a claim."""
 
     def push(self, worker: str, leases: Sequence[Lease]) -> Pushes:
-        """Begin to push those of these tasks that are traced, to a worker."""
+        """Begin the push spans of the traced ones of these tasks."""
 
 
 class Tracing(Protocol):
     """Makes spans of claims and pushes."""
 
     def claimed(self, server: str, queue: str, leases: Sequence[Lease], began_ns: int) -> Claimed | None:
-        """Tell of a claim that has been answered; None if none of its tasks is traced. `began_ns`: by `time_ns`."""
+        """Return the span of an answered claim; None if none of its tasks is traced. `began_ns`: by `time_ns`."""

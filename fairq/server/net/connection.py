@@ -240,7 +240,7 @@ class Connection:
                 await trio.lowlevel.checkpoint()
 
     def _count(self, requests: int, tenants: frozenset[str]) -> None:
-        """Add to the number of requests under way; `tenants`: those of a producer's request."""
+        """Add to the number of requests under way; `tenants` are the tenants of a producer's request."""
         self.requests += requests
         if self.load:
             self.load.count(tenants, requests)

@@ -58,7 +58,7 @@ class LeaseHolders:
         return found
 
     async def names(self, leases: Iterable[HeldLease]) -> dict[HeldLease, str]:
-        """Name the workers that hold leases; those of servers that do not answer are left out."""
+        """Name the workers that hold leases; workers of servers that do not answer are left out."""
         wanted = set(leases)
         found = {HeldLease(queue, id, lease): worker for queue, id, lease, worker in self.here(wanted)}
         if missing := wanted - found.keys():

@@ -59,7 +59,7 @@ class Questions:
     _under_way: dict[int, _Question] = field(factory=dict, init=False)
 
     async def ask(self, kind: str, asked: Any, is_enough: Callable[[Any], bool] = lambda _: False) -> Answers:
-        """Ask all servers, until those with workers have answered, or an answer `is_enough`. Raises: FairqError."""
+        """Ask all servers, until those with workers have answered or an answer `is_enough`. Raises: FairqError."""
         awaited = await self.store.workers.servers()
         self._count += 1
         number = self._count

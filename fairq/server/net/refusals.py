@@ -23,7 +23,7 @@ MAX_CODES = 100  # that are counted apart
 
 @define(eq=False)
 class Refusals:
-    """Counts refusals by code, and logs them; those beyond the rate are only counted, in the next line."""
+    """Counts refusals by code and logs them; beyond the rate they are only counted, in the next line."""
 
     counts: Counter[str] = field(factory=Counter, init=False)
     _rate: Rate = field(factory=lambda: Rate(LINES_PER_S, LINES_AT_ONCE), init=False)

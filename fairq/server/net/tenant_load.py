@@ -1,4 +1,4 @@
-"""What the tenants of one producer's connection have under way there: none of them crowds out the others."""
+"""What the tenants of one producer's connection have under way, so that none crowds out the others."""
 
 from __future__ import annotations
 

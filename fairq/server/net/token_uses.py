@@ -1,4 +1,4 @@
-"""When tokens were last used: written once a minute for all that were, never with a request."""
+"""When tokens were last used: written once a minute for all of them, never with a request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TokenUses:
         self._used[id] = round(time.time() * 1000)
 
     async def write(self) -> None:
-        """Write what is noted, and that connections were used that were heard of since the last time."""
+        """Write the noted uses, and those of connections that have sent anything since the last time."""
         for connection in self.connections:
             is_used = connection.session.last_received_at >= trio.current_time() - WRITE_S
             if connection.identity.token_id and is_used:

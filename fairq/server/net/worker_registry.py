@@ -153,7 +153,7 @@ class WorkerRegistry:
         return int(self._told(queue, 0))
 
     def one_elsewhere(self, queue: str, slots: int) -> str:
-        """Choose a server whose workers have so many slots for a queue, busy or free; empty if none is known."""
+        """Choose a server whose workers have this many slots for a queue, busy or free; empty if none is known."""
         since = trio.current_time() - _FORGET_S
         told = {name: said.get(queue, (0, 0.0))[0] for name, (at, said) in self._elsewhere.items() if at > since}
         able = {name: has for name, has in told.items() if has >= max(1, slots)}

@@ -53,7 +53,7 @@ async def recent_share(store: Store, queue: str, tenant: str) -> RecentShare:
 async def read_history(
     store: Store, queue: str, period: str = "1h", tenants: Sequence[str] | None = None, since_ms: int = 0
 ) -> History:
-    """Read a queue's history since a time: of these tenants, or of those with the most service."""
+    """Read a queue's history since a time, of these tenants or of the tenants with the most service."""
     step_s, left = STEPS[period]
     first = -(-since_ms // (1000 * step_s))  # the first interval that begins at that time or later
     slots: dict[int, Slot] = {}
@@ -73,7 +73,7 @@ async def read_history(
 def summed(
     slots: Sequence[Slot], step_ms: int, now_ms: int, tenants: Sequence[str] | None = None, unit: float = 1.0
 ) -> History:
-    """Put slots, which are in order, in columns: an interval each, from that of the first slot up to now.
+    """Put slots, which are in order, in columns, one per interval, from the first slot's up to now.
 
     `unit`: what the service of tenants is divided by.
     """

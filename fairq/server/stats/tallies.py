@@ -30,7 +30,7 @@ class Tally:
 
 @define(eq=False)
 class QueueTally:
-    """What happened in one queue: by tenant, and its starts by buckets of their waiting time."""
+    """What happened in one queue, by tenant; and its starts, by buckets of waiting time."""
 
     named: dict[str, Tally] = field(factory=dict)
     others: TenantCounts = field(factory=TenantCounts)

@@ -88,7 +88,7 @@ async def change_opening_hours(store: Store, queue: str) -> float:
 
 
 async def _set_all(store: Store, queue: str, hours: Sequence[OpeningHours]) -> list[OpeningHours]:
-    """Set opening hours concurrently, so that they share the store's next sync; returns those this server set."""
+    """Set opening hours concurrently, so that they share the store's next sync; returns the ones this server set."""
     changed: list[OpeningHours] = []
 
     async def set_one(hours: OpeningHours) -> None:
@@ -100,7 +100,7 @@ async def _set_all(store: Store, queue: str, hours: Sequence[OpeningHours]) -> l
 
 
 def _next_states(queue: str, hours: Sequence[OpeningHours], now_ms: int) -> list[OpeningHours]:
-    """Return the opening hours with their new state, without those whose text this server cannot read."""
+    """Return the opening hours with their new state; a text that this server cannot read is left out."""
     found: dict[str, tuple[bool, int]] = {}
     for text in {hours.text for hours in hours}:
         try:

@@ -58,7 +58,7 @@ async def forget_once(store: Store, idle_ms: int, takers: TakersOf) -> Forgotten
 
 
 async def _drop_unattended(store: Store, idle: Mapping[str, bytes], idle_ms: int, takers: TakersOf) -> list[str]:
-    """Remove those of idle queues that no worker takes tasks of, if all servers with workers have answered so."""
+    """Remove the idle queues without workers, if all servers with workers have answered."""
     names, dropped = list(idle), []
     for start in range(0, len(names), _ASKED):
         taken = await takers(names[start : start + _ASKED])

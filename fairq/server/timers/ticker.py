@@ -79,7 +79,7 @@ class Ticker:
 
     @property
     def lag_s(self) -> float:
-        """How late the oldest tick is that is due."""
+        """How late the oldest due tick is."""
         return max(0.0, trio.current_time() - self._next_at())
 
     def _next_at(self) -> float:

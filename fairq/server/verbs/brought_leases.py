@@ -25,7 +25,7 @@ log = structlog.get_logger("fairq.server")
 
 
 async def take_over(app: App, leases: Sequence[HeldLease]) -> tuple[list[str], list[Brought]]:
-    """Return the outcome of each lease, and those that the worker keeps; all queues are asked at the same time."""
+    """Return the outcome of each lease, and the leases that the worker keeps; all queues are asked at once."""
     by_queue: dict[str, list[int]] = {}
     for i, lease in enumerate(leases):
         by_queue.setdefault(lease.queue, []).append(i)

@@ -15,7 +15,7 @@ from fairq.wire import messages as wire
 
 
 async def why(app: App, connection: Connection, request: wire.Why) -> Body:
-    """Tell why a task waits, and when it may start."""
+    """Explain why a task waits, and when it may start."""
     queue, id = request.queue, full_id_of(connection, request.id)
     task = await app.store.why(queue, id)
     if task.state == "unknown":

@@ -76,7 +76,7 @@ def _check(request: wire.EnqueueFrom) -> None:
 
 
 async def _not_open(app: App, connection: Connection, leases: Sequence[frames.HeldLease]) -> list[frames.HeldLease]:
-    """Find the leases that the worker does not hold, or that are over."""
+    """Find the leases that the worker does not hold, or that have ended."""
     by_queue, found = defaultdict[str, list[frames.HeldLease]](list), list[frames.HeldLease]()
     for lease in leases:
         (by_queue[lease.queue] if _may_hold(app, connection, lease) else found).append(lease)

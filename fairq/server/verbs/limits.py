@@ -26,7 +26,7 @@ async def set_limits(app: App, connection: Connection, request: wire.SetLimits) 
 
 
 async def limits(app: App, connection: Connection, request: wire.Limits) -> Body:
-    """Return the limits set for a tenant, those in force, and its opening hours."""
+    """Return a tenant's own limits, the limits in force, and its opening hours."""
     queue = request.queue
     tenant = connection.identity.tenant or request.tenant or ""
     own, for_all = await app.store.limits(queue, tenant), await app.store.limits(queue, "")

@@ -36,7 +36,7 @@ async def store_for_tenants(
     is_busy: Callable[[str], bool] = lambda _: False,
     maker: str | None = None,
 ) -> tuple[list[str], dict[str, FairqError]]:
-    """Store tasks of many tenants: returns their outcomes, and why those of some tenants are refused.
+    """Store tasks of many tenants; returns the outcomes, and why some tenants' tasks are refused.
 
     `is_busy`: whether a tenant has too many requests under way. Raises: what may be sent again, for all of them.
     """

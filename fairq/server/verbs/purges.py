@@ -48,7 +48,7 @@ async def _cancel(app: App, turns: Sequence[trio.Lock], queue: str, ids: Sequenc
 
 
 def _turns_of(app: App, tenant: str | None) -> tuple[trio.Lock, trio.Lock]:
-    """Return the tenant's own turn, so that one of its requests waits for the turn of all, and that one."""
+    """Return the two turns to wait for: the tenant's own, then the common one."""
     own = app.own_purges.setdefault(tenant or "", trio.Lock())
     return own, app.tenants_purge if tenant else app.operators_purge
 

@@ -1,4 +1,4 @@
-"""Helpers of the verbs: the tenant a request means, its ids, and waiting."""
+"""Helpers of the verbs: the tenant that a request means, its ids, and waiting."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _ENDS = ("done", "dead", "cancelled", "unknown")
 
 
 async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) -> Body:
-    """Tell of the ends of tasks as they happen, until all have ended or the time is up."""
+    """Report the ends of tasks as they happen, until all have ended or the time is up."""
     queue, ids = request.queue, full_ids(connection, request.ids)
     deadline = trio.current_time() + request.timeout_ms / 1000
     answer = _Answer(app, connection, queue, request.ref, dict(zip(ids, request.ids, strict=True)))
@@ -42,7 +42,7 @@ async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) 
 
 @define(eq=False)
 class _Answer:
-    """The answer to one request: whose ends are still to come, and what the next frame will tell."""
+    """The answer to one request: whose ends are still to come, and what the next frame will report."""
 
     app: App
     connection: Connection

@@ -25,7 +25,7 @@ class Finding:
 
 @define(eq=False)
 class Health:
-    """Looks after one server, at most every KEPT_S."""
+    """Checks one server, at most every KEPT_S."""
 
     app: App
     _found: Finding | None = field(default=None, init=False)
@@ -33,7 +33,7 @@ class Health:
     _looking: trio.Lock = field(factory=trio.Lock, init=False)
 
     async def look(self) -> Finding:
-        """Return what holds now, or held KEPT_S ago. It takes ANSWER_S at most."""
+        """Return the finding of now, or of up to KEPT_S ago. It takes ANSWER_S at most."""
         async with self._looking:
             if self._found is None or trio.current_time() - self._found_at > KEPT_S:
                 self._found = await self._look()

@@ -43,7 +43,7 @@ class Queue:
 
 @define(eq=False)
 class Metrics:
-    """Writes the pages of one server, each at most every KEPT_S: that of all queues, and those of tokens for some."""
+    """Writes a server's metrics pages, each at most every KEPT_S: of all queues, and of the queues of a token."""
 
     app: App
     health: Health
@@ -91,12 +91,12 @@ class Metrics:
 
 @define(eq=False)
 class _Told:
-    """Metrics that were told at one moment, for a registry."""
+    """Metrics of one moment, for a registry."""
 
     metrics: Sequence[Metric]
 
     def collect(self) -> Iterable[Metric]:
-        """Tell them again."""
+        """Write them again."""
         return self.metrics
 
 
@@ -112,7 +112,7 @@ class _Now:
     nodes: Sequence[Node]
 
     def collect(self) -> Iterator[Metric]:
-        """Tell the metrics."""
+        """Write the metrics."""
         yield from self._of_server()
         yield from self._of_store()
         yield from self._of_queues()

@@ -20,7 +20,7 @@ MAX_TOKENS = 64  # of operators that ask at once
 
 @define(eq=False)
 class Operators(Callers):
-    """The operators that ask by pages and paths."""
+    """The operators who use pages and paths."""
 
     roles: frozenset[Role] = frozenset({Role.OPERATOR, Role.VIEWER})
     others: str = "this listener is for tokens of operators and viewers"

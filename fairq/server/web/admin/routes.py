@@ -1,4 +1,4 @@
-"""The table of operators' paths: rows of their own, and those that they share with tenants.
+"""The table of operators' paths: their own rows, and the rows that they share with tenants.
 
 A weight, limits and settings have an ETag, their version; a change with `If-Match` is made only if that is still the
 version, else it is answered 412.

@@ -1,4 +1,4 @@
-"""What the store's nodes tell of themselves: memory, and whether they could lose or refuse tasks."""
+"""What the store's nodes report: memory, and whether they could lose or refuse tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Node:
 
 
 async def read_nodes(nodes: Sequence[Connection]) -> list[Node]:
-    """Ask the nodes, one after the other; those that do not answer, or may not be asked, are left out."""
+    """Ask the nodes one after the other; nodes that do not answer, or may not be asked, are left out."""
     found = []
     for node in nodes[:MAX_NODES]:
         try:

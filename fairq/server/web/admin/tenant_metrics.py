@@ -41,7 +41,7 @@ class Tenants:
 
 
 async def read_tenants(store: Store, queue: str) -> Tenants:
-    """Read what is told of a queue's tenants, at a cost that does not grow with their number."""
+    """Read the metrics of a queue's tenants, at a cost that does not grow with their number."""
     delivered, entitled = defaultdict[str, float](float), defaultdict[str, float](float)
     for slot in (await store.history(queue, STEPS["24h"][0], -1, _SLOTS)).slots:
         for row in slot.rows:
@@ -61,7 +61,7 @@ async def read_tenants(store: Store, queue: str) -> Tenants:
 
 
 def tell_stored(all_tenants: Iterable[Tenants]) -> list[Metric]:
-    """Tell what the store has of tenants."""
+    """Write what the store knows about tenants."""
     minutes = "in the last five minutes"
     ratio = _of_tenants("share_ratio", f"service it got {minutes} by what it was entitled to while it competed")
     weight = _of_tenants("weight", "its weight")
@@ -83,7 +83,7 @@ def tell_stored(all_tenants: Iterable[Tenants]) -> list[Metric]:
 
 
 def tell_counted(tallies: Mapping[str, QueueTally]) -> list[Metric]:
-    """Tell what this server has counted."""
+    """Write what this server has counted."""
     counters = {
         name: CounterMetricFamily(f"fairq_tenant_{name}", f"{told}; {_PER_SERVER}", labels=["queue", "tenant"])
         for name, told in _COUNTERS.items()

@@ -195,7 +195,7 @@ async def find_letters(
 
 
 async def _say_many(view: View, which: Mapping[str, str | None]) -> str:
-    """Return how many dead letters match: what is left of a page is only to be looked at, if it is of a filter."""
+    """Say how many dead letters match; with a filter, the rest of a page has yet to be looked at."""
     is_filtered = which["reason"] or which["error"]
     page = await find_letters(view, view.queue, which, _MAX_COUNTED if is_filtered else 1)
     many = len(page["dead"]) + (0 if is_filtered else page["left"])
@@ -203,7 +203,7 @@ async def _say_many(view: View, which: Mapping[str, str | None]) -> str:
 
 
 def _of_letters(frame: Any, name: str, button: str, done: str, danger: bool) -> Action:
-    """Make the action on dead letters: the chosen ones, or all that match the page's filter."""
+    """Make the action on dead letters: the chosen ones, or all matches of the page's filter."""
 
     async def describe(view: View) -> Context:
         which = {each: view.query.get(each) or None for each in FILTERS}

@@ -18,7 +18,7 @@ Form = dict[str, list[str]]
 
 @frozen
 class Field:
-    """A field of a dialog: what it is called, and what is told of it (its unit, what 0 means)."""
+    """A field of a dialog: its name, and a note (its unit, what 0 means)."""
 
     name: str
     label: str
@@ -49,7 +49,7 @@ def read_form(body: bytes) -> Form:
 
 
 def told(text: str, *fields: Field, **hidden: Any) -> Context:
-    """Make what a dialog shows."""
+    """Make the text of a dialog."""
     return {"text": text, "fields": fields, "hidden": {name: value for name, value in hidden.items() if value}}
 
 

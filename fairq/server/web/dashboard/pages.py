@@ -56,7 +56,7 @@ async def queue(view: View) -> Context:
 
 
 async def tenants(view: View) -> Context:
-    """The tenants of a queue that were served last, or those whose name has a text in it."""
+    """The tenants of a queue that were served last, or whose names contain a text."""
     row, queues = await choose_queue(view)
     if row is None:
         return {"row": None, "queues": queues, "rows": [], "total": 0, "text": "", "is_whole": True}
@@ -188,7 +188,7 @@ async def dead(view: View) -> Context:
 
 
 async def search(view: View) -> Context:
-    """What is called so: a task by its id, tenants by a part of the name, dead letters by a part of the error."""
+    """Search results: a task by its id, tenants by a part of the name, dead letters by a part of the error."""
     row, queues = await choose_queue(view)
     text = view.query.get("text", "").strip()[:200]
     found: Context = {"task": None, "tenants": [], "dead": []}

@@ -62,7 +62,7 @@ class Watched:
         return self._colors.setdefault(tenant, len(self._colors)) % COLORS
 
     def in_calm_order(self, tenants: Iterable[str]) -> list[str]:
-        """Return tenants as they were ordered last, with those moved up whose share is clearly larger."""
+        """Return tenants in their last order; a tenant whose share is clearly larger moves up."""
         shares, last = self.shares(), {tenant: at for at, tenant in enumerate(self._order)}
         order: list[str] = []
         for tenant in sorted(tenants, key=lambda each: last.get(each, len(last))):
@@ -103,14 +103,14 @@ class Watched:
 
 @define(eq=False)
 class Recent:
-    """The queues that somebody looks at."""
+    """The queues that somebody is looking at."""
 
     app: App
     nursery: trio.Nursery
     _watched: dict[str, Watched] = field(factory=dict, init=False)
 
     async def look(self, queue: str) -> Watched:
-        """Return the samples of a queue, the first one at least, and go on taking them for a while."""
+        """Return the samples of a queue, at least the first one, and keep taking them for a while."""
         watched = self._watched.get(queue)
         if watched is None:
             if len(self._watched) >= MAX_QUEUES:

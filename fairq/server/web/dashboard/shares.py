@@ -1,4 +1,4 @@
-"""The Fairness page: what each tenant is given beside what it is entitled to, and how long its tasks wait."""
+"""The Fairness page: what each tenant is given and entitled to, and how long its tasks wait."""
 
 from __future__ import annotations
 

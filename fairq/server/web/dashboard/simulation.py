@@ -29,7 +29,7 @@ PERIODS = {"1h": "hour", "24h": "day", "14d": "two weeks"}
 
 @frozen
 class _ViewReader:
-    """Answers as this operator is told."""
+    """Answers as this operator may see them."""
 
     view: View
     queue: str

@@ -1,4 +1,4 @@
-"""The program that the Simulate page computes in: JSON in, JSON out. It imports no trio, so it starts at once."""
+"""The program in which the Simulate page computes: JSON in, JSON out. It imports no trio, so it starts at once."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Request:
 
 
 def write_request(observed: Observed, proposal: Proposal) -> bytes:
-    """Write what the program reads."""
+    """Write the program's input."""
     return _dumps(Request(observed, proposal))
 
 
 def read_reply(text: bytes) -> Comparison:
-    """Read what the program wrote. Raises: the FairqError that it met."""
+    """Read the program's output. Raises: the FairqError that it met."""
     reply: Mapping[str, Any] = orjson.loads(text)
     if "found" in reply:
         return _converter.structure(reply["found"], Comparison)

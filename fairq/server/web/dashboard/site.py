@@ -222,7 +222,7 @@ class Dashboard:
 
 
 class _Static(StaticFiles):
-    """Static files; browsers ask whether theirs is still the one."""
+    """Static files; browsers ask whether their copy is current."""
 
     def file_response(self, *args: Any, **more: Any) -> Response:
         response = super().file_response(*args, **more)

@@ -36,7 +36,7 @@ async def _info(view: View) -> dict[str, Any]:
 
 
 async def system(view: View) -> Context:
-    """How this server and its store are."""
+    """The state of this server and its store."""
     app = view.app
     found = await view.site.health.look()
     info = await _info(view) if not found.troubles else {}
@@ -46,7 +46,7 @@ async def system(view: View) -> Context:
 
 
 async def tokens(view: View) -> Context:
-    """The tokens that there are."""
+    """All tokens."""
     return {"rows": rows_of(TokenRow, (await view.ask(wire.ListTokens(0)))["tokens"])}
 
 

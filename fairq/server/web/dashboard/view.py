@@ -1,4 +1,4 @@
-"""What a page's function is given: the request, who asks, and how to ask the server's frames."""
+"""What a page's function gets: the request, who asks, and how to send the server's frames."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def part(value: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number as short as it can be told."""
+    """Write a number in its shortest form."""
     return f"{value:,.3f}".rstrip("0").rstrip(".")
 
 
@@ -77,7 +77,7 @@ def briefly(value: Any) -> str:
 
 
 def sought(error: str) -> str:
-    """Return what finds dead letters of an error: as much of its first line as a filter may have."""
+    """Return the filter that finds dead letters with an error: as much of its first line as a filter may have."""
     return next(iter(error.strip().splitlines()), "")[:MAX_SEARCH_CHARS]
 
 

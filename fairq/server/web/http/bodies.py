@@ -58,7 +58,7 @@ class Inbox:
         return b""
 
     async def read(self, limit: int, held: Callable[[int], None]) -> bytes:
-        """Read the body; `held` is told how many bytes more there are. Raises: TooLarge, Problem, Gone."""
+        """Read the body; `held` is called with the number of further bytes. Raises: TooLarge, Problem, Gone."""
         body = bytearray()
         with trio.move_on_after(BODY_S) as whole:
             while True:
@@ -117,7 +117,7 @@ class Bodies:
 
 
 async def inflate(body: bytes, encoding: str, limit: int, held: Callable[[int], None]) -> bytes:
-    """Undo a body's content encoding; `held` is told the size of each piece. Raises: Problem, BadRequest, TooLarge."""
+    """Undo a body's content encoding; `held` gets the size of each piece. Raises: Problem, BadRequest, TooLarge."""
     if encoding in ("", "identity"):
         return body
     if encoding != "gzip":

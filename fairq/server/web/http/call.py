@@ -1,4 +1,4 @@
-"""One HTTP request of a known token: what it gives, and how it is carried out."""
+"""One HTTP request with a known token: its fields, and how it is carried out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Call:
 
     @classmethod
     def of(cls, request: Request) -> Call:
-        """Return the call that a request is."""
+        """Return the call that a request makes."""
         call: Call = request.scope[CALL]
         return call
 
@@ -56,7 +56,7 @@ class Call:
             return read_object(self.body)
 
     def given(self, frame: type[Any], request: Request, has_body: bool) -> dict[str, Any]:
-        """Gather what path, query and body say of a frame. Raises: BadRequest if two say the same."""
+        """Gather a frame's fields from path, query and body. Raises: BadRequest if two say the same."""
         given: dict[str, Any] = dict(request.path_params)
         parts = [read_query(frame, request.query_params.multi_items())]
         if has_body and self.body:

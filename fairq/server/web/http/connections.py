@@ -1,4 +1,4 @@
-"""What HTTP requests are to the rest of the server: all those of one token are one connection.
+"""What the rest of the server sees of HTTP requests: all requests of one token are one connection.
 
 So the verbs, the limits of requests and waits, the rates of tenants, revoked tokens and the drain of a server are
 those of websockets. Nothing is sent on such a connection: a request's answer goes back as the result of its call.
@@ -73,7 +73,7 @@ class HttpConnection(Connection):
         self.session.discard_outgoing()
 
     async def ask(self, request: Any) -> dict[str, Any]:
-        """Carry out one request as that of a websocket; returns the reply's body. Raises: FairqError."""
+        """Carry out one request as if it came over a websocket; returns the reply's body. Raises: FairqError."""
         self._check_open()
         if refusal := why_not(request, self.session.role, self.session.state):
             raise refusal

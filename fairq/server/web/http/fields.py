@@ -1,4 +1,4 @@
-"""HTTP's names and units of the frames' fields: those of the SDK, in seconds; so each frame class is its own schema.
+"""The names and units that HTTP has for frames' fields: the SDK's, in seconds. So each frame class is its own schema.
 
 A frame's `delay_ms` is `delay` here, in seconds; `start_at_ms` is `start_at`, in seconds since the epoch or as an RFC
 3339 date and time; `timeout_ms` is `wait`.

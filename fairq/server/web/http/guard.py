@@ -113,7 +113,7 @@ class Answering:
 
 
 def asked_of(scope: Scope) -> dict[str, str]:
-    """Tell of a request what the log may have: not its query, headers or body; the path as it came, quoted."""
+    """Return what the log may say of a request: its path, quoted, but not its query, headers or body."""
     path = bytes(scope.get("raw_path") or b"")[:200].decode("ascii", "replace")
     host, port, *_ = scope.get("client") or ("unknown", 0)
     return {"method": scope["method"], "path": path, "remote": f"{host}:{port}"}
@@ -166,7 +166,7 @@ class Guard:
                 await self.api(scope, receive, send)
 
     async def _find(self, headers: Headers, address: str) -> HttpConnection:
-        """Return whose request it is; who has not asked lately is a stranger. Raises: as `Callers.find`."""
+        """Return whose request it is; a token not used lately is a stranger. Raises: as `Callers.find`."""
         with suppress(Unauthorized):
             if known := self.callers.known(hash_token(bearer_token(headers.raw))):
                 return known

@@ -80,12 +80,12 @@ class HttpListener:
         self.places, self._context = Admission(self.settings), WorkerContext(None)
 
     async def run(self, listeners: Sequence[AnyListener]) -> None:
-        """Accept connections until stopped; those that are open are served on."""
+        """Accept connections until stopped; open ones are still served."""
         with self._accepting:
             await trio.serve_listeners(self.handle, list(listeners), handler_nursery=self.nursery)
 
     async def stop(self) -> None:
-        """Accept no more connections, and end those without a request."""
+        """Accept no more connections, and end the ones without a request."""
         self._accepting.cancel()
         await self._context.terminated.set()
 

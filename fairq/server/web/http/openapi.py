@@ -40,7 +40,7 @@ def _fields(frame: Any) -> dict[str, Any]:
 
 
 def _parameters(row: Row) -> list[Schema]:
-    """Return the parameters of a path, and unless there is a body those of its query."""
+    """Return the parameters of a path, and of its query if there is no body."""
     in_path = re.findall(r"{(\w+)}", row.path)
     found = [
         {"name": name, "in": "path", "required": True, "schema": field_schema(row.frame, name, str)} for name in in_path
@@ -203,7 +203,7 @@ def _describe_stream(operation: Schema) -> None:
 
 
 def document_of(title: str, paths: dict[str, Schema], **schemas: Schema) -> Schema:
-    """Make a document of paths; `schemas` are those that they refer to, beside that of a problem."""
+    """Make a document of paths; `schemas` has what they refer to, besides a problem's."""
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version("fairq")},

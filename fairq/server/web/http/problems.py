@@ -52,7 +52,7 @@ _RETRIED = {"too_many", "unavailable", "repairing", "draining", "outcome_unknown
 
 
 class Problem(FairqError):
-    """What only HTTP can get wrong; `code` is one of STATUS."""
+    """An error that only HTTP has; `code` is one of STATUS."""
 
     def __init__(self, code: str, message: str, *, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)

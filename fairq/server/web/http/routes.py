@@ -125,7 +125,7 @@ def plain(row: Row) -> Endpoint:
 
 
 def routes_of(rows: Iterable[Row], plain: Callable[[Row], Endpoint]) -> list[Route]:
-    """Make the routes of rows; `plain` makes the endpoints of those that have none."""
+    """Make routes from rows; `plain` makes the endpoint of a row that has none."""
     return [
         Route(row.path.replace("{id}", "{id:id}"), row.endpoint or plain(row), methods=[row.method]) for row in rows
     ]

@@ -133,7 +133,7 @@ def _one_id() -> Iterator[None]:
 
 
 async def show(request: Request) -> Response:
-    """Tell the state of a task, now or when it has ended, and its result."""
+    """Return the state of a task, now or when it has ended, and its result."""
     call = Call.of(request)
     given = call.given(wire.Batch, request, has_body=False)
     ids = [given.pop("id")]

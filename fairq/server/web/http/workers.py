@@ -63,7 +63,7 @@ class HttpWorker(HttpConnection):
     def push(
         self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0, traced: Pushes | None = None
     ) -> None:
-        """Give leased tasks to the claims that wait; those for which none is left are given back."""
+        """Give leased tasks to the waiting claims; tasks without a claim are given back."""
         self._traced.update(traced or {})
         left, self._lease_s = list(leases), lease_ms / 1000
         while left and self._claims:
@@ -86,7 +86,7 @@ class HttpWorker(HttpConnection):
         self.app.nursery.start_soon(self._return, queue, leases)
 
     def end_pushes(self, leases: Sequence[Lease], error: str = "") -> None:
-        """End the pushes of those tasks that are traced: they were sent, or why they were not."""
+        """End the push spans of traced tasks: sent, or the reason why not."""
         if self._traced:
             for each in leases:
                 if end := self._traced.pop((each.id, each.lease), None):
@@ -116,7 +116,7 @@ class HttpWorker(HttpConnection):
         self.holders.update(dict.fromkeys(leases, self))
 
     def settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[Outcome]) -> None:
-        """Count the leases that it has extended, also those of other servers, and no more those that ended."""
+        """Count the leases that it has extended, other servers' included, and stop counting those that ended."""
         told = list(zip(settlements, outcomes, strict=True))
         extended = {(queue, s.id): s.lease for s, outcome in told if (s.action, outcome) == ("extend", "ok")}
         self.ended({(queue, s.id): s.lease for s, _ in told if (queue, s.id) not in extended})
@@ -125,7 +125,7 @@ class HttpWorker(HttpConnection):
             self._offer()
 
     def ended(self, leases: Mapping[Place, int]) -> None:
-        """Count leases no more that have ended, whichever worker here was given them."""
+        """Stop counting leases that have ended, whichever worker here had them."""
         for place, lease in leases.items():
             holder = self.holders.get(place)
             if holder is not None and holder._handed[place][0] == lease:
@@ -142,7 +142,7 @@ class HttpWorker(HttpConnection):
         return super()._until()
 
     def unlink(self) -> None:
-        """Break reference cycles at the end; leases that are left are those of a server that stops."""
+        """Break reference cycles at the end; only a server that stops has leases left here."""
         self.ended({place: lease for place, (lease, _) in self._handed.items()})
         super().unlink()
 
@@ -186,7 +186,7 @@ class HttpWorker(HttpConnection):
 
 
 def fitting(claim: Claim) -> tuple[list[Lease], list[Lease]]:
-    """Divide a claim's tasks into those that one answer may carry and the others."""
+    """Split a claim's tasks into what fits in one answer and the rest."""
     size = 0
     for n, lease in enumerate(claim.leases):
         size += len(lease.payload)
