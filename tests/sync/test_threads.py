@@ -238,9 +238,9 @@ def test_a_queue_in_repair_delays_no_other(service: Service, ada: fairq.sync.Cli
     pauses = ada._driver.session.pauses
     wait_until(lambda: pauses.has_any)
     began = pauses.refusals(("enqueue", "bad"))
-    for n in range(100):
+    for n in range(30):
         ada.enqueue("good", n)
-    assert pauses.refusals(("enqueue", "bad")) <= began + 5, "they waited for the pauses of `bad`"
+    assert pauses.refusals(("enqueue", "bad")) < began + 15, "they waited for the pauses of `bad`"
     assert refused not in calls.told
     assert service.call(repair, "bad").outcome == "done"
     (task,) = calls.join(refused)
