@@ -25,7 +25,7 @@ GIVE_BACK_S = 5.0
 
 
 class Brought(NamedTuple):
-    """A lease that a worker brings to another connection, taken over `taken` times, for `lease_s` (0: unknown)."""
+    """A lease that a worker brings: how often it was taken over before, and how long it lasts (s; 0: unknown)."""
 
     place: Place
     lease: int
@@ -139,7 +139,7 @@ class Leases:
         self.left = trio.Event()
 
     async def give_back(self, connection: Connection, action: Action) -> None:
-        """Give the leases of a worker back. If it is gone (`reap`), tasks that had not begun lose no attempt."""
+        """Give a worker's leases back. `release`: no task loses an attempt; `reap`: tasks that had begun lose one."""
         not_begun = connection.account.not_begun() if action == "reap" else ()
         for queue, leases in connection.account.drop_all().items():
             parts: dict[Action, list[tuple[str, int, int]]] = {}

@@ -36,7 +36,7 @@ _RANGES = (
     ("bytes_per_second", 65_536, math.inf, "at least 65536"),
     ("max_payload_bytes", MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, f"{MAX_INLINE_BYTES} to {MAX_PAYLOAD_BYTES}"),
     ("queue_quota", 0, 1_000_000, "0 to 1000000"),
-)  # setting, from, to
+)  # setting, lowest, highest, and how a message says it
 _OWN_PORT = {
     "http_port": "must be another port than that of the websockets",
     "admin_port": "must be a port of its own",
@@ -86,7 +86,7 @@ class Settings:
     grace: Annotated[float, "seconds that workers get to finish their tasks when the server stops"] = 30.0
     reconnect_grace: Annotated[float, "seconds to keep a worker's tasks for it when its connection broke"] = 0.5
     dev: Annotated[
-        bool, "accept the tokens dev-tenant:<name>, dev-producer, dev-worker and dev-operator (loopback only)"
+        bool, "accept the tokens dev-tenant:<name>, dev-producer, dev-worker, dev-operator, dev-viewer (loopback only)"
     ] = False
     unsafe_store: Annotated[bool, "serve even if the store could lose acknowledged tasks"] = False
     tls_cert: Annotated[Path | None, "certificate chain (PEM), for wss://"] = None

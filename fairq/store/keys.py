@@ -58,5 +58,5 @@ def progress_key(queue: str, id: str) -> str:
 
 
 def ready_channel(queue: str) -> str:
-    """Return the sharded channel that announces work in a hungry queue."""
+    """Return a queue's sharded channel, which announces work to servers whose last claim was short; see READY above."""
     return queue_prefix(queue) + ":ready"

@@ -82,7 +82,7 @@ class Registry:
         return queue in self.known or bool(await self.connection.call("HEXISTS", keys.QUEUES, queue))
 
     async def _add(self, queue: str, maker: str, quota: int | None) -> None:
-        """Add a queue to the registry, or renew its entry, which who ends the queue leaves. Raises: QuotaExceeded."""
+        """Add a queue to the registry, or renew its entry: who ends the queue then leaves it. Raises: QuotaExceeded."""
         try:
             await self.call(keys.REGISTRY, "add_queue", queue, maker, "" if quota is None else quota)
         except QuotaExceeded:

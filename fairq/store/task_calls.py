@@ -154,7 +154,7 @@ class TaskCalls(Calls):
     async def hand_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
         """End leases (id, number, times taken over) of an ended connection, except those taken over since."""
         for start in range(0, len(leases), MAX_BATCH):
-            some = leases[start : start + MAX_BATCH]
+            some = leases[start : start + MAX_BATCH]  # fenced by both: number, and times taken over
             fenced: list[Any] = [Settlement(action, id, f"{lease}/{taken}") for id, lease, taken in some]  # type: ignore[arg-type]
             await self.settle(queue, fenced)
 

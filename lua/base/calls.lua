@@ -2,7 +2,7 @@
 --
 -- A call has four times:
 --
---   call.now     the store's, but it does not go back by less than a minute: when tasks start, and what replies tell
+--   call.now     the store's, which steps back only by more than a minute: when tasks start, and what replies tell
 --   call.at      the same since `queue.origin`: what runs, and until when. It sees no jump of the clock
 --   call.sure    confirmed by the calling server's clock: by it tasks expire, and records go that were kept long enough
 --   queue.now    `call.now` of the last call that changed anything
@@ -45,10 +45,10 @@ function calls.clock_ms(call, given)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- How much of the time since the last change is nobody's service. While leases run a queue goes without a change for
--- the longest time that one lasts, at most: they are renewed in that time. What goes beyond it, and beyond the last
+-- How much of the time since the last change is a jump, which is nobody's service. While leases run, a change comes at
+-- least once in the longest time that one lasts, since workers renew them. Time beyond that, and beyond the last
 -- deadline (leases given while lease_ms was longer last longer), is a jump: the clock was set ahead, or the machine or
--- the service stood still. All of it where the queue is under repair.
+-- the service stood still. During a repair all of it is.
 local function jump_to(call, time)
   local queue = call.queue
   if queue.blocked >= BLOCKED_REPAIR then return time - queue.now end
@@ -76,7 +76,7 @@ local function set_time(call, time)
 end
 
 -- Sets the time by which the call may delete for good (expired tasks, entries kept for long enough): the store's, but
--- at most a minute after the witness, the calling server's clock (empty: none). So a store's clock that is far ahead
+-- at most a minute after the calling server's clock, its witness (empty: none). So a store's clock that is far ahead
 -- lets no task expire.
 function calls.confirm(call, witness)
   call.sure = call.now
@@ -137,14 +137,15 @@ function calls.refuse_in_repair(call)
   if call.queue.blocked >= BLOCKED_REPAIR then refuse('repairing', 'queue') end
 end
 
--- Opens a call that only asks; a queue that is being deleted answers none.
+-- Opens a call that is carried out during a repair too: questions, claims (which then give nothing) and the repair
+-- itself. A queue that is being deleted refuses it.
 function calls.ask(keys, args)
   local call = calls.open_any(keys, args)
   if call.queue.stage == DELETING then refuse('deleting', 'queue') end
   return call
 end
 
--- Opens a call that may change something.
+-- Opens a call that a repair refuses.
 function calls.open(keys, args)
   local call = calls.ask(keys, args)
   calls.refuse_in_repair(call)

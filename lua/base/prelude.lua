@@ -48,7 +48,7 @@ local function refuse(code, field)
   error({err = 'FAIRQ ' .. code .. ' ' .. field})
 end
 
--- Names are checked where they may be new: others are those of nothing.
+-- Checks a tenant's name where the call may create the tenant. Elsewhere a bad name finds nothing.
 local function check_tenant(name)
   if #name > 128 or not name:find('^[%w._@+-]+$') then refuse('bad_request', 'tenant') end
 end

@@ -3,8 +3,8 @@
 -- For how long the tasks that are next have been ready: what alerts and autoscalers ask. A tenant that is blocked, or
 -- at its limit of running tasks, does not count, and one that was counts from then on: no worker could help it. When
 -- tasks that are tried again, and those of batches that run few at once, became ready is not known: they do not count.
--- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
 
+-- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
 local function some_tags(call, wanted)
   local tags, line = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), draws.line_up(call)
   local left = math.min(wanted - #tags, line.slots)

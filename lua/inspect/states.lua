@@ -28,9 +28,9 @@ end
 -- tenants(keys, argv): a page of the tenants, in no order; or those of the named ones that there are.
 --   argv  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are not used)
 --   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, pending, delayed, leased,
---         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), is_eligible, blocked (1
---         paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of all that
---         it keeps)
+--         dead, done, delivered, entitled (since the tenant was first seen, or `share` was changed; ms or tasks),
+--         is_eligible, blocked (1 paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own),
+--         bytes (of all that it keeps)
 function reads.tenants(keys, args)
   local call, details = calls.ask(keys, args), nil
   local next_cursor, names, count = '0', {unpack(args, 5)}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)
@@ -88,8 +88,8 @@ end
 -- tasks(keys, argv): what is known of tasks.
 --   argv  ids (at most 500)
 --   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, pending (without a batch
---         slot), delayed (at: start), leased (at: lease deadline, detail: worker, lease: its number), dead (at: death,
---         detail: reason), done or cancelled (not long ago; no attempt is told), or unknown
+--         slot), delayed (at: start), leased (at: lease deadline, detail: its claim, lease: its number), dead
+--         (at: death, detail: reason), done or cancelled (not long ago; no attempt is told), or unknown
 function reads.tasks(keys, args)
   return states.of_tasks(calls.ask(keys, args), {unpack(args, 3)})
 end

@@ -1,6 +1,6 @@
 -- needs: accounts, calls, leases, priorities, records, turns
 --
--- Cancelling all that waits of one tenant: `waiting_tasks` finds it page by page, `cancel` cancels it by ids.
+-- Finding all that waits of one tenant, page by page, for `cancel` to cancel by ids (verbs/waiting.lua).
 --
 -- A walk goes over the tenant's own places only, so it costs the others nothing: delayed tasks, those that wait for a
 -- batch slot, then ready ones, and those of groups. All places are sorted sets, scanned by the store's cursors, which

@@ -35,7 +35,8 @@ end
 --   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
 --         ahead (tasks of its tenant before it, at least; pending: of its batch; delayed: all that are ready now),
 --         is_exact, batch_max_running, group_ahead and groups (how many tasks of its group, of how many groups that
---         take turns; 0: none); its tenant's account, the limits that hold for it, is_awake (it is served next) and
+--         take turns; 0: none); its tenant's account, the limits in force for it, debt (service
+--         by which it is ahead of the level: ms or tasks; 0: none), is_awake (it is served next) and
 --         competes (its weight is in queue_weight_sum); the queue's account, after `queue_`, queue_slots, queue_kept
 --         (how many of them are kept for tenants that have nothing running, if all others are in use; else 0);
 --         opening_changes_at and queue_opening_changes_at (when opening hours begin or close; 0: none)

@@ -61,7 +61,7 @@ local function clear_tenant(call, account)
   if bit.band(details.blocked, BLOCKED_RATE) ~= 0 then limits.meter(call, account) end
 end
 
--- That a tenant has something to be put into its place.
+-- Notes that a tenant has tasks that need a place.
 local function await(call, name)
   redis.call('ZADD', key(call, 'repair:tenants'), 0, name)
 end

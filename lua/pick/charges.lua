@@ -6,7 +6,8 @@ local function towards(mean, value, part)
   return mean == 0 and value or mean + (value - mean) / part
 end
 
--- Charges a dispatch, where tasks are what is shared; returns by how much that moved the clock (false: it was a gift).
+-- Charges a dispatch, with `share = count`. Returns how far it moved the clock: 0 with `share = time`, or if the tenant
+-- does not compete; false for a gift, which is not charged.
 function charges.dispatch(call, account)
   local queue = call.queue
   if queue.share == SHARE_TIME then return 0 end

@@ -101,8 +101,8 @@ function limits.block_named(call, name, reason, is_blocked)
   return previous
 end
 
--- Notes what keeps a tenant out of the draw that has ready tasks, and since when. It stays noted when the tenant is let
--- in again, until it has nothing ready: the bits of `blocked`, or 8, as many leased tasks as its limit allows.
+-- Notes why a tenant that has ready tasks is out of the draw, and since when. The cause is a value of `blocked`, or 8:
+-- the tenant is at its max_running. The note stays after the tenant is let in, until it has nothing ready.
 function limits.keep_out(call, account)
   if limits.is_plain(call, account) then return end
   local details = accounts.details_of(call, account)

@@ -8,7 +8,7 @@
 
 places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
 
--- Puts tasks where they wait for their start; `starts`: when one starts, and its id, by turns. The sorted set `due`
+-- Puts tasks where they wait for their start. `starts`: start and id of each, alternately. The sorted set `due`
 -- holds each tenant's earliest start, so that the ticker visits tenants, not tasks.
 function places.put_delayed(call, account, starts)
   local details, first = accounts.details_of(call, account), starts[1]

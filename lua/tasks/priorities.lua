@@ -6,7 +6,7 @@
 
 local PRIORITY_SPAN = 2 ^ 42  -- in the scores of ready and pending tasks, of one priority
 
--- The place in its order that a task gets which becomes ready now: at the end, or at the head.
+-- The order number of a task that becomes ready now: behind all others, or at the head.
 function priorities.next_order(call, is_at_head)
   local queue = call.queue
   queue.sequence = queue.sequence + 1

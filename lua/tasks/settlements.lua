@@ -1,15 +1,15 @@
 -- needs: accounts, batch_ends, batches, calls, close, feeds, leases, places, records, task_options
 --
--- The verb `settle`: what becomes of a lease. The fence is (id, lease): no number is given twice, so a late
--- owner can never touch the lease that came after its own.
+-- What becomes of a lease, by the action that settles it (verbs/settle.lua). The fence is (id, lease): no number is
+-- given twice, so a late owner can never touch the lease that came after its own.
 --
 --   action   the lease ends, and the task is                                       the attempt
 --   ack      done: forgotten, its id remembered                                     counts
---   ack_with_result   as ack, and its result kept where the task asked for it                counts
+--   ack_with_result  as ack, and its result kept if asked for                   counts
 --   nack     delayed by detail (ms; empty: backoff with full jitter), or dead       counts
 --   reject   dead at once, `rejected`                                               counts
 --   postpone delayed by detail (ms)                                                 does not: max_attempts moves up
---   release  back at the head of its tenant's list                                  does not
+--   release  back at the head of its tenant's ready tasks                           does not
 --   reap     as release, or dead as `lease_lost` when it was the last               counts
 --   extend   (the lease goes on)                                                    -
 --   take     as extend, by another connection than before                           -

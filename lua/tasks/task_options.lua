@@ -46,7 +46,7 @@ function task_options.of(call, id)
   return call.task_options[id]
 end
 
--- Notes what new tasks ask for: {id, what} each.
+-- Notes what new tasks ask for: {id, options, period of the dedupe key} each; the period is not used here.
 function task_options.add(call, tasks)
   local known, fields = call.task_options, {}
   for _, task in ipairs(tasks) do

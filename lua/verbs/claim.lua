@@ -212,8 +212,8 @@ end
 --         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever); then per
 --         task: id, attempt, the attempt after which a failure is final (0: none is), record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
---         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark and the number of
---         slots as they are to be, writes nothing.
+--         A queue that is paused or closed gives none. A claim that serves no tenant, on a queue that is hungry already
+--         and has as many slots, writes nothing.
 function drains.claim(keys, args)
   local call, limit = calls.ask(keys, args), check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
   limit = math.min(limit, LEASES_PER_CALL)

@@ -5,9 +5,9 @@
 
 local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, postpone = 5, reject = 5, release = 3, reap = 3, extend = 3,
   take = 3}  -- of each action
--- These, and all of tasks that ask for more, are work:
+-- Actions that cost HEAVY_WORK; so does any action on a task with options:
 local HEAVY = {ack_with_result = true, nack = true, postpone = true, reject = true}
-local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- a call leaves the rest to the next
+local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- beyond which a call leaves the rest to the next
 
 -- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
 local function read_number(text)

@@ -5,10 +5,10 @@
 -- to do share its limit, so that a call is as short when everything is due at once.
 
 local TENANTS_PER_TICK = 50
-local ENDS_PER_TICK = 80    -- tasks that are taken out of where they are and buried, or deleted
+local ENDS_PER_TICK = 80    -- tasks that a call buries, reaps or deletes
 local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for
-local MOVES_PER_TICK = 125
-local MARKS, SEATS = 4, 1   -- that are as much work as a task: marks that go, accounts that are swept over
+local MOVES_PER_TICK = 125  -- tasks that a call promotes; also the bound of the light jobs
+local MARKS, SEATS = 4, 1   -- as much work as a task: marks that are forgotten, accounts that are swept over
 local LEAST_SEATS = 16    -- a page of fewer accounts is not worth its scan
 
 -- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, and one that has
@@ -74,7 +74,8 @@ local function past_deadline(call, name, limit)
   return redis.call('ZRANGE', key(call, name), '-inf', call.at, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
 end
 
--- The leases whose deadline has passed: {id, deadline} each, the oldest first; `limit` at most.
+-- The leases whose deadline has passed: {id, deadline, rank} each, the oldest first; `limit` at most. The rank decides
+-- between equal deadlines: tasks of bundles in order, then extended ones.
 local function lost_leases(call, limit)
   local found, bundles, looked = {}, past_deadline(call, 'leases', limit), 0
   local extended, ids = past_deadline(call, 'extended', limit), {}

@@ -11,8 +11,10 @@ acknowledgement would cause a claim of its own. A claim has at most CLAIM_TASKS,
 server and the workers each have a batch to work on at the same time.
 
 A claim that returns fewer tasks than it asked for shows that the queue is empty, unless something was notified after it
-had left. Tasks that are about to be enqueued may be promised to the next claim, so that no other server is notified of
-them; if the room for them goes, all servers are (PASS_ON).
+had left.
+
+Tasks that are about to be enqueued are *covered* if the next claim has room for all of them: it follows the enqueue at
+once, and no other server is notified of them (they are *promised*). If the room goes, all servers are (PASS_ON).
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ class Claiming:
     is_failing: bool = field(default=False, init=False)  # the last claim has failed
     covered: int = field(default=0, init=False)  # tasks that the next claim must take
     _is_first: bool = field(default=False, init=False)  # the next claim leaves before the other servers look
-    _was_first: bool = field(default=False, init=False)  # that of the claim under way
-    _promised: int = field(default=0, init=False)  # those of the covered that no other server is notified of
+    _was_first: bool = field(default=False, init=False)  # the claim under way has left so
+    _promised: int = field(default=0, init=False)  # of the covered tasks: no other server was notified of them
     _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _is_notified: bool = field(default=False, init=False)  # since the claim under way has left
     _next_at: float = field(default=0.0, init=False)

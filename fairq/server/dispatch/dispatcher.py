@@ -2,8 +2,8 @@
 
 The tenant is chosen inside `claim`, when a worker is free, and no task is fetched ahead of credit. When a claim has
 shown that the queue is empty, the dispatcher sleeps until it is notified (of a local enqueue, by the store's `ready`
-channel, by the ticker). claiming.py says when the next claim leaves. The cancellation of a task in the reply of a claim
-under way must not be lost, so the ids of cancelled tasks without a holder are kept until then.
+channel, by the ticker). claiming.py says when the next claim leaves. A task may be cancelled while the reply of the
+claim that brings it is on its way, so ids of cancelled tasks without a holder are kept until that reply.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WARN_EVERY = 10  # attempts of a task without a limit of them
 
 @define(eq=False)
 class Dispatcher:
-    """Gives tasks to the workers of one queue; `name` stands in the store's leases.
+    """Gives tasks to the workers of one queue; `name` is this server's, as the store's leases have it.
 
     `freed(worker)` is called when credit that was reserved for a claim is free again: other queues may use it.
     `elsewhere(queue)` returns how many slots workers of other servers have for a queue.

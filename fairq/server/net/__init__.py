@@ -1,1 +1,1 @@
-"""Connections: admission, limits of one connection, and its end."""
+"""What clients and servers say: connections and their limits, tokens, workers' names, questions among servers."""

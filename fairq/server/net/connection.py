@@ -1,6 +1,6 @@
 """What a client is to its server: identity, limits of its requests, what waits, and a worker's account.
 
-A websocket is one such (net/socket_connection.py), and so are all HTTP requests of one token (http/connections.py).
+A websocket is one such (net/socket_connection.py), and so are all HTTP requests of one token (web/http/connections.py).
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ class WorkerRegistry:
     async def _supersede(
         self, token: str, worker: str, order: int, kept: Iterable[Any], number: float = float("inf")
     ) -> None:
-        """Close the connections of older runs, and those of this run that attached earlier: as this number, or less."""
+        """Close the connections of older runs, and those of this run whose attach has at most this number."""
         for connection in list(self._connections.get((token, worker), ())):
             is_later = (connection.order, connection.number) > (order, number)
             if connection.closing or is_later or not connection.order:

@@ -1,1 +1,1 @@
-"""Timed work: ticks, schedules, opening hours."""
+"""Timed work: ticks, schedules, opening hours, and forgetting."""
