@@ -29,8 +29,8 @@ end
 --   argv  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are not used)
 --   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, pending, delayed, leased,
 --         dead, done, delivered, entitled (since the tenant was first seen, or `share` was changed; ms or tasks),
---         is_eligible, blocked (1 paused, 2 closed, 4 out of tokens, added up), limited (1: it has limits of its own), bytes
---         (of all that it keeps)
+--         is_eligible, blocked (1 paused, 2 closed, 4 out of tokens, added up), limited (1: it has its own limits),
+--         bytes (all that it keeps)
 function reads.tenants(keys, args)
   local call, details = calls.ask(keys, args), nil
   local next_cursor, names, count = '0', {unpack(args, 5)}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)
