@@ -130,7 +130,8 @@ class App:
     async def takers(self, queues: Sequence[str]) -> dict[str, Takers]:
         """Return for each queue whether any server has workers for it; `unknown` if a server did not answer.
 
-        A server that cannot write its list, since the store is full, is not waited for; but it tells its slots.
+        A server that cannot write its list, since the store is full, is not waited for; but it tells its slots. The
+        slots of a dead server are remembered for a minute.
         """
         if not queues:
             return {}
