@@ -120,11 +120,13 @@ class Driver(Generic[S]):
             await self.runtime.checkpoint()
         else:
             done = self.runtime.make_event()
-            call.wake = done.set
-            self.wake_writer()
             try:
+                call.wake = done.set
+                self.wake_writer()
                 await done.wait()
             finally:
+                # ctrl-C amid trio's wait can leave us among the event's tasks: to wake us later would crash trio
+                call.wake = _nobody
                 call.leave()
         if call.error:
             raise call.error
@@ -218,3 +220,7 @@ async def connected(
     driver = Driver.to(url, token, ClientSession(), tls)
     async with background(driver.run):
         yield driver
+
+
+def _nobody() -> None:
+    """Wake no task."""

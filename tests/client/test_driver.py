@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from attrs import evolve
 
 from fairq.client import driver as drivers
 from fairq.client.channel import Channel, Target
@@ -18,6 +19,7 @@ from fairq.client.driver import Driver
 from fairq.client.link import Link
 from fairq.client.runtime import current_runtime
 from fairq.errors import Unavailable
+from fairq.wire.client_session import ClientSession
 from fairq.wire.terms import TIMEOUT_S
 from fairq.wire.websocket import WebSocket
 from fairq.wire.worker_session import WorkerSession
@@ -63,3 +65,22 @@ async def test_a_server_that_dies_during_the_handshake_is_known_to_be_away_at_on
                 async with dial(Target.parse(f"ws://127.0.0.1:{port}"), "token"):
                     pass
             nursery.cancel_scope.cancel()
+
+
+async def test_a_caller_that_was_interrupted_amid_its_wait_is_not_woken_later() -> None:
+    woken: list[str] = []
+
+    class Interrupted:
+        def set(self) -> None:
+            woken.append("set")
+
+        async def wait(self) -> None:
+            raise KeyboardInterrupt  # trio raises it anywhere in its own wait, also when the task is registered already
+
+    driver = Driver.to("ws://127.0.0.1:1", "token", ClientSession())
+    driver.runtime = evolve(driver.runtime, make_event=Interrupted)
+    call = driver.request("ping", {}, trio.current_time() + 1)
+    with pytest.raises(KeyboardInterrupt):
+        await driver.wait(call)
+    call.finish()
+    assert woken == []
