@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from typing import Any
+
+from attrs import field, fields, frozen
 
 from fairq.model.rules import one_of, some_of, whole
 from fairq.model.tasks import MAX_ATTEMPTS
@@ -30,34 +32,29 @@ class Tick:
     ahead_ms: int = 0
 
 
+def _whole(default: int, minimum: int, maximum: int) -> Any:
+    return field(default=default, metadata={"range": (minimum, maximum)})
+
+
 @frozen
 class QueueSettings:
-    """What operators may change of a queue: name -> (minimum, maximum) in RANGES; lua/KEYS.md tells the meanings."""
+    """What operators may change of a queue: each with default, minimum and maximum; wire/VERBS.md has the meanings."""
 
     share: str = "time"
-    lease_ms: int = 30_000
-    max_attempts: int = 5
-    retry_base_ms: int = 1_000
-    retry_cap_ms: int = 3_600_000
-    dead_keep_ms: int = 14 * 86_400_000
-    dead_keep: int = 100_000
-    events_keep: int = 10_000
-    max_tenants: int = 1_000_000
-    reserve: int = 0  # per cent of the slots
-    run_timeout_ms: int = 0  # of a handler; 0: none
+    lease_ms: int = _whole(30_000, 100, 86_400_000)
+    max_attempts: int = _whole(5, 0, MAX_ATTEMPTS)
+    retry_base_ms: int = _whole(1_000, 1, 86_400_000)
+    retry_cap_ms: int = _whole(3_600_000, 1, 604_800_000)
+    dead_keep_ms: int = _whole(14 * 86_400_000, 1_000, 31_536_000_000)
+    dead_keep: int = _whole(100_000, 0, 10_000_000)
+    events_keep: int = _whole(10_000, 0, 1_000_000)
+    max_tenants: int = _whole(1_000_000, 1, 100_000_000)
+    reserve: int = _whole(0, 0, 90)
+    run_timeout_ms: int = _whole(0, 0, 604_800_000)
 
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {
-    "lease_ms": (100, 86_400_000),
-    "max_attempts": (0, MAX_ATTEMPTS),
-    "retry_base_ms": (1, 86_400_000),
-    "retry_cap_ms": (1, 604_800_000),
-    "dead_keep_ms": (1_000, 31_536_000_000),
-    "dead_keep": (0, 10_000_000),
-    "events_keep": (0, 1_000_000),
-    "max_tenants": (1, 100_000_000),
-    "reserve": (0, 90),
-    "run_timeout_ms": (0, 604_800_000),
+    each.name: each.metadata["range"] for each in fields(QueueSettings) if each.metadata
 }
 
 

@@ -16,7 +16,7 @@ from graphlib import TopologicalSorter
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-DATA_VERSION = 18
+DATA_VERSION = 19
 
 
 _FORMAT = re.compile(r"^--: ([A-Z_]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)
@@ -24,7 +24,7 @@ _TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # texts: with a length of one o
 
 
 _FLAGS = {"reads": "'no-writes'", "drains": "'allow-oom'", "writes": ""}  # of the functions of each table of verbs
-_BYTES = ("options", "made")  # fields whose bytes are no text
+_BYTES = ("options", "made", "settings")  # fields whose bytes are no text
 
 
 class Field(NamedTuple):

@@ -9,16 +9,16 @@
 
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
 
-function calls.new_queue()
-  return QUEUE.new{share = SHARE_TIME, lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000,
-    dead_keep_ms = 14 * 86400000, dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0,
-    reserve = 0, classes = {}}
+-- The settings that a queue has by itself, by name; among them may be some of a later version.
+function calls.own_settings(queue)
+  return queue.settings == '' and {} or cmsgpack.unpack(queue.settings)
 end
 
 function calls.load_queue(prefix)
-  local packed = redis.call('GET', prefix .. ':queue')
-  if not packed then return calls.new_queue() end
-  local queue, position = QUEUE.unpack(packed)
+  local packed, queue, position = redis.call('GET', prefix .. ':queue'), nil, 1
+  if packed then queue, position = QUEUE.unpack(packed) else packed, queue = '', QUEUE.new{} end
+  for name, setting in pairs(SETTINGS) do queue[name] = setting[1] end
+  for name, value in pairs(calls.own_settings(queue)) do queue[name] = value end
   queue.classes = {}
   while position <= #packed do  -- the tail: classes that have tenants, and how many
     local class

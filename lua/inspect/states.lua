@@ -5,9 +5,9 @@
 -- queue_state(keys, argv): the queue's counts and settings, in O(1).
 --   out   name, value, name, value, ... (numbers as text)
 function reads.queue_state(keys, _)
-  local out = {}
-  for name, value in pairs(calls.load_queue(keys[1])) do
-    if name ~= 'classes' then
+  local queue, out = calls.load_queue(keys[1]), {}
+  for name, value in pairs(queue) do
+    if type(value) == 'number' then
       out[#out + 1] = name
       out[#out + 1] = text(value)
     end

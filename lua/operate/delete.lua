@@ -1,4 +1,4 @@
--- needs: calls, close, settings
+-- needs: calls, close
 --
 -- The beginning and the end of a queue.
 --
@@ -94,7 +94,7 @@ function drains.forget_queue(keys, args)
   local queue, is_meant, has = call.queue, check_whole(args[6], 'delete', 0, 1) == 1, {}
   calls.confirm(call, args[5])
   for i, name in ipairs(HAS_SOMETHING) do has[i] = key(call, name) end
-  if math.max(queue.now, made_at) + for_ms > call.sure or queue.blocked > 0 or not settings.are_default(queue)
+  if math.max(queue.now, made_at) + for_ms > call.sure or queue.blocked > 0 or queue.settings ~= ''
       or redis.call('EXISTS', unpack(has)) > 0 then
     return 'stays'
   end

@@ -39,14 +39,6 @@ function drains.pause(keys, args) return set_paused(keys, args, true) end
 -- resume(keys, argv): the opposite of pause; same arguments.
 function drains.resume(keys, args) return set_paused(keys, args, false) end
 
--- setting -> the minimum and the maximum, whole numbers; KEYS.md says what each means.
-local SETTINGS = {
-  share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {0, 1000},
-  retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},
-  dead_keep_ms = {1000, 31536000000}, dead_keep = {0, 10000000}, events_keep = {0, 1000000}, reserve = {0, 90},
-  max_tenants = {1, 100000000}, run_timeout_ms = {0, 604800000},
-}
-
 -- All settings of a queue as words, with changes, by their names.
 local function words_of(queue, changes)
   local names, words = {}, {}
@@ -54,10 +46,6 @@ local function words_of(queue, changes)
   table.sort(names)
   for i, name in ipairs(names) do words[2 * i - 1], words[2 * i] = name, changes[name] or queue[name] end
   return words
-end
-
-function settings.are_default(queue)
-  return versions.of(words_of(queue, {})) == versions.of(words_of(calls.new_queue(), {}))
 end
 
 -- configure(keys, argv): change settings of the queue, all or none.
@@ -68,19 +56,24 @@ function drains.configure(keys, args)
   local call = calls.open_made(keys, args)
   local queue, changes, given = call.queue, {}, nil
   for i = 3, #args, 2 do
-    local range, value = SETTINGS[args[i]], tonumber(args[i + 1])
+    local setting = SETTINGS[args[i]]
     if args[i] == 'if_version' then
       given = args[i + 1]
-    elseif not range or not value or value < range[1] or value > range[2] or value % 1 ~= 0 then
+    elseif not setting then
       refuse('bad_request', args[i])
     else
-      changes[args[i]] = value
+      changes[args[i]] = check_whole(args[i + 1], args[i], setting[2], setting[3])
     end
   end
   local previous = words_of(queue, {})
   versions.check(given, previous, words_of(queue, changes))
   local old_share, old_reserve = queue.share, queue.reserve
-  for name, value in pairs(changes) do queue[name] = value end
+  local own = calls.own_settings(queue)
+  for name, value in pairs(changes) do
+    queue[name], own[name] = value, value
+    if value == SETTINGS[name][1] then own[name] = nil end
+  end
+  queue.settings = next(own) and cmsgpack.pack(own) or ''
   if queue.share ~= old_share then
     queue.epoch, queue.epoch_at, queue.clock, queue.level = queue.epoch + 1, call.at, 0, 0
     queue.estimate, queue.estimate_sq, call.mean = 0, 0, 0

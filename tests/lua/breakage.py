@@ -129,8 +129,8 @@ class Breaker:
     def queue_(self, key: str) -> None:
         """Alter a count of the queue, or how many tenants a class has."""
         whole = self.client.get(key)
-        values, size = unpack("QUEUE", whole), FORMATS["QUEUE"].size
-        tail = whole[size:]
+        values = unpack("QUEUE", whole)
+        tail = whole[values.end :]
         if tail and self.chance(0.2):
             name = "tail"
             tail = self.random.choice([tail[:-5], tail[:1] + b"\x09\0\0\0" + tail[5:], tail + struct.pack("<bI", 3, 1)])

@@ -28,7 +28,7 @@ QUEUE_SIZE = FORMATS["QUEUE"].size
 def unpack_queue(packed: bytes | None) -> Any:
     """Read a queue's record; of one that never was, zeros."""
     q = unpack("QUEUE", packed or bytes(QUEUE_SIZE))
-    q.classes = {c: n for c, n in struct.iter_unpack("<bI", (packed or b"")[QUEUE_SIZE:]) if n}
+    q.classes = {c: n for c, n in struct.iter_unpack("<bI", (packed or b"")[q.end :]) if n}
     return q
 
 
@@ -363,7 +363,7 @@ class Keyspace:
         assert len(borrowers) == self.queue.loans
         assert all(seat.leased == 1 for seat in borrowers)
         idle = {tenant: seat.base for tenant, seat in self.seats.items() if seat.slot > 0 and not seat.leased}
-        if not self.queue.reserve:
+        if b"reserve" not in self.queue.settings:  # those that are not the default
             assert not self.idle
         elif not self.queue.sweeping:
             assert self.idle == idle

@@ -838,7 +838,7 @@ MUTANTS = [
     ),
     # Found in queues that are emptied, and forgotten.
     Mutant("a queue is forgotten with what it has", "\n      or redis.call('EXISTS', unpack(has)) > 0 then", " then"),
-    Mutant("a paused queue is forgotten", "> call.sure or queue.blocked > 0 or not", "> call.sure or not"),
+    Mutant("a paused queue is forgotten", "> call.sure or queue.blocked > 0 or", "> call.sure or"),
     Mutant("a queue is forgotten at once", "math.max(queue.now, made_at) + for_ms", "made_at + for_ms"),
     # Found where errors are counted.
     Mutant(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
 
 from .calls import START, Queue, packed_template, refused, snapshot
-from .keyspace import KEYS
+from .test_settings import DEFAULTS
 
 DAY = 86_400_000
 TIMING = b"any bytes"
@@ -102,10 +101,7 @@ def test_a_queue_that_has_anything_stays(queue: Queue, what: str) -> None:
 
 
 def test_a_queue_with_any_setting_of_its_own_stays(queue: Queue) -> None:
-    names = re.findall(r"^\| `(\w+)` \| \d+ \| \d", KEYS, re.MULTILINE)
-    assert len(names) > 5
-    for name in names:
-        kept = int(queue.queue_state()[name])
+    for name, kept in DEFAULTS.items():
         queue.configure(**{name: kept + 1})
         queue.advance(DAY)
         assert forget(queue) == "stays", name

@@ -1,4 +1,4 @@
-"""lua/KEYS.md against the sections: keys, settings, packed fields and the channel, both ways."""
+"""lua/KEYS.md against the sections: keys, packed fields and the channel, both ways."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import fairq
 from fairq.store import library
-
-from .calls import Queue, refused
 
 LUA = Path(fairq.__file__).parent / "lua"
 DOCUMENT = (LUA / "KEYS.md").read_text()
@@ -50,38 +48,6 @@ def test_every_key_is_in_the_document_and_the_document_has_no_other() -> None:
 def test_keys_are_built_in_one_way_only() -> None:
     """A prefix concatenated elsewhere escapes the check above."""
     assert len(re.findall(r"\bprefix \.\.", TEXT)) == 2, "key(), and load_queue, which has no call yet"
-
-
-def test_every_setting_is_in_the_document_with_its_default_and_range() -> None:
-    found = re.search(r"local SETTINGS = \{(.*?)\n\}", TEXT, re.DOTALL)
-    assert found
-    numbers = {"SHARE_TIME": "0", "SHARE_COUNT": "1"}
-    ranges = {
-        name: f"{numbers.get(low, low)}..{numbers.get(high, high)}"
-        for name, low, high in re.findall(r"(\w+) = \{(\w+), (\w+)\}", found[1])
-    }
-    settings = rows("Settings")
-    assert ranges == {name: cells[1] for name, cells in settings.items()}
-    defaults = re.search(r"function calls\.new_queue\(\)(.*?)^end", TEXT, re.DOTALL | re.MULTILINE)
-    assert defaults
-    for name, (default, *_) in settings.items():
-        value = re.search(rf"\b{name} = ([\w* ]+)", defaults[1])
-        assert value, name
-        factors = [int(numbers.get(factor.strip(), factor)) for factor in value[1].split("*")]
-        product = 1
-        for factor in factors:
-            product *= factor
-        assert int(default) == product, name
-
-
-def test_a_setting_takes_its_range_and_no_more(queue: Queue) -> None:
-    for name, (_, span, *_) in rows("Settings").items():
-        lowest, highest = map(int, span.split(".."))
-        for value in (lowest, highest):
-            queue.configure(**{name: value})
-            assert queue.queue_state()[name] == value, name
-        for wrong in (lowest - 1, highest + 1, lowest + 0.5, "nan", "", "much"):
-            refused(queue, f"bad_request {name}", "configure", name, wrong)
 
 
 def test_every_packed_field_is_in_the_document_in_its_order() -> None:

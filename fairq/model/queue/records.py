@@ -6,6 +6,8 @@ import math
 import struct
 from typing import Any
 
+from attrs import asdict
+
 from fairq.model.checks import DERIVED
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.fair_pick import FairPick
@@ -13,22 +15,11 @@ from fairq.model.queue.feeds import Feeds
 from fairq.model.queue.limits import EVENT_COST, bytes_of
 from fairq.model.queue.sorted_set import SortedSet, first_by_score
 from fairq.model.queue.tasks import Batch, Death, Run, Task
+from fairq.model.queues import QueueSettings
 from fairq.model.tasks import TaskState
 
 MINUTE_MS, CLOCK_BACK_MS, DERIVED_MINUTES = 60_000, 60_000, 60
-SETTINGS = {
-    "share": 0,
-    "lease_ms": 30_000,
-    "max_attempts": 5,
-    "retry_base_ms": 1000,
-    "retry_cap_ms": 3_600_000,
-    "dead_keep_ms": 14 * 86_400_000,
-    "dead_keep": 100_000,
-    "events_keep": 10_000,
-    "max_tenants": 1_000_000,
-    "reserve": 0,
-    "run_timeout_ms": 0,
-}
+SETTINGS: dict[str, int] = asdict(QueueSettings()) | {"share": 0}
 
 
 class Records(FairPick):
