@@ -34,6 +34,7 @@ from fairq.model.tasks import (
     MAX_LINKS_BYTES,
     MAX_RESULT_BYTES,
     Link,
+    ScheduledOptions,
 )
 from fairq.wire import frames, terms
 from fairq.wire import messages as wire
@@ -128,6 +129,10 @@ def fields_in_document(rows: list[dict[str, str]]) -> dict[str, Row]:
     """Read a table of fields the same way."""
     found = {}
     for row in rows:
+        if row["field"] == "*options*":  # of a schedule's tasks
+            of_tasks = fields_in_document(table_after(PROTOCOL, "Each *task*"))
+            found |= {each.name: of_tasks[each.name] for each in attrs.fields(ScheduledOptions)}
+            continue
         required = row.get("required", "yes") == "yes"
         default = REQUIRED if required else json.loads(row.get("default", "null").strip("`"))
         found[row["field"].strip("`")] = Row(row["type"], required, default)
