@@ -17,7 +17,7 @@ from fairq.cli.purges import DryRun, purge
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
 from fairq.errors import BadRequest
-from fairq.model.queues import SETTINGS
+from fairq.model.queues import SETTING_RANGES, SETTINGS, SHARES, QueueSettings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 queues = App(name="queues", help="List queues, change settings and limits, pause, resume, repair, purge and delete.")
 
+_DEFAULTS = asdict(QueueSettings())
+_SETTINGS = f"share: {' or '.join(SHARES)}; whole numbers, with their ranges and defaults: " + ", ".join(
+    f"{name} {low}-{high} ({_DEFAULTS[name]})" for name, (low, high) in SETTING_RANGES.items()
+)
 _COLUMNS = {
     "queue": "queue",
     "ready": "ready",
@@ -74,17 +78,15 @@ async def _picture(client: OperatorClient, lines: int) -> RenderableType:
 
 
 @queues.command(name="set")
-def set_(queue: str, *settings: str, if_version: IfVersion = None, server: Server | None = None) -> None:
+def set_(
+    queue: str,
+    *settings: Annotated[str, Parameter(help=_SETTINGS)],
+    if_version: IfVersion = None,
+    server: Server | None = None,
+) -> None:
     """Change settings of a queue, each as name=value.
 
     Example: `fairq queues set emails max_attempts=5 reserve=20%`
-
-    Parameters
-    ----------
-    settings
-        share=time|count, reserve (20% or 0.2 of the slots, kept for tenants with nothing running),
-        lease_ms, max_attempts (0: no limit), retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep (dead letters),
-        events_keep (of each tenant), max_tenants, run_timeout_ms (of a handler; 0: none).
     """
     if not settings:
         raise BadRequest("give at least one setting, as name=value", field="settings")

@@ -7,11 +7,9 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-import attrs
 import pytest
 
 from fairq.cli.app import commands, run
-from fairq.model.queues import QueueSettings
 
 
 def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -56,9 +54,3 @@ def test_the_help_of_a_command_has_its_example_and_its_options(capsys: pytest.Ca
     told = capsys.readouterr().out
     assert "Example: `fairq dead replay" in told
     assert "--older-than" in told
-
-
-def test_the_help_of_settings_names_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["queues", "set", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert [field.name for field in attrs.fields(QueueSettings) if not re.search(rf"\b{field.name}\b", told)] == []
