@@ -51,7 +51,6 @@ class QueueSettings:
     max_tenants: int = _whole(1_000_000, 1, 100_000_000)
     reserve: int = _whole(0, 0, 90)
     run_timeout_ms: int = _whole(0, 0, 604_800_000)
-    derived_minutes: int = _whole(60, 1, 1440)
 
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {

@@ -24,7 +24,6 @@ local SETTINGS = {
   retry_base_ms = {1000, 1, 86400000}, retry_cap_ms = {3600000, 1, 604800000}, reserve = {0, 0, 90},
   dead_keep_ms = {1209600000, 1000, 31536000000}, dead_keep = {100000, 0, 10000000}, events_keep = {10000, 0, 1000000},
   max_tenants = {1000000, 1, 100000000}, run_timeout_ms = {0, 0, 604800000},
-  derived_minutes = {60, 1, 1440},
 }
 local UNMADE, MADE, DELETING = 0, 1, 2  -- queue.stage: see operate/delete.lua
 local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}

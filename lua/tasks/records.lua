@@ -12,7 +12,7 @@
 
 local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: its version, or of a mark how the task ended
 local LARGE_BYTES = 4096
-local MINUTE_MS = 60000
+local MINUTE_MS, DERIVED_MINUTES = 60000, 60
 
 function records.is_task(record)
   return record and record:byte(1) == TASK
@@ -111,7 +111,7 @@ function records.name_marks(call, ids)
   queue.remembered = queue.remembered + #ids
   for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and derived or plain, id) end
   write('RPUSH', key(call, 'done:' .. minute), plain)
-  write('RPUSH', key(call, 'done:' .. minute + queue.derived_minutes), derived)
+  write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), derived)
 end
 
 -- Writes the marks.
@@ -142,7 +142,7 @@ local function forget_marks(call, ids)
   local again, gone = {}, {}
   for _, id in ipairs(ids) do table.insert(is_made_anew(call, id) and again or gone, id) end
   write('HDEL', key(call, 'tasks'), gone)
-  write('RPUSH', key(call, 'done:' .. records.minute(call) + call.queue.derived_minutes), again)
+  write('RPUSH', key(call, 'done:' .. records.minute(call) + DERIVED_MINUTES), again)
   call.queue.remembered = call.queue.remembered - #gone
 end
 

@@ -48,7 +48,6 @@ SETTINGS: dict[str, list[int]] = {
     "retry_cap_ms": [150, 1],
     "dead_keep_ms": [10**6, LEASE, 14 * 86_400_000],
     "dead_keep": [1000, 1000, 2, 0],
-    "derived_minutes": [60, 2, 1],
     "max_tenants": [1_000_000, 1_000_000, 1_000_000, 3, 2, 1_000_000],
 }
 LIMITED: dict[str, list[float]] = {

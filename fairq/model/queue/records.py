@@ -18,7 +18,7 @@ from fairq.model.queue.tasks import Batch, Death, Run, Task
 from fairq.model.queues import QueueSettings
 from fairq.model.tasks import TaskState
 
-MINUTE_MS, CLOCK_BACK_MS = 60_000, 60_000
+MINUTE_MS, CLOCK_BACK_MS, DERIVED_MINUTES = 60_000, 60_000, 60
 SETTINGS: dict[str, int] = asdict(QueueSettings()) | {"share": 0}
 
 
@@ -182,7 +182,7 @@ class Records(FairPick):
         if not self.marks or minute < self.minute:
             self.minute = minute
         self.marks[id] = lease, how
-        more = self.settings["derived_minutes"] if f"/{DERIVED}" in id else 0
+        more = DERIVED_MINUTES if f"/{DERIVED}" in id else 0
         self.ended.setdefault(minute + more, []).append(id)
 
     def trim_marks(self, now: float, limit: int) -> bool:
