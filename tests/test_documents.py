@@ -67,7 +67,7 @@ class Row(NamedTuple):
 
 
 def table_after(text: str, mark: str) -> list[dict[str, str]]:
-    """Read the first table after a mark: a dict per row, by heading; code marks are dropped."""
+    """Read the first table after a mark: a dict per row, by heading. A row *options* is those of a schedule's tasks."""
     lines = text[text.index(mark) :].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("|"))
     rows = []
@@ -76,7 +76,14 @@ def table_after(text: str, mark: str) -> list[dict[str, str]]:
             break
         rows.append([cell.strip() for cell in line.strip("|").split("|")])
     heads, _, *body = rows
-    return [dict(zip(heads, row, strict=True)) for row in body]
+    found = [dict(zip(heads, row, strict=True)) for row in body]
+    return [row for each in found for row in (options_of_tasks() if each.get("field") == "*options*" else [each])]
+
+
+def options_of_tasks() -> list[dict[str, str]]:
+    """Read the rows of the options that a schedule has for its tasks."""
+    names = {f"`{each.name}`" for each in attrs.fields(ScheduledOptions)}
+    return [row for row in table_after(PROTOCOL, "Each *task*") if row["field"] in names]
 
 
 def tables_after(text: str, mark: str) -> list[dict[str, str]]:
@@ -129,10 +136,6 @@ def fields_in_document(rows: list[dict[str, str]]) -> dict[str, Row]:
     """Read a table of fields the same way."""
     found = {}
     for row in rows:
-        if row["field"] == "*options*":  # of a schedule's tasks
-            of_tasks = fields_in_document(table_after(PROTOCOL, "Each *task*"))
-            found |= {each.name: of_tasks[each.name] for each in attrs.fields(ScheduledOptions)}
-            continue
         required = row.get("required", "yes") == "yes"
         default = REQUIRED if required else json.loads(row.get("default", "null").strip("`"))
         found[row["field"].strip("`")] = Row(row["type"], required, default)

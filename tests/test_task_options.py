@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 import attrs
 import pytest
 
+import fairq
 from fairq.errors import BadRequest
 from fairq.model.option_tables import TaskOptions
 from fairq.model.options import pack_options
@@ -100,3 +101,8 @@ def test_what_is_no_traceparent_is_refused() -> None:
         with pytest.raises(BadRequest) as caught:
             task(trace=trace).check()
         assert caught.value.field == "trace", trace
+
+
+def test_the_guide_tells_of_every_option() -> None:
+    guide = (Path(fairq.__file__).parent / "docs" / "tasks.md").read_text(encoding="utf-8")
+    assert [name for name in TaskOptions.__annotations__ if f"\n| `{name}` |" not in guide] == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairq.model.option_tables import TaskOptions
 from fairq.server.net.admission import MAX_HANDSHAKES
 from fairq.server.web.http import bounds
 from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
@@ -51,10 +50,6 @@ def test_the_table_of_statuses_is_that_of_the_code() -> None:
         for code in row["code"].split(",")
     }
     assert described == STATUS
-
-
-def test_every_option_of_a_task_is_named() -> None:
-    assert [name for name in TaskOptions.__annotations__ if f"`{name}`" not in TEXT] == []
 
 
 def test_every_bound_is_told() -> None:
