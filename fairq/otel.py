@@ -6,7 +6,7 @@ of its task and what their handlers do are one trace. `tracestate` and baggage d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProv
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from fairq.client import tracing
-from fairq.model.traces import describe
 
 if TYPE_CHECKING:
     from fairq.client.tracing import EndSettling
@@ -46,9 +45,9 @@ class _Tracing:
     @contextmanager
     def enqueueing(self, queue: str, tasks: Sequence[NewTask]) -> Iterator[Sequence[NewTask]]:
         if len(tasks) == 1:
-            told = describe("enqueue", "send", queue, messaging__message__id=tasks[0].id)
+            told = _describe("enqueue", "send", queue, messaging__message__id=tasks[0].id)
         else:
-            told = describe("enqueue", "send", queue, messaging__batch__message_count=len(tasks))
+            told = _describe("enqueue", "send", queue, messaging__batch__message_count=len(tasks))
         with self._tracer.start_as_current_span(f"enqueue {queue}", kind=SpanKind.PRODUCER, attributes=told):
             carrier: dict[str, str] = {}
             _W3C.inject(carrier)
@@ -58,7 +57,7 @@ class _Tracing:
     @contextmanager
     def processing(self, queue: str, task: PushedTask) -> Iterator[None]:
         parent = _W3C.extract({"traceparent": task.trace}, Context())
-        told = describe(
+        told = _describe(
             "process", "process", queue, messaging__message__id=task.id, fairq__tenant=task.tenant,
             fairq__attempt=task.attempt, fairq__name=task.name,
         )  # fmt: skip
@@ -70,7 +69,7 @@ class _Tracing:
         processing.set_attribute("fairq.outcome", outcome)
         if how.action in ("nack", "reject"):
             processing.set_status(Status(StatusCode.ERROR, how.error))
-        told = describe("settle", "settle", queue, messaging__message__id=task.id, fairq__outcome=outcome)
+        told = _describe("settle", "settle", queue, messaging__message__id=task.id, fairq__outcome=outcome)
         span = self._tracer.start_span(f"settle {queue}", kind=SpanKind.CLIENT, attributes=told)
 
         def end(sent: Settlement | None, answer: str, error: str) -> None:
@@ -85,3 +84,14 @@ class _Tracing:
             span.end()
 
         return end
+
+
+def _describe(operation: str, kind: str, queue: str, **more: str | int) -> Mapping[str, str | int]:
+    """Describe an operation on tasks, in the words of OpenTelemetry's conventions (in development); __ is a dot."""
+    named = {
+        "messaging.system": "fairq",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": queue,
+    }
+    return named | {name.replace("__", "."): value for name, value in more.items()}

@@ -6,7 +6,6 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # a trace that is recorded
-UNSAMPLED = GIVEN[:-2] + "00"
 
 
 def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:

@@ -34,8 +34,6 @@ MAY_IMPORT = {
     "server/settings": {"errors", "model"},
     "server/fleet": {"errors", "server/settings"},
     "server/garbage": set(),
-    "server/spans": {"model", "server/dispatch"},
-    "server/exporting": {"server/spans", "server/dispatch"},
     "server/long_poll": set(),
     "server/queues": {"store", "server/long_poll", *ROOMS},
     "server/leases": {"model", "store", "server/queues", *ROOMS},

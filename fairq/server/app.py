@@ -20,7 +20,6 @@ from attrs import define, field
 
 from fairq.model.operating import Takers
 from fairq.model.waiting import WAIT_CAUSES, WaitCause
-from fairq.server.dispatch.tracing import Tracing
 from fairq.server.leases import GIVE_BACK_S, Leases
 from fairq.server.net.auth import Auth
 from fairq.server.net.connection import Connection
@@ -55,7 +54,6 @@ class App:
     settings: Settings
     store: Store
     nursery: trio.Nursery
-    tracing: Tracing | None = None
     name: str = field(factory=lambda: f"{platform.node() or 'fairq'}-{secrets.token_hex(3)}")
     auth: Auth = field(init=False)
     token_uses: TokenUses = field(init=False)
@@ -86,7 +84,7 @@ class App:
         self.recorder = Recorder(self.store, self.store.counts)
         self.questions = Questions(self.name, self.store, self.nursery)
         self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self.questions)
-        self.queues = Queues(self.name, self.store, self.nursery, self.worker_registry, self.tracing)
+        self.queues = Queues(self.name, self.store, self.nursery, self.worker_registry)
         self.ticker = self.queues.ticker
         self.leases = Leases(self.settings.reconnect_grace, self.store, self.nursery, self.queues)
         self.worker_registry.give_back = self.leases.give_back

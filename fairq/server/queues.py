@@ -15,7 +15,6 @@ import trio
 from attrs import define, field
 
 from fairq.server.dispatch.dispatcher import Dispatcher
-from fairq.server.dispatch.tracing import Tracing
 from fairq.server.long_poll import LongPolls
 from fairq.server.net.connection import Connection
 from fairq.server.net.worker_registry import WorkerRegistry
@@ -38,7 +37,6 @@ class Queues:
     store: Store
     nursery: trio.Nursery
     registry: WorkerRegistry
-    tracing: Tracing | None
     ticker: Ticker = field(init=False)
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     long_polls: dict[str, LongPolls] = field(factory=dict, init=False)
@@ -151,7 +149,6 @@ class Queues:
             if dispatcher is None:
                 dispatcher = self.dispatchers[queue] = Dispatcher(
                     queue, self.store, self.ticker, self.server, self.credit_changed, self.registry.slots_elsewhere,
-                    self.tracing,
                 )  # fmt: skip
                 self._listen(queue)
                 self.nursery.start_soon(dispatcher.run)

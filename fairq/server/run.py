@@ -16,8 +16,6 @@ from attrs import frozen
 from fairq.errors import SettingsError
 from fairq.scopes import background
 from fairq.server.app import App
-from fairq.server.dispatch.tracing import Tracing
-from fairq.server.exporting import exporting
 from fairq.server.fleet import READY, serve_fleet, url_of, watch_parent
 from fairq.server.garbage import collect_young
 from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_listeners, port_of
@@ -75,9 +73,7 @@ async def _store_url(settings: Settings) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def running_server(
-    settings: Settings, *, is_shared: bool = False, tracing: Tracing | None = None
-) -> AsyncIterator[Served]:
+async def running_server(settings: Settings, *, is_shared: bool = False) -> AsyncIterator[Served]:
     """Serve while the context lasts; on entry the port already answers. `is_shared`: other processes share the port.
 
     Raises: SettingsError if the port is taken, or the store does not answer or may lose acknowledged tasks.
@@ -102,7 +98,7 @@ async def running_server(
                 raise SettingsError(f"the store is not safe: {'; '.join(problems)}", field="unsafe_store")
         if settings.repair:
             await _repair(store)
-        app = App(settings, store, nursery, tracing)
+        app = App(settings, store, nursery)
         hearers.append(app)
         await app.start()
         await check_data_version(store)  # again: a restore that began meanwhile could not see this server
@@ -212,10 +208,7 @@ async def serve(settings: Settings, *, is_child: bool = False) -> None:
 
 
 async def _serve_alone(settings: Settings, serving: trio.Event, stop: trio.Event, watcher: trio.Nursery | None) -> None:
-    async with (
-        exporting() as tracing,
-        running_server(settings, is_shared=watcher is not None, tracing=tracing) as served,
-    ):
+    async with running_server(settings, is_shared=watcher is not None) as served:
         serving.set()
         if watcher is not None:
             watcher.start_soon(watch_parent, stop)

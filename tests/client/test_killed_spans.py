@@ -7,12 +7,9 @@ import sys
 
 import pytest
 import trio
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fairq
-from fairq.server.spans import SpanMaker
 from tests.cli.harness import environment
 from tests.server.harness import WORKER, running, tenant, url_of
 from tests.spans import named, parent_of, said, traces_of
@@ -58,12 +55,9 @@ anyio.run(app.run)
 async def test_the_second_attempt_is_beside_the_first_whose_process_was_killed(
     server_store: str, spans: InMemorySpanExporter
 ) -> None:
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    tracing = SpanMaker(provider.get_tracer("server"))
     with trio.fail_after(60):
         async with (
-            running(server_store, tracing=tracing, reconnect_grace=0) as served,
+            running(server_store, reconnect_grace=0) as served,
             fairq.open_client(url_of(served), token=tenant("ada")) as ada,
         ):
             await ada.enqueue("q", 1)
@@ -85,14 +79,8 @@ async def test_the_second_attempt_is_beside_the_first_whose_process_was_killed(
     printed = {name: (int(trace), int(id)) for name, trace, id in map(str.split, died.stdout.decode().splitlines())}
     assert list(printed) == ["enqueue-second", "work"], "what had not ended is missing"
     (enqueue,), (process,) = named(spans, "enqueue q"), named(spans, "process q")
-    found = [span for span in spans.get_finished_spans() if not span.name.startswith("claim")]
-    assert traces_of(found) == {trace for trace, _ in printed.values()}, "one trace"
-    pushes = named(spans, "push q")
-    assert [(said(span, "fairq.attempt"), said(span, "fairq.worker")) for span in pushes] == [
-        (1, "doomed"),
-        (2, "worker-1"),
-    ]
-    assert [parent_of(span) for span in (*pushes, process)] == [enqueue.context.span_id] * 3
+    assert traces_of(list(spans.get_finished_spans())) == {trace for trace, _ in printed.values()}, "one trace"
+    assert parent_of(process) == enqueue.context.span_id
     assert (said(process, "fairq.attempt"), said(process, "fairq.outcome")) == (2, "done")
     (settle,), (follow_up,) = named(spans, "settle q"), named(spans, "process second")
     assert (parent_of(settle), said(settle, "fairq.answer")) == (process.context.span_id, "ok")

@@ -15,7 +15,6 @@ from fairq.client.channel import Target
 from fairq.client.dial import dial
 from fairq.client.link import Link
 from fairq.model.checks import bare_id
-from fairq.server.dispatch.tracing import Tracing
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.wire.endings import Disconnected
@@ -30,10 +29,10 @@ def tenant(name: str) -> str:
 
 
 @asynccontextmanager
-async def running(store: str, *, tracing: Tracing | None = None, **settings: Any) -> AsyncIterator[Served]:
+async def running(store: str, **settings: Any) -> AsyncIterator[Served]:
     """A server on a store, on a free port, with development tokens unless told otherwise."""
     chosen = {"host": "127.0.0.1", "port": 0, "store": store, "dev": True, "unsafe_store": True, **settings}
-    async with running_server(Settings(**chosen).check(), tracing=tracing) as served:
+    async with running_server(Settings(**chosen).check()) as served:
         yield served
 
 

@@ -20,7 +20,7 @@ class Idler:
     account: WorkerAccount
     name: str = "w"
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, traced: object) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
         """Send nothing."""
 
     def stop(self, queue: str, leases: Mapping[str, int]) -> None:

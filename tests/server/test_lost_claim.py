@@ -45,7 +45,7 @@ class Recorder:
     name: str = "w"
     pushed: trio.Event = field(factory=trio.Event)
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, traced: object) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
         self.account.lease(queue, leases, lease_ms / 1000)
         self.pushed.set()
 

@@ -12,7 +12,6 @@ from typing import Protocol
 from attrs import define, field
 
 from fairq.model.tasks import Lease
-from fairq.server.dispatch.tracing import Pushes
 from fairq.server.dispatch.worker_account import WorkerAccount
 
 
@@ -22,10 +21,8 @@ class Worker(Protocol):
     account: WorkerAccount
     name: str
 
-    def push(
-        self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int, traced: Pushes | None
-    ) -> None:
-        """Give leased tasks to the worker, and end the pushes of those that are traced when they are on their way."""
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
+        """Give leased tasks to the worker."""
 
     def stop(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""

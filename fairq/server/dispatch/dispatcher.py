@@ -9,7 +9,6 @@ claim that brings it is on its way, so ids of cancelled tasks without a holder a
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ from fairq.errors import Deleting, FairqError, OutcomeUnknown
 from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.capacity import Capacity, Worker
 from fairq.server.dispatch.claiming import CLAIM_TASKS, Claiming, Phase, Step
-from fairq.server.dispatch.tracing import Tracing
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Store
@@ -48,7 +46,6 @@ class Dispatcher:
     name: str
     freed: Callable[[Any], None] = lambda _: None
     elsewhere: Callable[[str], int] = lambda _: 0
-    tracing: Tracing | None = None
     wait_times: WaitTimes = field(factory=WaitTimes, init=False)
     capacity: Capacity = field(init=False)
     stopped: trio.Event = field(factory=trio.Event, init=False)
@@ -185,7 +182,6 @@ class Dispatcher:
     async def _claim_for(self, shares: dict[Worker, int]) -> None:
         """Claim as many tasks as were reserved, hand them out, and free the rest for other queues."""
         wanted, began = max(1, sum(shares.values())), trio.current_time()
-        began_ns = time.time_ns() if self.tracing else 0
         try:
             claim = await self._claim(wanted)
         finally:
@@ -194,7 +190,7 @@ class Dispatcher:
         if claim is not None:
             was_first = self.claiming.answered(len(claim.leases) < wanted, began, trio.current_time())
             self._note(claim)
-            unplaced = self._hand_out(claim, shares, began_ns) if claim.leases else []
+            unplaced = self._hand_out(claim, shares) if claim.leases else []
             del claim  # its payloads may be long: they are not held during other calls
             if unplaced:
                 await give_back(self.store, self.queue, unplaced, "release")
@@ -257,10 +253,9 @@ class Dispatcher:
         yield from (worker for worker in shares if worker in self.capacity.workers)
         yield from (worker for worker in self.capacity.workers if worker not in shares)
 
-    def _hand_out(self, claim: Claim, shares: dict[Worker, int], began_ns: int) -> list[tuple[str, int, int]]:
+    def _hand_out(self, claim: Claim, shares: dict[Worker, int]) -> list[tuple[str, int, int]]:
         """Give each task to the worker with the most room; returns the leases for which no worker has room."""
         leases = claim.leases
-        claimed = self.tracing.claimed(self.name, self.queue, leases, began_ns) if self.tracing else None
         room, places = [], 0
         for i, worker in enumerate(self._takers(shares)):
             if i >= len(shares) and places >= len(leases):
@@ -282,8 +277,7 @@ class Dispatcher:
             else:
                 heapq.heappop(room)
         for worker, some in given.items():
-            traced = claimed.push(worker.name, some) if claimed else None
-            worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms, traced)
+            worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms)
         for id in self._cancelled.intersection(lease.id for lease in leases):
             self.stop(id)
         return unplaced

@@ -17,7 +17,6 @@ from attrs import define, field
 from fairq.errors import Draining, FairqError, TooMany
 from fairq.model.checks import owner_of
 from fairq.model.tasks import Lease
-from fairq.server.dispatch.tracing import Pushes
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
@@ -96,9 +95,7 @@ class Connection:
         """Serve requests until either side ends the connection."""
         raise NotImplementedError
 
-    def push(
-        self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0, traced: Pushes | None = None
-    ) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
         """Give leased tasks to the worker."""
         raise NotImplementedError
 

@@ -16,10 +16,9 @@ from attrs import define, field
 
 from fairq.errors import FairqError, TooMany
 from fairq.model.tasks import Lease
-from fairq.server.dispatch.tracing import Pushes
 from fairq.server.net.connection import RETRY_MS, Connection, nothing
 from fairq.transport import PIECE_BYTES, Transport
-from fairq.turns import Gate, at_end_of_turn, call_from_end
+from fairq.turns import Gate
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
 from fairq.wire.messages import Credit
@@ -41,7 +40,6 @@ class SocketConnection(Connection):
     ends: Gate = field(factory=lambda: Gate(1), kw_only=True)  # of connections: thousands may break at once
     _held_bytes: int = field(default=0, init=False)
     _answered: trio.Event = field(factory=trio.Event, init=False)
-    _pushes: list[Pushes] = field(factory=list, init=False)  # traced ones that the socket has not taken yet
     _sleeps_until: float = field(default=0.0, init=False)
     _writing: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
@@ -51,43 +49,19 @@ class SocketConnection(Connection):
 
     async def run(self) -> None:
         """Serve requests until either side ends the connection."""
-        try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._read, nursery)
-                    with self._writing:
-                        await self._write()
-                    await self._end_waits()
-                    self._scope.cancel()
-        finally:
-            self._end_pushes("the connection ended first")
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read, nursery)
+                with self._writing:
+                    await self._write()
+                await self._end_waits()
+                self._scope.cancel()
 
-    def push(
-        self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0, traced: Pushes | None = None
-    ) -> None:
-        """Give leased tasks to the worker; the pushes of traced ones end when the socket has taken them."""
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
+        """Give leased tasks to the worker."""
         self.account.lease(queue, leases, lease_ms / 1000, trio.current_time())
         self.session.push(queue, lease_ms, leases, run_timeout_ms)
         self.wake_writer()
-        if traced:
-            self._pushes.append(traced)
-            at_end_of_turn(self._look_at_pushes)  # behind the writer
-
-    def _look_at_pushes(self) -> None:
-        """End the pushes if the socket has taken all; else the task that sends the rest does, or the connection's end.
-
-        What a closing connection had to send may have been dropped.
-        """
-        if self.unread_bytes or self.closing:
-            call_from_end(self._wake)
-        else:
-            self._end_pushes()
-
-    def _end_pushes(self, error: str = "") -> None:
-        pushes, self._pushes = self._pushes, []
-        for traced in pushes:
-            for end in traced.values():
-                end(error)
 
     def stop(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""
@@ -221,8 +195,6 @@ class SocketConnection(Connection):
                         trio.current_time()
                     )  # when the last of it was sent: no heartbeat is due meanwhile
                     self.drained()
-                if self._pushes and not self.closing:
-                    self._end_pushes()
             except Disconnected:
                 return
             if self.session.is_timed_out:

@@ -72,9 +72,7 @@ class Handed(Response):
             await super().__call__(scope, receive, send)
             is_sent = not (self._call.stream.is_broken or self._call.inbox.is_gone)
         finally:
-            if is_sent:
-                self._worker.end_pushes(self._leases)
-            elif self._leases:
+            if self._leases and not is_sent:
                 self._worker.return_soon(self._queue, self._leases)
 
 

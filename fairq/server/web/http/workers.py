@@ -13,7 +13,7 @@ there is no connection whose end tells a drained client from the next one of tha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 import trio
@@ -24,7 +24,6 @@ from fairq.model.rules import QUEUE
 from fairq.model.tasks import Lease, Outcome, Settlement
 from fairq.server.app import App
 from fairq.server.dispatch.dispatcher import give_back
-from fairq.server.dispatch.tracing import Pushes
 from fairq.server.dispatch.worker_account import OVER_S, Place
 from fairq.server.net.auth import Identity
 from fairq.server.web.http.bounds import CALLER_S, CLAIM_BYTES, MAX_DRAINED, MAX_TOKEN_WORKERS, MAX_WORKERS, RETRY_MS
@@ -58,13 +57,9 @@ class HttpWorker(HttpConnection):
     _claims: deque[Claim] = field(factory=deque, init=False)
     _handed: dict[Place, tuple[int, float]] = field(factory=dict, init=False)  # -> number, when over; in order
     _lease_s: float = field(default=0.0, init=False)
-    _traced: dict[tuple[str, int], Callable[[str], None]] = field(factory=dict, init=False)  # pushes under way
 
-    def push(
-        self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0, traced: Pushes | None = None
-    ) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
         """Give leased tasks to the waiting claims; tasks without a claim are given back."""
-        self._traced.update(traced or {})
         left, self._lease_s = list(leases), lease_ms / 1000
         while left and self._claims:
             claim = self._claims.popleft()
@@ -81,16 +76,8 @@ class HttpWorker(HttpConnection):
 
     def return_soon(self, queue: str, leases: Sequence[Lease]) -> None:
         """Return leases that no client has received, though the caller may be cancelled."""
-        self.end_pushes(leases, "the client did not receive it")
         self.ended({(queue, each.id): each.lease for each in leases})
         self.app.nursery.start_soon(self._return, queue, leases)
-
-    def end_pushes(self, leases: Sequence[Lease], error: str = "") -> None:
-        """End the push spans of traced tasks: sent, or the reason why not."""
-        if self._traced:
-            for each in leases:
-                if end := self._traced.pop((each.id, each.lease), None):
-                    end(error)
 
     async def _return(self, queue: str, leases: Sequence[Lease]) -> None:
         await give_back(self.app.store, queue, [(each.id, each.lease, 0) for each in leases], "release")
