@@ -25,8 +25,7 @@ from fairq.cli.supervisor import (
 )
 from fairq.cli.working import Loop, run_in, work_until_stopped
 from fairq.client.defaults import split_urls
-from fairq.errors import BadRequest, Forbidden, SettingsError, Superseded, Unauthorized
-from fairq.model.checks import check_weight
+from fairq.errors import Forbidden, SettingsError, Superseded, Unauthorized
 
 
 def load_app(path: str) -> Any:
@@ -51,17 +50,6 @@ def load_app(path: str) -> Any:
     if not isinstance(found, Worker):
         raise SettingsError(f"{path} is not a fairq.Worker", field="app")
     return found
-
-
-def _split_weight(app: Any, text: str) -> tuple[str, float]:
-    """Read NAME or NAME=WEIGHT. Raises: BadRequest."""
-    name, separator, weight = text.partition("=")
-    if not separator:
-        return name, app.handlers[name].weight if name in app.handlers else 1.0
-    try:
-        return name, check_weight(float(weight), "queue")
-    except ValueError:
-        raise BadRequest(f"invalid queue {text!r:.80}: expected NAME or NAME=WEIGHT", field="queue") from None
 
 
 def worker(
@@ -95,7 +83,7 @@ def worker(
     prefetch
         Tasks held beside those, for tasks of a few ms or a server far away (default: the app's, 0).
     queue
-        QUEUE or QUEUE=WEIGHT (share of time among queues with work); repeatable (default: the app's queues).
+        A queue to work for; repeatable (default: the app's queues).
     name
         Unique name that the worker keeps across restarts (default: a new name for each start).
         A start ends an older worker of this name, and its tasks are ready again at once.
@@ -142,7 +130,7 @@ def worker(
         found.prefetch = prefetch if prefetch is not None else found.prefetch
         found.name = name_of_child(name or found.name, number)
         if queue:
-            found.queues = dict(_split_weight(found, each) for each in queue)
+            found.queues = list(dict.fromkeys(queue))
         found.log_tasks = task_log and log_level in ("debug", "info")
         began = monotonic()
         try:

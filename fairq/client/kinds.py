@@ -14,7 +14,6 @@ from attrs import define, evolve, field, frozen
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
-from fairq.model.checks import check_weight
 
 if TYPE_CHECKING:
     from fairq.client.threads import Threads
@@ -94,30 +93,16 @@ class Kinds:
 
     queue: str
     by_name: dict[str, Handler] = field(factory=dict, init=False)
-    _weight: float | None = field(default=None, init=False)
     _unknown: Handler = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._unknown = Handler(self._refuse, self.queue)
 
-    @property
-    def weight(self) -> float:
-        """The queue's weight among those of the worker."""
-        return 1.0 if self._weight is None else self._weight
-
-    def add(self, handler: Handler, weight: float | None = None) -> None:
+    def add(self, handler: Handler) -> None:
         """Add a handler. Raises: BadRequest."""
         if handler.name in self.by_name:
             kind = f" for tasks named {handler.name!r}" if handler.name else ""
             raise BadRequest(f"queue {self.queue} has a handler{kind} already", field="queue")
-        if weight is not None:
-            check_weight(weight)
-            if self._weight not in (None, weight):
-                raise BadRequest(
-                    f"queue {self.queue} has the weight {self._weight:g} already: its handlers share one",
-                    field="weight",
-                )
-            self._weight = weight
         self.by_name[handler.name] = handler
 
     def find(self, name: str) -> Handler:

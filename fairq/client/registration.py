@@ -27,15 +27,11 @@ class Registration:
     handlers: dict[str, Kinds] = field(factory=dict, init=False)
     hooks: Hooks = field(factory=Hooks, init=False)
 
-    def task(
-        self, queue: str, *, name: str = "", weight: float | None = None, timeout: float | None = None
-    ) -> Callable[[F], F]:
+    def task(self, queue: str, *, name: str = "", timeout: float | None = None) -> Callable[[F], F]:
         """Register a handler of a queue; `async def` runs in the event loop, `def` in a thread.
 
         With a `name` it is for the tasks that were enqueued under it (`enqueue(..., name="welcome")`); without, for all
         others, whatever their name. A task with neither is a failed attempt: another worker may have its handler.
-
-        While several queues have work, they share the worker's time in proportion to their weights, 1 unless given.
 
         A handler that has run for `timeout` seconds, or the queue's `run_timeout_ms`, has failed: `async def` is
         cancelled; the thread of a `def` goes on, and keeps its slot until the function returns.
@@ -52,7 +48,7 @@ class Registration:
             check_function(function)
             kinds = self.handlers.get(queue) or Kinds(queue)
             payload_type = payload_type_of(function, Task)
-            kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks.around), weight)
+            kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks.around))
             self.handlers[queue] = kinds
             return function
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -39,9 +39,9 @@ class Worker(Registration):
 
     It runs under asyncio and trio. `url` and `token` are those of FAIRQ_URL and FAIRQ_TOKEN unless they are given.
 
-    `queues` are those to work for, with their weights, if they are not all that have handlers. `log_tasks` gives each
-    task a line in the log when it ends. `counts` says how they ended: `done`, `retry`, `dead`, `lost` (the lease, while
-    the handler ran) or `released` (the worker was cancelled).
+    `queues` are those to work for, if they are not all that have handlers; those with tasks take turns. `log_tasks`
+    gives each task a line in the log when it ends. `counts` says how they ended: `done`, `retry`, `dead`, `lost` (the
+    lease, while the handler ran) or `released` (the worker was cancelled).
     """
 
     url: str | Sequence[str] | None = None
@@ -49,7 +49,7 @@ class Worker(Registration):
     concurrency: int = 10
     name: str = field(factory=default_name)
     tls: ssl.SSLContext | None = None
-    queues: Mapping[str, float] | None = None
+    queues: Sequence[str] | None = None
     log_tasks: bool = False
     prefetch: int = 0
     counts: Counter[str] = field(factory=Counter, init=False)

@@ -24,7 +24,7 @@ from fairq.client.watchdog import watching
 from fairq.errors import BadRequest, Closed, FairqError, Retryable
 from fairq.groups import ungrouped
 from fairq.log import Log
-from fairq.model.checks import bare_id, check_int, check_weight
+from fairq.model.checks import bare_id, check_int
 from fairq.model.tasks import NewTask, Settlement
 from fairq.wire.beside import check_payload_size
 from fairq.wire.frames import Dismiss, HeldLease, Push, PushedTask, Report
@@ -43,15 +43,14 @@ _SEND_TURNS = 16  # how long a task waits for settlements to be sent: they are u
 _ASK_S = 30.0  # how long an answer to `idle` is waited for
 
 
-def _weights_of(app: Worker) -> dict[str, float]:
-    """Return the weights of the queues that this worker works for."""
+def _queues_of(app: Worker) -> list[str]:
+    """Return the queues that this worker works for."""
     if app.queues is None:
-        return {queue: kinds.weight for queue, kinds in app.handlers.items()}
-    for queue, weight in app.queues.items():
+        return list(app.handlers)
+    for queue in app.queues:
         if queue not in app.handlers:
             raise BadRequest(f"the worker has no handler for queue {queue!r:.80}", field="queues")
-        check_weight(weight)
-    return dict(app.queues)
+    return list(app.queues)
 
 
 def _most_begun(app: Worker) -> int:
@@ -91,15 +90,13 @@ class Working:
     @classmethod
     def of(cls, app: Worker) -> Working:
         """Make a run of an app. Raises: BadRequest, SettingsError; RuntimeError outside an event loop."""
-        weights = _weights_of(app)
-        if not weights:
+        queues = _queues_of(app)
+        if not queues:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
         check_int(app.concurrency, "concurrency", 1, MAX_CREDIT)
         check_int(app.prefetch, "prefetch", 0, MAX_CREDIT - app.concurrency)
-        is_weighted = len(set(weights.values())) > 1
         session = WorkerSession(
-            worker=app.name, queues=list(weights), weights=list(weights.values()) if is_weighted else (),
-            credit=app.concurrency + app.prefetch, most_begun=_most_begun(app),
+            worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=_most_begun(app),
             started_at_ms=round(time.time() * 1000),
         )  # fmt: skip
         driver = Driver.to(app.url, app.token or None, session, app.tls)

@@ -137,10 +137,6 @@ class Queues:
         elif not self.dispatchers[queue].claim_first():
             self.nursery.start_soon(self.dispatchers[queue].pass_on)
 
-    def may_have_work(self, queue: str) -> bool:
-        """True if a claim from a queue might find tasks."""
-        return queue in self.dispatchers and self.dispatchers[queue].may_have_work
-
     def join(self, connection: Connection) -> None:
         """Start to give tasks of its queues to a worker."""
         connection.drained = partial(self.credit_changed, connection)

@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, ClassVar
 
 import orjson
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from fairq.model import queues, tokens
 from fairq.model.audit import PLACE, TOKEN, VERB
@@ -46,9 +46,8 @@ from fairq.wire.frames import HeldLease, Report
 from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, MAX_WAIT_MS, ROLE
 
 WAIT, CREDIT = whole(0, MAX_WAIT_MS), whole(0, MAX_CREDIT)
-ATTACHED_QUEUES, WEIGHTS = many(QUEUE, 1, MAX_QUEUES), many(WEIGHT, 0, MAX_QUEUES)
+ATTACHED_QUEUES = many(QUEUE, 1, MAX_QUEUES)
 BATCHES = many(BATCH, once=True)
-LATER = evolve(MOMENT, check=lambda value, _: value)  # the verb checks it, after how many weights there are
 INLINE = Rule(lambda value, _: check_inline(orjson.dumps(value)), {})
 
 
@@ -222,13 +221,12 @@ class Attach(Request):
     It has begun all that it holds but up to `prefetch`, and begins tasks in the order in which they were pushed.
     """
 
-    first: ClassVar[tuple[str, ...]] = ("worker", "queues", "credit", "prefetch", "weights")
+    first: ClassVar[tuple[str, ...]] = ("worker", "queues", "credit", "prefetch")
     worker: Annotated[str, WORKER]
     queues: Annotated[list[str], ATTACHED_QUEUES]
     credit: Annotated[int, CREDIT]
     leases: list[HeldLease] = field(factory=list)
-    started_at_ms: Annotated[int, LATER] = 0
-    weights: Annotated[list[float], WEIGHTS] = field(factory=list)
+    started_at_ms: Annotated[int, MOMENT] = 0
     prefetch: Annotated[int, CREDIT] = 0
 
 

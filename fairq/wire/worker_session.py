@@ -96,7 +96,6 @@ class WorkerSession(ClientSession):
 
     worker: str = ""
     queues: Sequence[str] = ()
-    weights: Sequence[float] = ()  # one per queue; none: all equal
     credit: int = 1
     most_begun: int = 0  # how many of these may have begun, as the server counts; 0: all
     started_at_ms: int = 0  # 0: its name is not kept across restarts
@@ -283,8 +282,6 @@ class WorkerSession(ClientSession):
             "credit": self.credit,
             "leases": [{"queue": each.queue, "id": each.id, "lease": each.lease} for each in leases[:most]],
         }
-        if self.weights:
-            body["weights"] = list(self.weights)
         if 0 < self.most_begun < self.credit:
             body["prefetch"] = self.credit - self.most_begun
         if self.started_at_ms:

@@ -292,14 +292,12 @@ def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server:
     assert fairq_here(*burst, cwd=tmp_path).out.startswith("nothing to do, in ")
 
 
-def test_a_worker_serves_the_queues_that_it_is_told_with_their_weights(
-    commands: Commands, server: ServerThread, tmp_path: Path
-) -> None:
-    (tmp_path / "mail.py").write_text(APP + "\napp.task('images')(print)\napp.task('sounds', weight=2)(print)\n")
+def test_a_worker_serves_the_queues_that_it_is_told(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+    (tmp_path / "mail.py").write_text(APP + "\napp.task('images')(print)\napp.task('sounds')(print)\n")
     for queue in ("emails", "images", "sounds"):
         commands.enqueue(queue, "1")
     done = fairq_here(
-        "worker", "mail:app", "--burst", "--queue", "emails=3", "--queue", "sounds",
+        "worker", "mail:app", "--burst", "--queue", "emails", "--queue", "sounds",
         "--url", server.url, "--token", "dev-worker", cwd=tmp_path,
     )  # fmt: skip
     assert done.out.splitlines()[-1].startswith("done 2, in "), done.err
@@ -308,7 +306,7 @@ def test_a_worker_serves_the_queues_that_it_is_told_with_their_weights(
 
 def test_a_queue_an_app_or_a_token_that_is_none_is_one_line_and_code_2(tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP)
-    for queue in ("emails=", "emails=many", "emails=0", "emails=nan", "nobody", "=1"):
+    for queue in ("", "emails=3", "nobody"):
         one_line_error(fairq_here("worker", "mail:app", "--token", "x", "--queue", queue, cwd=tmp_path), 2, "queue")
     for app, word in {
         "mail": "module:app",

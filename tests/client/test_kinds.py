@@ -18,7 +18,7 @@ async def test_the_name_of_a_task_chooses_its_handler(service: Service) -> None:
     async def welcome(task: fairq.Task) -> str:
         return f"welcome {task.name}"
 
-    @app.task("emails", name="bye", weight=2)
+    @app.task("emails", name="bye")
     def bye(task: fairq.Task) -> str:
         return f"bye {task.name}"
 
@@ -26,7 +26,6 @@ async def test_the_name_of_a_task_chooses_its_handler(service: Service) -> None:
     async def other(task: fairq.Task) -> str:
         return f"other {task.name}"
 
-    assert app.handlers["emails"].weight == 2
     async with service.client() as client, working(app):
         for name in ("welcome", "bye", "", "unknown"):
             task = await client.enqueue("emails", 1, name=name, result_ttl=60)
@@ -59,15 +58,11 @@ async def test_a_name_without_a_handler_is_a_failed_attempt_that_another_worker_
             assert await task.result() == 2
 
 
-def test_two_handlers_of_one_name_or_two_weights_are_refused() -> None:
+def test_two_handlers_of_one_name_are_refused() -> None:
     app = fairq.Worker(token="x")
-    app.task("emails", name="welcome", weight=2)(print)
+    app.task("emails", name="welcome")(print)
     with pytest.raises(BadRequest, match="queue emails has a handler for tasks named 'welcome' already"):
         app.task("emails", name="welcome")(print)
-    with pytest.raises(BadRequest, match="weight 2 already"):
-        app.task("emails", weight=3)(print)
-    with pytest.raises(BadRequest, match="weight"):
-        app.task("other", weight=0)(print)
     with pytest.raises(BadRequest, match="name"):
         app.task("emails", name="n" * 129)
     assert list(app.handlers) == ["emails"]

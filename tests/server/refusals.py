@@ -194,7 +194,6 @@ RULES = [
     Rule(set(REQUESTS), "ref", (-1, 1 << 53)),
     Rule(ENQUEUES, "tasks.dedupe_period_ms", (5,)),  # it is nothing without a key
     Rule({"schedule"}, "dedupe_period_ms", (5,)),
-    Rule({"attach"}, "weights", ([1, 2],)),
     Rule({"attach"}, "leases", ([{"queue": "other", "id": "ada/leased", "lease": LEASED}],)),
     Rule({"settle"}, "settlements", ([],)),
     Rule({"enqueue_from"}, "leases", ([{"queue": "q", "id": "ada/none", "lease": 1}] * 2,), "forbidden"),

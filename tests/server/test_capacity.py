@@ -48,7 +48,7 @@ def idler(credit: int, held: int = 0) -> Idler:
 
 def room_of(*workers: Idler) -> Capacity:
     """The room of these workers."""
-    room = Capacity("q")
+    room = Capacity()
     for worker in workers:
         room.join(worker)
     return room

@@ -124,15 +124,9 @@ def test_who_was_called_first_passes_on_if_there_may_be_more() -> None:
     assert claiming.answered(False, 0.0, 0.0)
 
 
-def test_a_failed_claim_leaves_nothing_known_but_that_it_failed() -> None:
+def test_a_failed_claim_leaves_nothing_known_but_that_a_deleted_queue_is_empty() -> None:
     claiming = waiting()
-    claiming.leave()
-    claiming.failed()
-    assert (claiming.is_failing, claiming.is_empty) == (True, False)
-    claiming.leave()
-    claiming.failed(is_deleted=True)
-    assert (claiming.is_failing, claiming.is_empty) == (True, True)
-    claiming.notify()
-    claiming.leave()
-    claiming.answered(True, 0.0, 0.0)
-    assert not claiming.is_failing
+    for is_deleted in (False, True):
+        claiming.leave()
+        claiming.failed(is_deleted=is_deleted)
+        assert claiming.is_empty == is_deleted

@@ -132,7 +132,7 @@ async def test_one_place_more_is_reserved_than_tasks_are_expected(
         await trio.sleep(MAX_PACE_S)
         await ada.enqueue("q", [f"{expected}-{n}" for n in range(expected)])
         await worker.settle("q", "ack", *await worker.pushed(expected))
-        await wait_until(lambda: not served.app.queues.may_have_work("q"))
+        await wait_until(lambda: served.app.queues.dispatchers["q"].claiming.is_empty)
     assert claims == [2, 4]
     served.app.queues.notify("q")  # of what others did
     await wait_until(lambda: claims == [2, 4, 40])
@@ -158,7 +158,7 @@ async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
         await worker.attach("empty", "full", credit=1)
         await claimed.wait()
         await ada.enqueue("full", ["a"])
-        await wait_until(lambda: served.app.queues.dispatchers["full"].may_have_work)
+        await wait_until(lambda: not served.app.queues.dispatchers["full"].claiming.is_empty)
         go_on.set()
         assert [task["id"] for task in await worker.pushed()] == ["a"]
 

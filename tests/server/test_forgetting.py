@@ -131,7 +131,7 @@ async def test_a_worker_that_comes_while_its_queue_is_removed_is_served_at_once(
         async def none(queues: Sequence[str]) -> dict[str, Takers]:
             if queues:
                 await worker.attach("q", credit=1)
-                await wait_until(lambda: not two.app.queues.may_have_work("q"))  # it has looked, and waits
+                await wait_until(lambda: two.app.queues.dispatchers["q"].claiming.is_empty)  # it has looked, and waits
             return dict.fromkeys(queues, "none")
 
         assert await forget_once(one.app.store, 0, none) == (1, ["q"])

@@ -49,10 +49,8 @@ class Several:
 
     async def all_asleep(self) -> None:
         """Wait until the servers have found that there is nothing more."""
-        dispatchers = [server.app.queues.dispatchers["q"] for server in self.servers]
-        await wait_until(
-            lambda: not any(each.may_have_work or each.claiming.phase is not Phase.WAITING for each in dispatchers)
-        )
+        claims = [server.app.queues.dispatchers["q"].claiming for server in self.servers]
+        await wait_until(lambda: all(each.is_empty and each.phase is Phase.WAITING for each in claims))
 
 
 @asynccontextmanager

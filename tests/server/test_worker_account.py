@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fairq.model.tasks import Lease
-from fairq.server.dispatch.slots import Slots
 from fairq.server.dispatch.worker_account import OVER_S, Holding, Place, WorkerAccount
 
 
@@ -20,10 +19,10 @@ def numbers(account: WorkerAccount) -> dict[Place, int]:
 def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
     account = WorkerAccount(5)
     assert account.free == 5
-    account.reserve("q", 2)
+    account.reserved = 2
     assert account.free == 3
     account.lease("q", leases("a", "b"), 1.0)
-    account.unreserve("q", 2)
+    account.reserved = 0
     assert account.free == 3
     assert numbers(account) == {("q", "a"): 70, ("q", "b"): 70}
     account.lease("other", leases("a"), 1.0)
@@ -41,8 +40,7 @@ def test_less_credit_than_is_held_leaves_nothing_free() -> None:
 
 
 def test_a_worker_that_may_take_nothing_has_no_free_credit() -> None:
-    account = WorkerAccount(3, lambda: False)
-    assert (account.free, account.free_for("q"), account.free_for_claim("q", 2)) == (0, 0, 0)
+    assert WorkerAccount(3, lambda: False).free == 0
 
 
 def test_a_lease_that_was_not_renewed_in_its_time_leaves_its_place() -> None:
@@ -78,33 +76,13 @@ def test_the_owner_of_a_lease_is_known_until_it_is_dropped() -> None:
 
 
 def test_a_lease_that_is_pushed_again_for_the_same_task_counts_once() -> None:
-    """The first was lost and reaped: its time is booked, and its fence goes with it."""
-    now = 0.0
-    account = WorkerAccount(3, slots=Slots({"q": 1.0, "other": 1.0}, lambda _: True, lambda: now))
-    account.lease("q", leases("a"), 10.0, now)
+    """The first was lost and reaped: its fence goes with it."""
+    account = WorkerAccount(3)
+    account.lease("q", leases("a"), 10.0, 0.0)
     account.held["q", "a"].taken = 4
-    now = 5.0
-    account.lease("q", [leases("a")[0]._replace(lease=71)], 10.0, now)
-    assert account.slots is not None
-    assert account.slots._accounts["q"].running == 1
+    account.lease("q", [leases("a")[0]._replace(lease=71)], 10.0, 5.0)
     assert numbers(account) == {("q", "a"): 71}
     assert account.drop_all() == {"q": [("a", 71, 0)]}
-    assert account.slots._accounts["q"].running == 0
-    assert account.slots._accounts["q"].starts == 0
-
-
-def test_leases_that_come_back_or_are_brought_use_the_slots_of_their_queue() -> None:
-    account = WorkerAccount(4, slots=Slots({"q": 1.0, "other": 1.0}, lambda _: True, lambda: 0.0))
-    assert account.slots is not None
-    account.lease("q", leases("a"), 10.0, 0.0)
-    account.drop(("q", "a"))
-    account.add(("q", "a"), Holding(70, 10.0), 0.0)  # its settlement failed
-    account.add(("q", "b"), Holding(70, 10.0), 0.0)
-    account.renewed(("q", "b"), 70, 0.0)
-    assert account.slots._accounts["q"].running == 2
-    assert (account.free_for("q"), account.free_for("other")) == (0, 2)
-    account.drop_all()
-    assert account.slots._accounts["q"].running == 0
 
 
 def test_a_brought_lease_that_was_renewed_ends_by_time_too() -> None:

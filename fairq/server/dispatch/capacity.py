@@ -32,7 +32,6 @@ class Worker(Protocol):
 class Capacity:
     """The workers of one queue, and their credit."""
 
-    queue: str
     workers: dict[Worker, int] = field(factory=dict, init=False)  # -> its credit when it last changed
     offered: int = field(default=0, init=False)  # all credit
     _line: dict[Worker, None] = field(factory=dict, init=False)
@@ -88,9 +87,9 @@ class Capacity:
         full = []
         try:
             for worker in self._line:
-                if not worker.account.free:
+                if not (room := worker.account.free):
                     full.append(worker)
-                elif room := worker.account.free_for(self.queue):
+                else:
                     yield worker, room
         finally:
             for worker in full:

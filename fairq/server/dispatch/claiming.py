@@ -53,7 +53,6 @@ class Claiming:
     phase: Phase = field(default=Phase.BUSY, init=False)
     is_stopping: bool = field(default=False, init=False)
     is_empty: bool = field(default=False, init=False)
-    is_failing: bool = field(default=False, init=False)  # the last claim has failed
     covered: int = field(default=0, init=False)  # tasks that the next claim must take
     _is_first: bool = field(default=False, init=False)  # the next claim leaves before the other servers look
     _was_first: bool = field(default=False, init=False)  # the claim under way has left so
@@ -121,7 +120,7 @@ class Claiming:
 
         If it was, and the queue is not empty, the other servers are notified.
         """
-        self.phase, self.is_failing = Phase.BUSY, False
+        self.phase = Phase.BUSY
         self._next_at = now + min(max(PACE_S, now - began), MAX_PACE_S)
         self.is_empty = is_short and not self._is_notified
         self._expected = 0 if self.is_empty else None
@@ -129,9 +128,9 @@ class Claiming:
 
     def failed(self, *, is_deleted: bool = False) -> None:
         """Note a claim that was not carried out; nothing is left of a deleted queue."""
-        self.phase, self.is_failing = Phase.BUSY, True
+        self.phase = Phase.BUSY
         self.is_empty = is_deleted and not self._is_notified
 
     def lost(self) -> None:
         """Note a claim that may have been carried out, and whose answer does not come."""
-        self.phase, self.is_failing = Phase.IN_DOUBT, True
+        self.phase = Phase.IN_DOUBT

@@ -47,7 +47,7 @@ class Dispatcher:
     freed: Callable[[Any], None] = lambda _: None
     elsewhere: Callable[[str], int] = lambda _: 0
     wait_times: WaitTimes = field(factory=WaitTimes, init=False)
-    capacity: Capacity = field(init=False)
+    capacity: Capacity = field(factory=Capacity, init=False)
     stopped: trio.Event = field(factory=trio.Event, init=False)
     claiming: Claiming = field(factory=Claiming, init=False)
     _claims: int = field(default=0, init=False)
@@ -55,9 +55,6 @@ class Dispatcher:
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
     _emptied: trio.Event = field(factory=trio.Event, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.capacity = Capacity(self.queue)
 
     def notify(self) -> None:
         """Note that there may be work."""
@@ -99,11 +96,6 @@ class Dispatcher:
     def slots(self) -> int:
         """How many slots are attached to the queue: each worker's whole credit, even if it has other queues too."""
         return self.capacity.offered + self.elsewhere(self.queue)
-
-    @property
-    def may_have_work(self) -> bool:
-        """True if a claim might find tasks; not if the last one failed: no worker's slots are kept for it meanwhile."""
-        return not (self.claiming.is_empty or self.claiming.is_failing)
 
     async def is_empty(self) -> bool:
         """Return whether a new claim finds fewer tasks than there is room for; False if unknown within a second."""
@@ -241,12 +233,12 @@ class Dispatcher:
         """Reserve credit for one claim, so that no other queue's dispatcher uses it too."""
         shares = self.capacity.share(self.claiming.wanted())
         for worker, share in shares.items():
-            worker.account.reserve(self.queue, share)
+            worker.account.reserved += share
         return shares
 
     def _unreserve(self, shares: dict[Worker, int]) -> None:
         for worker, share in shares.items():
-            worker.account.unreserve(self.queue, share)
+            worker.account.reserved -= share
 
     def _takers(self, shares: dict[Worker, int]) -> Iterator[Worker]:
         """Yield the workers for a claim's tasks: first those with a share that are still attached, then the others."""
@@ -260,7 +252,7 @@ class Dispatcher:
         for i, worker in enumerate(self._takers(shares)):
             if i >= len(shares) and places >= len(leases):
                 break
-            if free := worker.account.free_for_claim(self.queue, shares.get(worker, 0)):
+            if free := worker.account.free:
                 room.append((-free, i, worker))
                 places += free
         heapq.heapify(room)

@@ -9,7 +9,6 @@ from typing import Any
 from attrs import define, field
 
 from fairq.model.tasks import Lease
-from fairq.server.dispatch.slots import Slots
 
 Place = tuple[str, str]  # queue, and a task's full id
 OVER_S = 1.0  # the time that a lease may take to reach its worker, which counts from then
@@ -43,7 +42,6 @@ class WorkerAccount:
     may_take: Callable[[], bool] = lambda: True
     owner: Any = None
     owners: dict[Place, Any] = field(factory=dict, repr=False)
-    slots: Slots | None = None  # of a worker whose queues have weights
     prefetch: int = 0
     handed: int = 0  # leases that it holds and that are not kept here: of a worker over HTTP
     reserved: int = field(default=0, init=False)
@@ -69,26 +67,6 @@ class WorkerAccount:
         """How many more tasks the worker may be given."""
         return max(0, self.credit - self.busy - self.reserved) if self.may_take() else 0
 
-    def free_for(self, queue: str) -> int:
-        """How many more tasks of a queue the worker may be given."""
-        return self.free if self.slots is None else self.slots.share(queue, self.free)
-
-    def free_for_claim(self, queue: str, reserved: int) -> int:
-        """How many tasks of a claim the worker may be given: at least those reserved for it, within its free credit."""
-        return self.free if self.slots is None else min(self.free, max(reserved, self.free_for(queue)))
-
-    def reserve(self, queue: str, count: int) -> None:
-        """Reserve free places for a queue's claim; a queue has one claim at a time."""
-        self.reserved += count
-        if self.slots is not None:
-            self.slots.reserve(queue, count)
-
-    def unreserve(self, queue: str, count: int) -> None:
-        """Free the places reserved for a queue's claim."""
-        self.reserved -= count
-        if self.slots is not None:
-            self.slots.unreserve(queue)
-
     def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float = _NEVER) -> None:
         """Add leases that are about to be pushed to the worker."""
         self._queue_s[queue] = lease_s
@@ -99,8 +77,6 @@ class WorkerAccount:
             if place in self.held:  # an earlier lease of the task, which is lost
                 self.drop(place)
             self.held[place], self.owners[place] = Holding(each.lease, lease_s, over_at), self.owner
-        if self.slots is not None:
-            self.slots.began(queue, [each.id for each in leases])
 
     def add(self, place: Place, held: Holding, now: float) -> None:
         """Add a lease that was not pushed here: it comes from another connection, or back since its settlement failed.
@@ -108,8 +84,6 @@ class WorkerAccount:
         Its worker may have begun it.
         """
         held.is_pushed = False
-        if self.slots is not None and place not in self.held:
-            self.slots.began(place[0], [place[1]])
         self.held[place], self.owners[place] = held, self.owner
         self._restart(place, now)
 
@@ -165,8 +139,6 @@ class WorkerAccount:
         del self.held[place]
         if self.owners.get(place) is self.owner:
             del self.owners[place]
-        if self.slots is not None:
-            self.slots.ended(place)
 
     def drop_all(self) -> dict[str, list[tuple[str, int, int]]]:
         """Remove all leases from the account; returns them by queue: id, number, times taken over."""

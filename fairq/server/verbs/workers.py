@@ -9,11 +9,10 @@ import trio
 
 from fairq.errors import BadRequest, Draining
 from fairq.model.checks import check_int
-from fairq.model.rules import MOMENT, check_fields
+from fairq.model.rules import check_fields
 from fairq.model.tasks import Outcome, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
-from fairq.server.dispatch.slots import Slots
 from fairq.server.dispatch.worker_account import Holding, Place
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.brought_leases import take_over
@@ -28,10 +27,6 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
     """Attach a worker, which may bring leases from an earlier connection."""
     queues = tuple(dict.fromkeys(connection.identity.check_queue(queue, "queues") for queue in request.queues))
     check_int(request.prefetch, "prefetch", 0, request.credit)
-    if request.weights and len(request.weights) != len(request.queues):
-        raise BadRequest("weights must have one weight per queue, or be empty", field="weights")
-    weights = dict(zip(request.queues, request.weights, strict=False))
-    MOMENT.check(request.started_at_ms, "started_at_ms")
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must belong to the attached queues", field="leases")
     outcomes, brought = await take_over(app, request.leases)
@@ -45,8 +40,6 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
         raise Draining("this connection is draining; connect again")
     if connection.session.state is not State.OPEN:
         raise BadRequest("this connection is already attached", field="type")
-    if weights:
-        connection.account.slots = Slots(weights, app.queues.may_have_work, trio.current_time)
     app.leases.move(brought, connection)
     connection.name, connection.queues = request.worker, queues
     connection.order, connection.number = order, number

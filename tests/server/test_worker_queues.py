@@ -1,0 +1,98 @@
+"""A worker of several queues, through a real server: they take turns, and no slot idles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import fairq
+from fairq.errors import BadRequest, Unavailable
+from fairq.server.run import Served
+from fairq.store.store import Store
+from fairq.store.task_calls import Claim
+from tests.client.harness import worker_of, working
+from tests.store.waiting import wait_until
+
+from .harness import WORKER, Raw, raw, tenant, url_of
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_queues_that_have_tasks_take_turns(ada: Raw, worker: Raw) -> None:
+    for queue in ("a", "b"):
+        await ada.enqueue(queue, [f"{queue}-{n}" for n in range(100)])
+    await worker.attach("a", "b", credit=1)
+    served = Counter[str]()
+    for _ in range(100):
+        (task,) = await worker.pushed(1)
+        served[queue := task["id"][0]] += 1
+        assert await worker.settle(queue, "ack", task) == ["ok"]
+    assert min(served["a"], served["b"]) > 20  # by chance so few would be one run of many millions
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_no_slot_idles_when_only_one_queue_has_work(ada: Raw, worker: Raw) -> None:
+    await worker.attach("a", "b", credit=8)
+    await worker.quiet()
+    await ada.enqueue("b", [f"b-{n}" for n in range(20)])
+    assert {task["id"][0] for task in await worker.pushed(8)} == {"b"}
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_queue_whose_claims_fail_leaves_its_slots_to_the_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on trying, and has its part again as soon as it succeeds."""
+    claim, tries = Store.claim, 0
+
+    async def fail(self: Store, queue: str, *args: Any, **more: Any) -> Claim:
+        nonlocal tries
+        if queue == "a":
+            tries += 1
+            raise Unavailable("the node is away")
+        return await claim(self, queue, *args, **more)
+
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        for queue in ("a", "b"):
+            await ada.enqueue(queue, [f"{queue}-{n}" for n in range(8)])
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "claim", fail)
+            await worker.attach("a", "b", credit=4)
+            tasks = await worker.pushed(4)
+            assert {task["id"][0] for task in tasks} == {"b"}
+            assert await worker.settle("b", "ack", *tasks[:1]) == ["ok"]
+            (task,) = await worker.pushed()
+            assert task["id"][0] == "b"
+            assert await worker.settle("b", "ack", *tasks[1:3]) == ["ok"] * 2
+            await worker.pushed(2)
+            await worker.ask("credit", credit=0)
+            tried = tries
+            await worker.ask("credit", credit=8)
+            await wait_until(lambda: tries > tried)
+        assert {task["id"][0] for task in await worker.pushed(4)} >= {"a"}
+
+
+async def test_queues_that_a_worker_cannot_serve_are_refused() -> None:
+    app = fairq.Worker(token="x", queues=["nobody"])
+    app.task("a")(print)
+    with pytest.raises(BadRequest) as caught:
+        await app.run()
+    assert caught.value.field == "queues"
+
+
+async def test_a_worker_may_serve_some_of_its_apps_queues(served: Served) -> None:
+    app, seen = worker_of(served), []
+    app.queues = ["b"]
+
+    async def work(task: fairq.Task) -> None:
+        seen.append(task.queue)
+
+    app.task("a")(work)
+    app.task("b")(work)
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as client, working(app):
+        await client.enqueue("a", 1)
+        await client.enqueue("b", 1)
+        await wait_until(lambda: bool(seen))
+        assert (served.app.queues.count_workers("a"), served.app.queues.count_workers("b")) == (0, 1)
+    assert seen == ["b"]
