@@ -247,7 +247,9 @@ async def queue_names(site: Site) -> None:
         await link.answers(200)
         async with site.link(OPERATOR) as operator:
             for first in range(0, 10_000, 250):
-                await operator.send(b"".join(request("pause", n, queue=f"named-{first + n}") for n in range(250)), 250)
+                await operator.send(
+                    b"".join(request("set_paused", n, paused=True, queue=f"named-{first + n}") for n in range(250)), 250
+                )
                 await operator.answers(250)
                 site.counts["names"] += 250
             await trio.sleep_forever()

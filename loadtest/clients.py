@@ -129,12 +129,12 @@ class Clients:
                 queue = f"drain-{loop}-{number}"
                 self.progress.say(f"clients: {queue}")
                 record = self.server.directory / f"{queue}.record"
-                await self.operator.request("pause", {"queue": queue})
+                await self.operator.request("set_paused", {"paused": True, "queue": queue})
                 ids = [task.id for task in await client.enqueue_many(queue, [PAYLOAD] * count)]
                 async with running_worker(self.server, [queue], CREDIT, record, loop=loop) as worker:
                     await wait_attached(self.operator, queue)
                     began, meter = time.perf_counter(), CpuMeter({"worker": worker})
-                    await self.operator.request("resume", {"queue": queue})
+                    await self.operator.request("set_paused", {"paused": False, "queue": queue})
                     await wait_done(self.operator, queue, count, queue, self.sizes.limit)
                     rates[loop].append(count / (time.perf_counter() - began))
                     cpus[loop] += meter.used()["worker"]

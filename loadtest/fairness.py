@@ -119,7 +119,7 @@ class Fairness:
         async with AsyncExitStack() as stack:
             loud = await stack.enter_async_context(self._client("loud"))
             others = [await stack.enter_async_context(self._client(f"quiet-{i}")) for i in range(QUIET_TENANTS)]
-            await self.operator.request("pause", {"queue": queue})
+            await self.operator.request("set_paused", {"paused": True, "queue": queue})
             if flood:
                 expected += [task.id for task in await loud.enqueue_many(queue, [payload] * flood)]
             async with running_worker(self.server, [queue], CREDIT, record):
@@ -140,7 +140,7 @@ class Fairness:
             return float((await queue_state(self.operator, queue))["done"] >= min(flood, 50))
 
         await wait_attached(self.operator, queue)
-        await self.operator.request("resume", {"queue": queue})
+        await self.operator.request("set_paused", {"paused": False, "queue": queue})
         await wait_until("the flood", self.sizes.seconds, has_begun)
 
     async def _until_done(self, queue: str, clients: Sequence[fairq.Client], ids: Sequence[str]) -> None:
@@ -178,7 +178,7 @@ class Fairness:
         record = self.server.directory / f"{queue}.record"
         weight_sum = sum(weight for weight, _ in MIXED.values())
         ids: list[str] = []
-        await self.operator.request("pause", {"queue": queue})
+        await self.operator.request("set_paused", {"paused": True, "queue": queue})
         for tenant, (weight, ms) in MIXED.items():
             self.progress.say(f"share of worker time: filling the queue of {tenant}")
             await self.operator.request("set_weight", {"queue": queue, "tenant": tenant, "weight": weight})

@@ -69,7 +69,7 @@ async def measure(
         fairq.open_client(quiet.server.url, token=f"dev-tenant:{CROWD}") as crowd,
         fairq.open_client(quiet.server.url, token="dev-operator") as operator,
     ):
-        await operator.request("pause", {"queue": QUEUE, "tenant": CROWD})
+        await operator.request("set_paused", {"paused": True, "queue": QUEUE, "tenant": CROWD})
         for start in range(0, sizes.tasks, CHUNK):
             await crowd.enqueue_many(QUEUE, [PAYLOAD] * min(CHUNK, sizes.tasks - start))
         progress.say(f"purge: {sizes.tasks:,} tasks")

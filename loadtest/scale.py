@@ -108,7 +108,7 @@ class Scale:
         self.pids |= {f"server {n}": pid for n, pid in enumerate(pids, (number - 1) * self.processes + 1)}
         operator = await stack.enter_async_context(fairq.open_client(server.url, token="dev-operator"))
         for queue in self.queues:
-            await operator.request("pause", {"queue": queue})
+            await operator.request("set_paused", {"paused": True, "queue": queue})
         names = [await self._add_worker(stack, server) for _ in range(self.crew)]
         await wait_workers(operator, names)
         self.servers.append(server)
@@ -135,11 +135,11 @@ class Scale:
                 nursery.start_soon(self._enqueue, self.clients[i % len(self.clients)], queue)
         filled, cpu_filled = time.perf_counter(), meter.used()
         for queue in self.queues:
-            await self.operators[0].request("resume", {"queue": queue})
+            await self.operators[0].request("set_paused", {"paused": False, "queue": queue})
         await wait_until(name, self.sizes.seconds, self._part_done)
         emptied, cpu_all = time.perf_counter(), meter.used()
         for queue in self.queues:
-            await self.operators[0].request("pause", {"queue": queue})
+            await self.operators[0].request("set_paused", {"paused": True, "queue": queue})
         cpu = {process: used - cpu_filled[process] for process, used in cpu_all.items()}
         self.rows.append(
             {

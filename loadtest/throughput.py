@@ -93,7 +93,7 @@ class Throughput:
 
     async def make_queue(self, name: str) -> Queue:
         """Make a queue that hands nothing out yet."""
-        await self.operator.request("pause", {"queue": name})
+        await self.operator.request("set_paused", {"paused": True, "queue": name})
         return Queue(name)
 
     async def enqueue_one_by_one(self, queue: Queue, count: int) -> None:
@@ -136,7 +136,7 @@ class Throughput:
         """Have one worker process do all that is in a queue."""
 
         async def work() -> None:
-            await self.operator.request("resume", {"queue": queue.name})
+            await self.operator.request("set_paused", {"paused": False, "queue": queue.name})
             await wait_done(self.operator, queue.name, len(queue.ids), f"drain, credit {credit}", self.sizes.seconds)
 
         name = f"drain, credit {credit}{label}"
@@ -155,7 +155,7 @@ class Throughput:
         """Enqueue while a worker process works."""
 
         async def work() -> None:
-            await self.operator.request("resume", {"queue": queue.name})
+            await self.operator.request("set_paused", {"paused": False, "queue": queue.name})
             for start in range(0, count, 1_000):
                 tasks = await self.client.enqueue_many(queue.name, [PAYLOAD] * min(1_000, count - start))
                 queue.ids += [task.id for task in tasks]

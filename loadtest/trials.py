@@ -155,7 +155,7 @@ class Trials:
                 )
                 for tenant, n in sorted(senders)
             }
-            await self.operator.request("pause", {"queue": trial.queue})
+            await self.operator.request("set_paused", {"paused": True, "queue": trial.queue})
             for tenant, weight in case.weights.items():
                 await self.operator.request("set_weight", {"queue": trial.queue, "tenant": tenant, "weight": weight})
             for tenant, limits in case.limits.items():
@@ -165,7 +165,7 @@ class Trials:
                 if arrival.at == 0 and not arrival.delay:
                     await stage.enqueue(arrival)
             stage.began, trial.began_ms = trio.current_time(), time.time() * 1000
-            await self.operator.request("resume", {"queue": trial.queue})
+            await self.operator.request("set_paused", {"paused": False, "queue": trial.queue})
             async with trio.open_nursery() as looking:
                 looking.start_soon(stage.sample)
                 async with trio.open_nursery() as nursery:

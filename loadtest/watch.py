@@ -62,7 +62,7 @@ async def wait_done(operator: fairq.Client, queue: str, count: int, what: str, s
 
 async def stop_handing_out(operator: fairq.Client, queue: str, seconds: float) -> int:
     """Pause a queue and wait until nothing is under way; returns how many tasks are left in it."""
-    await operator.request("pause", {"queue": queue})
+    await operator.request("set_paused", {"paused": True, "queue": queue})
 
     async def all_back() -> float:
         return float((await queue_state(operator, queue))["leased"] == 0)

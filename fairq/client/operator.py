@@ -194,11 +194,11 @@ class OperatorClient(Client):
 
     async def pause(self, queue: str, tenant: str | None = None) -> bool:
         """Start no more tasks of a tenant, or (None) of the queue; returns whether it was paused before."""
-        return _was(await self.request("pause", target(queue, tenant)))
+        return _was(await self.request("set_paused", target(queue, tenant) | {"paused": True}))
 
     async def resume(self, queue: str, tenant: str | None = None) -> bool:
         """Undo `pause`; returns whether it was paused before."""
-        return _was(await self.request("resume", target(queue, tenant)))
+        return _was(await self.request("set_paused", target(queue, tenant) | {"paused": False}))
 
     async def report(self, queue: str, tenant: str) -> Report:
         """Read what a tenant's tasks waited for in the last minutes, at all servers with workers, and its share."""
@@ -243,11 +243,11 @@ class OperatorClient(Client):
 
     async def pause_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Make the tasks of a webhook wait; returns whether they did already. Raises: NotFound."""
-        return _was(await self.request("pause_webhook", _webhook(queue, url, name)))
+        return _was(await self.request("set_webhook_paused", _webhook(queue, url, name) | {"paused": True}))
 
     async def resume_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Undo `pause_webhook`; returns whether it was paused. Raises: NotFound."""
-        return _was(await self.request("resume_webhook", _webhook(queue, url, name)))
+        return _was(await self.request("set_webhook_paused", _webhook(queue, url, name) | {"paused": False}))
 
     async def webhooks(self, queue: str) -> list[Webhook]:
         """List the webhooks of a queue, oldest first, without their secrets."""

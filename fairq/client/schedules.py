@@ -71,13 +71,16 @@ class ScheduleRequests(Requests):
         self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> bool:
         """Stop a schedule from firing until it is resumed; returns whether it was paused already. Raises: NotFound."""
-        return bool((await self.request("pause_schedule", _body(queue, name, tenant), timeout=timeout))["previous"])
+        return await self._set_paused(_body(queue, name, tenant), True, timeout)
 
     async def resume_schedule(
         self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> bool:
         """Let a schedule fire again, next at the first time still to come; returns whether it was paused."""
-        return bool((await self.request("resume_schedule", _body(queue, name, tenant), timeout=timeout))["previous"])
+        return await self._set_paused(_body(queue, name, tenant), False, timeout)
+
+    async def _set_paused(self, body: Body, paused: bool, timeout: float | None) -> bool:
+        return bool((await self.request("set_schedule_paused", body | {"paused": paused}, timeout=timeout))["previous"])
 
     async def schedules(
         self, queue: str, *, tenant: str | None = None, timeout: float | None = None

@@ -365,16 +365,10 @@ class DrainWorker(Request):
 
 
 @frozen
-class Pause(OfQueue):
-    """Stop starting tasks of a tenant, or of the whole queue."""
+class SetPaused(OfQueue):
+    """Stop starting tasks of a tenant, or of the whole queue; or start them again."""
 
-    tenant: Annotated[str | None, TENANT] = None
-
-
-@frozen
-class Resume(OfQueue):
-    """Undo `pause`."""
-
+    paused: bool
     tenant: Annotated[str | None, TENANT] = None
 
 
@@ -444,20 +438,12 @@ class Unschedule(OfQueue):
 
 
 @frozen
-class PauseSchedule(OfQueue):
-    """Stop a schedule from firing until it is resumed."""
+class SetSchedulePaused(OfQueue):
+    """Stop a schedule from firing, or let it fire again."""
 
     first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
     name: Annotated[str, SCHEDULE_NAME]
-    tenant: Annotated[str | None, TENANT] = None
-
-
-@frozen
-class ResumeSchedule(OfQueue):
-    """Undo `pause_schedule`."""
-
-    first: ClassVar[tuple[str, ...]] = ("queue", "tenant")
-    name: Annotated[str, SCHEDULE_NAME]
+    paused: bool
     tenant: Annotated[str | None, TENANT] = None
 
 
@@ -491,18 +477,11 @@ class RemoveWebhook(OfQueue):
 
 
 @frozen
-class PauseWebhook(OfQueue):
-    """Post no tasks to a webhook until it is resumed."""
+class SetWebhookPaused(OfQueue):
+    """Post no tasks to a webhook, or post them again."""
 
     url: Annotated[str, URL]
-    name: Annotated[str, SHORT_NAME] = ""
-
-
-@frozen
-class ResumeWebhook(OfQueue):
-    """Undo `pause_webhook`."""
-
-    url: Annotated[str, URL]
+    paused: bool
     name: Annotated[str, SHORT_NAME] = ""
 
 

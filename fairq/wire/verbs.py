@@ -115,8 +115,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.Workers: Verb({"workers": list[WorkerState]}, _READERS),
     wire.WorkerTasks: Verb({"workers": list[WorkerState], "tasks": list[HeldTask], "unanswered": list[str]}, _READERS),
     wire.DrainWorker: Verb({"workers": int}, _OPERATOR),
-    wire.Pause: Verb(_WAS, _OPERATOR),
-    wire.Resume: Verb(_WAS, _OPERATOR),
+    wire.SetPaused: Verb(_WAS, _OPERATOR),
     wire.Repair: Verb(
         {"outcome": Literal["more", "done", "gone"], "number": int, "doing": str, "tasks": int, "tenants": int},
         _OPERATOR,
@@ -127,13 +126,11 @@ VERBS: dict[type[Any], Verb] = {
     wire.Purge: Verb(_OUTCOMES, _TENANT | _OPERATOR),
     wire.Schedule: Verb({"outcome": _CHANGED, "fires_at_ms": list[int]}, _TENANT | _OPERATOR),
     wire.Unschedule: Verb(_WAS, _TENANT | _OPERATOR),
-    wire.PauseSchedule: Verb(_WAS, _TENANT | _OPERATOR),
-    wire.ResumeSchedule: Verb(_WAS, _TENANT | _OPERATOR),
+    wire.SetSchedulePaused: Verb(_WAS, _TENANT | _OPERATOR),
     wire.Schedules: Verb({"schedules": list[ScheduleState]}, _TENANT | _READERS),
     wire.AddWebhook: Verb({"id": str, "outcome": _CHANGED}, _OPERATOR),
     wire.RemoveWebhook: Verb(_WAS, _OPERATOR),
-    wire.PauseWebhook: Verb(_WAS, _OPERATOR),
-    wire.ResumeWebhook: Verb(_WAS, _OPERATOR),
+    wire.SetWebhookPaused: Verb(_WAS, _OPERATOR),
     wire.Webhooks: Verb({"webhooks": list[Webhook]}, _WORKER | _READERS),
     wire.CreateToken: Verb(_NOTHING, _OPERATOR),
     wire.ListTokens: Verb({"tokens": list[TokenRow]}, _READERS),
@@ -147,4 +144,4 @@ CHANGES = frozenset(
     frame for frame, verb in VERBS.items() if Role.OPERATOR in verb.roles and Role.VIEWER not in verb.roles
 )
 # Of the frames of tenants and producers, those that change settings: these are in the audit of tenants.
-SETTINGS: frozenset[type[Any]] = frozenset({wire.Schedule, wire.Unschedule, wire.PauseSchedule, wire.ResumeSchedule})
+SETTINGS: frozenset[type[Any]] = frozenset({wire.Schedule, wire.Unschedule, wire.SetSchedulePaused})

@@ -208,12 +208,12 @@ def test_the_audit_tells_who_changed_what(commands: Commands) -> None:
     commands("tenants", "set-limits", "emails", "ada", "--rate", "5")
     commands("queues", "pause", "images")
     found = commands("audit", "--json").json
-    assert [change["verb"] for change in found] == ["pause", "set_limits", "set_weight"]
+    assert [change["verb"] for change in found] == ["set_paused", "set_limits", "set_weight"]
     table = commands("audit", "--queue", "emails", "--since", "1h").out
-    assert "pause" not in table
+    assert "set_paused" not in table
     for word in ("dev-operator", "127.0.0.1", "set_weight", "emails ada", "weight 2.5", "rate 5"):
         assert word in table, table
-    assert [change["verb"] for change in commands("audit", "--count", "1", "--json").json] == ["pause"]
+    assert [change["verb"] for change in commands("audit", "--count", "1", "--json").json] == ["set_paused"]
 
 
 def test_the_audit_is_followed_until_it_is_interrupted(commands: Commands, server_store: str) -> None:
@@ -221,7 +221,7 @@ def test_the_audit_is_followed_until_it_is_interrupted(commands: Commands, serve
     with started("audit", "--follow", "--url", commands.url, "--token", OPERATOR) as following:
         assert "set_weight  emails ada  1.0 -> weight 2" in read_until(following, "set_weight")
         commands("queues", "pause", "emails")
-        assert "emails" in read_until(following, "pause")
+        assert "emails" in read_until(following, "set_paused")
         with stores.connect(server_store) as client:  # a change whose server died long ago
             client.delete(f"{keys.AUDIT}:begun")
             lost: dict[Any, Any] = {"token": "t", "verb": "purge", "queue": "q", "tenant": "", "change": LOST}

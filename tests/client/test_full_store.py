@@ -78,7 +78,7 @@ async def test_what_needs_room_is_refused_by_its_code(
                     await call()
             for verb, body in (
                 ("create_token", {"id": "abcd", "role": "worker", "hash": "0" * 64}),
-                ("pause", {"queue": "never-seen"}),
+                ("set_paused", {"queue": "never-seen", "paused": True}),
             ):
                 with pytest.raises(Refused) as caught:
                     await operator.ask(verb, **body)

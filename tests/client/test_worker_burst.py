@@ -42,7 +42,7 @@ async def test_a_burst_does_not_wait_for_delayed_tasks_retries_and_paused_tenant
     await ada.enqueue_many("emails", ["retry", "reject"])
     async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
         await bob.enqueue("emails", "paused")
-    await operator.ask("pause", queue="emails", tenant="bob")
+    await operator.ask("set_paused", paused=True, queue="emails", tenant="bob")
     await app.run(burst=True)
     assert sorted(ran) == ["reject", "retry"]
     assert app.counts == Counter(retry=1, dead=1)

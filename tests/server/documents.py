@@ -12,6 +12,7 @@ VALUES: dict[str, Any] = {  # of parameters and of required fields
     "queue": "q", "tenant": "ada", "id": "ada/t", "ids": ["ada/t"], "name": "nightly", "worker": "w", "payload": 1,
     "every": 60, "settings": {"max_attempts": 3}, "weight": 2, "limits": {"max_running": 5}, "opening_hours": "",
     "tasks": [{"id": "made", "payload": 1}], "url": "https://a.example/in", "role": "worker", "hash": "0" * 64,
+    "paused": True,
     "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}], "lease": {"queue": "q", "id": "ada/t", "lease": 1},
 }  # fmt: skip
 

@@ -54,13 +54,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "replay": {"queue": "q", "ids": ["dead"]},
     "purge": {"queue": "q", "ids": ["dead"]},
     "schedule": {"queue": "q", "name": "nightly", "payload": 2, "cron": "0 4 * * *"},
-    "pause_schedule": {"queue": "q", "name": "nightly"},
-    "resume_schedule": {"queue": "q", "name": "nightly"},
+    "set_schedule_paused": {"queue": "q", "name": "nightly", "paused": True},
     "schedules": {"queue": "q", "name": "nightly"},
     "unschedule": {"queue": "q", "name": "nightly"},
     "add_webhook": {"queue": "q", "url": "https://a.example/in", "has_fan_out": True, "secrets": [SECRET]},
-    "pause_webhook": {"queue": "q", "url": "https://a.example/in"},
-    "resume_webhook": {"queue": "q", "url": "https://a.example/in"},
+    "set_webhook_paused": {"queue": "q", "url": "https://a.example/in", "paused": True},
     "webhooks": {"queue": "q"},
     "remove_webhook": {"queue": "q", "url": "https://a.example/in"},
     "enqueue_from": {"queue": "q", "leases": [{"queue": "q", "id": "ada/leased", "lease": LEASED}] * 2, "tasks": [
@@ -85,9 +83,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "workers": {},
     "worker_tasks": {"worker": "w"},
     "drain_worker": {"worker": "nobody"},
-    "pause": {"queue": "q", "tenant": "ada"},
+    "set_paused": {"queue": "q", "tenant": "ada", "paused": True},
     "repair": {"queue": "q"},
-    "resume": {"queue": "q", "tenant": "ada"},
     "create_token": {"id": "fresh", "role": "tenant", "hash": "0" * 64, "tenant": "ada", "queues": ["q"]},
     "list_tokens": {},
     "revoke_token": {"id": "abcd"},
@@ -136,7 +133,7 @@ OPENING_HOURS = (
 )  # fmt: skip
 IDENTIFIED = {verb for verb, frame in REQUESTS.items() if "ids" in frame.__annotations__}
 BATCHES = {"batch", "close_batch", "cancel_batch"}
-ON_SCHEDULES = {"schedule", "unschedule", "pause_schedule", "resume_schedule", "schedules"}
+ON_SCHEDULES = {"schedule", "unschedule", "set_schedule_paused", "schedules"}
 NAMING = {verb for verb in OF_OPERATORS if "tenant" in REQUESTS[verb].__annotations__}
 ENQUEUES = {"enqueue", "enqueue_from"}
 LINK = {"queue": "next", "id": "link", "payload": 1}
@@ -271,14 +268,14 @@ RULES = [
     Rule({"dead_letter"}, "id", ("none", "ready"), "not_found", (TENANT,)),  # no dead letter
     Rule({"dead_letter"}, "id", ("ada/none", "ada/ready"), "not_found", (OPERATOR,)),
 
-    Rule({"schedules", "pause_schedule", "resume_schedule"}, "name", ("none",), "not_found"),
+    Rule({"schedules", "set_schedule_paused"}, "name", ("none",), "not_found"),
     Rule({"schedule"}, "payload", ("x" * (MAX_INLINE_BYTES - 1),), "too_large"),
     Rule({"schedule"}, "cron", (*CRONS, Together(every_ms=1000))),
     Rule({"schedule"}, "zone", (*ZONES, Together(cron="", every_ms=1000, zone="UTC"))),
     Rule({"schedule"}, "every_ms", (Together(cron=""), *(
         Together(cron="", every_ms=ms) for ms in (999, -1, MAX_SPAN_MS + 1)))),
 
-    Rule({"pause_webhook", "resume_webhook"}, "url", ("https://b.example/in",), "not_found"),
+    Rule({"set_webhook_paused"}, "url", ("https://b.example/in",), "not_found"),
     Rule({"add_webhook"}, "secrets", (["whsec_c2Vj"], ["whsec_"], [SECRET, SECRET[6:]], [f"{SECRET}\n"])),
 
     Rule({"add_webhook"}, "secrets", ([SECRET] * 5,), "too_large"),

@@ -232,7 +232,7 @@ async def test_a_token_may_be_limited_to_queues(served: Served, operator: Raw) -
             ask: dict[Role, tuple[str, dict[str, Any]]] = {
                 Role.TENANT: ("enqueue", {"tasks": [{"id": "a", "payload": 1}]}),
                 Role.WORKER: ("attach", {"worker": "w", "credit": 1}),
-                Role.OPERATOR: ("pause", {}),
+                Role.OPERATOR: ("set_paused", {"paused": True}),
             }
             verb, body = ask[role]
             for queue in ("images", "emails"):

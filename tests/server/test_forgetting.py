@@ -101,7 +101,7 @@ async def test_what_is_in_use_or_was_set_stays(served: Served) -> None:
         await ada.enqueue("task", ["a"], delay_ms=MINUTE_MS)
         await operator.ask("set_limits", queue="limit", limits={"max_running": 5})
         await operator.ask("set_opening_hours", queue="hours", opening_hours="mon-sun 00:00-23:59 UTC")
-        await operator.ask("pause", queue="paused")
+        await operator.ask("set_paused", paused=True, queue="paused")
         await operator.ask("configure", queue="setting", settings={"lease_ms": 30_001})
         await operator.ask("set_weight", queue="weight", tenant="ada", weight=2)
         await operator.ask("configure", queue="by-operator", settings={"lease_ms": 30_000})

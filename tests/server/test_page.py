@@ -25,8 +25,7 @@ NOWHERE: dict[str, tuple[dict[str, Any], Any]] = {
     "batch": ({"id": "a"}, "not_found"),
     "close_batch": ({"id": "a"}, "not_found"),
     "cancel_batch": ({"id": "a"}, "not_found"),
-    "pause_schedule": ({"name": "n"}, "not_found"),
-    "resume_schedule": ({"name": "n"}, "not_found"),
+    "set_schedule_paused": ({"name": "n", "paused": True}, "not_found"),
 }
 NOBODY: dict[str, tuple[dict[str, Any], Any]] = {
     "tenants": ({"queue": "none"}, "not_found"),
@@ -37,9 +36,8 @@ NOBODY: dict[str, tuple[dict[str, Any], Any]] = {
     "queues": ({"queue": "none"}, {"queues": []}),
     "webhooks": ({"queue": "none"}, {"webhooks": []}),
     "remove_webhook": ({"queue": "none", "url": "https://a.example/"}, {"previous": False}),
-    "pause_webhook": ({"queue": "none", "url": "https://a.example/"}, "not_found"),
-    "resume_webhook": ({"queue": "none", "url": "https://a.example/"}, "not_found"),
-    "pause": ({"queue": "q", "tenant": "nobody"}, {"previous": False}),
+    "set_webhook_paused": ({"queue": "none", "url": "https://a.example/", "paused": True}, "not_found"),
+    "set_paused": ({"queue": "q", "tenant": "nobody", "paused": True}, {"previous": False}),
     "set_weight": ({"queue": "q", "tenant": "nobody", "weight": 2}, {"previous": 1}),
     "drain_worker": ({"worker": "nobody"}, {"workers": 0}),
     "revoke_token": ({"id": "nobody"}, "not_found"),

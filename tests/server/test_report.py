@@ -46,10 +46,10 @@ class World:
 async def paused(world: World, **whom: Any) -> None:
     """Enqueue while something is paused."""
     await world.worker.attach("q")
-    await world.say("pause", **whom)
+    await world.say("set_paused", paused=True, **whom)
     await world.ada.enqueue("q", ["a"])
     world.hold()
-    await world.say("resume", **whom)
+    await world.say("set_paused", paused=False, **whom)
     await world.run()
 
 

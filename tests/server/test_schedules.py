@@ -51,7 +51,7 @@ async def test_a_schedule_tells_its_next_fires_and_can_be_read(ada: Raw) -> None
     assert again == {"outcome": "same", "fires_at_ms": [one, two, three]}
     changed = await ada.ask("schedule", **{**NIGHTLY, "cron": "0  4 * * *"})
     assert (changed["outcome"], (await row_of(ada, "nightly"))["cron"]) == ("changed", "0 4 * * *")
-    await ada.ask("pause_schedule", queue="q", name="nightly")
+    await ada.ask("set_schedule_paused", paused=True, queue="q", name="nightly")
     row = await row_of(ada, "nightly")
     assert row["is_paused"] is True
     assert "next_at_ms" not in row, "it has none"
@@ -228,13 +228,13 @@ async def test_pause_holds_fires_back_and_resume_makes_up_for_nothing(
 ) -> None:
     await worker.attach("q", credit=10)
     first = (await ada.ask("schedule", **EVERY, misfire="once"))["fires_at_ms"][0]
-    assert (await ada.ask("pause_schedule", queue="q", name="every"))["previous"] is False
-    assert (await ada.ask("pause_schedule", queue="q", name="every"))["previous"] is True
+    assert (await ada.ask("set_schedule_paused", paused=True, queue="q", name="every"))["previous"] is False
+    assert (await ada.ask("set_schedule_paused", paused=True, queue="q", name="every"))["previous"] is True
     store_clock.move(first + 2500)
     await served.app.ticker._tick("q")
     await worker.quiet()
-    assert (await ada.ask("resume_schedule", queue="q", name="every"))["previous"] is True
-    assert (await ada.ask("resume_schedule", queue="q", name="every"))["previous"] is False
+    assert (await ada.ask("set_schedule_paused", paused=False, queue="q", name="every"))["previous"] is True
+    assert (await ada.ask("set_schedule_paused", paused=False, queue="q", name="every"))["previous"] is False
     await served.app.ticker._tick("q")
     await worker.quiet()
     store_clock.move(first + 3000, served)
@@ -251,7 +251,7 @@ async def test_a_tenant_sees_its_own_schedules_and_an_operator_all(ada: Raw, bob
     for hour, name in enumerate("cab"):
         await ada.ask("schedule", **{**NIGHTLY, "name": name, "cron": "", "every_ms": 3_600_000 * (hour + 1)})
     await bob.ask("schedule", **{**NIGHTLY, "name": "a"})
-    await ada.ask("pause_schedule", queue="q", name="c")
+    await ada.ask("set_schedule_paused", paused=True, queue="q", name="c")
 
     async def listed(who: Raw, **body: Any) -> list[str]:
         rows = (await who.ask("schedules", queue="q", **body))["schedules"]

@@ -68,10 +68,10 @@ async def test_what_an_operator_sets_free_at_one_server_wakes_a_worker_at_the_ot
             await worker.quiet()
             await operator.ask("replay", queue="q", ids=["ada/a"])
         else:
-            await operator.ask("pause", queue="q", tenant="ada")
+            await operator.ask("set_paused", paused=True, queue="q", tenant="ada")
             await worker.settle("q", "release", task)
             await worker.quiet()
-            await operator.ask("resume", queue="q", tenant="ada")
+            await operator.ask("set_paused", paused=False, queue="q", tenant="ada")
         await worker.pushed()
 
 

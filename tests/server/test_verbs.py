@@ -18,8 +18,8 @@ async def test_operators_see_and_change_what_there_is(ada: Raw, operator: Raw, w
     await ada.enqueue("q", ["a"])
     assert (await operator.ask("set_weight", queue="q", tenant="ada", weight=3))["previous"] == 1
     assert (await operator.ask("set_weight", queue="q", tenant="ada", weight=0.5))["previous"] == 3
-    assert (await operator.ask("pause", queue="q"))["previous"] is False
-    assert (await operator.ask("resume", queue="q"))["previous"] is True
+    assert (await operator.ask("set_paused", paused=True, queue="q"))["previous"] is False
+    assert (await operator.ask("set_paused", paused=False, queue="q"))["previous"] is True
     await operator.ask("configure", queue="q", settings={"share": "count", "lease_ms": 5000})
     await worker.attach("q", credit=1)
     await worker.pushed()

@@ -38,8 +38,8 @@ WORK: Step = ("worker", "attach", {"worker": "w", "credit": 1})
 # what is done, one after the other (a worker has one slot) -> causes
 CAUSES: dict[str, tuple[list[Step], list[str]]] = {
     "no worker": ([add("t")], ["no_worker"]),
-    "the queue is paused": ([WORK, say("pause"), add("t")], ["queue_paused"]),
-    "the tenant is paused": ([WORK, say("pause", tenant="ada"), add("t")], ["tenant_paused"]),
+    "the queue is paused": ([WORK, say("set_paused", paused=True), add("t")], ["queue_paused"]),
+    "the tenant is paused": ([WORK, say("set_paused", paused=True, tenant="ada"), add("t")], ["tenant_paused"]),
     "the queue is closed": ([WORK, say("set_opening_hours", opening_hours=closed()), add("t")], ["queue_closed"]),
     "the tenant is closed": (
         [WORK, say("set_opening_hours", tenant="ada", opening_hours=closed()), add("t")],

@@ -139,15 +139,12 @@ async def drain_worker(app: App, connection: Connection, request: wire.DrainWork
     return {"workers": await app.worker_registry.drain(request.worker)}
 
 
-async def pause(app: App, connection: Connection, request: wire.Pause) -> Body:
-    """Stop starting tasks of a tenant, or of the whole queue."""
-    return {"previous": await app.store.pause(request.queue, request.tenant or "")}
-
-
-async def resume(app: App, connection: Connection, request: wire.Resume) -> Body:
-    """Undo `pause`."""
-    previous = await app.store.resume(request.queue, request.tenant or "")
-    app.queues.notify(request.queue)
+async def set_paused(app: App, connection: Connection, request: wire.SetPaused) -> Body:
+    """Stop starting tasks of a tenant, or of the whole queue; or start them again."""
+    change = app.store.pause if request.paused else app.store.resume
+    previous = await change(request.queue, request.tenant or "")
+    if not request.paused:
+        app.queues.notify(request.queue)
     return {"previous": previous}
 
 

@@ -20,7 +20,7 @@ _SHOWN = 3  # next fires that `schedule` returns
 
 
 def _target(
-    connection: Connection, request: wire.Schedule | wire.Unschedule | wire.PauseSchedule | wire.ResumeSchedule
+    connection: Connection, request: wire.Schedule | wire.Unschedule | wire.SetSchedulePaused
 ) -> tuple[str, str, str]:
     return request.queue, own_tenant(connection, request.tenant), request.name
 
@@ -56,22 +56,21 @@ async def unschedule(app: App, connection: Connection, request: wire.Unschedule)
     return {"previous": await app.store.unschedule(queue, tenant, name)}
 
 
-async def set_paused(app: App, connection: Connection, request: wire.PauseSchedule | wire.ResumeSchedule) -> Body:
+async def set_paused(app: App, connection: Connection, request: wire.SetSchedulePaused) -> Body:
     """Stop a schedule from firing, or let it fire again, at its next time from now."""
     queue, tenant, name = _target(connection, request)
-    is_paused = isinstance(request, wire.PauseSchedule)
     while True:
         now_ms, found = await app.store.schedules(queue, tenant, name)
         if not found:
             raise _none(queue, tenant, name)
         state = found[0].state
-        if state.is_paused == is_paused:
-            return {"previous": is_paused}
-        next_at = None if is_paused else next_fire(state.timing, now_ms, state.next_at_ms)
+        if state.is_paused == request.paused:
+            return {"previous": request.paused}
+        next_at = None if request.paused else next_fire(state.timing, now_ms, state.next_at_ms)
         if await app.store.pause_schedule(queue, found[0], next_at):
             if next_at is not None:
                 app.ticker.tick_within(queue, next_at - now_ms)
-            return {"previous": not is_paused}
+            return {"previous": not request.paused}
 
 
 def _none(queue: str, tenant: str, name: str) -> FairqError:

@@ -35,11 +35,10 @@ async def remove_webhook(app: App, connection: Connection, request: wire.RemoveW
     return {"previous": await app.store.remove_webhook(queue, webhook_id(url, name))}
 
 
-async def set_paused(app: App, connection: Connection, request: wire.PauseWebhook | wire.ResumeWebhook) -> Body:
+async def set_paused(app: App, connection: Connection, request: wire.SetWebhookPaused) -> Body:
     """Post no tasks to a webhook, or post them again."""
     queue, url, name = request.queue, request.url, request.name
-    is_paused = isinstance(request, wire.PauseWebhook)
-    previous = await app.store.pause_webhook(queue, webhook_id(url, name), is_paused=is_paused)
+    previous = await app.store.pause_webhook(queue, webhook_id(url, name), is_paused=request.paused)
     if previous is None:
         of = f" for tasks named {name}" if name else ""
         raise NotFound(f"queue {queue} has no webhook {url}{of}", field="url")

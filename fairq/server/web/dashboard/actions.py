@@ -70,9 +70,12 @@ async def _set_weight(view: View, form: Form) -> str:
 
 
 def _plain(
-    frame: Any, name: str, title: str, button: str, effect: str, done: str, *, is_dangerous: bool = False
+    frame: Any, name: str, title: str, button: str, effect: str, done: str, *, is_dangerous: bool = False, **more: Any
 ) -> Action:
-    """Make the action that is one frame of what its dialog's address names; `effect` and `done` are texts with that."""
+    """Make the action that is one frame, of what its dialog's address names and of `more`.
+
+    `effect` and `done` are texts with what is named.
+    """
     own = names_of(frame).keys()
     fields = [each for each in ("queue", "tenant", "name", "id") if each in own or f"{each}s" in own]
 
@@ -82,7 +85,7 @@ def _plain(
 
     async def handle(view: View, form: Form) -> str:
         named = {each: one(form, each) for each in fields}
-        given: dict[str, Any] = {each: value or None for each, value in named.items()}
+        given: dict[str, Any] = {each: value or None for each, value in named.items()} | more
         if "ids" in own:
             given["ids"] = [given.pop("id")]
         body = await view.ask(make_request(frame, given))
@@ -304,9 +307,10 @@ def _ms_of_days(days: float) -> int:
 
 ACTIONS: Sequence[Action] = (
     Action("weight", "Weight", "Set", _ask_weight, _set_weight),
-    _plain(wire.Pause, "pause", "Pause", "Pause",
-           "No more tasks are started; running ones go on ({whom}).", "{Whom} is paused"),
-    _plain(wire.Resume, "resume", "Resume", "Resume", "Tasks are started again ({whom}).", "{Whom} is resumed"),
+    _plain(wire.SetPaused, "pause", "Pause", "Pause",
+           "No more tasks are started; running ones go on ({whom}).", "{Whom} is paused", paused=True),
+    _plain(wire.SetPaused, "resume", "Resume", "Resume", "Tasks are started again ({whom}).", "{Whom} is resumed",
+           paused=False),
     Action("limits", "Limits", "Set", _ask_limits, _set_limits),
     Action("hours", "Opening hours", "Set", _ask_hours, _set_hours),
     Action("settings", "Settings of the queue", "Set", _ask_settings, _set_settings),
@@ -320,10 +324,10 @@ ACTIONS: Sequence[Action] = (
     _of_letters(wire.Purge, "purge-dead", "Delete", "deleted", True),
     Action("drain", "Drain a worker", "Drain", _ask_drain, _drain),
     Action("purge", "Cancel what waits", "Cancel them", _ask_purge, _purge, True),
-    _plain(wire.PauseSchedule, "pause-schedule", "Pause a schedule", "Pause",
-           "It does not fire ({tenant}/{name} in queue {queue}).", "Schedule {name} is paused"),
-    _plain(wire.ResumeSchedule, "resume-schedule", "Resume a schedule", "Resume",
-           "It fires again ({tenant}/{name} in queue {queue}).", "Schedule {name} is resumed"),
+    _plain(wire.SetSchedulePaused, "pause-schedule", "Pause a schedule", "Pause",
+           "It does not fire ({tenant}/{name} in queue {queue}).", "Schedule {name} is paused", paused=True),
+    _plain(wire.SetSchedulePaused, "resume-schedule", "Resume a schedule", "Resume",
+           "It fires again ({tenant}/{name} in queue {queue}).", "Schedule {name} is resumed", paused=False),
     _plain(wire.Unschedule, "unschedule", "Delete a schedule", "Delete it",
            "It never fires again ({tenant}/{name} in queue {queue}).", "Schedule {name} is deleted", is_dangerous=True),
     _plain(wire.CancelBatch, "cancel-batch", "Cancel a batch", "Cancel it",

@@ -92,7 +92,7 @@ async def test_it_is_read_page_by_page_filtered_and_on_from_a_change(served: Ser
     async with raw(served, OPERATOR) as operator:
         for n in range(5):
             await operator.ask("set_weight", queue=f"q{n % 2}", tenant="ada", weight=n + 1)
-        await operator.ask("pause", queue="q0", tenant="bob")
+        await operator.ask("set_paused", paused=True, queue="q0", tenant="bob")
         read: list[int] = []
         cursor = None
         while cursor is not None or not read:
@@ -100,15 +100,15 @@ async def test_it_is_read_page_by_page_filtered_and_on_from_a_change(served: Ser
             read += [change["new"]["weight"] for change in page["changes"]]
             cursor = page["cursor"] or None
         assert read == [5, 4, 3, 2, 1]
-        assert [c["verb"] for c in await changes(operator, queue="q0", tenant="bob")] == ["pause"]
+        assert [c["verb"] for c in await changes(operator, queue="q0", tenant="bob")] == ["set_paused"]
         assert await changes(operator, since_ms=1 << 49) == []
         assert (await operator.ask("audit", cursor="0-0"))["changes"] == []
         newest = (await operator.ask("audit", count=1))["newest"]
         assert (await operator.ask("audit", after=newest))["changes"] == []
-        await operator.ask("resume", queue="q0", tenant="bob")
-        await operator.ask("pause", queue="q1")
+        await operator.ask("set_paused", paused=False, queue="q0", tenant="bob")
+        await operator.ask("set_paused", paused=True, queue="q1")
         later = await operator.ask("audit", after=newest)
-        assert [change["verb"] for change in later["changes"]] == ["resume", "pause"]
+        assert [change["verb"] for change in later["changes"]] == ["set_paused", "set_paused"]
 
 
 async def test_what_was_refused_is_noted_as_that(served: Served) -> None:
@@ -168,16 +168,16 @@ async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
             page = await operator.ask("audit")
             assert page["changes"] == []
             assert [(c["verb"], c["outcome"]) for c in page["begun"]] == [("set_weight", "begun")]
-            assert (await operator.ask("audit", verb="pause"))["begun"] == []
+            assert (await operator.ask("audit", verb="set_paused"))["begun"] == []
             client: Any = stores.connect(server_store)
             rest = {"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"}
             named = {"token": "t", "verb": "purge", "queue": "q", "tenant": ""}
             client.delete(f"{keys.AUDIT}:begun")
             client.xadd(f"{keys.AUDIT}:begun", {**named, "change": orjson.dumps(rest)}, id="1-0")  # long ago
             client.close()
-            await operator.ask("pause", queue="q")
+            await operator.ask("set_paused", paused=True, queue="q")
             page = await operator.ask("audit")
-            assert [(c["verb"], c["outcome"]) for c in page["changes"]] == [("pause", "ok")]
+            assert [(c["verb"], c["outcome"]) for c in page["changes"]] == [("set_paused", "ok")]
             assert [(c["verb"], c["outcome"], c["at_ms"]) for c in page["begun"]] == [("purge", "unknown", 1)]
             assert (await operator.ask("audit", since_ms=2))["begun"] == []
             assert (await operator.ask("audit", after="0-1", since_ms=2))["changes"] == page["changes"]
@@ -190,12 +190,12 @@ async def test_a_lost_change_is_found_behind_a_hundred_others(served: Served, se
         client: Any = stores.connect(server_store)
         rest = orjson.dumps({"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"})
         for number in range(BEGUN_SHOWN + 2):
-            named = {"token": "t", "verb": "pause" if number else "purge", "queue": "q", "tenant": ""}
+            named = {"token": "t", "verb": "set_paused" if number else "purge", "queue": "q", "tenant": ""}
             client.xadd(f"{keys.AUDIT}:begun", {**named, "change": rest}, id=f"{number + 1}-0")
         client.close()
         page = await operator.ask("audit", verb="purge")
         assert [(c["verb"], c["outcome"], c["at_ms"]) for c in page["begun"]] == [("purge", "unknown", 1)]
-        assert len((await operator.ask("audit", verb="pause"))["begun"]) == BEGUN_SHOWN
+        assert len((await operator.ask("audit", verb="set_paused"))["begun"]) == BEGUN_SHOWN
 
 
 async def test_each_change_is_a_line_of_the_log(served: Served) -> None:
@@ -267,8 +267,8 @@ async def test_of_a_tenants_changes_so_many_are_noted_and_logged_as_its_rate_all
             (usage,) = [each.usage for each in served.app.connections if each.usage]
             usage.notes = Rate(1e-6, 3)
             for _ in range(3):
-                await ada.ask("pause_schedule", queue="q", name="s")
-                await ada.ask("resume_schedule", queue="q", name="s")
+                await ada.ask("set_schedule_paused", paused=True, queue="q", name="s")
+                await ada.ask("set_schedule_paused", paused=False, queue="q", name="s")
             verbs = [change["verb"] for change in await changes(operator, by_tenants=True)]
-            assert verbs == ["pause_schedule", "resume_schedule", "pause_schedule", "schedule"]
+            assert verbs == ["set_schedule_paused"] * 3 + ["schedule"]
             assert sum(line["event"] == "audit" for line in logs) == 4

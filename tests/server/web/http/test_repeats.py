@@ -28,8 +28,8 @@ CALLS: list[tuple[str, str, Any, tuple[int, Any], tuple[int, Any]]] = [
     ("POST", "/batches/b/close", None, (200, {"previous": "open"}), (200, {"previous": "complete"})),
     ("DELETE", "/batches/b", None, (200, {"previous": "complete"}), (200, {"previous": "complete"})),
     ("PUT", "/schedules/s", DAILY, (201, "created"), (200, "same")),
-    ("POST", "/schedules/s/pause", None, (200, {"previous": False}), (200, {"previous": True})),
-    ("POST", "/schedules/s/resume", None, (200, {"previous": True}), (200, {"previous": False})),
+    ("PUT", "/schedules/s/paused", {"paused": True}, (200, {"previous": False}), (200, {"previous": True})),
+    ("PUT", "/schedules/s/paused", {"paused": False}, (200, {"previous": True}), (200, {"previous": False})),
     ("DELETE", "/schedules/s", None, (200, {"previous": True}), (200, {"previous": False})),
 ]  # fmt: skip
 
