@@ -41,9 +41,6 @@ class TaskFlags:
         str | None,
         Parameter(help="Group: the tenant's groups of one priority take turns (default: none, or the batch)."),
     ] = None
-    group_weight: Annotated[float | None, Parameter(help="Turns of the group beside one of weight 1 (default: 1).")] = (
-        None
-    )
     events: Annotated[
         bool, Parameter(negative=(), help="Add events of tasks and batches to the tenant's feed: see `fairq events`.")
     ] = False

@@ -42,9 +42,6 @@ class UnnamedTaskOptions(TypedDict, total=False):
     events: Annotated[bool, "what becomes of it is told in its tenant's feed, `Client.events` (False)"]
     batch: Annotated[str | None, "the id of an open batch of this queue (none)"]
     group: Annotated[str | None, "a name; groups of one tenant and priority take turns (that of its batch, if any)"]
-    group_weight: Annotated[
-        float | None, "its group's turns in proportion to other groups' of the tenant, 0.001 to 10000 (1)"
-    ]
 
 
 class TaskOptions(UnnamedTaskOptions, total=False):

@@ -18,7 +18,6 @@ from fairq.model.rules import (
     MOMENT,
     SPAN,
     TASK_ID,
-    WEIGHT,
     Rule,
     check_fields,
     matching,
@@ -116,7 +115,7 @@ class NewTask(NamedTuple):
     `expires_at_ms`, likewise, or `expires_after_start_ms` after the start. While another task of the tenant holds
     `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate; with `replace` that one is cancelled, if
     it waits in no batch, and this one has the key. Its result is kept for `result_ttl_ms`; `events`: what becomes of it
-    is told in its tenant's feed; `batch` is the id of an open batch. Its tenant's groups take turns, by `group_weight`;
+    is told in its tenant's feed; `batch` is the id of an open batch. Its tenant's groups take turns;
     the group of a batch's task is the batch, unless it names another. Its worker is told its `name`: what kind of task
     it is; and its `trace`: the span that enqueued it, which the SDK says if tracing is on.
     """
@@ -137,7 +136,6 @@ class NewTask(NamedTuple):
     events: Annotated[bool, FLAG, _SPECIAL] = False
     batch: Annotated[str, TASKS_BATCH, _SPECIAL] = ""
     group: Annotated[str, SHORT_NAME, _SPECIAL] = ""
-    group_weight: Annotated[float, WEIGHT] = 1.0
     name: Annotated[str, SHORT_NAME] = ""
     trace: Annotated[str, TRACE] = ""
 
@@ -157,8 +155,6 @@ class NewTask(NamedTuple):
             raise BadRequest("replace is nothing without dedupe_key", field="replace")
         if self.replace and self.batch:
             raise BadRequest("a task of a batch replaces no other", field="replace")
-        if self.group_weight != 1 and not (self.group or self.batch):
-            raise BadRequest("group_weight is nothing without group or batch", field="group_weight")
         if self.delay_ms and self.start_at_ms:
             raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
         if len(ends := [name for name in _ENDS if getattr(self, name)]) > 1:
@@ -191,7 +187,6 @@ class ScheduledOptions:
     result_ttl_ms: Annotated[int, SPAN] = 0
     events: Annotated[bool, FLAG] = False
     group: Annotated[str, SHORT_NAME] = ""
-    group_weight: Annotated[float, WEIGHT] = 1.0
 
 
 class Lease(NamedTuple):

@@ -28,8 +28,8 @@
 --: BUNDLE left:H together:H claim:t1 ids:rest
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 traceback:rest
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
---:   result_ttl:d events:B replace:B group_weight:d dedupe_key:t1 batch:t1 group:t1 name:t1
---: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B weight:d key:t1 batch:t1 group:t1
+--:   result_ttl:d events:B replace:B dedupe_key:t1 batch:t1 group:t1 name:t1
+--: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B key:t1 batch:t1 group:t1
 --: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d
 --:   created_at:d completed_at:d state:B events:B on_complete:H on_success:H on_death:H tenant:t1
 --: SCHEDULE paused:B misfire:B next_at:d last_fired_at:d timing:rest

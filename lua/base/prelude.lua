@@ -42,7 +42,7 @@ local UNSET = -1                 -- of a tenant's limit: the one for all holds
 local OUT, AWAKE = 0, -1         -- account.slot: in no structure, on the wake list, else its slot in the class
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see pick/README.md; 0: it is not eligible
 local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
-local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, weight = 1, key = '', batch = '',
+local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, key = '', batch = '',
   group = ''}                    -- what a task asks for that has no options
 local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
 local KEY_GRACE_MS = 60000       -- keys that end by a TTL end so much later: the functions look at the time in them

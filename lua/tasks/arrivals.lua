@@ -3,7 +3,6 @@
 -- New tasks: what they ask for, which of them are taken, and how they are stored.
 
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
-local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl'}
 
 -- Reads from the last argument, if it is `wake` or `covered`, which servers are notified; returns where the tasks end.
@@ -20,10 +19,8 @@ local function options_of(options)
       and options.result_ttl == 0 and options.events == 0 then
     return PLAIN
   end
-  local has_group = options.group ~= '' or options.batch ~= ''
   return {priority = options.priority, result_ttl = options.result_ttl, opened_at = 0, events = options.events,
-    weight = has_group and options.group_weight or 1, key = options.dedupe_key, batch = options.batch,
-    group = options.group}
+    key = options.dedupe_key, batch = options.batch, group = options.group}
 end
 
 -- The terms of a task that asks for nothing.
@@ -46,9 +43,6 @@ function arrivals.read_options(call, packed, due_at)
     if not (options[name] >= 0 and options[name] <= HORIZON_MS) then refuse('bad_request', 'options') end
   end
   if options.priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
-  if not (options.group_weight >= MIN_WEIGHT and options.group_weight <= MAX_WEIGHT) then
-    refuse('bad_request', 'group_weight')
-  end
   if options.group:find('%c') then refuse('bad_request', 'group') end
   if kind_of(options.name):find('%c') then refuse('bad_request', 'name') end
   if options.replace > 0 and (options.dedupe_key == '' or options.batch ~= '') then refuse('bad_request', 'replace') end

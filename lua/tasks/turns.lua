@@ -4,16 +4,15 @@
 --
 -- Theory. A task may name a group; a task of a batch that names none has its batch as its group; all others of the
 -- tenant are *loose*, and count as one group more. Groups that have ready tasks of one priority share the dispatches of
--- that priority in proportion to their weights. Which tenant is served is not decided here.
+-- that priority equally. Which tenant is served is not decided here.
 --
 -- This is self-clocked fair queueing (Golestani 1994) with tasks of length 1. Each group has a *turn*, a number; the
--- lowest is served, the first by name of several. A dispatch moves its group's turn on by 1 / weight, and sets the
--- priority's *clock* to the turn that was taken. A group that comes (back) has its turn at the clock + 1 / weight: with
--- those that were served last, behind those that have waited since; what it did not use is lost. The weight is that of
--- the task that is served, or comes; of loose tasks 1. So while two groups wait, what they get differs from their
--- shares by one dispatch each, and between two dispatches of a group no more come than there are groups, weights being
--- equal. Of groups that come at one turn the first goes first: a turn has a little more for who comes later, and less
--- for who goes to the head later, never as much as one dispatch (`ORDERS`).
+-- lowest is served, the first by name of several. A dispatch moves its group's turn on by 1, and sets the priority's
+-- *clock* to the turn that was taken. A group that comes (back) has its turn at the clock + 1: with those that were
+-- served last, behind those that have waited since; what it did not use is lost. So while two groups wait, what they
+-- get differs by two dispatches at most, and between two dispatches of a group no more come than there are groups. Of
+-- groups that come at one turn the first goes first: a turn has a little more for who comes later, and less for who
+-- goes to the head later, never as much as one dispatch (`ORDERS`).
 --
 -- The ids of a group stand in the sorted set `group:<tenant>:<priority>:<group>`, in order of `queue.sequence`. The
 -- turns stand in `turns:<tenant>:<priority>`: the member of a group is a colon and its name, the loose tasks are a
@@ -39,7 +38,7 @@ function turns.key(call, account, priority)
   return key(call, 'turns:' .. account.name .. ':' .. priority)
 end
 
--- Gives groups a turn that have none: {group, weight, order} each. Those that go to the head (order < 0) get a sooner
+-- Gives groups a turn that have none: {group, order} each. Those that go to the head (order < 0) get a sooner
 -- one if they have one.
 local function join(call, account, priority, groups)
   local at, joining = turns.key(call, account, priority), {}
@@ -50,19 +49,19 @@ local function join(call, account, priority, groups)
     redis.call('ZADD', key(call, 'priorities:' .. account.name), priority, priority)
   end
   for _, each in ipairs(groups) do
-    local turn = clock + 1 / each.weight + math.fmod(each.order, ORDERS) * ORDER_STEP
+    local turn = clock + 1 + math.fmod(each.order, ORDERS) * ORDER_STEP
     joining[#joining + 1], joining[#joining + 2] = text(turn), LOOSE .. each.group
   end
   redis.call('ZADD', at, groups[1].order < 0 and 'LT' or 'NX', unpack(joining))
 end
 
--- Notes a ready task among those that are to be put into groups, by priority: {group, weight, order, entries} each,
+-- Notes a ready task among those that are to be put into groups, by priority: {group, order, entries} each,
 -- `entries` being scores and ids by turns.
 function turns.note(groups, asked, id, order)
   local some, group = groups[asked.priority] or {}, turns.group_of(asked)
   groups[asked.priority] = some
   if not some[group] then
-    some[group] = {group = group, weight = asked.weight, order = order, entries = {}}
+    some[group] = {group = group, order = order, entries = {}}
     some[#some + 1] = some[group]
   end
   local entries = some[group].entries
@@ -198,10 +197,9 @@ local function take_next(call, line, member)
   table.remove(line.members, 1)
   line.changed[member] = true
   if id then
-    local weight = member == LOOSE and 1 or task_options.of(call, id).weight
     source.taken, line.clock = taken + 1, line.turn[member]
     if source.ids[taken + 2] then
-      stand_in_line(line, member, line.clock + 1 / weight)
+      stand_in_line(line, member, line.clock + 1)
       return id
     end
   end

@@ -97,7 +97,7 @@ async def delete_idle(op: fairq.OperatorClient) -> str:
 Call = Callable[[fairq.OperatorClient, fairq.Client], Awaitable[Any]]
 # A call whose first answer is lost, what the second one says, and tasks enqueued, ready, delayed and cancelled then.
 LOST: dict[str, tuple[Call, Any, tuple[int, int, int, int]]] = {
-    "enqueue, of a group": (lambda _, ada: new_task(ada, group="g", group_weight=2, name="n"), ..., (7, 6, 1, 0)),
+    "enqueue, of a group": (lambda _, ada: new_task(ada, group="g", name="n"), ..., (7, 6, 1, 0)),
     "enqueue, endless": (lambda _, ada: new_task(ada, max_attempts=0, expires_after_start=60), ..., (7, 6, 1, 0)),
     "enqueue, replacing": (lambda _, ada: new_task(ada, dedupe_key="k", replace=True, group="g"), ..., (7, 6, 0, 1)),
     "cancel_all": (lambda _, ada: ada.cancel_all("emails"), 0, (6, 0, 0, 6)),

@@ -112,8 +112,6 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
         ({"result_ttl": "60"}, BadRequest, "result_ttl"),
         ({"replace": True}, BadRequest, "replace"),  # without a key
         ({"replace": True, "dedupe_key": "k", "batch": "b"}, BadRequest, "replace"),
-        ({"group_weight": 2}, BadRequest, "group_weight"),  # without a group
-        ({"group": "a", "group_weight": -1}, BadRequest, "group_weight"),
         ({"group": "é" * 65}, BadRequest, "group"),
     ]
     for options, error, field in cases:

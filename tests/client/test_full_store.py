@@ -66,7 +66,7 @@ async def test_what_needs_room_is_refused_by_its_code(
             for call in (
                 lambda: ada.enqueue("emails", 1),
                 lambda: ada.enqueue_many("emails", range(600)),
-                lambda: ada.enqueue("emails", 1, group="g", group_weight=2, name="n"),
+                lambda: ada.enqueue("emails", 1, group="g", name="n"),
                 lambda: ada.enqueue("emails", 1, max_attempts=0, expires_after_start=60),
                 lambda: ada.enqueue("emails", "new", dedupe_key="k", replace=True),
                 lambda: batch.add(1),

@@ -172,11 +172,10 @@ def random_values(seed: int = 0, count: int = 1500) -> bytes:
     return struct.pack(f"<{count}d", *(source.random() for _ in range(count)))
 
 
-SHORT = {"after_start": "expires_after_start", "key": "dedupe_key", "period": "dedupe_period", "result": "result_ttl",
-         "weight": "group_weight"}  # fmt: skip
+SHORT = {"after_start": "expires_after_start", "key": "dedupe_key", "period": "dedupe_period", "result": "result_ttl"}
 UNASKED: dict[str, Any] = {field.name: "" if field.type == "t1" else 0 for field in FORMATS["OPTIONS"].fields}
-UNASKED |= {"max_attempts": -1, "priority": 50, "group_weight": 1}
-BESIDE = ("group_weight", "replace")  # they say nothing alone
+UNASKED |= {"max_attempts": -1, "priority": 50}
+BESIDE = ("replace",)  # they say nothing alone
 
 
 def options(**asked: Any) -> bytes:

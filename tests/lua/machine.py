@@ -79,7 +79,6 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "events": st.sampled_from([0, 1, 1]),
         "batch": st.sampled_from(["b1", "b2", "b3"]),
         "group": st.sampled_from(["", "g1", "g2", "b1", "g:3"]),
-        "weight": st.sampled_from([1, 2, 0.5]),
         "name": st.sampled_from(["n1", "n2"]),
     },
 )
@@ -656,7 +655,7 @@ class Walk:
         """Choose a group, or none; in half of the walks there are none but batches."""
         if not self.has_groups or self.grouper.random() < 0.3:
             return {}
-        return {"group": self.grouper.choice(["g1", "g2", "g3"]), "weight": self.grouper.choice([1, 1, 2, 0.5])}
+        return {"group": self.grouper.choice(["g1", "g2", "g3"])}
 
     def named(self) -> dict[str, Any]:
         """Choose a task's name, or none."""

@@ -348,11 +348,6 @@ MUTANTS = [
     Mutant("replaced payloads weigh as before", "  new.freed_bytes = new.freed_bytes + bytes", "  new.freed_bytes = 0"),
     Mutant("tasks served from groups stay counted", "        details.grouped = details.grouped - source.taken\n", ""),
     Mutant(
-        "groups have no weights",
-        "stand_in_line(line, member, line.clock + 1 / weight)",
-        "stand_in_line(line, member, line.clock + 1)",
-    ),
-    Mutant(
         "an empty group keeps its turn",
         "  if redis.call('EXISTS', at) == 0 then turns.leave(call, account, priority, {LOOSE .. group}) end\n",
         "",

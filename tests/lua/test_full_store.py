@@ -49,7 +49,7 @@ def claim(queue: Queue) -> Iterator[None]:
     queue.enqueue("ada", *many(50, "late"), expires_in=5)
     queue.enqueue("ada", *many(50, "pending"), batch="capped")
     for group in ("a", "b"):
-        queue.enqueue("ada", *many(30, group), group=group, weight=2, priority=7)
+        queue.enqueue("ada", *many(30, group), group=group, priority=7)
     queue.advance(5)
     yield
     assert len(queue.claim(500)) == 480
@@ -138,7 +138,7 @@ def test_what_drains_goes_on_and_the_keys_stay_whole(queue: Queue, begin: Scenar
 def test_what_needs_room_is_refused_and_changes_nothing(queue: Queue) -> None:
     queue.enqueue("ada", "holder", key="held")
     queue.open_batch("b")
-    new = options(key="k", batch="b", result=1, group="g", weight=2, name="n")
+    new = options(key="k", batch="b", result=1, group="g", name="n")
     replacing = options(key="held", replace=1, max_attempts=0, after_start=5)
     args, before = ("ada", "x", new, b"{}", "y", replacing, b"new"), snapshot(queue)
     with full(queue), pytest.raises(redis.exceptions.OutOfMemoryError):

@@ -64,7 +64,6 @@ REFUSED: dict[str, Rows] = {
         ],
         "bad_request id": [("ada", id, b"", b"{}") for id in (*BAD_IDS, "x" * 256)],
         "bad_request priority": [asked(priority=100), asked(priority=255)],
-        "bad_request group_weight": [asked(group="g", weight=w) for w in (0, -1, 0.0009, 10_001, float("nan"))],
         "bad_request group": [asked(group="a\n")],
         "bad_request replace": [
             asked(replace=1, priority=1), asked(replace=1, key="k", batch="open"),
@@ -168,7 +167,6 @@ REFUSED: dict[str, Rows] = {
         "bad_request start_at": [tuple(scheduled(delay=1)), tuple(scheduled(start_at=START))],
         "bad_request batch": [tuple(scheduled(batch="open"))],
         "bad_request priority": [tuple(scheduled(priority=100))],
-        "bad_request group_weight": [tuple(scheduled(group="g", weight=0))],
         "bad_request group": [tuple(scheduled(group="\x00"))],
         "bad_request replace": [tuple(scheduled(key="k", replace=1))],
         "bad_request options": [tuple(scheduled(key="k", period=-1)), tuple(scheduled(expires_in=-1))],

@@ -58,14 +58,6 @@ def test_a_small_batch_is_done_long_before_the_large_one_that_came_first(queue: 
     assert starts <= 2 * 20 + 8
 
 
-@pytest.mark.parametrize(("heavy", "dispatches"), [(1, 60), (2, 60), (5, 60), (0.5, 60)])
-def test_groups_share_by_their_weights(queue: Queue, heavy: float, dispatches: int) -> None:
-    put(queue, "a", 100, weight=heavy)
-    put(queue, "b", 100)
-    got = Counter(groups(queue, dispatches))
-    assert abs(got["a"] - dispatches * heavy / (1 + heavy)) <= 1
-
-
 def test_a_group_that_comes_later_banks_nothing_and_waits_for_nobodys_backlog(queue: Queue) -> None:
     put(queue, "a", 300)
     assert set(groups(queue, 100)) == {"a"}
@@ -92,7 +84,7 @@ def test_groups_that_come_and_go_do_not_hold_up_one_that_waits(queue: Queue) -> 
 def test_groups_buy_no_share(queue: Queue) -> None:
     queue.configure(share=1)
     for n in range(100):
-        put(queue, f"g{n}", 2, weight=1000)
+        put(queue, f"g{n}", 2)
     queue.enqueue("bob", *(f"bob-{n}" for n in range(100)))
     assert abs(groups(queue, 100).count("bob") - 50) <= 2
 

@@ -224,9 +224,6 @@ RULES = [
     ),
     Rule({"enqueue"}, "tasks.id", ("from", "from-a")),
     Rule(ENQUEUES, "tasks.payload", ("x" * (DEFAULT_PAYLOAD_BYTES - 1),), "too_large"),
-    Rule({"schedule"}, "group_weight", (2,)),
-    Rule(ENQUEUES, "tasks.group_weight", (
-        2, Together(group="g", group_weight=0), Together(batch="open", group_weight=10_000.1))),
     Rule(ENQUEUES, "tasks.replace", (True, Together(replace=True, dedupe_key="k", batch="open"))),
     Rule(ENQUEUES, "tasks.expires_after_start_ms", (
         Together(expires_in_ms=1, expires_after_start_ms=1), Together(expires_at_ms=1, expires_after_start_ms=1))),

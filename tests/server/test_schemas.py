@@ -121,8 +121,8 @@ def test_the_schemas_refuse_every_shape_that_the_codec_refuses() -> None:
 BEYOND = {  # places whose rules a schema cannot state: grammars, bytes, and what there is
     *("cron", "zone", "opening_hours", "cursor", "after", "queue", "ids", "id", "leases", "leases.queue", "tenant"),
     *("tasks", "tasks.payload", "payload", "name", "group"),
-    *("dedupe_key", "group_weight", "dedupe_period_ms", "tasks.name", "tasks.group", "tasks.dedupe_key"),
-    *("tasks.group_weight", "tasks.dedupe_period_ms", "tasks.replace", "on_complete", "on_success", "on_death"),
+    *("dedupe_key", "dedupe_period_ms", "tasks.name", "tasks.group", "tasks.dedupe_key"),
+    *("tasks.dedupe_period_ms", "tasks.replace", "on_complete", "on_success", "on_death"),
     *("prefetch", "tasks.id", "tasks.batch"),  # of the ids, those that only workers give
 }
 

@@ -59,9 +59,8 @@ class Enqueueing(Batching):
                 attempts = int(given.get("max_attempts", self.settings["max_attempts"]))
                 priority, result_ttl = given.get("priority", 50), given.get("result", 0)
                 asked = (priority, key, result_ttl, given.get("batch", ""), given.get("events", 0))
-                group = {"group": given.get("group", ""), "weight": given.get("weight", 1)}
-                group["weight"] = group["weight"] if group["group"] or given.get("batch") else 1
-                task = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2))
+                task = Task(t, start_at, expires_at, attempts, *asked, size=given.get("size", 2))
+                task.group = given.get("group", "")
                 task.end_moves, task.created_at = bool(given.get("after_start")), now
                 task.name = given.get("name", "")
                 new[id] = task, given

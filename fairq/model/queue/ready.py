@@ -18,7 +18,6 @@ class Asked(NamedTuple):
 
     priority: int
     group: str = LOOSE
-    weight: float = 1
 
 
 @define
@@ -57,7 +56,7 @@ class Line:
         turn, _, group = min((turn, group.encode(), group) for group, turn in self.turn.items())
         id = self.groups[group].popleft()
         self.clock = turn
-        self.turn[group] = turn + 1 / (asked(id).weight if group else 1)
+        self.turn[group] = turn + 1
         self.leave(group)
         if group == LOOSE and LOOSE not in self.groups:
             self.turn.pop(LOOSE, None)
@@ -85,7 +84,7 @@ class ReadyTasks:
         """Put a task at the end or head of its group; `order` counts ready tasks, down at heads."""
         line = self.lines.setdefault(asked.priority, Line())
         if asked.group:
-            turn = line.clock + 1 / asked.weight + math.fmod(order, 2**20) * 2**-34
+            turn = line.clock + 1 + math.fmod(order, 2**20) * 2**-34
             known = line.turn.get(asked.group, turn)
             line.turn[asked.group] = min(known, turn) if at_head else known
         ids = line.groups.setdefault(asked.group, deque())

@@ -28,7 +28,6 @@ class Task:
     events: int = 0
     opened_at: float = 0
     group: str = ""
-    weight: float = 1  # of its group
     end_moves: bool = False  # its end counts from its start
     created_at: float = 0
     size: int = 2  # of its payload
@@ -48,8 +47,7 @@ class Task:
     @property
     def asked(self) -> Asked:
         """Return the options that decide its place among its tenant's ready tasks."""
-        group = self.group or self.batch
-        return Asked(self.priority, group, self.weight if group else 1)
+        return Asked(self.priority, self.group or self.batch)
 
 
 @define

@@ -41,7 +41,7 @@ async def test_a_key_that_cannot_be_an_id_or_is_for_many_is_refused(ada: Client)
 async def test_every_option_of_the_sdk_is_one_of_a_task(served: Served) -> None:
     given: dict[str, Any] = {
         "delay": 5, "expires_in": 60, "max_attempts": 3, "priority": 7, "dedupe_key": "k", "dedupe_period": 30,
-        "replace": True, "result_ttl": 90.5, "events": True, "group": "g", "group_weight": 2.5, "name": "welcome",
+        "replace": True, "result_ttl": 90.5, "events": True, "group": "g", "name": "welcome",
     }  # fmt: skip
     others = {
         "start_at": "2030-01-01T00:00:00Z", "expires_at": 1_900_000_000, "expires_after_start": 5, "batch": "b",
