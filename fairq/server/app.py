@@ -137,7 +137,7 @@ class App:
         taken = {queue for some in answers.values() for queue in some}
         told: dict[str, Takers] = {}
         for queue in queues:
-            is_unknown = unanswered or self.worker_registry.places_elsewhere(queue)
+            is_unknown = unanswered or self.worker_registry.divided_slots_elsewhere(queue)
             told[queue] = "some" if queue in taken else "unknown" if is_unknown else "none"
         return told
 

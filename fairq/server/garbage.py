@@ -22,7 +22,7 @@ def _freeze_what_stays(phase: str, told: dict[str, int]) -> None:
         gc.freeze()
 
 
-async def collect_young() -> None:
+async def control_collection() -> None:
     """Control the garbage collection of the whole process until cancelled."""
     gc.freeze()  # objects loaded until now are permanent
     gc.callbacks.append(_freeze_what_stays)

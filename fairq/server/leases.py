@@ -88,7 +88,7 @@ class Leases:
         for broken in self.kept:
             is_same = (broken.name, broken.identity) == (connection.name, connection.identity)
             if is_same and 0 < broken.order <= connection.order:
-                broken.is_over.set()  # leases that it has not brought were never received
+                broken.keeps_no_more.set()  # leases that it has not brought were never received
 
     async def end(self, connection: Connection) -> None:
         """Give back the leases of a connection that has ended, at once or in a while.
@@ -114,9 +114,9 @@ class Leases:
         now = trio.current_time()
         until, most = now + self.grace_s, now + max(self.grace_s, MAX_GRACE_S)
         try:
-            while trio.current_time() < until and not connection.is_over.is_set():
+            while trio.current_time() < until and not connection.keeps_no_more.is_set():
                 with trio.move_on_at(until):
-                    await connection.is_over.wait()
+                    await connection.keeps_no_more.wait()
                 until = max(until, min(self.returns.paid_at, most))  # many broke at once: not all can be back yet
         finally:
             await self._end(connection)
@@ -132,7 +132,7 @@ class Leases:
         """Keep leases no longer; from now on tasks lose no attempt."""
         self.is_draining = True
         for connection in self.kept:
-            connection.is_over.set()
+            connection.keeps_no_more.set()
 
     def _note_left(self) -> None:
         self.left.set()

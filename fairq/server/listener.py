@@ -19,7 +19,7 @@ from fairq.errors import FairqError, Forbidden, TooMany
 from fairq.model.checks import MAX_BATCH
 from fairq.server.app import App
 from fairq.server.fleet import shared_listeners
-from fairq.server.net.admission import RETRY_MS, Admission
+from fairq.server.net.admission import RECONNECT_MS, Admission
 from fairq.server.net.auth import Identity
 from fairq.server.net.opening import Opening, read_request
 from fairq.server.net.socket_connection import SocketConnection
@@ -127,9 +127,9 @@ class Listener:
     async def _admit(self, request: WebSocketRequest) -> Identity:
         """Return the identity of a client that may connect. Raises: FairqError if it may not."""
         if self.app.is_draining:
-            raise TooMany("the server is stopping; connect again later or to another server", retry_in_ms=RETRY_MS)
+            raise TooMany("the server is stopping; connect again later or to another server", retry_in_ms=RECONNECT_MS)
         if len(self.app.connections) >= (limit := self.app.settings.max_connections):
-            raise TooMany(f"connection limit reached: at most {limit} for this server", retry_in_ms=RETRY_MS)
+            raise TooMany(f"connection limit reached: at most {limit} for this server", retry_in_ms=RECONNECT_MS)
         if SUBPROTOCOL not in request.proposed_subprotocols:
             raise Forbidden(f"missing subprotocol: request {SUBPROTOCOL}")
         for name, value in request.headers:

@@ -36,7 +36,7 @@ class Queues:
     server: str
     store: Store
     nursery: trio.Nursery
-    registry: WorkerRegistry
+    worker_registry: WorkerRegistry
     ticker: Ticker = field(init=False)
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     long_polls: dict[str, LongPolls] = field(factory=dict, init=False)
@@ -105,7 +105,7 @@ class Queues:
         self.ticker.forget(queue)
         if dispatcher := self.dispatchers.get(queue):
             dispatcher.forget()
-            dispatcher.stop_all()
+            dispatcher.stop_all_tasks()
             if not dispatcher.capacity.workers:
                 dispatcher.stop_claiming()
                 del self.dispatchers[queue]
@@ -127,7 +127,7 @@ class Queues:
         dispatcher = self.dispatchers.get(queue)
         if dispatcher and dispatcher.cover(tasks):
             return "covered"
-        server = self.server if dispatcher and dispatcher.has_room else self.registry.one_elsewhere(queue, tasks)
+        server = self.server if dispatcher and dispatcher.has_room else self.worker_registry.one_elsewhere(queue, tasks)
         return f"wake {server}" if server else "all"
 
     def _claim_first(self, queue: str, server: str) -> None:
@@ -139,12 +139,13 @@ class Queues:
 
     def join(self, connection: Connection) -> None:
         """Start to give tasks of its queues to a worker."""
-        connection.drained = partial(self.credit_changed, connection)
+        connection.output_sent = partial(self.credit_changed, connection)
         for queue in connection.queues:
             dispatcher = self.dispatchers.get(queue)
             if dispatcher is None:
                 dispatcher = self.dispatchers[queue] = Dispatcher(
-                    queue, self.store, self.ticker, self.server, self.credit_changed, self.registry.slots_elsewhere,
+                    queue, self.store, self.ticker, self.server, self.credit_changed,
+                    self.worker_registry.slots_elsewhere,
                 )  # fmt: skip
                 self._listen(queue)
                 self.nursery.start_soon(dispatcher.run)
@@ -167,11 +168,11 @@ class Queues:
         """Count the slots that are attached to a queue, over all servers."""
         if queue in self.dispatchers:
             return self.dispatchers[queue].slots
-        return self.registry.slots_elsewhere(queue)
+        return self.worker_registry.slots_elsewhere(queue)
 
-    def count_places(self, queue: str) -> float:
+    def count_divided_slots(self, queue: str) -> float:
         """Count the tasks of a queue that can run at once, with each worker's slots divided among its queues."""
-        return self.registry.places_elsewhere(queue) + sum(
+        return self.worker_registry.divided_slots_elsewhere(queue) + sum(
             connection.account.credit / len(connection.queues) for connection in self._attached(queue)
         )
 

@@ -17,7 +17,7 @@ from fairq.errors import SettingsError
 from fairq.scopes import background
 from fairq.server.app import App
 from fairq.server.fleet import READY, serve_fleet, url_of, watch_parent
-from fairq.server.garbage import collect_young
+from fairq.server.garbage import control_collection
 from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_listeners, port_of
 from fairq.server.settings import Settings
 from fairq.store.embedded import embedded_store
@@ -195,7 +195,7 @@ async def serve(settings: Settings, *, is_child: bool = False) -> None:
     serving, stop = trio.Event(), trio.Event()
     async with background() as nursery:
         nursery.start_soon(_watch_signals, serving, stop, nursery.cancel_scope)
-        nursery.start_soon(collect_young)
+        nursery.start_soon(control_collection)
         if settings.processes > 1 and not is_child:
             async with _store_url(settings) as store_url:
                 serving.set()

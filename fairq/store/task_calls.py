@@ -151,7 +151,7 @@ class TaskCalls(Calls):
         told = ([*outcome.split(" "), "0", "0"] for outcome in outcomes)
         return [Taken(outcome, int(taken), int(lasts_ms)) for outcome, taken, lasts_ms, *_ in told]
 
-    async def hand_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
+    async def give_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
         """End leases (id, number, times taken over) of an ended connection, except those taken over since."""
         for start in range(0, len(leases), MAX_BATCH):
             some = leases[start : start + MAX_BATCH]  # fenced by both: number, and times taken over

@@ -77,7 +77,7 @@ async def test_one_that_comes_too_late_is_an_error(served: Served, spans: InMemo
     @app.task("q")
     async def handle(task: fairq.Task) -> None:
         (held,) = next(iter(served.app.leases.owners.values())).account.held.values()
-        await served.app.store.hand_back("q", [(f"ada/{task.id}", held.lease, 0)], "reap")
+        await served.app.store.give_back("q", [(f"ada/{task.id}", held.lease, 0)], "reap")
         app.stop()
 
     async with fairq.open_client(url_of(served), token=tenant("ada")) as ada:

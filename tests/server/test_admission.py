@@ -19,7 +19,7 @@ from fairq.server.net.admission import (
     HANDSHAKE_BURST,
     HANDSHAKES_PER_S,
     MAX_HANDSHAKES,
-    RETRY_MS,
+    RECONNECT_MS,
     WRONG_BURST,
     Admission,
     Usage,
@@ -64,7 +64,7 @@ def test_connections_are_counted_by_address_and_by_tenant() -> None:
         assert usages[0] is usages[1]
         with pytest.raises(TooMany, match="at most 2 for one tenant") as caught:
             inside.enter_context(admission.inside("203.0.113.9", ADA))
-        assert caught.value.retry_in_ms == RETRY_MS
+        assert caught.value.retry_in_ms == RECONNECT_MS
         for _ in range(3):
             assert inside.enter_context(admission.inside(OUTSIDE, WORKERS)) is None
         with pytest.raises(TooMany, match=OUTSIDE):

@@ -14,7 +14,7 @@ OFFERED = 10
 def waiting(*, is_empty: bool = False) -> Claiming:
     """A queue whose last claim came back in no time, at 0 s."""
     claiming = Claiming()
-    claiming.leave()
+    claiming.sent()
     claiming.answered(is_empty, 0.0, 0.0)
     claiming.step(0, OFFERED, 0.0)
     return claiming
@@ -32,7 +32,7 @@ def test_the_first_claim_leaves_at_once_and_the_next_at_its_pace_or_with_half_of
 @pytest.mark.parametrize(("took_s", "pace_s"), [(0.0, PACE_S), (0.02, 0.02), (3.0, MAX_PACE_S)])
 def test_the_pace_is_what_the_last_claim_took(took_s: float, pace_s: float) -> None:
     claiming = Claiming()
-    claiming.leave()
+    claiming.sent()
     claiming.answered(False, 10.0, 10.0 + took_s)
     assert claiming.step(1, OFFERED, 10.0 + took_s) == (Step.SLEEP, 10.0 + took_s + pace_s)
 
@@ -47,7 +47,7 @@ def test_without_credit_or_tasks_it_sleeps_until_something_changes() -> None:
 
 def test_a_notification_during_a_claim_that_finds_nothing_is_not_lost() -> None:
     claiming = waiting()
-    claiming.leave()
+    claiming.sent()
     claiming.notify()
     claiming.answered(True, 0.0, 0.0)
     assert not claiming.is_empty
@@ -80,7 +80,7 @@ def test_a_claim_with_a_promise_keeps_it() -> None:
     claiming = waiting()
     claiming.cover(2, 3, PACE_S)
     assert claiming.step(2, OFFERED, PACE_S)[0] is Step.CLAIM
-    claiming.leave()
+    claiming.sent()
     assert claiming.covered == 0
     claiming.answered(False, PACE_S, PACE_S)
     assert claiming.step(0, OFFERED, 1.0)[0] is Step.SLEEP, "nothing is promised any more"
@@ -88,13 +88,13 @@ def test_a_claim_with_a_promise_keeps_it() -> None:
 
 def test_in_doubt_the_same_claim_leaves_again_whatever_is_free_but_not_at_the_end() -> None:
     claiming = waiting()
-    assert not claiming.leave()
+    assert not claiming.sent()
     claiming.lost()
     assert claiming.step(0, OFFERED, 0.0) == (Step.CLAIM, 0.0)
-    assert claiming.leave()
+    assert claiming.sent()
     claiming.answered(True, 0.0, 0.0)
     assert not claiming.is_empty, "it may repeat the tasks of the lost claim, and there may be more"
-    claiming.leave()
+    claiming.sent()
     claiming.lost()
     claiming.is_stopping = True
     assert claiming.step(9, OFFERED, 0.0)[0] is Step.END
@@ -112,21 +112,21 @@ def test_one_more_is_wanted_than_are_expected() -> None:
 def test_who_was_called_first_passes_on_if_there_may_be_more() -> None:
     claiming = waiting()
     assert claiming.claim_first(1)
-    claiming.leave()
+    claiming.sent()
     assert claiming.answered(False, 0.0, 0.0)
-    claiming.leave()
+    claiming.sent()
     assert not claiming.answered(False, 0.0, 0.0)
     assert not waiting().claim_first(0)
-    claiming.leave()
+    claiming.sent()
     claiming.claim_first(1)  # the call is for the next claim
     assert not claiming.answered(False, 0.0, 0.0)
-    claiming.leave()
+    claiming.sent()
     assert claiming.answered(False, 0.0, 0.0)
 
 
 def test_a_failed_claim_leaves_nothing_known_but_that_a_deleted_queue_is_empty() -> None:
     claiming = waiting()
     for is_deleted in (False, True):
-        claiming.leave()
+        claiming.sent()
         claiming.failed(is_deleted=is_deleted)
         assert claiming.is_empty == is_deleted

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairq.model.checks import full_id
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.run import Served
 
-from .harness import OPERATOR, WORKER, Raw, raw, tenant
+from .harness import OPERATOR, Raw, raw, tenant
 
 ROW = set(DeadLetter.__annotations__)
 BRIEF = {"id", "tenant", "reason", "attempts", "died_at_ms", "error"}
@@ -76,24 +75,3 @@ async def test_a_tenant_can_touch_no_letters_but_its_own(served: Served) -> None
         assert (await ada.ask("dead", queue="q", cursor=forged))["dead"] == []
         states = (await operator.ask("tasks", queue="q", ids=["ada/a", "ada/same"]))["tasks"]
         assert [state["state"] for state in states] == ["ready", "unknown"]
-
-
-async def test_replayed_letters_wait_inside_their_owners_share(served: Served) -> None:
-    """A thousand dead letters come back at once: a tenant that enqueues then is still served every other time."""
-    store = served.app.store
-    await store.configure("q", {"share": "count"})
-    ids = [f"l{n}" for n in range(1000)]
-    for start in range(0, 1000, 500):
-        await bury(served, "flood", *ids[start : start + 500])
-    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as worker:
-        for start in range(0, 1000, 500):
-            full = [full_id("flood", id) for id in ids[start : start + 500]]
-            assert (await operator.ask("replay", queue="q", ids=full))["outcomes"] == ["ok"] * 500
-        await ada.enqueue("q", [f"a{n}" for n in range(20)])
-        served_to: list[str] = []
-        await worker.attach("q", credit=1)
-        while len(served_to) < 60:
-            (task,) = await worker.pushed()
-            served_to.append(task["tenant"])
-            assert await worker.settle("q", "ack", task) == ["ok"]
-        assert served_to.count("ada") == 20

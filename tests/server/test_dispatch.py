@@ -68,26 +68,6 @@ async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Serv
     assert (state.done, state.leased, state.ready) == (4, 2, 14)
 
 
-async def test_two_workers_share_what_there_is(served: Served) -> None:
-    async with raw(served, WORKER) as one, raw(served, WORKER) as two, raw(served, tenant("ada")) as ada:
-        await one.attach("q", credit=10)
-        await two.attach("q", credit=10)
-        await ada.enqueue("q", IDS[:10])
-        first, second = await one.pushed(5), await two.pushed(5)
-        assert sorted(task["id"] for task in first + second) == sorted(IDS[:10])
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_a_task_that_comes_while_workers_wait_is_pushed_at_once(worker: Raw, ada: Raw) -> None:
-    await worker.attach("q", credit=1)
-    for id in IDS[:5]:
-        await worker.quiet()
-        await ada.enqueue("q", [id])
-        (task,) = await worker.pushed()
-        assert task["id"] == id
-        await worker.settle("q", "ack", task)
-
-
 @pytest.mark.usefixtures("no_polls")
 async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else(
     served: Served, monkeypatch: pytest.MonkeyPatch
@@ -286,27 +266,6 @@ async def test_two_queues_together_never_exceed_one_workers_credit(ada: Raw, wor
             await worker.settle(queue, "ack", task)
             done += 1
     assert served_first == {"q1", "q2", "q3"}  # none starves beside the others
-
-
-async def test_a_lease_brought_along_is_extended_and_counts_as_credit(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as second:
-        await ada.enqueue("q", IDS[:3])
-        claim = await served.app.store.claim("q", "elsewhere", 1)
-        (lease,) = claim.leases
-        outcomes = await second.attach(
-            "q", credit=2,
-            leases=[
-                {"queue": "q", "id": lease.id, "lease": lease.lease},
-                {"queue": "q", "id": lease.id, "lease": 7},
-                {"queue": "q", "id": "ada/nobody", "lease": lease.lease},
-            ],
-        )  # fmt: skip
-        assert outcomes == ["ok", "stale", "gone"]
-        (task,) = await second.pushed()
-        await all_claimed(served)
-        assert not second.pushes
-        await second.settle("q", "ack", task)
-        assert len(await second.pushed()) == 1
 
 
 async def test_only_a_worker_attached_to_a_queue_may_settle_there(worker: Raw) -> None:

@@ -119,19 +119,6 @@ async def test_an_event_between_reading_and_waiting_is_not_missed(
     assert [row["task"] for row in rows] == ["a"]
 
 
-@pytest.mark.usefixtures("no_polls")
-async def test_events_are_heard_at_another_server(server_store: str) -> None:
-    async with (
-        running(server_store) as one,
-        running(server_store) as other,
-        raw(one, tenant("ada")) as ada,
-        trio.open_nursery() as nursery,
-    ):
-        nursery.start_soon(finish_when_waited_for, one, other)
-        rows = (await ada.ask("events", queue="q", timeout_ms=60_000))["events"]
-    assert [row["task"] for row in rows] == ["a"]
-
-
 async def finish_when_waited_for(waiting: Served, finishing: Served) -> None:
     """Have a task done at one server when a request waits at another."""
     await waited_for(waiting, "ada")

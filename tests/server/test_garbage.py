@@ -36,7 +36,7 @@ async def test_young_garbage_goes_and_what_a_full_collection_has_seen_is_frozen(
             gone.set()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(garbage.collect_young)
+        nursery.start_soon(garbage.control_collection)
         await wait_until(lambda: gc.get_threshold() != before)  # what is there by then is not looked at
         Told()
         await gone.wait()

@@ -9,7 +9,7 @@ from fairq.model.limits import LIMIT_RANGES
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import Raw, Refused, raw, tenant
+from .harness import Raw, Refused
 
 IDS = [f"id-{number}" for number in range(20)]
 UNSET = dict.fromkeys(LIMIT_RANGES)
@@ -54,20 +54,6 @@ async def test_a_rate_holds_and_the_next_token_wakes_the_worker(operator: Raw, w
     assert await worker.settle("q", "ack", *tasks) == ["ok"] * 20
 
 
-async def test_other_tenants_do_not_wait_for_one_that_is_out_of_tokens(
-    served: Served, operator: Raw, worker: Raw, ada: Raw
-) -> None:
-    await operator.ask("set_limits", queue="q", tenant="ada", limits={"rate": 1 / 60, "burst": 1})
-    await ada.enqueue("q", IDS)
-    async with raw(served, tenant("bob")) as bob:
-        await bob.enqueue("q", IDS)
-    await worker.attach("q", credit=50)
-    pushed = await worker.pushed(21)
-    assert [task["full_id"].split("/")[0] for task in pushed].count("ada") == 1
-    state = (await operator.ask("tenants", queue="q"))["tenants"][0]
-    assert (state["tenant"], state["is_rate_limited"], state["ready"]) == ("ada", True, 19)
-
-
 async def test_what_is_too_much_is_refused_with_the_limit_and_when_to_come_again(operator: Raw, ada: Raw) -> None:
     await operator.ask("set_limits", queue="q", limits={"queued": 5})
     assert await ada.enqueue("q", IDS[:5]) == ["ok"] * 5
@@ -92,13 +78,3 @@ async def test_a_schedule_of_a_tenant_that_has_too_much_goes_on_without_a_task(
 
     await wait_until(has_moved)
     assert (await served.app.store.queue("q")).ready == 1
-
-
-async def test_a_guaranteed_tenant_is_served_first(served: Served, operator: Raw, worker: Raw, ada: Raw) -> None:
-    await ada.enqueue("q", IDS)
-    async with raw(served, tenant("bob")) as bob:
-        await operator.ask("set_limits", queue="q", tenant="bob", limits={"guaranteed": 6})
-        await bob.enqueue("q", IDS)
-    await worker.attach("q", credit=8)
-    pushed = await worker.pushed(8)
-    assert [task["full_id"].split("/")[0] for task in pushed].count("bob") >= 6

@@ -46,7 +46,7 @@ class Recorder:
     pushed: trio.Event = field(factory=trio.Event)
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
-        self.account.lease(queue, leases, lease_ms / 1000)
+        self.account.lease(queue, leases, lease_ms / 1000, 0.0)
         self.pushed.set()
 
     def stop(self, queue: str, leases: Mapping[str, int]) -> None:

@@ -62,26 +62,6 @@ async def test_names_that_nothing_has_are_answered_as_the_page_says(ada: Raw, op
     assert (await operator.ask("audit", token="nobody"))["cursor"] is None
 
 
-async def test_an_id_is_of_its_tenant_and_queue(ada: Raw, bob: Raw) -> None:
-    assert [await ada.enqueue("q", ["a"]), await ada.enqueue("r", ["a"])] == [["ok"], ["ok"]]
-    assert [await bob.enqueue("q", ["a"]), await ada.enqueue("q", ["a"])] == [["ok"], ["duplicate"]]
-    opened = [await client.ask("open_batch", queue="q", id="a") for client in (ada, bob, ada)]
-    assert [body["outcome"] for body in opened] == ["ok", "ok", "duplicate"]
-
-
-async def test_attempts_that_do_not_count_move_the_last_one_up(ada: Raw, worker: Raw) -> None:
-    await ada.enqueue("q", ["a"], max_attempts=2)
-    await worker.attach("q")
-    seen = []
-    for action in ("release", "nack", "postpone", "nack"):
-        (task,) = await worker.pushed()
-        seen.append((task["attempt"], task["max_attempts"]))
-        more = {} if action == "release" else {"delay_ms": 0}
-        assert await worker.settle("q", action, task, **more) == ["ok"]
-    assert seen == [(1, 2), (2, 3), (3, 3), (4, 4)]
-    assert (await ada.ask("dead_letter", queue="q", id="a"))["dead_letter"]["attempts"] == 4
-
-
 IN_ORDER: list[tuple[dict[str, Any], str]] = [
     ({"type": "attach", "x": float("nan"), "worker": 5}, "bad_frame"),
     ({"type": "dance", "worker": 5}, "unknown_verb"),

@@ -110,7 +110,7 @@ def test_leases_that_come_back_to_the_account_had_begun(prefetch: int) -> None:
     """One whose settlement failed does, and one that was renewed too late."""
     account = WorkerAccount(prefetch=prefetch)
     account.set_credit(3)
-    account.lease("q", [Lease(id, 1, 1, 5, "acme", 10, 0, 0, b"{}") for id in "abc"], 10.0)
+    account.lease("q", [Lease(id, 1, 1, 5, "acme", 10, 0, 0, b"{}") for id in "abc"], 10.0, 0.0)
     account.drop(("q", "a"))
     account.add(("q", "a"), Holding(1, 10.0), 0.0)
     assert account.not_begun() == ({("q", "c")} if prefetch else set())
@@ -120,6 +120,6 @@ def test_a_task_that_is_pushed_again_comes_last() -> None:
     account = WorkerAccount(prefetch=1)
     account.set_credit(2)
     tasks = [Lease(id, 1, 1, 5, "acme", 10, 0, 0, b"{}") for id in "ab"]
-    account.lease("q", tasks, 10.0)
-    account.lease("q", [tasks[0]._replace(lease=2)], 10.0)
+    account.lease("q", tasks, 10.0, 0.0)
+    account.lease("q", [tasks[0]._replace(lease=2)], 10.0, 0.0)
     assert account.not_begun() == {("q", "a")}

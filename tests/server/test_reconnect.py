@@ -38,7 +38,7 @@ def brought(*tasks: dict[str, Any]) -> list[dict[str, Any]]:
 async def end_grace(served: Served) -> None:
     """Let the time be over for which leases of broken connections are kept."""
     for connection in served.app.leases.kept:
-        connection.is_over.set()
+        connection.keeps_no_more.set()
     await wait_until(lambda: not served.app.leases.kept)
 
 
@@ -84,17 +84,6 @@ async def test_a_settlement_is_repeated_after_a_break(server_store: str, action:
             await again.attach("q", credit=0, name="mill")
             assert await again.settle("q", action, task) == ["ok"]
         assert not any(connection.account.held for connection in served.app.leases.kept)
-
-
-async def test_what_is_not_brought_along_in_time_goes_to_another_worker(served: Served) -> None:
-    async with raw(served, WORKER) as other:
-        await other.attach("q", credit=0, name="other")
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as killed:
-            await killed.attach("q", credit=1, name="killed")
-            await ada.enqueue("q", ["a"])
-            await killed.pushed()
-        await other.ask("credit", credit=1)
-        assert (await other.pushed())[0]["attempt"] == 2
 
 
 async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_break(
@@ -150,19 +139,6 @@ async def test_a_restarted_worker_does_not_wait_for_the_grace(server_store: str)
             assert await again.attach("q", credit=2, name="mill", started_at_ms=5, leases=leases) == ["ok"]
             (task,) = await again.pushed()
             assert (task["id"], task["attempt"]) == ("b", 2)
-
-
-@pytest.mark.parametrize("code", [1000, 1001])
-async def test_a_worker_that_closes_gives_its_tasks_back_at_once(server_store: str, code: int) -> None:
-    async with running(server_store, reconnect_grace=LONG) as served, raw(served, WORKER) as other:
-        await other.attach("q", credit=0, name="other")
-        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as leaves:
-            await leaves.attach("q", credit=1, name="leaves")
-            await ada.enqueue("q", ["a"])
-            await leaves.pushed()
-            await other.ask("credit", credit=1)
-            await close(leaves, code)
-            assert (await other.pushed())[0]["attempt"] == 2
 
 
 async def close(worker: Raw, code: int) -> None:

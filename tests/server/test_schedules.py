@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import trio
 
 from fairq.model.checks import bare_id
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
-from fairq.store.store import Fire, Store
+from fairq.store.store import Store
 from tests import stores
 from tests.store.waiting import wait_until
 
@@ -142,36 +141,6 @@ async def test_with_many_servers_each_fire_is_one_task(server_store: str, store_
             await served.app.ticker._tick("q")
         await worker.quiet()
         assert (await one.app.store.queue("q")).enqueued == 25
-
-
-async def test_of_ten_that_read_the_same_schedule_one_fires(served: Served) -> None:
-    store, outcomes = served.app.store, list[str]()
-
-    async def fire(next_at_ms: int) -> None:
-        outcomes.extend(await store.fire("q2", [Fire(found, next_at_ms)]))
-
-    served.app.ticker._idle.at["q2"] = float("inf")  # its own server stays out of it
-    now_ms, _ = await store.schedules("q2")
-    due_ms = now_ms - 1000
-    await store.schedule("q2", "ada", "n", Timing(every_ms=1000), due_ms, "once", NewTask("n", b"1"))
-    _, (found,) = await store.schedules("q2", "ada", "n")
-    async with trio.open_nursery() as nursery:
-        for number in range(10):
-            nursery.start_soon(fire, due_ms + 1 + number)  # in the past, all of them: it is due again at once
-    assert sorted(outcomes) == ["gone"] * 9 + ["ok"]
-    assert (await store.queue("q2")).enqueued == 1
-
-
-async def test_a_schedule_made_at_a_server_that_is_gone_fires_at_another(
-    server_store: str, store_clock: StoreClock
-) -> None:
-    async with running(server_store) as goes, raw(goes, tenant("ada")) as ada:
-        (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
-    store_clock.move(first)
-    async with running(server_store) as stays, raw(stays, WORKER) as worker:
-        await worker.attach("q", credit=1)
-        (task,) = await worker.pushed()
-        assert task["start_at_ms"] == first
 
 
 @pytest.mark.parametrize(("misfire", "count"), [("skip", 0), ("once", 1)])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fairq.model.tasks import Lease
 from fairq.model.waiting import WAIT_CAUSES, BlockedInterval, WaitCause
 from fairq.server.stats.wait_times import (
-    MAX_DWELLS,
-    MAX_SPANS,
+    MAX_INTERVALS,
     MAX_TENANTS,
+    MAX_WAITS,
     PERIOD_MS,
     WaitTimes,
     percentile,
@@ -45,12 +45,12 @@ def served() -> WaitTimes:
 
 @settings(max_examples=40)
 @given(TIMES, TIMES, TIMES, SPANS)
-def test_parts_sum_to_the_waiting_time(begin: int, end: int, last: int, spans: list[BlockedInterval]) -> None:
-    parts = split(begin, end, last, spans)
+def test_parts_sum_to_the_waiting_time(begin: int, end: int, last: int, intervals: list[BlockedInterval]) -> None:
+    parts = split(begin, end, last, intervals)
     assert sum(parts.values()) == max(0, end - begin)
     assert min(parts.values()) >= 0
     for cause in WAIT_CAUSES[:5]:
-        longest = sum(max(0, min(s.end, end) - max(s.begin, begin)) for s in spans if s.cause == cause)
+        longest = sum(max(0, min(s.end, end) - max(s.begin, begin)) for s in intervals if s.cause == cause)
         assert parts[cause] <= longest
 
 
@@ -117,11 +117,11 @@ def test_what_is_kept_has_bounds() -> None:
     for n in range(MAX_TENANTS + 50):
         wait_times.claimed(n, [lease(n, f"t{n}")], [])
     assert list(wait_times._rows) == [f"t{n}" for n in range(50, MAX_TENANTS + 50)]
-    for n in range(MAX_DWELLS + 50):
+    for n in range(MAX_WAITS + 50):
         wait_times.claimed(n * 1000, [lease(n)], [BlockedInterval("ada", "max_running", n * 1000, n * 1000 + 500)])
-    assert len(wait_times.parts("ada", 0)) == MAX_DWELLS
-    assert len(wait_times._rows["ada"].spans) == MAX_SPANS
-    assert len(wait_times.parts("ada", (MAX_DWELLS + 49) * 1000 + PERIOD_MS - 5000)) == 5
+    assert len(wait_times.parts("ada", 0)) == MAX_WAITS
+    assert len(wait_times._rows["ada"].intervals) == MAX_INTERVALS
+    assert len(wait_times.parts("ada", (MAX_WAITS + 49) * 1000 + PERIOD_MS - 5000)) == 5
 
 
 def test_a_summary_names_what_took_time() -> None:

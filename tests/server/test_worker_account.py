@@ -21,11 +21,11 @@ def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
     assert account.free == 5
     account.reserved = 2
     assert account.free == 3
-    account.lease("q", leases("a", "b"), 1.0)
+    account.lease("q", leases("a", "b"), 1.0, 0.0)
     account.reserved = 0
     assert account.free == 3
     assert numbers(account) == {("q", "a"): 70, ("q", "b"): 70}
-    account.lease("other", leases("a"), 1.0)
+    account.lease("other", leases("a"), 1.0, 0.0)
     assert account.free == 2
     assert account.held_of("q") == {"a": 70, "b": 70}
     assert account.has(("other", "a"), 70)
@@ -34,7 +34,7 @@ def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
 
 def test_less_credit_than_is_held_leaves_nothing_free() -> None:
     account = WorkerAccount(3)
-    account.lease("q", leases("a", "b"), 1.0)
+    account.lease("q", leases("a", "b"), 1.0, 0.0)
     account.credit = 1
     assert account.free == 0
 
@@ -67,7 +67,7 @@ def test_a_lease_that_was_not_renewed_in_its_time_leaves_its_place() -> None:
 def test_the_owner_of_a_lease_is_known_until_it_is_dropped() -> None:
     owners: dict[tuple[str, str], object] = {}
     here, there = WorkerAccount(3, owner="here", owners=owners), WorkerAccount(3, owner="there", owners=owners)
-    here.lease("q", leases("a"), 10.0)
+    here.lease("q", leases("a"), 10.0, 0.0)
     there.add(("q", "a"), Holding(70, 10.0, taken=1), 0.0)
     here.drop(("q", "a"))
     assert owners == {("q", "a"): "there"}

@@ -210,7 +210,7 @@ class JoinedMachine(RuleBasedStateMachine):
         assert self.server is not None
         leases = self.brain.claim(self.account.free, self.now)
         assert leases
-        self.account.lease(QUEUE, leases, LEASE_S)
+        self.account.lease(QUEUE, leases, LEASE_S, float("inf"))
         self.server.push(QUEUE, round(LEASE_S * 1000), leases)
         assert len(self.account.held) <= self.account.credit
         self.flush()

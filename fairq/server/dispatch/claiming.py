@@ -55,8 +55,8 @@ class Claiming:
     is_empty: bool = field(default=False, init=False)
     covered: int = field(default=0, init=False)  # tasks that the next claim must take
     _is_first: bool = field(default=False, init=False)  # the next claim leaves before the other servers look
-    _was_first: bool = field(default=False, init=False)  # the claim under way has left so
-    _promised: int = field(default=0, init=False)  # of the covered tasks: no other server was notified of them
+    _was_first: bool = field(default=False, init=False)  # the claim under way is such a first one
+    _promised: int = field(default=0, init=False)  # of the covered tasks, how many no other server was notified of
     _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _is_notified: bool = field(default=False, init=False)  # since the claim under way has left
     _next_at: float = field(default=0.0, init=False)
@@ -90,7 +90,8 @@ class Claiming:
         """Return what to do now; and for SLEEP, until when, unless something changes."""
         if self.phase is Phase.BUSY:
             self.phase = Phase.WAITING
-        is_over, room = self.is_stopping or self.phase is Phase.IN_DOUBT, 0 if self.is_empty else free
+        is_over = self.is_stopping or self.phase is Phase.IN_DOUBT
+        room = 0 if self.is_empty else free
         if self._promised and (is_over or room < self._promised):
             self._promised = 0  # the room has gone since, to another queue or with its worker
             return Step.PASS_ON, now
@@ -106,8 +107,8 @@ class Claiming:
         """Return how many tasks to claim at most: one more than expected shows whether there are others."""
         return CLAIM_TASKS if self._expected is None else min(CLAIM_TASKS, self._expected + 1)
 
-    def leave(self) -> bool:
-        """Note that a claim leaves; returns whether it is the last one again, whose answer was lost."""
+    def sent(self) -> bool:
+        """Note that a claim is sent; returns whether it repeats the last one, whose answer was lost."""
         again = self.phase is Phase.IN_DOUBT
         self.phase, self._is_notified, self.covered, self._promised = Phase.CLAIMING, False, 0, 0
         self._was_first, self._is_first = self._is_first, False
@@ -116,9 +117,9 @@ class Claiming:
         return again
 
     def answered(self, is_short: bool, began: float, now: float) -> bool:
-        """Note a claim that returned fewer tasks than it asked for, or as many; returns whether it was called first.
+        """Note a claim's answer, `is_short` if it has fewer tasks than asked for; returns whether it was first.
 
-        If it was, and the queue is not empty, the other servers are notified.
+        If so, and the queue is not empty, the caller notifies the other servers.
         """
         self.phase = Phase.BUSY
         self._next_at = now + min(max(PACE_S, now - began), MAX_PACE_S)

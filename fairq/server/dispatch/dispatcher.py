@@ -3,7 +3,7 @@
 The tenant is chosen inside `claim`, when a worker is free, and no task is fetched ahead of credit. When a claim has
 shown that the queue is empty, the dispatcher sleeps until it is notified (of a local enqueue, by the store's `ready`
 channel, by the ticker). claiming.py says when the next claim leaves. A task may be cancelled while the reply of the
-claim that brings it is on its way, so ids of cancelled tasks without a holder are kept until that reply.
+claim that brings it is on its way. So ids of cancelled tasks without a holder are kept until that reply.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Dispatcher:
         if self.capacity.workers:  # they are there from the start of the new queue
             self.wait_times.claimed(self.store_now_ms, (), ())
 
-    def stop_all(self) -> None:
+    def stop_all_tasks(self) -> None:
         """Tell all workers to stop their tasks of this queue."""
         for worker in self.capacity.workers:
             if held := worker.account.held_of(self.queue):
@@ -198,7 +198,7 @@ class Dispatcher:
 
     async def _claim(self, wanted: int) -> Claim | None:
         """Claim under a new name, or again under the last one if the outcome is unknown; None if that fails."""
-        again = self.claiming.leave()
+        again = self.claiming.sent()
         if not again:
             self._claims += 1
         name = f"{self.name}/{self._claims}"
@@ -285,6 +285,6 @@ def _warn_of_endless(queue: str, leases: Sequence[Lease]) -> None:
 async def give_back(store: Store, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
     """Return leases (id, number, times taken over); if the store is unavailable they expire by themselves."""
     try:
-        await store.hand_back(queue, leases, action)
+        await store.give_back(queue, leases, action)
     except FairqError as error:
         log.warning("cannot give leases back", queue=queue, count=len(leases), error=error.message)

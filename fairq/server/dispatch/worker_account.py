@@ -31,11 +31,11 @@ class Holding:
 class WorkerAccount:
     """The number of leases that a worker may hold, and the leases it holds.
 
-    `credit` is how many leases it may hold, `prefetch` how many of so many have not begun, `held` those it holds by
-    queue and id, `reserved` how many a claim under way may bring. `may_take()`: whether it may be given tasks at all.
-    `owners` is shared by all accounts of a server: it maps a task to the owner of the account with its lease (`owner`
-    is this account's). A lease that is neither settled nor renewed within its time plus OVER_S leaves the account by
-    itself, and `is_freed` is set.
+    `credit`: how many leases it may hold; `prefetch`: how many of these it may hold without having begun them; `held`:
+    those it holds, by queue and id; `reserved`: how many a claim under way may bring. `may_take()`: whether it may be
+    given tasks at all. `owners` is shared by all accounts of a server: it maps a task to the owner of the account with
+    its lease (`owner` is this account's). A lease that is neither settled nor renewed within its time plus OVER_S
+    leaves the account by itself, and `is_freed` is set.
     """
 
     credit: int = 0
@@ -46,7 +46,7 @@ class WorkerAccount:
     handed: int = 0  # leases that it holds and that are not kept here: of a worker over HTTP
     reserved: int = field(default=0, init=False)
     held: dict[Place, Holding] = field(factory=dict, init=False)
-    most_begun: int = field(default=0, init=False)  # of the leases that it holds, at any time
+    most_begun: int = field(default=0, init=False)  # the most leases that it has ever had room to begin at once
     is_freed: bool = field(default=False, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
     _renewing: dict[Place, int] = field(factory=dict, init=False)  # leases being renewed, unless they have ended since
@@ -67,7 +67,7 @@ class WorkerAccount:
         """How many more tasks the worker may be given."""
         return max(0, self.credit - self.busy - self.reserved) if self.may_take() else 0
 
-    def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float = _NEVER) -> None:
+    def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
         """Add leases that are about to be pushed to the worker."""
         self._queue_s[queue] = lease_s
         over_at = now + lease_s + OVER_S

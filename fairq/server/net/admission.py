@@ -33,7 +33,7 @@ NOTES_PER_S, NOTES_BURST = 1.0, 100.0  # of a tenant's changes in the audit and 
 WRONG_PER_S, WRONG_BURST = 5.0, 100.0  # the same, of its wrong tokens
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 PER_TURN, HTTP_PER_TURN = 8, 1  # messages of one tenant, and HTTP requests, that begin in one turn of the scheduler
-RETRY_MS = 1_000
+RECONNECT_MS = 1_000  # after which a refused client may connect again
 MAX_KNOWN = 10_000  # addresses and tenants whose rates are remembered
 
 
@@ -69,7 +69,7 @@ class Admission:
 
     def hears(self, address: str, now: float) -> bool:
         """True if one more handshake from this address is within its rate."""
-        if self._is_free(address):
+        if self._is_unlimited(address):
             return True
         if len(self._rates) >= MAX_KNOWN:
             self._rates = _not_whole(self._rates, now)
@@ -87,7 +87,7 @@ class Admission:
         try:
             yield
         except Unauthorized:
-            if not self._is_free(address):
+            if not self._is_unlimited(address):
                 if len(self._wrong) >= MAX_KNOWN:
                     self._wrong = _not_whole(self._wrong, now)
                 self._wrong.setdefault(block, Rate(WRONG_PER_S, WRONG_BURST)).take(1, now)
@@ -125,8 +125,8 @@ class Admission:
     def from_address(self, address: str) -> Iterator[None]:
         """Count a connection of an address while the context lasts. Raises: TooMany."""
         most, block = self.settings.connections_per_address, block_of(address)
-        if most and not self._is_free(address) and self._connections[block] >= most:
-            raise TooMany(f"connection limit reached: at most {most} from address {block}", retry_in_ms=RETRY_MS)
+        if most and not self._is_unlimited(address) and self._connections[block] >= most:
+            raise TooMany(f"connection limit reached: at most {most} from address {block}", retry_in_ms=RECONNECT_MS)
         self._connections[block] += 1
         try:
             yield
@@ -143,7 +143,7 @@ class Admission:
             return
         usage = self._usage_of(identity.tenant)
         if usage.connections >= (limit := self.settings.connections_per_tenant):
-            raise TooMany(f"connection limit reached: at most {limit} for one tenant", retry_in_ms=RETRY_MS)
+            raise TooMany(f"connection limit reached: at most {limit} for one tenant", retry_in_ms=RECONNECT_MS)
         usage.connections += 1
         try:
             yield usage
@@ -163,7 +163,7 @@ class Admission:
             self._usages[tenant] = Usage(Rate(requests, requests * BURST_S), Rate(size, size * BURST_S))
         return self._usages[tenant]
 
-    def _is_free(self, address: str) -> bool:
+    def _is_unlimited(self, address: str) -> bool:
         """True if an address has no limits."""
         return not self.settings.connections_per_address or ipaddress.ip_address(address.partition("%")[0]).is_loopback
 

@@ -21,7 +21,7 @@ from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
 from fairq.server.net.refusals import Refusals
-from fairq.server.net.tenant_load import TenantLoad, tenants_of
+from fairq.server.net.tenant_load import RETRY_MS, TenantLoad, tenants_of
 from fairq.turns import Gate
 from fairq.wire.messages import Dead, DeadLetter, Enqueue, Peek, Schedules, Tenants, Workers, WorkerTasks
 from fairq.wire.server_session import ServerSession
@@ -45,7 +45,6 @@ MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
 SHORT_BYTES = 4_096  # of a text that takes less time to read than to time it
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
-RETRY_MS = 100  # after which a request over a limit may be tried again
 
 
 def nothing(*_: Any) -> None:
@@ -62,7 +61,7 @@ class Connection:
     handle_request: Callable[[Connection, Any], Awaitable[dict[str, Any] | None]]
     usage: Usage | None = None  # of its tenant
     account: WorkerAccount = field(factory=WorkerAccount)
-    drained: Callable[[], None] = nothing  # called when the socket has taken all output that waited
+    output_sent: Callable[[], None] = nothing  # called when the socket has taken all output that waited
     name: str = ""
     queues: tuple[str, ...] = ()
     order: int = 0  # when the worker first attached, by the store, if it keeps its name across restarts
@@ -73,7 +72,7 @@ class Connection:
     freed: Callable[[Connection], None] = nothing  # called when leases have expired on its account
     is_leaving: bool = False
     keeps_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
-    is_over: trio.Event = field(factory=trio.Event, init=False)  # its leases need not be kept any more
+    keeps_no_more: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are given back now
     turns: Gate | None = field(default=None, init=False)  # in which its messages are read
     load: TenantLoad | None = field(default=None, init=False)  # of a producer's tenants
     refusals: Refusals | None = field(default=None, init=False)  # of its server
@@ -269,5 +268,5 @@ class Connection:
 
         A garbage collection that looks at 10,000 connections takes 0.3 s.
         """
-        self.drained, self.freed = nothing, nothing
+        self.output_sent, self.freed = nothing, nothing
         self.account.may_take, self.account.owner, self.session.refused = bool, None, nothing

@@ -1,8 +1,8 @@
 """Finds the workers that hold leases, at whichever server they are attached.
 
-Leases of this server's workers are looked up here. The others are asked for together: leases that are looked for while
-a question is under way share the next one, which comes ROUND_S later at the earliest and is for LEASES_PER_ROUND at
-most: tenants that read states in a loop cause few messages. Names that are too many for that are left out.
+Leases of this server's workers are looked up here. Other servers are asked in rounds: what is looked for during a round
+waits for the next. A round begins ROUND_S after the last one at the earliest, and has at most LEASES_PER_ROUND leases;
+the names of further ones are left out. So tenants that read in a loop cause few messages.
 """
 
 from __future__ import annotations

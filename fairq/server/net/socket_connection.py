@@ -16,7 +16,8 @@ from attrs import define, field
 
 from fairq.errors import FairqError, TooMany
 from fairq.model.tasks import Lease
-from fairq.server.net.connection import RETRY_MS, Connection, nothing
+from fairq.server.net.connection import Connection, nothing
+from fairq.server.net.tenant_load import RETRY_MS
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.turns import Gate
 from fairq.wire.beside import Message
@@ -191,10 +192,9 @@ class SocketConnection(Connection):
                 self._leave_if_idle()
             try:
                 if await self.transport.flush():
-                    self.session.last_sent_at = (
-                        trio.current_time()
-                    )  # when the last of it was sent: no heartbeat is due meanwhile
-                    self.drained()
+                    # When the last of it was sent: no heartbeat is due meanwhile.
+                    self.session.last_sent_at = trio.current_time()
+                    self.output_sent()
             except Disconnected:
                 return
             if self.session.is_timed_out:

@@ -14,7 +14,7 @@ from fairq.wire.messages import Enqueue
 from fairq.wire.terms import MAX_TENANT_WAITING
 
 MAX_TENANT_REQUESTS_HERE = 256  # under way at once, of one tenant: as many as on a connection of its own
-RETRY_MS = 100
+RETRY_MS = 100  # after which a request over a limit may be tried again
 
 
 def tenants_of(request: Any) -> frozenset[str]:

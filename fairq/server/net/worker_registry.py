@@ -7,8 +7,8 @@ was killed and restarted need not wait until its dead connection times out. An o
 `superseded`, and ends; the two do not take the name from each other in turn. The store also counts how often a worker
 attaches: of the connections of one run the last one stays.
 
-Servers tell each other by a channel. A message may come late or twice, when the worker has attached again: its number
-tells. It may be lost: then leases expire, as without superseding.
+Servers tell each other by a channel. A message may come twice, or so late that the worker has attached again: the
+attach's number shows it. It may be lost: then leases expire, as without superseding.
 The order to drain a worker is a question to all servers (questions.py), and is repeated until all have answered.
 Each server also writes the list of its workers under a key that expires, so that any server can list all workers. The
 list may be long, so it is written when it changes, and a cheap command every few seconds keeps it from expiring: the
@@ -91,7 +91,7 @@ class WorkerRegistry:
     nursery: trio.Nursery
     questions: Questions
     give_back: Callable[[Connection, Action], Awaitable[None]] = field(init=False)
-    drained: Callable[[str], None] = field(default=lambda _: None, init=False)  # is told the name of workers to drain
+    on_drain: Callable[[str], None] = field(default=lambda _: None, init=False)  # is told the name of workers to drain
     _changed: trio.Event = field(factory=trio.Event, init=False)
     _elsewhere: dict[str, tuple[float, dict[str, list[float]]]] = field(
         factory=dict, init=False
@@ -159,7 +159,7 @@ class WorkerRegistry:
         able = {name: has for name, has in told.items() if has >= max(1, slots)}
         return random.choices(list(able), list(able.values()))[0] if able else ""
 
-    def places_elsewhere(self, queue: str) -> float:
+    def divided_slots_elsewhere(self, queue: str) -> float:
         """Count other servers' slots with each worker's divided among its queues, without draining workers."""
         return self._told(queue, 1)
 
@@ -255,7 +255,7 @@ class WorkerRegistry:
             connection.session.dismiss()
             connection.leave()
             connection.wake_writer()
-        self.drained(worker)
+        self.on_drain(worker)
         self._changed.set()
         return len(leaving)
 

@@ -16,10 +16,10 @@ from attrs import define, field
 from fairq.model.tasks import Lease
 from fairq.model.waiting import WAIT_CAUSES, BlockedInterval, Part, WaitCause
 
-MAX_TENANTS, MAX_DWELLS, MAX_SPANS = 500, 256, 128
+MAX_TENANTS, MAX_WAITS, MAX_INTERVALS = 500, 256, 128
 PERIOD_MS = 300_000
 _JOIN_MS = 100  # intervals of one cause are joined when the gap is at most so long: a tenant let in starts first
-_PLACE = {cause: place for place, cause in enumerate(WAIT_CAUSES)}
+_RANK = {cause: rank for rank, cause in enumerate(WAIT_CAUSES)}
 
 
 @define(eq=False)
@@ -27,8 +27,8 @@ class _Row:
     """A tenant: its last start, its last waiting times (start, ready, previous start), when it was blocked."""
 
     last: int = 0
-    wait_times: deque[tuple[int, int, int]] = field(factory=lambda: deque(maxlen=MAX_DWELLS))
-    spans: deque[BlockedInterval] = field(factory=lambda: deque(maxlen=MAX_SPANS))
+    wait_times: deque[tuple[int, int, int]] = field(factory=lambda: deque(maxlen=MAX_WAITS))
+    intervals: deque[BlockedInterval] = field(factory=lambda: deque(maxlen=MAX_INTERVALS))
 
 
 @define(eq=False)
@@ -38,7 +38,7 @@ class WaitTimes:
     starts: int = field(default=0, init=False)  # ever
     retries: int = field(default=0, init=False)  # of these, those that were not a task's first
     _rows: OrderedDict[str, _Row] = field(factory=OrderedDict, init=False)
-    _spans: deque[BlockedInterval] = field(factory=lambda: deque(maxlen=MAX_SPANS), init=False)
+    _intervals: deque[BlockedInterval] = field(factory=lambda: deque(maxlen=MAX_INTERVALS), init=False)
     _alone_since: int | None = field(default=0, init=False)  # since when there is no worker
     _blocked: BlockedInterval | None = field(default=None, init=False)  # as the last claim saw it
 
@@ -79,38 +79,38 @@ class WaitTimes:
 
     def _add_intervals(self, now_ms: int, intervals: Sequence[BlockedInterval]) -> None:
         if self._alone_since is not None:
-            self._spans.append(BlockedInterval("", "no_worker", self._alone_since, now_ms))
+            self._intervals.append(BlockedInterval("", "no_worker", self._alone_since, now_ms))
             self._alone_since = None
         blocked = next((each for each in intervals if not each.tenant), None)
         if self._blocked and (blocked is None or blocked.cause != self._blocked.cause):
-            self._spans.append(self._blocked._replace(end=now_ms))
+            self._intervals.append(self._blocked._replace(end=now_ms))
             self._blocked = None
         self._blocked = self._blocked or blocked
         for each in intervals:
             if each.tenant:
-                _join((self._rows.get(each.tenant) or self._add(each.tenant)).spans, each)
+                _join((self._rows.get(each.tenant) or self._add(each.tenant)).intervals, each)
 
     def parts(self, tenant: str, now_ms: int) -> list[dict[WaitCause, int]]:
         """Return what each of a tenant's starts of the last PERIOD_MS had waited for, in ms, oldest first."""
         row = self._rows.get(tenant)
         if row is None:
             return []
-        spans = sorted([*self._spans, *row.spans], key=lambda span: _PLACE[span.cause])
-        return [split(ready, at, last, spans) for at, ready, last in row.wait_times if at > now_ms - PERIOD_MS]
+        intervals = sorted([*self._intervals, *row.intervals], key=lambda span: _RANK[span.cause])
+        return [split(ready, at, last, intervals) for at, ready, last in row.wait_times if at > now_ms - PERIOD_MS]
 
 
-def _join(spans: deque[BlockedInterval], new: BlockedInterval) -> None:
+def _join(intervals: deque[BlockedInterval], new: BlockedInterval) -> None:
     """Add an interval; join it with the last one if that was reported before, or ends where this one begins."""
-    if spans and spans[-1].cause == new.cause and new.begin - spans[-1].end <= _JOIN_MS:
-        new = new._replace(begin=min(new.begin, spans.pop().begin))
-    spans.append(new)
+    if intervals and intervals[-1].cause == new.cause and new.begin - intervals[-1].end <= _JOIN_MS:
+        new = new._replace(begin=min(new.begin, intervals.pop().begin))
+    intervals.append(new)
 
 
-def split(begin: int, end: int, last: int, spans: Iterable[BlockedInterval]) -> dict[WaitCause, int]:
+def split(begin: int, end: int, last: int, intervals: Iterable[BlockedInterval]) -> dict[WaitCause, int]:
     """Divide a waiting time among its causes; where intervals overlap, the first one gets the time."""
     parts: dict[WaitCause, int] = dict.fromkeys(WAIT_CAUSES, 0)
     free = [(begin, end)] if begin < end else []
-    for span in spans:
+    for span in intervals:
         rest = []
         for one, other in free:
             low, high = max(one, span.begin), min(other, span.end)

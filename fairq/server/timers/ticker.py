@@ -173,7 +173,8 @@ class Ticker:
         left = ((done.opening_changes, change_opening_hours), (done.fires, self._firing.fire))
         if waits := [await self._do(job, queue) for count, job in left if count]:
             # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
-            return 0.0 if done.promoted or done.expired or done.reaped else min(waits), FLOOR_S
+            due = 0.0 if done.promoted or done.expired or done.reaped else min(waits)
+            return due, FLOOR_S
         has_done = done.ready or done.promoted or done.expired or done.reaped or done.trimmed
         floor = FLOOR_S if has_done else self._idle_floor(queue)
         due = max(0.0, (done.next_due_ms - done.now_ms) / 1000) if done.next_due_ms >= 0 else math.inf

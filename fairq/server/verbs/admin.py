@@ -14,7 +14,7 @@ from fairq.model.workers import HeldLease, HeldTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.net.worker_registry import Held
-from fairq.server.verbs.request_scope import Body, check_unlimited
+from fairq.server.verbs.request_scope import Body, check_all_queues
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
 
@@ -135,7 +135,7 @@ async def _held_tasks(app: App, held: list[Held]) -> list[HeldTask]:
 
 async def drain_worker(app: App, connection: Connection, request: wire.DrainWorker) -> Body:
     """Drain the workers of a name, at all servers."""
-    check_unlimited(connection)
+    check_all_queues(connection)
     return {"workers": await app.worker_registry.drain(request.worker)}
 
 
@@ -159,7 +159,7 @@ async def repair(app: App, connection: Connection, request: wire.Repair) -> Body
 
 async def create_token(app: App, connection: Connection, request: wire.CreateToken) -> Body:
     """Register a token."""
-    check_unlimited(connection)
+    check_all_queues(connection)
     named = (request.id, request.role, request.hash, request.tenant, request.queues)
     await app.auth.create(TokenRecord(*named, label=request.label), request.expires_in_ms)
     return {}
@@ -167,13 +167,13 @@ async def create_token(app: App, connection: Connection, request: wire.CreateTok
 
 async def list_tokens(app: App, connection: Connection, request: wire.ListTokens) -> Body:
     """List tokens, without their hashes."""
-    check_unlimited(connection)
+    check_all_queues(connection)
     return {"tokens": [asdict(token) for token in await app.auth.tokens()]}
 
 
 async def revoke_token(app: App, connection: Connection, request: wire.RevokeToken) -> Body:
     """Delete a token and close the connections that use it."""
-    check_unlimited(connection)
+    check_all_queues(connection)
     if not await app.auth.revoke(request.id):
         raise NotFound(f"there is no token {request.id!r:.80}", field="id")
     return {}

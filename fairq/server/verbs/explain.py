@@ -20,7 +20,7 @@ async def why(app: App, connection: Connection, request: wire.Why) -> Body:
     task = await app.store.why(queue, id)
     if task.state == "unknown":
         raise NotFound(f"unknown task {request.id} in queue {queue}", field="id")
-    found = asdict(explain(request.id, task, app.queues.count_places(queue)))
+    found = asdict(explain(request.id, task, app.queues.count_divided_slots(queue)))
     if task.facts is None:
         return {name: found[name] for name in ("id", "state", "now_ms")}
     return {name: value for name, value in found.items() if value not in (0, False) or name == "starts_at_ms"}

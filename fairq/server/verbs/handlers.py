@@ -14,7 +14,7 @@ from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.producers import covered, store_for_tenants, told, watch
+from fairq.server.verbs.producers import cover, store_for_tenants, told, watch
 from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.tasks import bare_outcome
 from fairq.wire import frames
@@ -129,6 +129,6 @@ def _link(settlement: Settlement, link: Link) -> Link:
 async def _enqueue(app: App, queue: str, tasks: Sequence[NewTask]) -> None:
     """Store what follows one task in another queue. Raises: also if one would expire before it may start."""
     async with app.producers_calls:
-        outcomes = await app.store.enqueue(queue, owner_of(tasks[0].id), tasks, notify=covered(app, queue, tasks))
+        outcomes = await app.store.enqueue(queue, owner_of(tasks[0].id), tasks, notify=cover(app, queue, tasks))
     watch(app, queue, tasks)
     check_in_time(outcomes)

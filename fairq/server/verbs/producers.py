@@ -16,7 +16,7 @@ from fairq.server.verbs.request_scope import Body
 from fairq.wire.calls import REFUSED
 
 
-def covered(app: App, queue: str, tasks: Sequence[NewTask]) -> str:
+def cover(app: App, queue: str, tasks: Sequence[NewTask]) -> str:
     """Have a claim follow tasks that are enqueued at once; returns which servers the store notifies."""
     # A claim sent directly behind the tasks shares their turn of the store, and its fsync.
     return app.queues.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
@@ -53,7 +53,7 @@ async def store_for_tenants(
         try:
             async with app.producers_calls:  # else a few producers' requests fill everybody's line to the store
                 # Of several tenants the calls are sent together: a claim might come before the last of them.
-                notify = covered(app, queue, some) if is_alone else "all"
+                notify = cover(app, queue, some) if is_alone else "all"
                 own = await app.store.enqueue(queue, tenant, some, notify=notify, maker=maker)
         except FairqError as error:
             refusals[tenant] = error

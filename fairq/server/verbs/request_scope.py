@@ -67,7 +67,7 @@ def own_tenant(connection: Connection, tenant: str | None) -> str:
     raise BadRequest("tenant is missing: an operator names it", field="tenant")
 
 
-def check_unlimited(connection: Connection) -> None:
+def check_all_queues(connection: Connection) -> None:
     """Check that an operator's token is for all queues. Raises: Forbidden."""
     if connection.identity.queues is not None:
         raise Forbidden("operator tokens limited to some queues may not manage tokens or drain workers", field="type")

@@ -193,7 +193,7 @@ class Workers:
     _drained: dict[tuple[Identity | None, str], float] = field(factory=dict, init=False)  # until when; None: any token
 
     def __attrs_post_init__(self) -> None:
-        self.app.worker_registry.drained = lambda name: self._remember(None, name)
+        self.app.worker_registry.on_drain = lambda name: self._remember(None, name)
 
     def _remember(self, identity: Identity | None, name: str) -> None:
         """Remember that a name is drained; of too many the one that asked longest ago is forgotten."""
