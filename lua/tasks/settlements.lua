@@ -31,7 +31,7 @@ function settlements.forget(call, account, id, how, lease, attempt, features, by
   records.mark(call, id, how, lease, features)
   accounts.add_bytes(call, account, -bytes)
   call.queue[how] = call.queue[how] + 1
-  if features % 2 == 0 then return end
+  if not has_options(features) then return end
   batches.note_end(call, id, how)
   feeds.tell_of(call, account, id, how, attempt, '')
   task_options.drop(call, account.name, id)
@@ -77,7 +77,7 @@ local function end_well(call, account, id, lease)
 end
 
 function ACTIONS.ack(call, account, id, lease)
-  if lease.features % 2 == HAS_OPTIONS then task_options.keep_result(call, account, id, 'null') end
+  if has_options(lease.features) then task_options.keep_result(call, account, id, 'null') end
   end_well(call, account, id, lease)
 end
 

@@ -369,7 +369,7 @@ MUTANTS = {
     "leases that ran out are not counted": ("counts.lost = tonumber(args[3])", "counts.lost = 0"),
     "an old interval is told": ("SLOT.unpack(found[i]).number == last - count + i then", "true then"),
     "tasks that run on are forgotten": ("local EARLIER_SLOTS = 3", "local EARLIER_SLOTS = -1"),
-    "rings are kept for ever": ("  redis.call('PEXPIRE', at, step[1] * step[2] * 1000)\n", ""),
+    "rings are kept for ever": ("  redis.call('PEXPIRE', at, ring.seconds * ring.slots * 1000)\n", ""),
     "what runs is no service of the queue": ("queue.delivered = queue.delivered + passed * queue.leased", ""),
     "what a lease did not take is service of the queue": (
         "books.delivered + took, queue.delivered + unseen",
@@ -388,7 +388,7 @@ MUTANTS = {
         "",
     ),
     "every ring has the interval of the first": (
-        "math.floor(call.now / 1000 / step[1])",
+        "math.floor(call.now / 1000 / ring.seconds)",
         "math.floor(call.now / 10000)",
     ),
 }
