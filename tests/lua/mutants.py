@@ -527,12 +527,6 @@ MUTANTS = [
         "  if true then bundle.together",
     ),
     Mutant("a renewal is shorter than the lease", "math.max(run.lasts, call.queue.lease_ms)", "call.queue.lease_ms"),
-    Mutant(
-        "a lease keeps its first time",
-        "local lasts = math.max(run.lasts, call.queue.lease_ms)",
-        "local lasts = run.lasts",
-    ),
-    Mutant("a longer renewal is forgotten", "run.is_extended, run.lasts = 1, lasts", "run.is_extended = 1"),
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
     Mutant("an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), call.ended)\n", ""),
     Mutant(

@@ -36,6 +36,11 @@ def read(queue: Queue, step: int = 10, last: int = -1, count: int = 240) -> list
     return [unpack_slot(packed) for packed in queue.call("history", step, last, count)[2:]]
 
 
+def rows_of(queue: Queue) -> list[dict[str, float]]:
+    """Read what tenants were given in each interval of the first ring."""
+    return [{row.tenant: row.delivered for row in slot.rows} for slot in read(queue)]
+
+
 def test_what_a_server_counts_is_added_to_all_rings(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b")
     queue.enqueue("bob", "c")
@@ -117,8 +122,7 @@ def test_a_tenant_that_comes_back_is_named_at_once_while_all_are(queue: Queue) -
     queue.enqueue("ada", "a2")
     queue.claim()
     add(queue, {"ada": row(1, 1)})
-    rows = [{row.tenant: row.delivered for row in slot.rows} for slot in read(queue)]
-    assert rows == [{"ada": 1}, {}, {}, {"ada": 1}]
+    assert rows_of(queue) == [{"ada": 1}, {}, {}, {"ada": 1}]
 
 
 def test_thousands_of_tenants_in_an_interval_take_as_many_bytes_as_twenty_one(queue: Queue) -> None:
@@ -152,6 +156,34 @@ def test_tenants_that_are_remembered_are_bounded_and_begin_anew(queue: Queue) ->
     assert told == sum(share.delivered for share in queue.tenants().values()) == 500
 
 
+def test_those_that_got_the_most_are_named(queue: Queue) -> None:
+    queue.configure(share=1)
+    for n in range(22):
+        queue.enqueue(f"t{n}", *(f"t{n}/{k}" for k in range(n + 1)))
+    queue.claim(300)
+    add(queue, {f"t{n}": row(n + 1) for n in range(22)})
+    assert rows_of(queue) == [{OTHERS: 1 + 2} | {f"t{n}": n + 1 for n in range(2, 22)}]
+
+
+def test_what_only_the_others_row_tells_is_not_told_again(queue: Queue) -> None:
+    queue.configure(share=1)
+    queue.enqueue("ada", "a", "b", "c")
+    queue.claim(2)
+    add(queue, {})
+    queue.claim(1)
+    add(queue, {"ada": row(0, 1)})
+    assert rows_of(queue) == [{OTHERS: 3, "ada": 0}]
+
+
+def test_a_lost_lease_is_told_for_no_longer_than_it_is_charged(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.claim()
+    queue.advance(40_000)
+    assert queue.tick().reaped == 1
+    add(queue, {"ada": row(1, 1)}, lost=1)
+    assert rows_of(queue) == [{"ada": queue.tenant("ada").delivered}]
+
+
 def test_all_of_it_expires_by_itself(queue: Queue) -> None:
     queue.enqueue("ada", "a")
     add(queue, {"ada": row(1)})
@@ -178,7 +210,7 @@ def test_tasks_that_run_on_are_counted_though_nothing_starts(queue: Queue) -> No
     for _ in range(2, 8):
         queue.advance(10_000)
         add(queue, {})
-    assert [[row.delivered for row in slot.rows] for slot in read(queue)] == [[0], *[[10_000]] * 6]
+    assert rows_of(queue) == [{"ada": 0}, *[{"ada": 10_000}] * 6]
 
 
 def test_after_a_change_of_what_is_shared_an_interval_may_be_left_out(queue: Queue) -> None:
@@ -192,8 +224,7 @@ def test_after_a_change_of_what_is_shared_an_interval_may_be_left_out(queue: Que
         queue.advance(10_000)
         queue.claim()
         add(queue, {"ada": row(0, 1)})
-    rows = [{row.tenant: row.delivered for row in slot.rows} for slot in read(queue)]
-    assert rows == [{"ada": 5_000}, {"ada": 0}, {"ada": 1}]
+    assert rows_of(queue) == [{"ada": 5_000}, {"ada": 0}, {"ada": 1}]
 
 
 def test_totals_of_a_queue_that_was_never_counted_are_not_taken_for_new(queue: Queue) -> None:
@@ -286,7 +317,9 @@ MUTANTS = {
 CHECKS: tuple[Callable[[Queue], None], ...] = (
     test_what_a_server_counts_is_added_to_all_rings,
     test_a_call_that_is_repeated_counts_twice_what_the_server_saw_and_nothing_else,
-    test_thousands_of_tenants_in_an_interval_take_as_many_bytes_as_twenty_one, test_all_of_it_expires_by_itself,
+    test_thousands_of_tenants_in_an_interval_take_as_many_bytes_as_twenty_one, test_those_that_got_the_most_are_named,
+    test_what_only_the_others_row_tells_is_not_told_again,
+    test_a_lost_lease_is_told_for_no_longer_than_it_is_charged, test_all_of_it_expires_by_itself,
     test_a_ring_keeps_no_more_than_its_period, test_tasks_that_run_on_are_counted_though_nothing_starts,
     test_after_a_change_of_what_is_shared_an_interval_may_be_left_out,
     test_totals_of_a_queue_that_was_never_counted_are_not_taken_for_new,

@@ -73,6 +73,15 @@ def test_a_connection_that_lost_a_lease_to_another_does_not_give_it_back(queue: 
     assert queue.settle(("release", "a", f"{lease.lease}/0")) == ["ok"]  # the next lease begins anew
 
 
+def test_a_lease_is_extended_by_the_longest_time_that_its_worker_knows(queue: Queue) -> None:
+    """A worker learns of a longer lease_ms with its next extension, and of a shorter one with its next lease."""
+    lease = leased(queue)
+    for lease_ms in (2 * LEASE_MS, 1000):
+        queue.configure(lease_ms=lease_ms)
+        queue.end("extend", lease)
+        assert queue.tasks("a")[0].at == queue.now + 2 * LEASE_MS
+
+
 def test_the_count_of_how_often_a_lease_was_taken_goes_round(queue: Queue) -> None:
     queue.enqueue("t", "a")
     (lease,) = queue.claim(1)
