@@ -6,11 +6,18 @@ local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long
 local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl'}
 
--- Reads from the last argument, if it is `wake` or `covered`, which servers are notified; returns where the tasks end.
+-- Reads who is to be notified from the last argument, if it says so (`wake <server>`, `covered`). Returns the index of
+-- the last argument that belongs to the tasks.
 function arrivals.read_hint(call, args)
   local last = #args % 3 == 1 and args[#args] or ''
   local server = last:match('^wake (.+)$')
-  if server then call.notify = '1 ' .. server elseif last == 'covered' then call.notify = false else return #args end
+  if server then
+    call.notify = '1 ' .. server
+  elseif last == 'covered' then
+    call.notify = false
+  else
+    return #args
+  end
   return #args - 1
 end
 

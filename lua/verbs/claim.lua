@@ -60,8 +60,9 @@ local function read_asked(call, ids, found)
   task_options.read_of(call, ids, features)
 end
 
--- The window of a picked task has closed. The pick is for the tenant's next one, up to a bound. A task that went back
--- would be counted as such a one: so none is buried once the reply is full.
+-- The window of a picked task has closed. Its pick goes to the tenant's next task, up to a bound. `account.ready` must
+-- count only tasks that the pick can get, not those put back for lack of room: so nothing is buried once the reply is
+-- full.
 local function bury(call, round, i, claim, id, last_run)
   local account, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
   claim.expiring[#claim.expiring + 1] = id

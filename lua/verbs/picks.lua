@@ -148,23 +148,18 @@ end
 
 -- Gives the picks their tasks' ids; a pick that finds none, which a call that failed half way has left, is taken back.
 function picks.take(call, round)
-  local tenants, moves, wanted, taken, ids = round.tenants, round.moves, {}, {}, {}
-  for i = 1, round.count do
-    local account = tenants[i]
-    wanted[account] = (wanted[account] or 0) + 1
-  end
-  for account, count in pairs(wanted) do
-    taken[account] = takes.ids(call, account, count)
-    wanted[account] = 0
+  local tenants, moves, of_tenant, ids = round.tenants, round.moves, {}, {}
+  for i = 1, round.count do of_tenant[tenants[i]] = (of_tenant[tenants[i]] or 0) + 1 end
+  for account, count in pairs(of_tenant) do
+    of_tenant[account] = takes.ids(call, account, count)
+    of_tenant[account].given = 0
   end
   for i = 1, round.count do
-    local account = tenants[i]
-    local nth = wanted[account] + 1
-    local id = taken[account][nth]
-    wanted[account] = nth
-    if id then
-      local n = #ids + 1
-      ids[n], tenants[n], moves[n] = id, account, moves[i]
+    local account, n = tenants[i], #ids + 1
+    local own = of_tenant[account]
+    own.given = own.given + 1
+    if own[own.given] then
+      ids[n], tenants[n], moves[n] = own[own.given], account, moves[i]
     else
       picks.unpick(call, round, i, 0)
     end

@@ -447,7 +447,7 @@ MUTANTS = [
     Mutant("batches in all states are listed", "(args[4] == '' or args[4] == BATCH_STATES[batch.state])", "true"),
     Mutant("a feed grows for ever", "'MAXLEN', '=', length, '0-*'", "'0-*'"),
     Mutant("the last event is read again", "string.format('(0-%.0f', after)", "string.format('0-%.0f', after)"),
-    Mutant("tasks for a server are covered", "call.notify = '1 ' .. server elseif", "call.notify = false elseif"),
+    Mutant("tasks for a server are covered", "    call.notify = '1 ' .. server\n", "    call.notify = false\n"),
     Mutant(
         "limits are told as they hold",
         "return flat(limits.set_for({prefix = keys[1]}, args[3]))",
