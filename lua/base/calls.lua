@@ -49,7 +49,7 @@ end
 -- least once in the longest time that one lasts, since workers renew them. Time beyond that, and beyond the last
 -- deadline (leases given while lease_ms was longer last longer), is a jump: the clock was set ahead, or the machine or
 -- the service stood still. During a repair all of it is.
-local function jump_to(call, time)
+local function length_of_jump(call, time)
   local queue = call.queue
   if queue.blocked >= BLOCKED_REPAIR then return time - queue.now end
   local jump = time - queue.now - math.max(queue.lease_ms, CLOCK_BACK_MS)
@@ -69,8 +69,8 @@ end
 local function set_time(call, time)
   local queue = call.queue
   local back = queue.now - time
-  if back > CLOCK_BACK_MS then queue.now, queue.origin, queue.sweeping = time, queue.origin - back, 2 end
-  local jump = jump_to(call, time)
+  if back > CLOCK_BACK_MS then queue.now, queue.origin, queue.sweeping = time, queue.origin - back, SWEEP_WANTED end
+  local jump = length_of_jump(call, time)
   if jump > 0 then queue.now, queue.origin = queue.now + jump, queue.origin + jump end
   call.now = math.max(time, queue.now)
 end
@@ -111,7 +111,9 @@ function calls.open_any(keys, args)
     now = 0, at = 0, sure = 0, mean = 0,
     accounts = {}, books = {}, touched = {}, is_touched = {}, named = {},  -- tenants (pick/accounts.lua)
     limits = {}, parked = {}, kept_out = {}, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
-    slots = {}, woken = {}, wake = false, passed_over = {},
+    moved_tags = {},                                 -- changed tags, by class and slot (pick/seats.lua)
+    to_wake = {},                                    -- tags that go onto the wake list at the close
+    wake = false, passed_over = {},                  -- what a claim has read of that list, and whom it leaves out
     slots_per_weight = 0,                            -- the fair pick's (pick/README.md, verbs/picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none

@@ -18,12 +18,12 @@
 --:   name:t1 books:rest | tag details
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I seen_at:d
 --: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B
---:   limited:B cause:B out_at:d since:d | packed
+--:   limited:B cause:B out_at:d let_in_at:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d
 --: HEADER version:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1
---: MARK version:B lease:d
---: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I
---: RUN lease:d state:B features:B is_extended:B taken:B began_at:d lasts:I bytes:I tag:c4 attempt:I
+--: MARK how:B lease:d
+--: LEASE lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
+--: RUN lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --:   uncounted_attempts:I max_attempts:H expires_at:d error:rest
 --: BUNDLE left:H together:H claim:t1 ids:rest
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 traceback:rest

@@ -26,6 +26,7 @@ local SETTINGS = {
   max_tenants = {1000000, 1, 100000000}, run_timeout_ms = {0, 0, 604800000},
 }
 local UNMADE, MADE, DELETING = 0, 1, 2  -- queue.stage: see operate/delete.lua
+local NO_SWEEP, SWEEPING, SWEEP_WANTED = 0, 1, 2  -- queue.sweeping: see limits.sweep
 local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
 local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
 local TASKS_PER_CALL = 500
@@ -37,7 +38,8 @@ local TRACEBACK_BYTES = 8192  -- of a dead letter's traceback
 local ID_BYTES = 255
 local HORIZON_MS = 2 ^ 52   -- no time and no delay may lie beyond it, so that sums stay exact
 local BLOCKED_PAUSED, BLOCKED_CLOSED, BLOCKED_RATE = 1, 2, 4  -- bits of details.blocked and queue.blocked
-local BLOCKED_REPAIR = 16        -- of queue.blocked: a repair is under way (operate/repair.lua)
+local CAUSE_MAX_RUNNING = 8      -- of details.cause, beside those bits: the tenant is at its max_running
+local BLOCKED_REPAIR = 16        -- of queue.blocked, the highest bit: a repair is under way (operate/repair.lua)
 local UNSET = -1                 -- of a tenant's limit: the one for all holds
 local OUT, AWAKE = 0, -1         -- account.slot: in no structure, on the wake list, else its slot in the class
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see pick/README.md; 0: it is not eligible
@@ -50,6 +52,8 @@ local OPENED, CLOSED, COMPLETE = 0, 1, 2
 local CALLBACKS = {'complete', 'success', 'death'}  -- of a batch
 local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}
 local BATCH_KEEP_MS = 86400000   -- how long complete batches are remembered
+
+local function has_options(features) return features % 2 == HAS_OPTIONS end
 
 local function refuse(code, field)
   error({err = 'FAIRQ ' .. code .. ' ' .. field})

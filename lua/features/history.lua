@@ -5,11 +5,13 @@
 -- the tenants that got the most in it; the others share the row without a name. All that is done to a slot is to add
 -- to it. A call that is lost, or made twice, leaves a few seconds out, or counts them twice.
 
-local STEPS = {{10, 360}, {60, 1440}, {900, 1344}}  -- seconds, and how many slots: an hour, a day, two weeks
+local RINGS = {  -- an hour, a day, two weeks
+  {seconds = 10, slots = 360}, {seconds = 60, slots = 1440}, {seconds = 900, slots = 1344},
+}
 local TENANTS_PER_SLOT = 20
 local LAST_BUCKET = 60
 local MOST = 2 ^ 32 - 1
-history.STEPS = STEPS
+history.RINGS = RINGS
 local TOTALLED = {'enqueued', 'done', 'dead', 'expired', 'cancelled', 'lost'}  -- of the queue
 local COUNTED = {'enqueued', 'started', 'done', 'failed'}                      -- of each tenant
 
@@ -41,17 +43,17 @@ local function add_row(rows, name, more)
   if more.waits ~= '' then row.waits = add_waits(row.waits, more.waits) end
 end
 
-function history.ring_key(call, step)
-  return key(call, 'history:' .. step[1])
+function history.ring_key(call, ring)
+  return key(call, 'history:' .. ring.seconds)
 end
 
-function history.number_of(call, step)
-  return math.floor(call.now / 1000 / step[1])
+function history.number_of(call, ring)
+  return math.floor(call.now / 1000 / ring.seconds)
 end
 
 -- A slot as it is kept; a new one, if the ring has that of another time in its place.
-function history.slot_of(call, step, number)
-  local packed, slot, at = redis.call('HGET', history.ring_key(call, step), number % step[2]), nil, nil
+function history.slot_of(call, ring, number)
+  local packed, slot, at = redis.call('HGET', history.ring_key(call, ring), number % ring.slots), nil, nil
   if packed then slot, at = SLOT.unpack(packed) end
   if not slot or slot.number ~= number then return SLOT.new{number = number, rows = {}} end
   slot.rows = {}
@@ -82,13 +84,13 @@ local function fold(rows)
 end
 
 -- Adds counts of the queue, and rows of tenants, to the slot of a ring that is filling now.
-function history.add(call, step, counts, rows)
-  local at, slot = history.ring_key(call, step), history.slot_of(call, step, history.number_of(call, step))
+function history.add(call, ring, counts, rows)
+  local at, slot = history.ring_key(call, ring), history.slot_of(call, ring, history.number_of(call, ring))
   for _, field in ipairs(TOTALLED) do slot[field] = math.min(slot[field] + counts[field], MOST) end
   for name, row in pairs(rows) do add_row(slot.rows, name, row) end
   fold(slot.rows)
   local parts = {SLOT.pack(slot)}
   for _, row in pairs(slot.rows) do parts[#parts + 1] = SLOT_ROW.pack(row) end
-  redis.call('HSET', at, slot.number % step[2], table.concat(parts))
-  redis.call('PEXPIRE', at, step[1] * step[2] * 1000)
+  redis.call('HSET', at, slot.number % ring.slots, table.concat(parts))
+  redis.call('PEXPIRE', at, ring.seconds * ring.slots * 1000)
 end

@@ -28,10 +28,10 @@ end
 
 -- The accounts of the rows' tenants, and of those in the last slots, whose tasks may run on.
 local function accounts_of(call, rows)
-  local step, is_wanted, names = history.STEPS[1], {}, {}
+  local ring, is_wanted, names = history.RINGS[1], {}, {}
   for name in pairs(rows) do is_wanted[name] = true end
   for back = 0, EARLIER_SLOTS do
-    for name in pairs(history.slot_of(call, step, history.number_of(call, step) - back).rows) do
+    for name in pairs(history.slot_of(call, ring, history.number_of(call, ring) - back).rows) do
       is_wanted[name] = true
     end
   end
@@ -101,7 +101,7 @@ function writes.add_history(keys, args)
   for _, growth in ipairs(grown) do add_service(rows, growth.name, growth, left) end
   add_service(rows, '', left, left)
   counts.lost = tonumber(args[3])
-  for _, step in ipairs(history.STEPS) do history.add(call, step, counts, rows) end
+  for _, ring in ipairs(history.RINGS) do history.add(call, ring, counts, rows) end
   if redis.call('HLEN', at) > LAST_KEPT then redis.call('DEL', at) end
   redis.call('HSET', at, 'queue', TOTALS.pack(new), unpack(current))
   redis.call('PEXPIRE', at, KEEP_MS)
@@ -112,16 +112,16 @@ end
 --   argv  3 step (s): 10, 60 or 900  4 number of the last slot wanted (-1: the newest)  5 count (1..240)
 --   out   now_ms, share (0 worker time, 1 tasks), then slots: SLOT, each followed by its SLOT_ROWs
 function reads.history(keys, args)
-  local call, step = calls.ask(keys, args), nil
-  for _, each in ipairs(history.STEPS) do
-    if args[3] == tostring(each[1]) then step = each end
+  local call, ring = calls.ask(keys, args), nil
+  for _, each in ipairs(history.RINGS) do
+    if args[3] == tostring(each.seconds) then ring = each end
   end
-  if not step then refuse('bad_request', 'step') end
+  if not ring then refuse('bad_request', 'step') end
   local last, count = check_whole(args[4], 'last', -1, HORIZON_MS), check_whole(args[5], 'count', 1, PAGE_SLOTS)
-  if last < 0 then last = history.number_of(call, step) end
+  if last < 0 then last = history.number_of(call, ring) end
   local out, fields = {call.now, call.queue.share}, {}
-  for number = last - count + 1, last do fields[#fields + 1] = number % step[2] end
-  local found = redis.call('HMGET', history.ring_key(call, step), unpack(fields))
+  for number = last - count + 1, last do fields[#fields + 1] = number % ring.slots end
+  local found = redis.call('HMGET', history.ring_key(call, ring), unpack(fields))
   for i = 1, count do
     if found[i] and SLOT.unpack(found[i]).number == last - count + i then out[#out + 1] = found[i] end
   end

@@ -6,9 +6,9 @@
 
 -- The tags of up to `wanted` tenants: first those on the wake list, then those in slots, from a random one on.
 local function some_tags(call, wanted)
-  local tags, line = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), draws.line_up(call)
-  local left = math.min(wanted - #tags, line.slots)
-  local first = left > 0 and left < line.slots and math.floor(calls.random(call) * line.slots) or 0
+  local tags, line = redis.call('LRANGE', key(call, 'wake'), 0, wanted - 1), draws.read_line(call)
+  local left = math.min(wanted - #tags, line.tenants)
+  local first = left > 0 and left < line.tenants and math.floor(calls.random(call) * line.tenants) or 0
   return draws.tags_from(line, first, left, tags)
 end
 
@@ -33,7 +33,7 @@ local function ready_since(call, account, id, header)
   local batch = batches.of_task(call, id)
   if batch and batch.max_running > 0 then return nil end
   local details = not accounts.is_plain(account) and accounts.details_of(call, account)
-  return math.max(header.enqueued_at, header.start_at, details and details.cause ~= 0 and details.since or 0)
+  return math.max(header.enqueued_at, header.start_at, details and details.cause ~= 0 and details.let_in_at or 0)
 end
 
 -- oldest(keys, argv): the longest time for which any of the tasks has been ready that are next of their tenants. All

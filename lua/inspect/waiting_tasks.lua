@@ -83,7 +83,7 @@ local function look(call, walk, account)
     if stage.number > walk.stage then go_to(walk, stage.number) end
     while stage.number == walk.stage do
       if steps == STEPS or #ids >= LOOKED then return ids end
-      if scan_sets(walk, stage, ids) then go_to(walk, stage.number + 0.5) end
+      if scan_sets(walk, stage, ids) then go_to(walk, stage.number + 0.5) end  -- the next one is entered above
       steps = steps + 1
     end
   end

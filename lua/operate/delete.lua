@@ -14,7 +14,7 @@
 
 local KEYS_PER_CALL = 150
 local HAS_SOMETHING = {'tenants', 'tasks', 'limits', 'opening_hours', 'webhooks'}  -- all else belongs to a tenant
-local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
+local LAST = {queue = true, deleting = true, test = true}  -- what stays until all else has gone
 local HISTORY = {'history:10', 'history:60', 'history:900', 'history_last'}
 
 -- Deletes the keys with these names.
@@ -27,12 +27,11 @@ end
 -- Deletes those of the queue's keys that are among the next ones of the store; returns whether there may be more. In
 -- another life of the store, the search begins anew.
 local function sweep_some(call)
-  local saved, is_last, doomed, life = redis.call('GET', key(call, 'deleting')) or '', {}, {}, calls.life_of_store()
+  local saved, doomed, life = redis.call('GET', key(call, 'deleting')) or '', {}, calls.life_of_store()
   local cursor = saved:match('^' .. life .. ' (%d+)$') or '0'
-  for _, name in ipairs(LAST) do is_last[key(call, name)] = true end
   local page = redis.call('SCAN', cursor, 'MATCH', key(call, '*'), 'COUNT', KEYS_PER_CALL)
   for _, found in ipairs(page[2]) do
-    if not is_last[found] then doomed[#doomed + 1] = found end
+    if not LAST[found:sub(#key(call, '') + 1)] then doomed[#doomed + 1] = found end
   end
   if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
   redis.call('SET', key(call, 'deleting'), life .. ' ' .. page[1])
@@ -79,7 +78,7 @@ function drains.delete_queue(keys, args)
     close.call(call)
   end
   if sweep_some(call) then return {'more', unpack(counts)} end
-  unlink(call, LAST)
+  unlink(call, {'queue', 'deleting', 'test'})
   return {'ok', unpack(counts)}
 end
 

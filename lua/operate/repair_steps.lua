@@ -17,7 +17,7 @@ local DERIVED = {  -- the kinds of keys that are dropped: what stands before the
   claims = true,
 }
 
--- A page of a hash: its fields and values by turns, the next cursor, and the fields alone.
+-- A page of a hash: its fields and values alternately, the next cursor, and the fields alone.
 local function page_of(call, name, cursor, count)
   local next_cursor, flat = scan('HSCAN', key(call, name), cursor, count or PAGE)
   local fields = {}
@@ -76,21 +76,6 @@ local function clear_tenants(call, cursor)
   return next_cursor
 end
 
--- A step that takes fields out of a hash that are of no task, or of none that is to have them.
-local function prune(name, may_have)
-  return function(call, cursor)
-    local _, next_cursor, ids = page_of(call, name, cursor)
-    local found, deaths, wrong = {}, {}, {}
-    if #ids > 0 then found, deaths = records.of(call, ids), redis.call('HMGET', key(call, 'dead'), unpack(ids)) end
-    for i, id in ipairs(ids) do
-      local is_task = records.is_task(found[i])
-      if not is_task or not may_have(records.read(found[i]), deaths[i]) then wrong[#wrong + 1] = id end
-    end
-    write('HDEL', key(call, name), wrong)
-    return next_cursor
-  end
-end
-
 local function add_bytes(call, name, bytes)
   accounts.add_bytes(call, accounts.touch_named(call, name), bytes)
 end
@@ -129,6 +114,7 @@ local function find_tasks(call, cursor)
         local death = DEATH.unpack(deaths[i])
         places.count_dead(call, account, id, death.died_at)
         call.queue.last_lease = math.max(call.queue.last_lease, death.lease)
+        leases.set_run(call, id, nil)  -- a call failed half way
       else
         put_aside(call, account, id, header, runs[i])
       end
@@ -137,6 +123,7 @@ local function find_tasks(call, cursor)
     end
   end
   records.name_marks(call, marks)
+  leases.write(call)
   return next_cursor
 end
 
@@ -174,10 +161,6 @@ end
 
 repair_steps.all = {  -- name, step(call, cursor)
   {'drop', drop}, {'accounts', name_accounts}, {'tenants', clear_tenants},
-  {'dead', prune('dead', function() return true end)},
-  {'runs', prune('runs', function(_, death) return not death end)},
-  {'task_options', prune('task_options', function(header) return header.features % 2 == HAS_OPTIONS end)},
-  {'batches', clear_batches},
-  {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates},
+  {'batches', clear_batches}, {'tasks', find_tasks}, {'ends', add_ends}, {'templates', add_templates},
   {'places', repair_places.put_all}, {'ends of batches', finish_batches},
 }

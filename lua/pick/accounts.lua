@@ -17,7 +17,9 @@
 local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (pick/reserve.lua)
 accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 
-local SOONER = 2 ^ 36  -- more than virtual times differ; a double of that size is exact to hundredths of a ms
+-- Taken off the virtual time of who comes first: more than any two differ by. A double of that size is still exact to
+-- hundredths of a ms.
+local SOONER = 2 ^ 36
 local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- the store takes at most: a thing, copies of its name, an event
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 

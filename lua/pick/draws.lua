@@ -25,14 +25,14 @@ local function account_of(call, round, tag)
 end
 
 -- The slots as a line that probes are thrown at: one span per class that has tenants, in the order of the classes.
-function draws.line_up(call)
-  local line = {length = 0, slots = 0}
+function draws.read_line(call)
+  local line = {length = 0, tenants = 0}
   for class, count in pairs(call.queue.classes) do
     if count > 0 then
       local top = 2 ^ class
       line[#line + 1] = {class = class, at = key(call, 'class:' .. class), top = top, count = count,
-        length = count * top, tags = false, some = false, changed = call.slots[class]}
-      line.length, line.slots = line.length + count * top, line.slots + count
+        length = count * top, tags = false, some = false, changed = call.moved_tags[class]}
+      line.length, line.tenants = line.length + count * top, line.tenants + count
     end
   end
   table.sort(line, function(one, other) return one.class < other.class end)
@@ -93,7 +93,7 @@ local function aim(call, round)
   local line, wanted = round.line, round.wanted
   local probes = draw_probes(call, line, wanted + FIRST - 1)
   if not round.passed then
-    draws.tags_from(line, (call.queue.cursor + 1) % line.slots, math.min(wanted, line.slots), probes.tags)
+    draws.tags_from(line, (call.queue.cursor + 1) % line.tenants, math.min(wanted, line.tenants), probes.tags)
     round.passed = {unpack(probes.tags, probes.count + 1)}
   end
   accounts.read(call, probes.tags)
@@ -137,13 +137,13 @@ end
 -- Moves the cursor on, to the next tenant.
 local function pass_on(call, round)
   local queue, passed, passes = call.queue, round.passed, round.passes
-  queue.cursor, round.passes = (queue.cursor + 1) % round.line.slots, passes + 1
+  queue.cursor, round.passes = (queue.cursor + 1) % round.line.tenants, passes + 1
   add(call, round, account_of(call, round, passed[passes % #passed + 1]))
 end
 
 -- The one of all tenants: those of equal virtual time come by chance.
 local function choose_of_few(call, round)
-  local count = round.line.slots
+  local count = round.line.tenants
   if not round.passed then
     round.passed = draws.tags_from(round.line, 0, count, {})
     accounts.read(call, round.passed)
@@ -157,20 +157,20 @@ end
 -- round.pool: those that were looked at and may be served, by virtual time (round.times). round.ahead: what is expected
 -- of running leases puts all ahead of the clock, on average by so much for each of these leases.
 function draws.begin(call, wanted)
-  local queue, line = call.queue, draws.line_up(call)
+  local queue, line = call.queue, draws.read_line(call)
   local is_shared_by_time = queue.share == SHARE_TIME and queue.weight_sum > 0
   local has_slots = is_shared_by_time and queue.slots > 0
   call.slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
-  return {line = line, wanted = wanted, pool = {}, times = {}, pooled = {}, most = line.slots > FEW and POOL or FEW,
+  return {line = line, wanted = wanted, pool = {}, times = {}, pooled = {}, most = line.tenants > FEW and POOL or FEW,
     probes = {next = 1, count = 0}, passed = false, passes = 0, is_limited = queue.limited == 1,
     ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0}
 end
 
 -- The tenant with a slot that is to be served next; nil if none is left.
 function draws.choose(call, round)
-  local queue, slots, pool, times = call.queue, round.line.slots, round.pool, round.times
+  local queue, slots, pool, times = call.queue, round.line.tenants, round.pool, round.times
   if slots <= FEW then return slots > 0 and choose_of_few(call, round) or nil end
-  for _ = round.passes == 0 and 1 or FIRST, FIRST do draw(call, round) end
+  for _ = 1, round.passes == 0 and FIRST or 1 do draw(call, round) end
   pass_on(call, round)
   local latest = queue.level + queue.running * round.ahead
   for _ = 1, REDRAWS do

@@ -101,19 +101,19 @@ function limits.block_named(call, name, reason, is_blocked)
   return previous
 end
 
--- Notes why a tenant that has ready tasks is out of the draw, and since when. The cause is a value of `blocked`, or 8:
--- the tenant is at its max_running. The note stays after the tenant is let in, until it has nothing ready.
+-- Notes why a tenant that has ready tasks is out of the draw, and since when. The cause is a value of `blocked`, or
+-- CAUSE_MAX_RUNNING. The note stays after the tenant is let in, until it has nothing ready.
 function limits.keep_out(call, account)
   if limits.is_plain(call, account) then return end
   local details = accounts.details_of(call, account)
-  local cause = account.ready > 0 and (details.blocked ~= 0 and details.blocked or 8) or 0
+  local cause = account.ready > 0 and (details.blocked ~= 0 and details.blocked or CAUSE_MAX_RUNNING) or 0
   if cause ~= 0 and (account.slot ~= OUT or details.cause == 0) then details.out_at = call.now end
-  details.cause, details.since = cause, 0
+  details.cause, details.let_in_at = cause, 0
 end
 
 -- Notes that a tenant which was kept out is let in.
 function limits.let_in(call, account)
-  if not accounts.is_plain(account) then accounts.details_of(call, account).since = call.now end
+  if not accounts.is_plain(account) then accounts.details_of(call, account).let_in_at = call.now end
 end
 
 -- Tells the claiming server, once, that a tenant was blocked: why, and from when until when.
@@ -122,7 +122,7 @@ function limits.note_kept_out(call, account)
   local details, kept_out = accounts.details_of(call, account), call.kept_out
   if details.cause == 0 or kept_out[account.name] then return end
   kept_out[account.name] = true
-  for _, value in ipairs({account.name, details.cause, details.out_at, details.since}) do
+  for _, value in ipairs({account.name, details.cause, details.out_at, details.let_in_at}) do
     table.insert(kept_out, value)
   end
 end
@@ -151,16 +151,16 @@ end
 function limits.recheck_all(call, previous, now)
   local before, after = previous.max_running, now.max_running
   local is_wider = before > 0 and (after == 0 or after > before)
-  if is_wider or previous.rate ~= now.rate or previous.burst ~= now.burst then call.queue.sweeping = 2 end
+  if is_wider or previous.rate ~= now.rate or previous.burst ~= now.burst then call.queue.sweeping = SWEEP_WANTED end
 end
 
--- Goes on with a sweep (2: begins it): of `count` of all tenants lets in those that a limit for all kept out, counts
+-- Goes on with a sweep, or begins it: of `count` of all tenants lets in those that a limit for all kept out, counts
 -- the tokens of rate-limited tenants, notes tenants without running tasks (pick/reserve.lua), and watches each tenant's
 -- first delayed task.
 function limits.sweep(call, count)
   local queue, at, tags = call.queue, key(call, 'sweep'), {}
-  if queue.sweeping == 0 then return end
-  local cursor = queue.sweeping == 1 and redis.call('GET', at) or '0'
+  if queue.sweeping == NO_SWEEP then return end
+  local cursor = queue.sweeping == SWEEPING and redis.call('GET', at) or '0'
   local page = redis.call('HSCAN', key(call, 'accounts'), cursor, 'COUNT', count)
   for i = 1, #page[2], 2 do
     tags[#tags + 1] = page[2][i]
@@ -178,8 +178,8 @@ function limits.sweep(call, count)
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. account.name), 0, 0, 'WITHSCORES')[2]
     if first then redis.call('ZADD', key(call, 'due'), 'LT', first, account.name) end
   end
-  queue.sweeping, call.is_changed = page[1] == '0' and 0 or 1, true
-  if queue.sweeping == 1 then redis.call('SET', at, page[1]) else redis.call('DEL', at) end
+  queue.sweeping, call.is_changed = page[1] == '0' and NO_SWEEP or SWEEPING, true
+  if queue.sweeping == SWEEPING then redis.call('SET', at, page[1]) else redis.call('DEL', at) end
 end
 
 -- Takes a token for a dispatch, or (count = -1) gives it back.

@@ -59,7 +59,7 @@ end
 
 -- The tenants with nothing running that have slots, in the order in which they are to be served: as many as the round
 -- may need. Those that this call has touched are not written yet, and may still stand in the set.
-local function line_up(call, wanted)
+local function list_idle(call, wanted)
   local line, tags = {}, redis.call('ZRANGE', key(call, 'idle'), 0, wanted + #call.touched - 1)
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
@@ -82,7 +82,7 @@ end
 
 -- The first of them that this round has not served; nil if there is none.
 function reserve.first_idle(call, round)
-  if not round.idle then round.idle, round.next_idle = line_up(call, round.wanted), 1 end
+  if not round.idle then round.idle, round.next_idle = list_idle(call, round.wanted), 1 end
   local account = round.idle[round.next_idle]
   while account and account.leased > 0 do
     round.next_idle = round.next_idle + 1
@@ -132,6 +132,6 @@ end
 function reserve.renew(call)
   local queue = call.queue
   redis.call('DEL', key(call, 'idle'))
-  if queue.reserve > 0 then queue.sweeping = 2 end
+  if queue.reserve > 0 then queue.sweeping = SWEEP_WANTED end
   call.readied = queue.servable > 0
 end

@@ -4,14 +4,13 @@
 
 -- The tag in a slot, seen through the changes that this call has not written yet.
 local function tag_in(call, class, slot)
-  local changed = call.slots[class]
+  local changed = call.moved_tags[class]
   return changed and changed[slot] or redis.call('GETRANGE', key(call, 'class:' .. class), 4 * slot - 4, 4 * slot - 1)
 end
 
 local function put_in_slot(call, class, slot, tag)
-  local slots = call.slots
-  slots[class] = slots[class] or {}
-  slots[class][slot] = tag
+  call.moved_tags[class] = call.moved_tags[class] or {}
+  call.moved_tags[class][slot] = tag
 end
 
 local function take_slot(call, account)
@@ -45,7 +44,7 @@ function seats.entitled_to(call, account)
 end
 
 -- The tenant begins to compete (sign = 1) or ends (-1).
-local function compete(call, account, sign)
+local function count_competing(call, account, sign)
   local queue, books = call.queue, accounts.books_of(call, account)
   books.entitled = books.entitled - sign * account.weight * queue.clock
   queue.weight_sum = queue.weight_sum + sign * account.weight
@@ -65,7 +64,11 @@ function seats.recount(call, account)
   elseif standing == 0 then
     queue.servable = queue.servable - 1
   end
-  if standing == COMPETES then compete(call, account, 1) elseif previous == COMPETES then compete(call, account, -1) end
+  if standing == COMPETES then
+    count_competing(call, account, 1)
+  elseif previous == COMPETES then
+    count_competing(call, account, -1)
+  end
   account.standing = standing
 end
 
@@ -82,7 +85,7 @@ local function wake(call, account)
   account.slot = AWAKE
   if account.is_on_wake_list == 1 then return end
   account.is_on_wake_list = 1
-  table.insert(call.woken, account.tag)
+  table.insert(call.to_wake, account.tag)
 end
 
 function seats.may_wake(call, account)
@@ -129,7 +132,7 @@ end
 
 -- Writes the slots that the call changed. Beyond a class's count its string may hold anything.
 function seats.write(call)
-  for class, changed in pairs(call.slots) do
+  for class, changed in pairs(call.moved_tags) do
     local count, at = call.queue.classes[class], key(call, 'class:' .. class)
     if count == 0 then
       redis.call('DEL', at)
@@ -139,5 +142,5 @@ function seats.write(call)
       end
     end
   end
-  write('RPUSH', key(call, 'wake'), call.woken)
+  write('RPUSH', key(call, 'wake'), call.to_wake)
 end

@@ -5,11 +5,18 @@
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl'}
 
--- Reads from the last argument, if it is `wake` or `covered`, which servers are notified; returns where the tasks end.
+-- Reads who is to be notified from the last argument, if it says so (`wake <server>`, `covered`). Returns the index of
+-- the last argument that belongs to the tasks.
 function arrivals.read_hint(call, args)
   local last = #args % 3 == 1 and args[#args] or ''
   local server = last:match('^wake (.+)$')
-  if server then call.notify = '1 ' .. server elseif last == 'covered' then call.notify = false else return #args end
+  if server then
+    call.notify = '1 ' .. server
+  elseif last == 'covered' then
+    call.notify = false
+  else
+    return #args
+  end
   return #args - 1
 end
 
@@ -23,12 +30,6 @@ local function options_of(options)
     key = options.dedupe_key, batch = options.batch, group = options.group}
 end
 
--- The terms of a task that asks for nothing.
-function arrivals.plain_terms(call)
-  return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, dedupe_period = 0,
-    features = 0, replace = 0, name = ''}
-end
-
 -- A task's name without its trace, which may stand behind it after a byte 31.
 local function kind_of(name) return name:match('^[^\31]*') end
 
@@ -36,7 +37,10 @@ local function kind_of(name) return name:match('^[^\31]*') end
 -- from now, with what few tasks ask for (asked), and the features of its record. `due_at`: the start of a fire's task,
 -- else nil.
 function arrivals.read_options(call, packed, due_at)
-  if packed == '' then return arrivals.plain_terms(call) end
+  if packed == '' then
+    return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, dedupe_period = 0,
+      features = 0, replace = 0, name = ''}
+  end
   if #packed < OPTIONS.size then refuse('bad_request', 'options') end
   local options = OPTIONS.unpack(packed)
   for _, name in ipairs(TIMES) do
@@ -60,25 +64,25 @@ function arrivals.read_options(call, packed, due_at)
 end
 
 -- A task can be added to an open batch of its own tenant.
-function arrivals.check_batch(call, name, asked)
+function arrivals.check_batch(call, tenant, asked)
   if asked.batch == '' then return end
   local batch = batches.find(call, asked.batch)
-  if not batch or batch.tenant ~= name then refuse('not_found', 'batch') end
+  if not batch or batch.tenant ~= tenant then refuse('not_found', 'batch') end
   if batch.state ~= OPENED then refuse('batch_closed', 'batch') end
   asked.opened_at = batch.created_at
 end
 
 -- Tasks of one call that will be stored; nothing is written before all are known. `replaced`: those that will be
 -- cancelled for them, and the room that these leave.
-function arrivals.new(name)
-  return {name = name, records = {}, payloads = {}, ready = {}, delayed = {}, expiring = {}, tasks_with_options = {},
-    replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = {}, bytes = 0}
+function arrivals.new(tenant)
+  return {tenant = tenant, records = {}, payloads = {}, ready = {}, delayed = {}, expiring = {},
+    tasks_with_options = {}, replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = {}, bytes = 0}
 end
 
 -- Adds one task to those that will be stored.
 function arrivals.add(call, new, id, payload, terms)
   local start_at, expires_at, asked = terms.start_at, terms.expires_at, terms.asked
-  local record, is_large, bytes = records.make(call, new.name, id, payload, terms)
+  local record, is_large, bytes = records.make(call, new.tenant, id, payload, terms)
   local n = #new.records
   new.records[n + 1], new.records[n + 2] = id, record
   if is_large and not terms.stored_bytes then
@@ -117,7 +121,7 @@ function arrivals.admit(call, new, id, payload, terms)
   if terms.expires_at > 0 and terms.expires_at <= math.max(terms.start_at, call.now) then return 'expired' end
   if terms.asked.key ~= '' then
     local new_holder = new.holders[terms.asked.key]
-    local holder = new_holder or task_options.holder_of(call, new.name, terms.asked.key)
+    local holder = new_holder or task_options.holder_of(call, new.tenant, terms.asked.key)
     if holder then return 'duplicate ' .. holder, not new_holder and holder end
   end
   arrivals.add(call, new, id, payload, terms)
@@ -126,7 +130,7 @@ end
 
 -- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.
 function arrivals.exceeded(call, new)
-  local account = accounts.named(call, new.name)
+  local account = accounts.named(call, new.tenant)
   local details, allowed, count = accounts.details_of(call, account), limits.of(call, account), #new.records / 2
   if not details.packed and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants then
     return 'max_tenants', RETRY_MS[2]
@@ -162,7 +166,7 @@ function arrivals.check_bytes(call, account, bytes)
 end
 
 function arrivals.store(call, new)
-  local account = accounts.touch_named(call, new.name)
+  local account = accounts.touch_named(call, new.tenant)
   write('HSET', key(call, 'tasks'), new.records)
   write('HSET', key(call, 'payloads'), new.payloads)
   accounts.add_bytes(call, account, new.bytes)

@@ -21,7 +21,7 @@ local function call_back(call, id, batch, event)
       or redis.call('HSTRLEN', key(call, 'payloads'), task) ~= size then
     return
   end
-  local new, terms = arrivals.new(batch.tenant), arrivals.plain_terms(call)
+  local new, terms = arrivals.new(batch.tenant), arrivals.read_options(call, '')
   terms.stored_bytes = size
   arrivals.admit(call, new, task, '', terms)
   arrivals.store(call, new)

@@ -40,7 +40,8 @@ end
 -- Reads those of these runs that the call does not know yet (call.runs has them packed; false where there is none), and
 -- the tenants whom they belong to.
 function leases.read_runs(call, ids)
-  local packed, missing, tags, at = call.runs, {}, {}, LEASE.size - 7
+  local packed, missing, tags = call.runs, {}, {}
+  local at = LEASE.size - 7  -- of the tag: a LEASE ends in tag and attempt, four bytes each
   for i = 1, #ids do
     if packed[ids[i]] == nil then missing[#missing + 1] = ids[i] end
   end
@@ -141,9 +142,9 @@ end
 function leases.take(call, id)
   leases.extend(call, id)
   local run = leases.run_of(call, id)
-  run.taken = run.taken % MAX_TAKEN + 1
+  run.takeovers = run.takeovers % MAX_TAKEN + 1
   leases.set_run(call, id, run)
-  return run.taken .. ' ' .. run.lasts
+  return run.takeovers .. ' ' .. run.lasts
 end
 
 -- Nothing is leased under the bundle's deadline any more, whatever its record says.

@@ -8,19 +8,19 @@
 
 places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
 
--- Puts tasks where they wait for their start. `starts`: start and id of each, alternately. The sorted set `due`
--- holds each tenant's earliest start, so that the ticker visits tenants, not tasks.
-function places.put_delayed(call, account, starts)
-  local details, first = accounts.details_of(call, account), starts[1]
-  for i = 3, #starts, 2 do first = math.min(first, starts[i]) end
-  write('ZADD', key(call, 'delayed:' .. account.name), starts)
-  redis.call('ZADD', key(call, 'due'), 'LT', first, account.name)
-  details.delayed, call.queue.delayed = details.delayed + #starts / 2, call.queue.delayed + #starts / 2
-end
-
 function places.count_delayed(call, account, count)
   local details = accounts.details_of(call, account)
   details.delayed, call.queue.delayed = details.delayed + count, call.queue.delayed + count
+end
+
+-- Puts tasks where they wait for their start. `starts`: start and id of each, alternately. The sorted set `due`
+-- holds each tenant's earliest start, so that the ticker visits tenants, not tasks.
+function places.put_delayed(call, account, starts)
+  local first = starts[1]
+  for i = 3, #starts, 2 do first = math.min(first, starts[i]) end
+  write('ZADD', key(call, 'delayed:' .. account.name), starts)
+  redis.call('ZADD', key(call, 'due'), 'LT', first, account.name)
+  places.count_delayed(call, account, #starts / 2)
 end
 
 local function count_ready(call, account, count)
@@ -37,7 +37,7 @@ function places.put_ready(call, account, ids, is_at_head)
     ids = batches.take_slots(call, account, ids)
   end
   count_ready(call, account, #ids)
-  places.line_up(call, account, ids, is_at_head)
+  places.put_in_order(call, account, ids, is_at_head)
 end
 
 -- Puts a task where it waits for a start, which may be over.
@@ -50,11 +50,11 @@ function places.put(call, account, id, start_at)
 end
 
 -- Puts tasks that are counted as ready into their order, or their groups.
-function places.line_up(call, account, ids, is_at_head)
-  local entries, groups, n, is_plain = {}, {}, 0, call.queue.tasks_with_options == 0
+function places.put_in_order(call, account, ids, is_at_head)
+  local entries, groups, n = {}, {}, 0
   for _, id in ipairs(ids) do
-    local asked, order = is_plain and PLAIN or task_options.of(call, id), priorities.next_order(call, is_at_head)
-    if is_plain or turns.group_of(asked) == '' then
+    local asked, order = task_options.of(call, id), priorities.next_order(call, is_at_head)
+    if turns.group_of(asked) == '' then
       entries[n + 1], entries[n + 2], n = priorities.score(asked.priority, order), id, n + 2
     else
       turns.note(groups, asked, id, order)

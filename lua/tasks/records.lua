@@ -22,7 +22,7 @@ end
 function records.read_mark(record)
   if not record or record:byte(1) == TASK then return nil end
   local mark = MARK.unpack(record)
-  return mark.version == DONE and 'done' or 'cancelled', mark.lease
+  return mark.how == DONE and 'done' or 'cancelled', mark.lease
 end
 
 -- The header of a tenant's new tasks on these terms, made once in a call.
@@ -59,7 +59,7 @@ function records.read(record, id)
 end
 
 -- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts.
-function records.terms(record, id)
+function records.read_for_claim(record, id)
   local _, features, max_attempts, extra, _, _, expires_at, _, _, position = struct.unpack(HEADER.format, record)
   return features, max_attempts, expires_at, accounts.bytes_of(id, length_of(record, features, position) + extra)
 end
@@ -95,7 +95,7 @@ function records.mark(call, id, how, lease, features)
   local n = #marked
   if marked.lease ~= lease or marked.how ~= how then  -- most tasks that end in one call are of one lease
     marked.lease, marked.how = lease, how
-    marked.packed = MARK.pack({version = how == 'done' and DONE or CANCELLED, lease = lease})
+    marked.packed = MARK.pack({how = how == 'done' and DONE or CANCELLED, lease = lease})
   end
   marked[n + 1], marked[n + 2] = id, marked.packed
   if features >= IS_LARGE then table.insert(call.unlarged, id) end
@@ -106,12 +106,12 @@ function records.minute(call) return math.floor(call.now / MINUTE_MS) end
 
 -- Names the marks of these ids for their end.
 function records.name_marks(call, ids)
-  local queue, minute, plain, derived = call.queue, records.minute(call), {}, {}
+  local queue, minute, short_kept, long_kept = call.queue, records.minute(call), {}, {}
   if queue.remembered == 0 or minute < queue.minute then queue.minute = minute end
   queue.remembered = queue.remembered + #ids
-  for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and derived or plain, id) end
-  write('RPUSH', key(call, 'done:' .. minute), plain)
-  write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), derived)
+  for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and long_kept or short_kept, id) end
+  write('RPUSH', key(call, 'done:' .. minute), short_kept)
+  write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), long_kept)
 end
 
 -- Writes the marks.

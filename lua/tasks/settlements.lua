@@ -31,7 +31,7 @@ function settlements.forget(call, account, id, how, lease, attempt, features, by
   records.mark(call, id, how, lease, features)
   accounts.add_bytes(call, account, -bytes)
   call.queue[how] = call.queue[how] + 1
-  if features % 2 == 0 then return end
+  if not has_options(features) then return end
   batches.note_end(call, id, how)
   feeds.tell_of(call, account, id, how, attempt, '')
   task_options.drop(call, account.name, id)
@@ -70,21 +70,14 @@ local WORKED = {ack = true, ack_with_result = true, nack = true, reject = true}
 
 local ACTIONS = {}  -- what becomes of a task of a tenant whose lease has just ended
 
-local function end_well(call, account, id, lease)
-  settlements.forget(call, account, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
+function ACTIONS.ack_with_result(call, account, id, lease, result)
   local books = accounts.books_of(call, account)
+  if has_options(lease.features) then task_options.keep_result(call, account, id, result) end
+  settlements.forget(call, account, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
   books.done = books.done + 1
 end
 
-function ACTIONS.ack(call, account, id, lease)
-  if lease.features % 2 == HAS_OPTIONS then task_options.keep_result(call, account, id, 'null') end
-  end_well(call, account, id, lease)
-end
-
-function ACTIONS.ack_with_result(call, account, id, lease, result)
-  task_options.keep_result(call, account, id, result)
-  end_well(call, account, id, lease)
-end
+function ACTIONS.ack(call, account, id, lease) ACTIONS.ack_with_result(call, account, id, lease, 'null') end
 
 function ACTIONS.nack(call, account, id, _, delay, message, traceback)
   local run = end_run(call, id, leases.SETTLED)

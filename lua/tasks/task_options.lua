@@ -33,7 +33,7 @@ function task_options.read_of(call, ids, features)
   local known, asking = call.task_options, {}
   for i = 1, #ids do
     local id = ids[i]
-    if features[i] % 2 == 0 then known[id] = PLAIN elseif not known[id] then asking[#asking + 1] = id end
+    if not has_options(features[i]) then known[id] = PLAIN elseif not known[id] then asking[#asking + 1] = id end
   end
   if #asking > 0 then task_options.read(call, asking) end
 end
@@ -69,8 +69,8 @@ function task_options.holder_of(call, name, dedupe_key)
   return (until_ms == '0' and id ~= call.ending or tonumber(until_ms) > call.now) and id or nil
 end
 
--- Notes that a tenant keeps a result (r) or a dedupe key (k) for so long: its bytes count until then (see `trim`), and
--- it is to be looked for when the queue is deleted.
+-- Notes that a tenant keeps a result (r) or a dedupe key (k) for so long: its bytes count until then (see `trim_ends`),
+-- and it is to be looked for when the queue is deleted.
 local function note_kept(call, account, kind, name, size, ms)
   local bytes = accounts.bytes_of(name, size)
   local member = kind .. account.tag .. struct.pack('<I', bytes) .. name
@@ -98,8 +98,8 @@ function task_options.free_key(call, name, id)
   if redis.call('GET', at) == '0 ' .. id then redis.call('DEL', at) end
 end
 
--- Entries that were kept long enough count no more.
-function task_options.trim(call, limit)
+-- Takes entries of `ends` whose time is over off their tenants' bytes, up to `limit`.
+function task_options.trim_ends(call, limit)
   local members = redis.call('ZRANGE', key(call, 'ends'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
   if #members == 0 then return end
   for _, member in ipairs(members) do
@@ -123,7 +123,7 @@ function task_options.drop_results(call, new_records)
   if #new_records == 0 or call.queue.kept_until == 0 then return end
   local results = {}
   for i = 1, #new_records, 2 do results[#results + 1] = key(call, 'result:' .. new_records[i]) end
-  write('UNLINK', results[1], results)
+  write('UNLINK', results[1], results)  -- the first stands twice: `write` takes a key before its values
 end
 
 function task_options.keep_result(call, account, id, result)

@@ -56,7 +56,7 @@ local function join(call, account, priority, groups)
 end
 
 -- Notes a ready task among those that are to be put into groups, by priority: {group, order, entries} each,
--- `entries` being scores and ids by turns.
+-- `entries` being scores and ids alternately.
 function turns.note(groups, asked, id, order)
   local some, group = groups[asked.priority] or {}, turns.group_of(asked)
   groups[asked.priority] = some

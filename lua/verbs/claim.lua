@@ -46,7 +46,7 @@ local function add_lease(call, claim, id, record, last_run)
     record = records.whole(call, id, record)
     claim.bytes = claim.bytes + #record
   end
-  if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end
+  if has_options(run.features) then claim.asking[#claim.asking + 1] = id end
   if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
   ids[n + 1], runs[2 * n + 1], runs[2 * n + 2] = id, id, RUN.pack(run)
   n = HEAD + 4 * n
@@ -60,8 +60,9 @@ local function read_asked(call, ids, found)
   task_options.read_of(call, ids, features)
 end
 
--- The window of a picked task has closed. The pick is for the tenant's next one, up to a bound. A task that went back
--- would be counted as such a one: so none is buried once the reply is full.
+-- The window of a picked task has closed. Its pick goes to the tenant's next task, up to a bound. `account.ready` must
+-- count only tasks that the pick can get, not those put back for lack of room: so nothing is buried once the reply is
+-- full.
 local function bury(call, round, i, claim, id, last_run)
   local account, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
   claim.expiring[#claim.expiring + 1] = id
@@ -85,7 +86,7 @@ end
 local function fate_of(call, claim, account, id, record, last_run)
   local run = claim.run
   if not records.is_task(record) or last_run and is_left_over(call, id, last_run) then return 'left_over' end
-  run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = account.tag, records.terms(record, id)
+  run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = account.tag, records.read_for_claim(record, id)
   local is_full = claim.bytes >= PAGE_BYTES
   local is_late = run.expires_at > 0 and run.expires_at <= call.sure
   if is_late and not is_full and #claim.late < LATE_PER_CALL then return 'late' end
@@ -127,7 +128,7 @@ end
 
 -- Puts tasks that the reply has no room for back at the head.
 local function put_back(call, returned)
-  for i = #returned, 1, -1 do places.line_up(call, returned[i].account, {returned[i].id}, true) end
+  for i = #returned, 1, -1 do places.put_in_order(call, returned[i].account, {returned[i].id}, true) end
 end
 
 -- The one block of writes of a claim.
@@ -152,7 +153,7 @@ local function recall(call, name, claim)
   for i, id in ipairs(ids) do
     local run = leases.run_of(call, id)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
-      if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end
+      if has_options(run.features) then claim.asking[#claim.asking + 1] = id end
       if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end
       for _, value in ipairs({id, run.attempt, last_attempt_of(run), records.whole(call, id, found[i])}) do
         claim.out[#claim.out + 1] = value
@@ -182,10 +183,10 @@ end
 -- are left, they are looked at again.
 local function fill(call, claim, limit)
   local queue, rounds = call.queue, 0
-  call.wake = {taken = 0, unserved = {}, again = {}}
+  call.wake = {read = 0, unserved = {}, again = {}}
   while queue.blocked == 0 and #claim.ids < limit and queue.servable > 0 and rounds < ROUNDS
       and #claim.late < LATE_PER_CALL and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES
-      and not claim.is_kept do
+      and not claim.only_reserve_left do
     if rounds > 0 then seats.seat_all(call) end
     local round = picks.round(call, limit - #claim.ids)
     while round.count > 0 do
@@ -195,7 +196,7 @@ local function fill(call, claim, limit)
     if round.is_empty and next(call.passed_over) then
       call.passed_over = {}
     else
-      rounds, claim.is_kept = rounds + 1, round.is_kept
+      rounds, claim.only_reserve_left = rounds + 1, round.only_reserve_left
     end
   end
   return rounds
@@ -223,7 +224,7 @@ function drains.claim(keys, args)
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
   local queue, claim = call.queue, {name = args[3], lease = leases.next_number(call), ids = {}, runs = {},
     out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {},
-    late_of = {}, bytes = 0, is_kept = false}
+    late_of = {}, bytes = 0, only_reserve_left = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
   claim.run = RUN.new{lease = claim.lease, state = leases.LEASED, began_at = call.at, lasts = queue.lease_ms}
   local has_changed = slots ~= queue.slots
@@ -235,7 +236,7 @@ function drains.claim(keys, args)
     write_claim(call, claim)
     batch_ends.finish(call)
     if is_short then  -- perhaps work is left behind many tasks that have expired: come again
-      queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not claim.is_kept
+      queue.hungry, call.readied = 1, call.readied or queue.servable > 0 and not claim.only_reserve_left
     end
     close.call(call)
   end

@@ -19,7 +19,7 @@ end
 
 -- Checks and decides on a task; returns its outcome.
 local function admit(call, new, id, payload, terms)
-  arrivals.check_batch(call, new.name, terms.asked)
+  arrivals.check_batch(call, new.tenant, terms.asked)
   local outcome, holder = arrivals.admit(call, new, id, payload, terms)
   local replaced = holder and terms.replace > 0 and find_replaced(call, holder, terms.asked.key)
   if not replaced then return outcome end
@@ -70,7 +70,7 @@ end
 --         | "expired" (it would expire before it could start: not stored)
 function writes.enqueue(keys, args)
   local call, new = calls.open_made(keys, args), arrivals.new(args[3])
-  check_tenant(new.name)
+  check_tenant(new.tenant)
   local outcomes = enqueue.decide(call, new, args, 4, arrivals.read_hint(call, args))
   if #new.records > 0 then enqueue.store_decided(call, new) end
   return outcomes

@@ -12,8 +12,8 @@ local function take_tags(call, wanted)
   local wake, tags = call.wake, {}
   move_tags(wake.unserved, tags, wanted)
   if #tags < wanted then
-    local entries = redis.call('LRANGE', key(call, 'wake'), wake.taken, wake.taken + wanted - #tags - 1)
-    wake.taken = wake.taken + #entries
+    local entries = redis.call('LRANGE', key(call, 'wake'), wake.read, wake.read + wanted - #tags - 1)
+    wake.read = wake.read + #entries
     move_tags(entries, tags, wanted)
   end
   move_tags(wake.again, tags, wanted)
@@ -50,7 +50,7 @@ end
 -- Writes what the claim has left of the wake list.
 function picks.write_woken(call)
   local wake, list, unserved = call.wake, key(call, 'wake'), {}
-  if wake.taken > 0 then redis.call('LTRIM', list, wake.taken, -1) end
+  if wake.read > 0 then redis.call('LTRIM', list, wake.read, -1) end
   for i = #wake.unserved, 1, -1 do unserved[#unserved + 1] = wake.unserved[i] end
   write('LPUSH', list, unserved)
   write('RPUSH', list, wake.again)
@@ -97,8 +97,8 @@ local function dispatch(call, round, account)
 end
 
 -- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], and its
--- charge moved the clock by moves[i]. `is_kept`: nothing was picked, since the free slots are kept for tenants that
--- have nothing running.
+-- charge moved the clock by moves[i]. `only_reserve_left`: nothing was picked, since the free slots are kept for
+-- tenants that have nothing running.
 function picks.round(call, wanted)
   local queue, woken, has_popped = call.queue, next_woken(call, wanted)
   local round = draws.begin(call, wanted)
@@ -118,17 +118,17 @@ function picks.round(call, wanted)
   end
   keep_woken(call, round)
   local is_empty = count == 0 and not has_popped
-  local is_kept = is_empty and queue.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
-  return {tenants = tenants, moves = moves, count = count, is_empty = is_empty, is_kept = is_kept}
+  local only_reserve_left = is_empty and queue.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
+  return {tenants = tenants, moves = moves, count = count, is_empty = is_empty, only_reserve_left = only_reserve_left}
 end
 
--- Takes back pick i, whose task is still ready (`returned` = 1), or not (0).
-function picks.unpick(call, round, i, returned)
+-- Takes back pick i. `ready_again`: 1 if its task is still ready, 0 if it is not.
+function picks.unpick(call, round, i, ready_again)
   local account = round.tenants[i]
   charges.refund(call, account, round.moves[i])
   seats.count_lease(call, account, -1)
   if account.loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end
-  account.ready, call.queue.ready = account.ready + returned, call.queue.ready + returned
+  account.ready, call.queue.ready = account.ready + ready_again, call.queue.ready + ready_again
   limits.spend(call, account, -1)
   seats.recount(call, account)
 end
@@ -148,23 +148,18 @@ end
 
 -- Gives the picks their tasks' ids; a pick that finds none, which a call that failed half way has left, is taken back.
 function picks.take(call, round)
-  local tenants, moves, wanted, taken, ids = round.tenants, round.moves, {}, {}, {}
-  for i = 1, round.count do
-    local account = tenants[i]
-    wanted[account] = (wanted[account] or 0) + 1
-  end
-  for account, count in pairs(wanted) do
-    taken[account] = takes.ids(call, account, count)
-    wanted[account] = 0
+  local tenants, moves, of_tenant, ids = round.tenants, round.moves, {}, {}
+  for i = 1, round.count do of_tenant[tenants[i]] = (of_tenant[tenants[i]] or 0) + 1 end
+  for account, count in pairs(of_tenant) do
+    of_tenant[account] = takes.ids(call, account, count)
+    of_tenant[account].given = 0
   end
   for i = 1, round.count do
-    local account = tenants[i]
-    local nth = wanted[account] + 1
-    local id = taken[account][nth]
-    wanted[account] = nth
-    if id then
-      local n = #ids + 1
-      ids[n], tenants[n], moves[n] = id, account, moves[i]
+    local account, n = tenants[i], #ids + 1
+    local own = of_tenant[account]
+    own.given = own.given + 1
+    if own[own.given] then
+      ids[n], tenants[n], moves[n] = own[own.given], account, moves[i]
     else
       picks.unpick(call, round, i, 0)
     end

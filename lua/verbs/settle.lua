@@ -22,7 +22,7 @@ end
 -- True if another connection has taken the lease over since the one that has seen it taken so often.
 local function is_taken(call, id, number, taken)
   local lease = taken and leases.lease_of(call, id)
-  return lease and lease.lease == number and leases.is_leased(lease.state) and lease.taken ~= taken
+  return lease and lease.lease == number and leases.is_leased(lease.state) and lease.takeovers ~= taken
 end
 
 -- Reads the arguments of `settle`: the ids, where each settlement begins, the numbers, how often they were taken.
@@ -75,7 +75,7 @@ function drains.settle(keys, args)
   local features, work = read_more(call, ids, numbers), 0
   for n = 1, #ids do
     local first = starts[n]
-    local is_heavy = HEAVY[args[first]] or features[n] and features[n] % 2 == HAS_OPTIONS
+    local is_heavy = HEAVY[args[first]] or features[n] and has_options(features[n])
     work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
     if work > WORK_PER_CALL then break end
     outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'

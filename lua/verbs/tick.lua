@@ -74,38 +74,31 @@ local function past_deadline(call, name, limit)
   return redis.call('ZRANGE', key(call, name), '-inf', call.at, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
 end
 
--- The leases whose deadline has passed: {id, deadline, rank} each, the oldest first; `limit` at most. The rank decides
--- between equal deadlines: tasks of bundles in order, then extended ones.
+-- The leases whose deadline has passed, and the deadline of each: of bundles, then extended ones, the oldest first;
+-- `limit` at most.
 local function lost_leases(call, limit)
-  local found, bundles, looked = {}, past_deadline(call, 'leases', limit), 0
-  local extended, ids = past_deadline(call, 'extended', limit), {}
+  local lost, deadlines, looked = {}, {}, 0
+  local bundles, extended = past_deadline(call, 'leases', limit), past_deadline(call, 'extended', limit)
   for i = 1, #bundles, 2 do
-    if #found < limit and looked < IDS_PER_TICK then
+    if #lost < limit and looked < IDS_PER_TICK then
       local live, count = live_in(call, tonumber(bundles[i]))
       looked = looked + count
-      for _, id in ipairs(live) do found[#found + 1] = {id, tonumber(bundles[i + 1]), #found} end
+      for _, id in ipairs(live) do lost[#lost + 1], deadlines[id] = id, bundles[i + 1] end
     end
   end
-  for i = 1, #extended, 2 do
-    ids[#ids + 1] = extended[i]
-    found[#found + 1] = {extended[i], tonumber(extended[i + 1]), limit * TASKS_PER_CALL + i}
-  end
-  leases.read_runs(call, ids)
-  table.sort(found, function(one, other)
-    if one[2] ~= other[2] then return one[2] < other[2] end
-    return one[3] < other[3]
-  end)
-  return {unpack(found, 1, math.min(limit, #found))}
+  for i = 1, #extended, 2 do lost[#lost + 1], deadlines[extended[i]] = extended[i], extended[i + 1] end
+  lost = {unpack(lost, 1, math.min(limit, #lost))}
+  leases.read_runs(call, lost)
+  return lost, deadlines
 end
 
 -- Takes back leases whose deadline has passed. They are charged up to their last renewal, since when no worker has
 -- worked on them.
 local function reap(call, limit)
-  local lost = lost_leases(call, limit)
+  local lost, deadlines = lost_leases(call, limit)
   for i = #lost, 1, -1 do  -- the oldest ends up at the head
-    local id, deadline = lost[i][1], lost[i][2]
-    local lease = leases.lease_of(call, id)
-    settlements.settle(call, 'reap', id, nil, deadline - (lease and lease.lasts or 0))
+    local lease = leases.lease_of(call, lost[i])
+    settlements.settle(call, 'reap', lost[i], nil, tonumber(deadlines[lost[i]]) - (lease and lease.lasts or 0))
   end
   return #lost
 end
@@ -167,7 +160,7 @@ local function due_times(call)
   end
   if queue.remembered > 0 then times.marks = records.next_trim_at(queue) + ahead end
   if queue.dead > queue.dead_keep then times.deaths = call.now end
-  if queue.sweeping > 0 then times.sweep = call.now end
+  if queue.sweeping ~= NO_SWEEP then times.sweep = call.now end
   return times
 end
 
@@ -202,7 +195,7 @@ function drains.tick(keys, args)
   calls.confirm(call, args[4])
   local due = count_due(call)
   local part, ends = math.ceil(math.min(limit, MOVES_PER_TICK) / due), math.ceil(math.min(limit, ENDS_PER_TICK) / due)
-  task_options.trim(call, part)
+  task_options.trim_ends(call, part)
   local promoted, expired = promote(call, part), expire(call, ends)
   local reaped, trimmed = reap(call, ends), trim_dead(call, ends)
   limits.unpark(call, part)

@@ -518,7 +518,7 @@ class QueueMachine(RuleBasedStateMachine):
             peeked = list(pairs(self.call("peek", name, 100)))
             self.same([id.decode() for id, _ in peeked], list(t.ready))
             next_one = peeked[: int(shares[name]["is_eligible"])]
-            heads += [(id.decode(), t.since if t.cause else 0, unpack("HEADER", record)) for id, record in next_one]
+            heads += [(id.decode(), t.let_in_at if t.cause else 0, unpack("HEADER", record)) for id, record in next_one]
             for id, record in peeked:
                 self.same(len(record) - unpack("HEADER", record).end, self.model.records[id.decode()].size)
         now = self.model.open(self.now)

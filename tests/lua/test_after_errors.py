@@ -46,16 +46,6 @@ def test_a_claim_that_fails_has_changed_nothing_and_can_be_repeated(queue: Queue
     assert {lease.id for lease in queue.claim(20)} == {"a2", "a3", "a4", "a5", "urgent", "b0", "new"}
 
 
-def test_a_list_that_is_gone_costs_its_tenant_its_tasks_and_nobody_else(queue: Queue) -> None:
-    queue.enqueue("ada", "a0", "a1")
-    queue.enqueue("bob", "b0", "b1")
-    queue.client.delete(queue.key("ready:ada"))
-    assert sorted(lease.id for lease in queue.claim(10)) == ["b0", "b1"]
-    assert queue.queue_state()["ready"] == queue.tenant("ada").ready == 0
-    queue.enqueue("ada", "a2")
-    assert [lease.id for lease in queue.claim(10)] == ["a2"]
-
-
 def test_an_entry_without_a_task_is_passed_over(queue: Queue) -> None:
     queue.enqueue("ada", "a0", "a1", "a2")
     queue.client.hdel(queue.key("tasks"), "a1")
@@ -99,53 +89,6 @@ def test_what_the_user_may_not_run_is_named(queue: Queue, shy: Queue) -> None:
     assert shy.call("permissions") == [b"SPUBLISH"]
     queue.client.execute_command("ACL", "SETUSER", "shy", "-zadd", "-ltrim", "-info", "&*")
     assert shy.call("permissions") == [b"INFO", b"LTRIM", b"ZADD"]
-
-
-def test_a_clock_that_was_ahead_for_a_while_does_not_stop_the_queue(queue: Queue) -> None:
-    queue.enqueue("ada", "a0", "a1", "a2")
-    (before,) = queue.claim(1)
-    queue.advance(3_600_000)  # somebody sets the store's clock wrong
-    queue.end("extend", before)
-    (wrong,) = queue.claim(1)
-    queue.advance(-3_599_000)  # and right again: a second after the beginning
-    assert queue.tick().now == queue.now
-    queue.enqueue("bob", "b0", delay=50)
-    queue.advance(50)
-    assert queue.tick().promoted == 1
-    assert {lease.id for lease in queue.claim(5)} == {"a2", "b0"}
-    assert [queue.end("ack", lease) for lease in (before, wrong)] == ["ok", "ok"]
-
-
-def test_a_lease_of_a_clock_that_was_ahead_ends_soon_after_it_is_right(queue: Queue) -> None:
-    queue.configure(lease_ms=1000)
-    queue.enqueue("ada", "a0")
-    queue.advance(3_600_000)
-    assert len(queue.claim(1)) == 1
-    queue.advance(-3_600_000)
-    queue.tick()
-    queue.advance(1000)
-    assert queue.tick().reaped == 1
-    assert queue.state("a0") == "ready"
-
-
-def test_accounts_do_not_see_that_the_clock_goes_back(queue: Queue) -> None:
-    queue.enqueue("ada", "a0", "a1", "a2")
-    (lease,) = queue.claim(1)
-    queue.advance(1000)
-    queue.end("ack", lease)
-    (lease,) = queue.claim(1)
-    queue.advance(-100_000)
-    queue.tick()
-    queue.advance(500)
-    queue.end("ack", lease)
-    assert queue.tenant("ada").delivered == 1500
-
-
-def test_a_clock_that_goes_back_a_little_waits_until_it_has_caught_up(queue: Queue) -> None:
-    queue.enqueue("ada", "a0")
-    now = queue.now
-    queue.advance(-60_000)
-    assert queue.tick().now == now
 
 
 @pytest.mark.parametrize("witness", [-1, -3_600_000])

@@ -43,20 +43,6 @@ def test_a_page_of_batches_is_bounded_by_what_it_reads(queue: Queue) -> None:
     assert 4 < calls < 100, "a call looks at some 500 batches"
 
 
-def test_a_result_is_kept_as_long_as_was_asked(queue: Queue) -> None:
-    queue.enqueue("ada", "a", "b", result=1000)
-    queue.enqueue("ada", "plain")
-    assert queue.call("claim", "w", 1, random_values=b"\0" * 800)[3] == [b"a"], "the worker is told"
-    for lease in queue.claim(5):
-        queue.end("ack_with_result" if lease.id == "plain" else "ack", lease, "", '{"x": 1}')
-    queue.settle(("ack_with_result", "a", 1, "", '{"x": 1}'))
-    assert queue.call("results", "a", "b", "plain") == [b'{"x": 1}', b"null", None]
-    queue.advance(999)
-    assert queue.call("results", "a") == [b'{"x": 1}']
-    queue.advance(1)
-    assert queue.call("results", "a") == [None]
-
-
 @pytest.mark.parametrize(("how", "told"), [("ack", 1), ("reject", 1), ("nack", 0)])
 def test_who_waits_for_a_result_is_told_of_the_end(queue: Queue, how: str, told: int) -> None:
     queue.enqueue("ada", "a", result=1000)
@@ -103,30 +89,3 @@ def test_no_task_of_a_batch_that_is_being_cancelled_is_given_a_place(queue: Queu
     progress = queue.batch("b")
     assert progress
     assert (progress.state, progress.cancelled) == ("complete", 600)
-
-
-def test_a_task_that_has_an_id_again_is_not_told_the_result_of_the_one_before(queue: Queue) -> None:
-    queue.enqueue("ada", "a", result=10**7)
-    queue.end("ack_with_result", queue.claim()[0], "", "1")
-    assert queue.call("results", "a") == [b"1"]
-    queue.advance(200_000)
-    queue.tick()  # the id is forgotten, the result is not
-    assert queue.enqueue("ada", "a", result=10**7) == ["ok"]
-    assert queue.call("results", "a") == [None]
-    queue.end("ack_with_result", queue.claim()[0], "", "2")
-    assert queue.call("results", "a") == [b"2"]
-    queue.advance(200_000)
-    queue.tick()
-    assert queue.enqueue("ada", "a") == ["ok"]
-    assert queue.cancel("a") == ["ok"]
-    assert queue.call("results", "a") == [None], "it was cancelled, and has no result"
-
-
-def test_a_result_whose_time_was_over_is_not_told_of_the_next_task_where_the_clock_goes_back(queue: Queue) -> None:
-    queue.enqueue("ada", "a", result=1000)
-    queue.end("ack_with_result", queue.claim()[0], "", "1")
-    queue.advance(200_000)
-    queue.tick()  # the id is forgotten; the store, whose clock stands still here, has the result yet
-    assert queue.enqueue("ada", "a") == ["ok"]
-    queue.advance(-199_500)
-    assert queue.call("results", "a") == [None]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
-import redis
-
 from fairq.store import library
 
-from .calls import HEAD, START, Listener, Queue, leased_in, options, refused
+from .calls import START, Listener, Queue, leased_in, options
 
 
 def test_expired_tasks_of_many_tenants_do_not_stop_a_claim(queue: Queue) -> None:
@@ -55,44 +51,9 @@ def test_a_claim_that_got_less_is_told_once_when_there_is_work(queue: Queue) -> 
         assert listener.heard() == [], "the last claim got all that it asked for"
 
 
-def test_nobody_is_told_of_tasks_whose_server_claims_them_at_once(queue: Queue) -> None:
-    with Listener(queue) as listener:
-        queue.claim()
-        assert queue.call("enqueue", "ada", "a", b"", b"1", "covered") == [b"ok"]
-        assert listener.heard() == []
-        assert queue.queue_state()["hungry"] == 1, "the claim that follows leaves nothing"
-        queue.enqueue("ada", "b")
-        assert listener.heard() == [b"1"], "it did not follow: the next ones are told"
-    refused(queue, "bad_request tasks", "enqueue", "ada", "c", b"", b"1", "uncovered")
-    refused(queue, "bad_request tasks", "enqueue", "ada", "covered")
-
-
 def test_the_servers_are_told_to_stop_a_running_task(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b")
     queue.claim()
     with Listener(queue) as listener:
         queue.cancel("b", "a")
         assert listener.heard() == [b"stop a"]
-
-
-def test_concurrent_claimers_never_get_the_same_task(queue: Queue, store_url: str) -> None:
-    queue.uses_store_time = True
-    for tenant in ("ada", "bob", "cyd", "dan"):
-        queue.enqueue(tenant, *(f"{tenant}{n}" for n in range(250)))
-    got: list[list[str]] = [[], [], [], []]
-
-    def work(mine: list[str]) -> None:
-        with redis.Redis.from_url(store_url) as client:
-            while True:
-                reply = client.fcall(library.function_name("claim"), 1, queue.prefix, "", "", "w", 7)
-                if len(reply) == HEAD:
-                    return
-                mine += [lease.id for lease in leased_in(reply)]
-
-    threads = [threading.Thread(target=work, args=(mine,)) for mine in got]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    everything = [id for mine in got for id in mine]
-    assert len(everything) == len(set(everything)) == 1000

@@ -2,28 +2,7 @@
 
 from __future__ import annotations
 
-from .calls import START, Queue, refused, snapshot, unpack
-
-
-def test_a_waiting_leased_dead_or_done_id_is_a_duplicate(queue: Queue) -> None:
-    queue.enqueue("ada", "waiting", delay=1000)
-    for id in ("leased", "dead", "done"):
-        queue.enqueue("ada", id)
-    leases = {lease.id: lease for lease in queue.claim(3)}
-    queue.end("reject", leases["dead"])
-    queue.end("ack", leases["done"])
-    before = snapshot(queue)
-    assert queue.enqueue("ada", "waiting", "leased", "dead", "done") == ["duplicate"] * 4
-    assert snapshot(queue) == before
-
-
-def test_the_record_keeps_the_window_the_tenant_and_the_payload(queue: Queue) -> None:
-    queue.enqueue("ada", "a", payload=b"\x00\xffpayload", expires_in=900, max_attempts=7)
-    record = queue.claim()[0].record
-    header = unpack("HEADER", record)
-    assert (header.version, header.max_attempts, header.enqueued_at) == (1, 7, START)
-    assert (header.start_at, header.expires_at, header.tenant) == (0, START + 900, "ada")
-    assert record[header.end :] == b"\x00\xffpayload"
+from .calls import Queue, refused
 
 
 def test_time_and_random_values_are_the_callers_only_behind_the_test_gate(queue: Queue) -> None:

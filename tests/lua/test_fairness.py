@@ -6,7 +6,6 @@ it got (FIELD.md section 5); with one task costing one, it is counted in tasks.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import random
 from collections import Counter
@@ -130,74 +129,6 @@ def test_a_new_weight_acts_on_the_backlog_at_once(queue: Queue) -> None:
     before = backlog.served["t0"]
     backlog.serve(600, batch=100)
     assert abs(backlog.served["t0"] - before - 600 * 10 / 109) <= 6
-
-
-@pytest.mark.parametrize(
-    ("one", "nine", "tasks"),
-    [
-        pytest.param(34_000, 1_000, 3_000, id="one-long"),
-        pytest.param(1_000, 34_000, 1_000, id="one-short"),
-        pytest.param(34_000, 1_000, 10_000, id="one-long-for-long", marks=pytest.mark.deep("fairness")),
-        pytest.param(1_000, 34_000, 10_000, id="one-short-for-long", marks=pytest.mark.deep("fairness")),
-    ],
-)
-def test_worker_seconds_follow_the_weights_whatever_the_tasks_take(
-    queue: Queue, one: int, nine: int, tasks: int
-) -> None:
-    """Ten equal tenants on ten slots, one of them with tasks 34 times as long, or as short: each gets a tenth."""
-    workers = Workers(queue, {f"t{n}": nine if n else one for n in range(10)}, slots=10)
-    workers.finish(tasks)
-    allowed = 0.002 if tasks >= 10_000 else 0.005
-    for name, share in workers.shares().items():
-        assert abs(share - 0.1) <= allowed, f"{name} got {share:.4f} of the worker-seconds"
-
-
-class Workers:
-    """Workers as an event loop on the test clock: a free slot claims, runs for the task's time, acknowledges."""
-
-    def __init__(self, queue: Queue, lasts: dict[str, int], slots: int) -> None:
-        self.queue, self.lasts, self.free = queue, lasts, slots
-        self.numbers = itertools.count()
-        self.left, self.spent = Counter[str](), Counter[str]()
-        self.running: list[tuple[int, str, int]] = []
-        queue.configure(lease_ms=60_000)
-
-    def finish(self, tasks: int) -> None:
-        """Run until so many more tasks are done; then charge what the running ones have taken so far."""
-        while tasks > 0:
-            self.start()
-            tasks -= self.end()
-        for end, id, _ in self.running:
-            name = id.split("-")[0]
-            self.spent[name] += self.queue.now - (end - self.lasts[name])
-
-    def start(self) -> None:
-        """Fill the free slots from backlogs that never run dry."""
-        for name in self.lasts:
-            if self.left[name] < 20:
-                self.queue.enqueue(name, *(f"{name}-{next(self.numbers)}" for _ in range(200)))
-                self.left[name] += 200
-        for lease in self.queue.claim(self.free, rolled=random_values(next(self.numbers), 60 * self.free + 60)):
-            name = lease.id.split("-")[0]
-            self.left[name] -= 1
-            heapq.heappush(self.running, (self.queue.now + self.lasts[name], lease.id, lease.lease))
-        self.free = 0
-
-    def end(self) -> int:
-        """Go to the next moment when tasks end, and acknowledge them; tells how many."""
-        ended = []
-        self.queue.now = self.running[0][0]
-        while self.running and self.running[0][0] == self.queue.now:
-            _, id, attempt = heapq.heappop(self.running)
-            ended.append(("ack", id, attempt))
-            self.spent[id.split("-")[0]] += self.lasts[id.split("-")[0]]
-        self.queue.settle(*ended)
-        self.free += len(ended)
-        return len(ended)
-
-    def shares(self) -> dict[str, float]:
-        """Each tenant's part of the worker-seconds."""
-        return {name: self.spent[name] / self.spent.total() for name in self.lasts}
 
 
 def test_quiet_tenants_do_not_wait_until_a_backlog_has_caught_up(queue: Queue) -> None:

@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from random import Random
-from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from fairq.model.history import OTHERS, STEPS, Slot
 from fairq.store import library
 from fairq.store.records import pack_waits, unpack_slot
 
 from .calls import START, Queue, load_variant, snapshot
-from .history_model import Counted, HistoryModel, Interval
 from .test_delete import crowd
 
 RINGS = tuple(STEPS.values())
-NAMES = [f"t{n}" for n in range(26)]
-_prefixes = itertools.count()
+Row = tuple[int, int, int, bytes]  # of a tenant: tasks enqueued, started, failed; waiting times
 
 
-def add(queue: Queue, rows: Mapping[str, Counted], lost: int = 0) -> int:
+def add(queue: Queue, rows: Mapping[str, Row], lost: int = 0) -> int:
     """Add what a server has counted; return how many tasks are leased."""
-    args: list[Any] = []
-    for tenant, row in rows.items():
-        counts = (row.sums[name] for name in ("enqueued", "started", "failed"))
-        args += (tenant, *counts, pack_waits(+row.waits))
-    return int(queue.call("add_history", lost, *args))
+    return int(queue.call("add_history", lost, *(part for name, row in rows.items() for part in (name, *row))))
 
 
-def row(enqueued: int = 0, started: int = 0, failed: int = 0, waits: Mapping[int, int] | None = None) -> Counted:
+def row(enqueued: int = 0, started: int = 0, failed: int = 0, waits: Mapping[int, int] | None = None) -> Row:
     """Make the row of a tenant."""
-    counted = Counted(waits=Counter(waits or {}))
-    counted.sums.update(enqueued=enqueued, started=started, failed=failed)
-    return counted
+    return (enqueued, started, failed, pack_waits(Counter(waits or {})))
 
 
 def read(queue: Queue, step: int = 10, last: int = -1, count: int = 240) -> list[Slot]:
     """Read the intervals of a ring."""
     return [unpack_slot(packed) for packed in queue.call("history", step, last, count)[2:]]
+
+
+def rows_of(queue: Queue) -> list[dict[str, float]]:
+    """Read what tenants were given in each interval of the first ring."""
+    return [{row.tenant: row.delivered for row in slot.rows} for slot in read(queue)]
 
 
 def test_what_a_server_counts_is_added_to_all_rings(queue: Queue) -> None:
@@ -72,105 +65,6 @@ def test_a_call_that_is_repeated_counts_twice_what_the_server_saw_and_nothing_el
         add(queue, {"ada": row(1)})
     (slot,) = read(queue)
     assert (slot.enqueued, slot.rows[0].enqueued) == (1, 2)
-
-
-STEP = st.one_of(
-    st.tuples(st.just("enqueue"), st.sampled_from(NAMES), st.integers(1, 4)),
-    st.tuples(st.just("work"), st.integers(1, 12), st.sampled_from(["ack", "nack", "reject", "extend"])),
-    st.tuples(st.just("advance"), st.sampled_from([1, 700, 9_999, 25_000, 61_000, 900_000, 3_600_000]), st.none()),
-    st.tuples(
-        st.just("add"),
-        st.dictionaries(
-            st.sampled_from([*NAMES, OTHERS]),
-            st.tuples(*[st.integers(0, 9)] * 3, st.dictionaries(st.integers(0, 60), st.integers(1, 5), max_size=3)),
-            max_size=26,
-        ),
-        st.none(),
-    ),
-)
-
-
-def run(queue: Queue, steps: Sequence[tuple[Any, ...]]) -> None:
-    """Do all this in a new queue, and in the model; compare."""
-    model, ids = HistoryModel(queue), itertools.count()
-    for what, one, other in [("add", {}, None), *steps, ("add", {}, None)]:
-        if what == "enqueue":
-            queue.enqueue(one, *(f"id-{next(ids)}" for _ in range(other)))
-        elif what == "work":
-            for lease in queue.claim(one):
-                queue.end(other, lease)
-        elif what == "advance":
-            queue.advance(one)
-        else:
-            rows = {name: row(*counts) for name, counts in one.items()}
-            model.add(rows, lost=len(one))
-            add(queue, rows, lost=len(one))
-    for step, length in RINGS:
-        newest = queue.now // 1000 // step
-        expected = {number: each for number, each in model.intervals[step].items() if number > newest - length}
-        pages = [read(queue, step, newest - begin, min(240, length - begin)) for begin in range(0, length, 240)]
-        found = {slot.number: slot for page in pages for slot in page}
-        assert found.keys() == expected.keys()
-        for number_of, slot in found.items():
-            check(slot, expected[number_of])
-    check_sums(queue, model)
-
-
-def check_sums(queue: Queue, model: HistoryModel) -> None:
-    """Check that all rows together tell what the queue has given."""
-    for name in ("delivered", "entitled"):
-        told = sum(row.service[name] for slot in model.intervals[900].values() for row in slot.rows.values())
-        truth = sum(getattr(share, name) for share in queue.tenants().values())
-        assert told == pytest.approx(truth, abs=0.05), name  # less than a thousandth in each call
-
-
-def check(slot: Slot, interval: Interval) -> None:
-    """Compare an interval with the model's."""
-    totals = {name: getattr(slot, name) for name in ("enqueued", "done", "dead", "expired", "cancelled", "lost")}
-    assert totals == {name: interval.totals[name] for name in totals}
-    assert {each.tenant for each in slot.rows} == interval.rows.keys()
-    for each in slot.rows:
-        counted = interval.rows[each.tenant]
-        sums = {name: getattr(each, name) for name in ("enqueued", "started", "done", "failed")}
-        assert sums == {name: counted.sums[name] for name in sums}
-        assert each.waits == +counted.waits
-        assert each.delivered == pytest.approx(max(0.0, counted.service["delivered"]), abs=1e-6)
-        assert each.entitled == pytest.approx(max(0.0, counted.service["entitled"]), abs=1e-6)
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(STEP, min_size=4, max_size=30), share=st.sampled_from([0, 1]))
-def test_the_rings_hold_the_sums_of_all_that_was_added(
-    redis_client: redis.Redis, steps: list[tuple[Any, ...]], share: int
-) -> None:
-    queue = Queue(redis_client, f"fq:{{h{next(_prefixes)}/0}}")
-    queue.configure(share=share)
-    run(queue, steps)
-    redis_client.delete(*redis_client.scan_iter(queue.key("*")))
-
-
-def test_what_only_the_others_row_tells_is_not_told_again(queue: Queue) -> None:
-    queue.configure(share=1)
-    named: dict[str, tuple[Any, ...]] = {"t18": (1, 1, 0, {})}
-    steps: list[tuple[Any, ...]] = [("enqueue", "t0", 1), ("enqueue", "t18", 1), ("add", named, None)]
-    steps += [("work", 1, "ack"), ("advance", 900_000, None), ("add", {}, None)]  # no tenant is looked at
-    steps += [("add", {"t0": (0, 1, 0, {}), "t18": (0, 1, 0, {})}, None)]
-    run(queue, steps)
-
-
-def test_the_sums_are_right_with_more_tenants_than_rows(queue: Queue) -> None:
-    random = Random(7)
-    steps: list[tuple[Any, ...]] = []
-    for _ in range(40):
-        some = random.sample([*NAMES, OTHERS], random.randint(15, 27))
-        counts = {name: (*random.choices(range(9), k=3), {random.randint(0, 60): 2}) for name in some}
-        steps += [
-            ("enqueue", random.choice(NAMES), 3),
-            ("work", 2, "ack"),
-            ("add", counts, None),
-        ]
-        steps.append(("advance", random.choice([3_000, 11_000, 70_000, 1_000_000, 3_600_000]), None))
-    run(queue, steps)
 
 
 @pytest.mark.parametrize("share", [0, 1])
@@ -228,8 +122,7 @@ def test_a_tenant_that_comes_back_is_named_at_once_while_all_are(queue: Queue) -
     queue.enqueue("ada", "a2")
     queue.claim()
     add(queue, {"ada": row(1, 1)})
-    rows = [{row.tenant: row.delivered for row in slot.rows} for slot in read(queue)]
-    assert rows == [{"ada": 1}, {}, {}, {"ada": 1}]
+    assert rows_of(queue) == [{"ada": 1}, {}, {}, {"ada": 1}]
 
 
 def test_thousands_of_tenants_in_an_interval_take_as_many_bytes_as_twenty_one(queue: Queue) -> None:
@@ -263,6 +156,34 @@ def test_tenants_that_are_remembered_are_bounded_and_begin_anew(queue: Queue) ->
     assert told == sum(share.delivered for share in queue.tenants().values()) == 500
 
 
+def test_those_that_got_the_most_are_named(queue: Queue) -> None:
+    queue.configure(share=1)
+    for n in range(22):
+        queue.enqueue(f"t{n}", *(f"t{n}/{k}" for k in range(n + 1)))
+    queue.claim(300)
+    add(queue, {f"t{n}": row(n + 1) for n in range(22)})
+    assert rows_of(queue) == [{OTHERS: 1 + 2} | {f"t{n}": n + 1 for n in range(2, 22)}]
+
+
+def test_what_only_the_others_row_tells_is_not_told_again(queue: Queue) -> None:
+    queue.configure(share=1)
+    queue.enqueue("ada", "a", "b", "c")
+    queue.claim(2)
+    add(queue, {})
+    queue.claim(1)
+    add(queue, {"ada": row(0, 1)})
+    assert rows_of(queue) == [{OTHERS: 3, "ada": 0}]
+
+
+def test_a_lost_lease_is_told_for_no_longer_than_it_is_charged(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.claim()
+    queue.advance(40_000)
+    assert queue.tick().reaped == 1
+    add(queue, {"ada": row(1, 1)}, lost=1)
+    assert rows_of(queue) == [{"ada": queue.tenant("ada").delivered}]
+
+
 def test_all_of_it_expires_by_itself(queue: Queue) -> None:
     queue.enqueue("ada", "a")
     add(queue, {"ada": row(1)})
@@ -289,7 +210,7 @@ def test_tasks_that_run_on_are_counted_though_nothing_starts(queue: Queue) -> No
     for _ in range(2, 8):
         queue.advance(10_000)
         add(queue, {})
-    assert [[row.delivered for row in slot.rows] for slot in read(queue)] == [[0], *[[10_000]] * 6]
+    assert rows_of(queue) == [{"ada": 0}, *[{"ada": 10_000}] * 6]
 
 
 def test_after_a_change_of_what_is_shared_an_interval_may_be_left_out(queue: Queue) -> None:
@@ -303,8 +224,7 @@ def test_after_a_change_of_what_is_shared_an_interval_may_be_left_out(queue: Que
         queue.advance(10_000)
         queue.claim()
         add(queue, {"ada": row(0, 1)})
-    rows = [{row.tenant: row.delivered for row in slot.rows} for slot in read(queue)]
-    assert rows == [{"ada": 5_000}, {"ada": 0}, {"ada": 1}]
+    assert rows_of(queue) == [{"ada": 5_000}, {"ada": 0}, {"ada": 1}]
 
 
 def test_totals_of_a_queue_that_was_never_counted_are_not_taken_for_new(queue: Queue) -> None:
@@ -369,7 +289,7 @@ MUTANTS = {
     "leases that ran out are not counted": ("counts.lost = tonumber(args[3])", "counts.lost = 0"),
     "an old interval is told": ("SLOT.unpack(found[i]).number == last - count + i then", "true then"),
     "tasks that run on are forgotten": ("local EARLIER_SLOTS = 3", "local EARLIER_SLOTS = -1"),
-    "rings are kept for ever": ("  redis.call('PEXPIRE', at, step[1] * step[2] * 1000)\n", ""),
+    "rings are kept for ever": ("  redis.call('PEXPIRE', at, ring.seconds * ring.slots * 1000)\n", ""),
     "what runs is no service of the queue": ("queue.delivered = queue.delivered + passed * queue.leased", ""),
     "what a lease did not take is service of the queue": (
         "books.delivered + took, queue.delivered + unseen",
@@ -388,7 +308,7 @@ MUTANTS = {
         "",
     ),
     "every ring has the interval of the first": (
-        "math.floor(call.now / 1000 / step[1])",
+        "math.floor(call.now / 1000 / ring.seconds)",
         "math.floor(call.now / 10000)",
     ),
 }
@@ -397,7 +317,9 @@ MUTANTS = {
 CHECKS: tuple[Callable[[Queue], None], ...] = (
     test_what_a_server_counts_is_added_to_all_rings,
     test_a_call_that_is_repeated_counts_twice_what_the_server_saw_and_nothing_else,
-    test_the_sums_are_right_with_more_tenants_than_rows, test_all_of_it_expires_by_itself,
+    test_thousands_of_tenants_in_an_interval_take_as_many_bytes_as_twenty_one, test_those_that_got_the_most_are_named,
+    test_what_only_the_others_row_tells_is_not_told_again,
+    test_a_lost_lease_is_told_for_no_longer_than_it_is_charged, test_all_of_it_expires_by_itself,
     test_a_ring_keeps_no_more_than_its_period, test_tasks_that_run_on_are_counted_though_nothing_starts,
     test_after_a_change_of_what_is_shared_an_interval_may_be_left_out,
     test_totals_of_a_queue_that_was_never_counted_are_not_taken_for_new,

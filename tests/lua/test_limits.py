@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from .calls import Listener, Queue, writes
+from .calls import Queue, writes
 
 DAY = 86_400_000
 
@@ -29,19 +29,6 @@ def run(queue: Queue, ms: int, step: int = 1, limit: int = 100) -> list[int]:
             started.append(queue.now)
             queue.end("ack", lease)
     return started
-
-
-@pytest.mark.parametrize("how", ["raised", "default", "ack"])
-def test_an_end_of_a_limit_tells_the_hungry(queue: Queue, how: str) -> None:
-    queue.set_limits("ada", max_running=1)
-    queue.enqueue("ada", "a", "b")
-    lease = queue.claim(5)[0]
-    with Listener(queue) as listener:
-        if how == "ack":
-            queue.end("ack", lease)
-        else:
-            queue.set_limits("ada", max_running=2 if how == "raised" else -1)
-        assert listener.heard() == [b"1"]
 
 
 @pytest.mark.parametrize(

@@ -32,27 +32,3 @@ def test_a_fair_alternation_holds_between_those_that_are_open(queue: Queue) -> N
         assert serve(60) == {"ada": 60, "bob": 0}
         put(queue, "bob", is_open=True)
         assert abs(serve(80)["bob"] - 60) <= 3
-
-
-def test_a_queue_that_opens_goes_on_with_the_shares_that_it_had(queue: Queue) -> None:
-    queue.configure(share=1)
-    for name in ("ada", "bob"):
-        queue.enqueue(name, *(f"{name}-{n}" for n in range(60)))
-    leases = queue.claim(41)
-    put(queue, "", is_open=False)
-    assert queue.claim(10) == []
-    put(queue, "", is_open=True)
-    leases += queue.claim(39)
-    assert abs(sum(lease.id.startswith("ada") for lease in leases) - 40) <= 3
-
-
-def test_a_tick_tells_of_windows_that_are_to_turn(queue: Queue) -> None:
-    put(queue, "ada", is_open=False, in_ms=1000)
-    put(queue, "", is_open=True, in_ms=2000)
-    assert (queue.tick().opening_changes, queue.tick().next_due) == (0, queue.now + 1000)
-    assert queue.call("opening_hours") == [queue.now]
-    queue.advance(1000)
-    assert queue.tick().opening_changes == 1
-    assert [row[0] for row in queue.call("opening_hours")[1:]] == [b"ada"]
-    queue.advance(1000)
-    assert queue.tick().opening_changes == 2

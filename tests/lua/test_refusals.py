@@ -57,7 +57,7 @@ WITNESSES = [-1, 0.5, "noon", "nan", 2**52 + 1]
 REFUSED: dict[str, Rows] = {
     "enqueue": {
         "bad_request tenant": [(name, "a", b"", b"{}") for name in NAMES],
-        "bad_request tasks": [("ada",), ("ada", "a", b""), (*tasks(b""), "b"), tasks(*[b""] * 501)],
+        "bad_request tasks": [("ada",), ("ada", "a", b""), (*tasks(b""), "b"), tasks(*[b""] * 501), ("ada", "covered")],
         "bad_request options": [
             tasks(b"", b"x"), tasks(b"", options(priority=1)[:-1]), asked(delay=-1), asked(start_at=float("nan")),
             asked(expires_in=2**52 + 1), asked(expires_at=float("inf")), asked(key="k", period=-1), asked(result=-1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .calls import START, Queue, refused, unpack, words, writes
+from .calls import START, Queue, refused, unpack
 from .calls import packed_template as template
 
 HOUR = 3_600_000
@@ -25,44 +25,9 @@ def revision_of(queue: Queue, name: str = "nightly", tenant: str = "ada") -> byt
     return revision
 
 
-def next_of(queue: Queue, name: str = "nightly") -> int:
-    """Read when a schedule fires next."""
-    return int(unpack("SCHEDULE", revision_of(queue, name)).next_at)
-
-
 def pause(queue: Queue, name: str = "nightly", tenant: str = "ada") -> None:
     """Pause a schedule."""
     assert queue.call("pause_schedule", tenant, name, revision_of(queue, name, tenant), "") == b"ok"
-
-
-def fire(queue: Queue, name: str = "nightly", revision: bytes | None = None, after: int = HOUR) -> str:
-    """Fire one schedule; its next time is `after` ms from now."""
-    revision = revision_of(queue, name) if revision is None else revision
-    return words(queue.call("fire", f"ada/{name}", revision, queue.now + after))[0]
-
-
-def test_a_fire_enqueues_the_task_with_the_time_of_the_fire(queue: Queue) -> None:
-    assert schedule(queue, task=template(b"hello", expires_in=9000, max_attempts=7)) == ("created", START + HOUR)
-    queue.advance(HOUR + 5)
-    assert fire(queue) == "ok"
-    (lease,) = queue.claim(5)
-    assert (lease.id, lease.max_attempts) == (f"ada/nightly-{START + HOUR}", 7)
-    header = unpack("HEADER", lease.record)
-    assert (header.max_attempts, header.enqueued_at) == (7, queue.now)
-    assert (header.start_at, header.expires_at) == (START + HOUR, queue.now + 9000)
-    assert lease.record.endswith(b"ada\0hello")
-    assert next_of(queue) == START + 2 * HOUR + 5
-    assert queue.queue_state()["enqueued"] == queue.tenant("ada").leased == 1
-
-
-def test_a_fire_that_has_lost_the_race_writes_nothing(queue: Queue) -> None:
-    schedule(queue)
-    queue.advance(HOUR)
-    revision = revision_of(queue)
-    fire(queue, revision=revision)
-    before = writes(queue)
-    assert fire(queue, revision=revision) == "gone"
-    assert writes(queue) == before
 
 
 def test_schedules_are_listed_by_tenant_and_all_by_their_next_fire(queue: Queue) -> None:

@@ -6,10 +6,8 @@ import struct
 from collections import Counter
 
 import pytest
-import redis
 
-from .calls import Queue, load_variant, writes
-from .machine import FEW_VARIANT
+from .calls import Queue, writes
 
 
 def ids(tenant: str, count: int, first: int = 0) -> list[str]:
@@ -33,13 +31,6 @@ def counting(queue: Queue) -> Queue:
     """A queue where every task costs one."""
     queue.configure(share=1)
     return queue
-
-
-def test_equal_tenants_get_equal_shares_however_deep_their_backlogs(counting: Queue) -> None:
-    counting.enqueue("flood", *ids("flood", 400))
-    counting.enqueue("small", *ids("small", 100))
-    served = serve(counting, 100)
-    assert abs(served["flood"] - served["small"]) <= 4
 
 
 def test_idling_banks_no_credit(counting: Queue) -> None:
@@ -72,15 +63,6 @@ def test_a_paused_tenant_does_not_pin_the_clock(counting: Queue) -> None:
     assert abs(serve(counting, 20)["new"] - 10) <= 3
 
 
-def test_a_resumed_tenant_does_not_catch_up(counting: Queue) -> None:
-    counting.enqueue("stuck", *ids("stuck", 200))
-    counting.enqueue("old", *ids("old", 400))
-    counting.call("pause", "stuck")
-    serve(counting, 150)
-    counting.call("resume", "stuck")
-    assert abs(serve(counting, 40)["stuck"] - 20) <= 4
-
-
 def test_a_stream_of_newcomers_does_not_starve_a_backlog(counting: Queue) -> None:
     counting.enqueue("flood", *ids("flood", 400))
     served: Counter[str] = Counter()
@@ -103,33 +85,6 @@ def test_an_idle_claim_and_an_idle_tick_write_nothing(queue: Queue) -> None:
         assert queue.claim(5) == []
         assert queue.tick().promoted == 0
     assert writes(queue) == before
-
-
-def test_the_probe_falls_where_the_random_values_say(redis_client: redis.Redis) -> None:
-    """Slots are as long as the top of the class: weight 1000 fills 1000 of 1024, and what lies beyond is a miss."""
-    load_variant(redis_client, "draws", FEW_VARIANT)
-    counting = Queue(redis_client, version="draws")
-    counting.configure(share=1)
-    for name in ("ada", "bob"):
-        counting.enqueue(name, *ids(name, 4))
-    assert [lease.id for lease in counting.claim(2)] == ["ada-0", "bob-0"]  # by the wake list
-    miss, ada, bob = 1010 / 2048, 0.1, 0.9
-    # two draws, and the cursor looks at bob: of equals the first one drawn is served
-    assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", miss, ada, bob, bob))] == ["ada-1"]
-    # bob has had less now: whether it is drawn, or met by the cursor, which stands at ada
-    assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", ada, bob, ada, ada))] == ["bob-1"]
-    # ada twice; the cursor is at bob, of equals the drawn one is served
-    assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", ada, ada, bob, bob))] == ["ada-2"]
-    # bob has had less, but no probe falls on it, the cursor is at ada, and ada is only half a task ahead of the clock
-    assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", ada, ada, ada, ada))] == ["ada-3"]
-
-
-def test_of_few_tenants_the_one_that_had_least_is_served(counting: Queue) -> None:
-    names = [f"t{n}" for n in range(16)]
-    for name in names:
-        counting.enqueue(name, *ids(name, 3))
-    assert sorted(lease.id for lease in counting.claim(16)) == sorted(f"{name}-0" for name in names)
-    assert sorted(lease.id for lease in counting.claim(16)) == sorted(f"{name}-1" for name in names)
 
 
 def test_too_few_random_values_are_refused(counting: Queue) -> None:

@@ -6,9 +6,7 @@ import struct
 
 import pytest
 
-from .calls import FORMATS, LEASE_MS, Leased, Queue, snapshot, writes
-
-ACTIONS = ["ack", "nack", "postpone", "reject", "release", "reap", "extend", "take"]
+from .calls import FORMATS, LEASE_MS, Leased, Queue
 
 
 def leased(queue: Queue) -> Leased:
@@ -23,21 +21,6 @@ def set_attempts(queue: Queue, id: str, attempt: int, uncounted: int) -> None:
     assert isinstance(packed, bytes)
     at = FORMATS["LEASE"].size - 4  # its last field is `attempt`, and a run goes on with `uncounted_attempts`
     queue.client.hset(queue.key("runs"), id, packed[:at] + struct.pack("<II", attempt, uncounted) + packed[at + 8 :])
-
-
-@pytest.mark.parametrize(
-    ("die", "delays"), [(0.0, [1, 1, 1]), (0.5, [501, 1001, 1501]), (0.999999, [1000, 2000, 3000])]
-)
-def test_backoff_doubles_up_to_the_cap_with_full_jitter(queue: Queue, die: float, delays: list[int]) -> None:
-    queue.configure(retry_base_ms=1000, retry_cap_ms=3000)
-    queue.enqueue("ada", "a")
-    for delay in delays:
-        lease = queue.claim()[0]
-        told = queue.call("settle", "nack", "a", lease.lease, "", "", "", random_values=struct.pack("<d", die))
-        assert told == [b"ok"]
-        assert queue.tasks("a")[0].at == queue.now + delay
-        queue.advance(delay)
-        queue.tick()
 
 
 @pytest.mark.parametrize("drawn", [0.0, 0.999])
@@ -60,16 +43,6 @@ def test_the_backoff_of_a_task_without_a_limit_stays_bounded(queue: Queue, drawn
 def test_a_traceback_is_kept_up_to_8_kib(queue: Queue) -> None:
     queue.end("reject", leased(queue), "", "no", "x" * 8192 + "y")
     assert queue.dead()[0].traceback == "x" * 8192
-
-
-@pytest.mark.parametrize("ending", ["ack", "nack", "reject", "release"])
-def test_who_settled_already_is_told_gone_and_nothing_changes(queue: Queue, ending: str) -> None:
-    lease = leased(queue)
-    queue.end(ending, lease, 1000)
-    before = snapshot(queue), writes(queue)
-    for action in ACTIONS:
-        assert queue.end(action, lease) == "gone", action
-    assert (snapshot(queue), writes(queue)) == before
 
 
 def test_an_endless_error_is_cut(queue: Queue) -> None:
@@ -98,6 +71,15 @@ def test_a_connection_that_lost_a_lease_to_another_does_not_give_it_back(queue: 
     assert queue.settle(("reap", "a", f"{number}/1"), ("reap", "a", f"{number}/2")) == ["stale", "ok"]
     (lease,) = queue.claim(1)
     assert queue.settle(("release", "a", f"{lease.lease}/0")) == ["ok"]  # the next lease begins anew
+
+
+def test_a_lease_is_extended_by_the_longest_time_that_its_worker_knows(queue: Queue) -> None:
+    """A worker learns of a longer lease_ms with its next extension, and of a shorter one with its next lease."""
+    lease = leased(queue)
+    for lease_ms in (2 * LEASE_MS, 1000):
+        queue.configure(lease_ms=lease_ms)
+        queue.end("extend", lease)
+        assert queue.tasks("a")[0].at == queue.now + 2 * LEASE_MS
 
 
 def test_the_count_of_how_often_a_lease_was_taken_goes_round(queue: Queue) -> None:

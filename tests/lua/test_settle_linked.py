@@ -37,12 +37,6 @@ def test_links_are_tasks_at_once(queue: Queue) -> None:
     Keyspace(queue).check()
 
 
-def test_an_acknowledgement_that_comes_again_links_nothing_twice(queue: Queue) -> None:
-    lease = leased(queue)
-    assert [queue.link(lease, packed_link("b")) for _ in range(3)] == ["ok", "gone", "gone"]
-    assert queue.queue_state()["enqueued"] == 2
-
-
 @pytest.mark.parametrize("action", ["nack", "postpone", "reject", "release", "reap"])
 def test_nothing_leaves_with_a_lease_that_ended_otherwise(queue: Queue, action: str) -> None:
     lease = leased(queue)
@@ -70,14 +64,6 @@ def test_a_task_that_was_cancelled_meanwhile_is_done_with_what_follows_it(queue:
     assert [queue.state(id) for id in "ab"] == ["done", "ready"]
 
 
-def test_a_known_id_is_not_enqueued_again(queue: Queue) -> None:
-    queue.enqueue("ada", "b", delay=9)
-    queue.link(leased(queue), packed_link("b"), packed_link("a"), packed_link("c"), packed_link("c"))
-    assert queue.queue_state()["enqueued"] == 3
-    assert queue.state("a") == "done", "it links to itself"
-    Keyspace(queue).check()
-
-
 def test_the_next_of_a_chain_has_the_dedupe_key_of_the_last(queue: Queue) -> None:
     queue.link(leased(queue, key="k"), packed_link("b", key="k"))
     assert queue.state("b") == "ready"
@@ -89,13 +75,6 @@ def test_a_key_that_is_held_by_another_or_for_a_period_is_held(queue: Queue) -> 
     queue.enqueue("ada", "holder", key="k", delay=99)
     queue.link(leased(queue, key="p", period=1000), packed_link("b", key="k"), packed_link("c", key="p"))
     assert [queue.state(id) for id in "abc"] == ["done", "unknown", "unknown"]
-    Keyspace(queue).check()
-
-
-def test_a_link_may_replace(queue: Queue) -> None:
-    queue.enqueue("ada", "old", key="k", delay=99)
-    queue.link(leased(queue), packed_link("b", key="k", replace=1))
-    assert (queue.state("old"), queue.state("b")) == ("cancelled", "ready")
     Keyspace(queue).check()
 
 

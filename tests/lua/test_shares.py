@@ -161,6 +161,19 @@ def test_one_of_weight_ten_among_twenty_gets_its_share(queue: Queue) -> None:
     assert largest_error(fleet, [0] * 21) <= 0.05
 
 
+@pytest.mark.parametrize("seconds", [300, pytest.param(1000, marks=pytest.mark.deep("fairness"))])
+@pytest.mark.parametrize(("one", "nine"), [(34_000, 1_000), (1_000, 34_000)])
+def test_worker_seconds_follow_the_weights_whatever_the_tasks_take(
+    fleet: Fleet, one: int, nine: int, seconds: int
+) -> None:
+    """Ten equal tenants on ten slots, one of them with tasks 34 times as long, or as short: each gets a tenth."""
+    for n in range(10):
+        fleet.tenant(f"t{n}", lambda *_, ms=nine if n else one: ms, endless=True)
+    fleet.run(1000 * seconds)
+    shares = [sender.held(fleet.now) / (10_000 * seconds) for sender in fleet.senders.values()]
+    assert shares == [pytest.approx(0.1, abs=0.002 if seconds >= 1000 else 0.005)] * 10
+
+
 LENGTHS = st.sampled_from([1, 20, 200, 1000])
 MOVES = st.lists(
     st.tuples(

@@ -41,13 +41,6 @@ def test_a_read_verb_may_be_called_on_a_replica_and_a_write_verb_may_not(queue: 
         queue.client.fcall_ro(library.function_name("claim"), 1, queue.prefix, "", "", "w", 1)
 
 
-def test_queues_share_nothing(queue: Queue) -> None:
-    other = Queue(queue.client, "fq:{other/0}")
-    queue.enqueue("ada", "a")
-    assert other.enqueue("ada", "a") == ["ok"]
-    assert len(other.claim(5)) == len(queue.claim(5)) == 1
-
-
 def test_a_peek_at_long_tasks_ends_before_the_reply_is_too_long(queue: Queue) -> None:
     queue.enqueue("ada", *"abcde", payload=b"1" * 400_000)
     assert queue.peek("ada", 500) == ["a", "b", "c"]

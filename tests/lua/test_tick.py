@@ -2,28 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from .calls import Queue, writes
-
-
-def test_a_tick_that_left_work_says_now(queue: Queue) -> None:
-    for n in range(60):
-        queue.enqueue(f"t{n}", f"id{n}", delay=1)
-    queue.advance(50)
-    ticked = queue.tick(500)
-    assert (ticked.promoted, ticked.next_due) == (50, queue.now)
-    ticked = queue.tick(500)
-    assert (ticked.promoted, ticked.next_due) == (10, -1)
-
-
-def test_a_tick_that_finds_nothing_writes_nothing(queue: Queue) -> None:
-    queue.enqueue("ada", "a", delay=100, expires_in=900)
-    queue.enqueue("bob", "b")
-    queue.end("reject", queue.claim()[0])
-    before = writes(queue)
-    assert queue.tick()[3:] == (0, 0, 0, 0, 0, 0)
-    assert writes(queue) == before
+from .calls import Queue
 
 
 def test_a_herd_of_one_tenant_does_not_hold_up_the_others(queue: Queue) -> None:
@@ -52,20 +31,3 @@ def test_a_flood_of_dead_letters_pushes_out_its_own_only(queue: Queue) -> None:
     queue.configure(dead_keep=6)
     assert queue.tick(100).trimmed == 4
     assert {name: share.dead for name, share in queue.tenants().items()} == {"ada": 2, "bob": 2, "flood": 2}
-
-
-@pytest.mark.parametrize("is_extended", [False, True])
-def test_a_clock_that_is_set_back_shortens_no_lease(queue: Queue, is_extended: bool) -> None:
-    queue.configure(lease_ms=600_000)
-    queue.enqueue("ada", "a")
-    (lease,) = queue.claim()
-    if is_extended:
-        queue.end("extend", lease)
-    queue.configure(lease_ms=1000)
-    queue.advance(-100_000)
-    queue.tick()
-    assert queue.tasks("a")[0].at == queue.now + 600_000
-    queue.advance(599_999)
-    assert queue.tick().reaped == 0
-    queue.advance(1)
-    assert queue.tick().reaped == 1

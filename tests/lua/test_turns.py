@@ -32,16 +32,6 @@ def groups(queue: Queue, limit: int) -> list[str]:
     return [lease.id.rpartition("-")[0] for lease in queue.claim(limit)]
 
 
-def test_groups_take_turns_and_each_is_first_in_first_out(queue: Queue) -> None:
-    first, second, loose = put(queue, "a", 4), put(queue, "b", 3), put(queue, "", 2)
-    expected = [loose[0], first[0], second[0], loose[1], first[1], second[1], first[2], second[2], first[3]]
-    assert queue.peek("ada") == expected
-    assert queue.peek("ada", 4) == expected[:4]
-    assert [queue.claim(2) and None for _ in range(2)] == [None, None]
-    assert queue.peek("ada") == expected[4:]
-    assert [lease.id for lease in queue.claim(10)] == expected[4:]
-
-
 def test_a_small_batch_is_done_long_before_the_large_one_that_came_first(queue: Queue) -> None:
     """400 tasks of one batch, then 20 of another, eight of each at once, four slots."""
     for name, count in (("large", 400), ("small", 20)):
@@ -89,14 +79,6 @@ def test_groups_buy_no_share(queue: Queue) -> None:
     assert abs(groups(queue, 100).count("bob") - 50) <= 2
 
 
-def test_cancelled_tasks_take_no_turns(queue: Queue) -> None:
-    """A group whose first thousand tasks were cancelled is not behind the others for it."""
-    ids = put(queue, "a", 300)
-    put(queue, "b", 100)
-    assert set(queue.cancel(*ids[:299])) == {"ok"}
-    assert ids[299] in queue.peek("ada", 2)
-
-
 def test_tenants_without_groups_pay_nothing(queue: Queue) -> None:
     """Not one command more, whatever the tenant's other tasks ask for, and though another tenant has groups."""
 
@@ -128,18 +110,6 @@ def test_a_claim_reads_no_more_of_many_groups_than_it_needs(queue: Queue, count:
     put(queue, "new", 1)
     assert run_by(queue, lambda: queue.cancel(f"t{count - 1}")) < 40
     assert queue.tenant("ada").ready == count - CLAIMED
-
-
-def test_a_quiet_tenant_feels_nothing_of_anothers_groups(queue: Queue) -> None:
-    for n in range(100):
-        put(queue, f"g{n}", 20)
-    queue.claim(10)
-    for n in range(20):
-        queue.enqueue("bob", f"bob-{n}")
-        (first, _) = queue.claim(2)
-        assert first.id == f"bob-{n}", "served next, whatever the other one has"
-        queue.end("ack", first)
-        queue.advance(10)
 
 
 def test_what_does_not_fit_into_a_reply_stays_first_of_its_group(queue: Queue) -> None:

@@ -33,7 +33,7 @@ class Tenant:
     theoretical_arrival: float = 0
     cause: int = 0
     out_at: float = 0
-    since: float = 0
+    let_in_at: float = 0
     is_on_wake_list: bool = False
     in_weight_sum: bool = False
     is_servable: bool = False
@@ -251,7 +251,7 @@ class Accounts(Limiting):
                 self.free_slot(t)
             t.slot = OUT
         elif t.slot == OUT:
-            t.since = self.call_now
+            t.let_in_at = self.call_now
             self.readied = True
             behind = self.level - self.vtime_of(t)
             if behind < 0 and not self.is_guaranteed(t):

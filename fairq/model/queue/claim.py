@@ -30,10 +30,12 @@ class Claiming(Batching):
         self.claimed_bytes, self.returned = 0, []
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, int(now - LEASES_SINCE) * LEASES_PER_MS)
-        has_changed, is_kept, self.slots = slots != self.slots, False, slots
+        has_changed, only_reserve_left, self.slots = slots != self.slots, False, slots
         self.passed_over, self.late_of = set(), Counter[Tenant]()
         rounds, self.kept = 0, [("", self.blocked, now, now)] if self.blocked else []
-        while not self.blocked and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not is_kept:
+        while (
+            not self.blocked and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not only_reserve_left
+        ):
             if self.claimed_bytes >= self.page:
                 break
             if rounds:
@@ -44,7 +46,7 @@ class Claiming(Batching):
             if self.is_empty and self.passed_over:
                 self.passed_over = set()  # no other tenant is left
             else:
-                rounds, is_kept = rounds + 1, self.is_kept
+                rounds, only_reserve_left = rounds + 1, self.only_reserve_left
         self.put_back()
         is_short = len(leased) < limit
         if leased:
@@ -52,7 +54,7 @@ class Claiming(Batching):
         if rounds or has_changed or (is_short and not self.hungry):
             self.finish_batches(now)
             if is_short:
-                self.hungry, self.readied = 1, self.readied or (self.servable > 0 and not is_kept)
+                self.hungry, self.readied = 1, self.readied or (self.servable > 0 and not only_reserve_left)
             self.close(now)
         return leased
 
@@ -70,7 +72,7 @@ class Claiming(Batching):
         if 0 < task.expires_at <= now:
             return self.drop_late(p, now)
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
-        run.is_extended, run.taken, run.lasts = False, 0, self.settings["lease_ms"]
+        run.is_extended, run.takeovers, run.lasts = False, 0, self.settings["lease_ms"]
         self.claimed_bytes += task.length if task.size > self.large or task.is_apart else 0
         self.runs[p.id], self.leases[p.id] = run, self.at + self.settings["lease_ms"]
         if b := self.batch_of(p.id):

@@ -158,7 +158,7 @@ class FairPick(Accounts):
     def pick_round(self, wanted: int, random_values: Iterator[float]) -> list[Pick]:
         """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile.
 
-        `is_empty`: there was nobody to pick; `is_kept`: since those that wait may have no more slots.
+        `is_empty`: there was nobody to pick; `only_reserve_left`: since those that wait may have no more slots.
         """
         has_popped = not self.passed_over.issuperset(list(self.wake)[:wanted])
         woken, again = self.pop_woken(wanted), 0
@@ -179,7 +179,7 @@ class FairPick(Accounts):
                 continue
             self.lend(t)
             if t.cause and t.name not in {name for name, *_ in self.kept}:
-                self.kept.append((t.name, t.cause, t.out_at, t.since))
+                self.kept.append((t.name, t.cause, t.out_at, t.let_in_at))
             picks.append(Pick(t, t.ready.popleft(), self.charge(t)))
             self.count_lease(t, 1)
             self.spend(t, 1)
@@ -191,6 +191,6 @@ class FairPick(Accounts):
         unserved = [woken.popleft() for _ in range(len(woken) - again)]
         self.wake.extendleft(reversed(unserved))
         self.wake.extend(woken)
-        self.is_kept = not picks and not has_popped and self.is_full() and not self.passed_over
+        self.only_reserve_left = not picks and not has_popped and self.is_full() and not self.passed_over
         self.is_empty = not picks and not has_popped
         return picks

@@ -45,14 +45,14 @@ class Settling(Batching):
         run = self.runs.get(id)
         if run is None or run.state not in ("leased", "stopping") or run.lease != lease:
             return self.refusal(id, lease, now)
-        if taken not in (None, run.taken):
+        if taken not in (None, run.takeovers):
             return "stale"
         if action in ("extend", "take"):
             run.lasts = max(run.lasts, self.settings["lease_ms"])
             self.leases[id], run.is_extended = self.at + run.lasts, True
-            run.taken += action == "take"
+            run.takeovers += action == "take"
             outcome = "cancelled" if run.state == "stopping" else "ok"
-            return outcome + (f" {run.taken} {run.lasts}" if action == "take" else "")
+            return outcome + (f" {run.takeovers} {run.lasts}" if action == "take" else "")
         if action in ("ack", "ack_with_result"):
             self.end_lease(id, run, "settled", now, True).done += 1
             if self.records[id].result_ttl:

@@ -60,7 +60,7 @@ class Run:
     uncounted_attempts: int = 0
     state: str = ""
     is_extended: bool = False
-    taken: int = 0
+    takeovers: int = 0
     began_at: float = 0
     lasts: float = 0  # ms
     worker: str = ""

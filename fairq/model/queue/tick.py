@@ -32,7 +32,7 @@ class Ticking(Settling, Scheduling):
         part, ends = math.ceil(limit / due), math.ceil(min(limit, ENDS_PER_TICK) / due)
         self.trim_ends(now, part)
         promoted, expired = self.promote(now, part), self.expire(now, ends)
-        lost = [id for at, _, ids in self.deadlines() if at <= self.at for id in ids][:ends]
+        lost = [id for _, at, ids in self.deadlines() if at <= self.at for id in ids][:ends]
         for id in reversed(lost):
             until = self.leases[id] + self.call_origin - self.runs[id].lasts
             self.settle_one("reap", id, self.runs[id].lease, None, "", "", now, iter(()), until)
@@ -57,8 +57,8 @@ class Ticking(Settling, Scheduling):
         waiting: dict[str, float] = {
             "due": first_of(self.due.values()),
             "expiring": self.expiring.lowest,
-            "leases": first_of(at for at, is_extended, _ in self.deadlines() if not is_extended) + self.call_origin,
-            "extended": first_of(at for at, is_extended, _ in self.deadlines() if is_extended) + self.call_origin,
+            "leases": first_of(at for is_extended, at, _ in self.deadlines() if not is_extended) + self.call_origin,
+            "extended": first_of(at for is_extended, at, _ in self.deadlines() if is_extended) + self.call_origin,
             "fires": first_of(self.due_at(field) for field in self.schedules),
             "deaths": now if has_too_many else self.deaths.lowest + self.settings["dead_keep_ms"],
             "completed": first_of(completed) + BATCH_KEEP_MS,
@@ -114,16 +114,16 @@ class Ticking(Settling, Scheduling):
             _, most = max((t.dead, t.name) for t in self.tenants.values())
             ids = first_by_score(self.deaths_of(most), 1)
 
-    def deadlines(self) -> list[tuple[float, bool, list[str]]]:
-        """Return when leases end: a claim's leases together, each extended lease by itself."""
-        found, together = list[tuple[float, bool, str, list[str]]](), dict[int, list[str]]()
+    def deadlines(self) -> list[tuple[bool, float, list[str]]]:
+        """Return when leases end: a claim's leases together; then each extended lease by itself."""
+        found, together = list[tuple[bool, float, str, list[str]]](), dict[int, list[str]]()
         for id, at in self.leases.items():
             if self.runs[id].is_extended:
-                found.append((at, True, id, [id]))
+                found.append((True, at, id, [id]))
             else:
                 together.setdefault(self.runs[id].lease, []).append(id)
-        found += [(self.leases[ids[0]], False, str(number), ids) for number, ids in together.items()]
-        return [(at, is_extended, ids) for at, is_extended, _, ids in sorted(found)]
+        found += [(False, self.leases[ids[0]], str(number), ids) for number, ids in together.items()]
+        return [(is_extended, at, ids) for is_extended, at, _, ids in sorted(found)]
 
     def sweep(self) -> bool:
         """Let in the tenants that a limit for all kept out, and look for their delayed tasks in time."""
