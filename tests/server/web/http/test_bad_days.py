@@ -232,7 +232,7 @@ async def test_an_offer_of_http2_is_ignored(served: Served) -> None:
 async def test_an_address_has_so_many_connections_websockets_among_them(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Admission, "_is_free", lambda self, address: False)  # loopback is, else
+    monkeypatch.setattr(Admission, "_is_unlimited", lambda self, address: False)  # loopback is, else
     answered = head("GET", f"{TASKS}/t")
     with trio.fail_after(60):
         async with serving(server_store, connections_per_address=2) as served, raw(served, OPERATOR):
