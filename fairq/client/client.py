@@ -104,7 +104,7 @@ class Client(ScheduleRequests):
 
         They are not checked here; the server refuses the frame of one that breaks a rule.
         """
-        with tracing.enqueueing(queue, tasks) as tasks:
+        with tracing.active.enqueueing(queue, tasks) as tasks:
             if owner_of(tasks[0].id):
                 return await self._enqueue_for_tenants(queue, tasks, self._deadline(timeout))
             return await self._enqueued(queue, tasks, self._caller.enqueue(queue, tasks, self._deadline(timeout)))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = Log("fairq.worker")
 
-Report = Callable[[str, PushedTask, float, str], None]
+ReportProgress = Callable[[str, PushedTask, float, str], None]
 
 _HAS_NOT_RUN = (CoroutineType, GeneratorType, AsyncGeneratorType, Future)
 
@@ -120,7 +120,7 @@ async def perform(
     queue: str,
     pushed: PushedTask,
     threads: Threads,
-    report: Report,
+    report: ReportProgress,
     enqueue: Enqueue,
     run_timeout_s: float = inf,
 ) -> tuple[Settlement, BaseException | None]:

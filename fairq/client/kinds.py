@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
+from fairq.client.hooks import name_of
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
@@ -51,7 +52,7 @@ class Handler:
     @property
     def title(self) -> str:
         """Its function's name."""
-        return str(getattr(self.function, "__qualname__", None) or repr(self.function))[:80]
+        return name_of(self.function)
 
     def run(self, task: Any, threads: Threads, run_timeout_s: float = inf) -> Awaitable[Any]:
         """Run the function inside the app's context managers, for no longer than its timeout and the queue's.

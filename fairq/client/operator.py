@@ -93,7 +93,7 @@ class OperatorClient(Client):
         """True if the queue exists: something was put into it, and it was not deleted since."""
         return any(row.made_at_ms for row in await self.queues(queue))
 
-    async def purge_queue(self, queue: str, *, dry_run: bool = False) -> AsyncGenerator[Purge, None]:
+    async def purging_queue(self, queue: str, *, dry_run: bool = False) -> AsyncGenerator[Purge, None]:
         """Cancel the waiting tasks of all tenants that a queue has now; yields the progress after each step.
 
         `dry_run`: only count. Raises: NotFound.
@@ -300,7 +300,6 @@ class OperatorClient(Client):
         `by_tenants`: what tenants and producers have set instead. `after`: the `newest` of an earlier page; reads those
         that have ended since, the oldest first. `since_ms`: a time. The newest 10,000 or so are kept.
         """
-
         later.rules.check_fields(later.audit.AuditFilter(token, verb, queue, tenant, since_ms))
         body: dict[str, Any] = {"since_ms": since_ms, "by_tenants": by_tenants, "count": count}
         texts = {"token": token, "verb": verb, "queue": queue, "tenant": tenant, "cursor": cursor, "after": after}

@@ -15,6 +15,7 @@ import anyio
 from attrs import define, field
 
 from fairq.client.daemons import DaemonThreads
+from fairq.client.hooks import name_of
 from fairq.client.runtime import Runtime, current_runtime
 from fairq.client.timeouts import within
 from fairq.log import Log
@@ -30,7 +31,7 @@ class Threads:
 
     most: int
     changed: Callable[[], None] = lambda: None
-    _runtime: Runtime = field(factory=current_runtime, init=False)
+    runtime: Runtime = field(factory=current_runtime, init=False)
     _places: anyio.CapacityLimiter = field(init=False)
     _unlimited: anyio.CapacityLimiter = field(factory=lambda: anyio.CapacityLimiter(inf), init=False)
     _daemons: DaemonThreads | None = field(default=None, init=False)
@@ -38,8 +39,8 @@ class Threads:
 
     def __attrs_post_init__(self) -> None:
         self._places = anyio.CapacityLimiter(self.most)
-        if self._runtime.name == "asyncio":
-            self._daemons = DaemonThreads(self._runtime)
+        if self.runtime.name == "asyncio":
+            self._daemons = DaemonThreads(self.runtime)
 
     @property
     def abandoned(self) -> int:
@@ -48,7 +49,7 @@ class Threads:
 
     def names_of_abandoned(self) -> list[str]:
         """Name the functions that abandoned threads still run."""
-        return sorted(str(getattr(run.function, "__qualname__", run.function)) for run in self._abandoned)
+        return sorted(name_of(run.function) for run in self._abandoned)
 
     async def run(self, function: Callable[[Any], Any], argument: Any, limit_s: float = inf) -> Any:
         """Call a function in a thread, for at most so long from when it has a place.
@@ -91,10 +92,6 @@ class Threads:
             self._abandoned.remove(run)
             self.changed()
 
-    def ended_soon(self, ended: Callable[[], None]) -> None:
-        """From a thread: call a function in the event loop, if it still runs."""
-        self._runtime.call_from_thread(ended)
-
 
 @define(eq=False)
 class _Run:
@@ -113,7 +110,7 @@ class _Run:
         try:
             return None if self._is_left else self.function(self.argument)
         finally:
-            self.threads.ended_soon(self._ended)
+            self.threads.runtime.call_from_thread(self._ended)
 
     def _ended(self) -> None:
         if not self._has_ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from attrs import define
@@ -24,8 +25,10 @@ class MemoryOperator(MemoryCaller):
         return await super().request(verb, body, deadline)
 
     def _verbs(self) -> dict[str, Callable[[MemoryQueue, Body], Awaitable[Body]]]:
-        verbs = {"set_weight": self._set_weight, "set_limits": self._set_limits}
-        return {**super()._verbs(), **verbs, "pause": self._pause, "resume": self._resume}
+        return {
+            **super()._verbs(), "set_weight": self._set_weight, "set_limits": self._set_limits,
+            "pause": partial(self._set_paused, True), "resume": partial(self._set_paused, False),
+        }  # fmt: skip
 
     async def _set_weight(self, line: MemoryQueue, body: Body) -> Body:
         return self._changed(line.set_weight(self.memory.now(), body["tenant"], body["weight"]))
@@ -36,11 +39,8 @@ class MemoryOperator(MemoryCaller):
             raise BadRequest("running tasks are guaranteed to one tenant, not to all", field="guaranteed")
         return self._changed(line.set_limits(self.memory.now(), tenant, limits))
 
-    async def _pause(self, line: MemoryQueue, body: Body) -> Body:
-        return self._changed(line.set_paused(self.memory.now(), body.get("tenant") or "", is_paused=True))
-
-    async def _resume(self, line: MemoryQueue, body: Body) -> Body:
-        return self._changed(line.set_paused(self.memory.now(), body.get("tenant") or "", is_paused=False))
+    async def _set_paused(self, is_paused: bool, line: MemoryQueue, body: Body) -> Body:
+        return self._changed(line.set_paused(self.memory.now(), body.get("tenant") or "", is_paused=is_paused))
 
     def _changed(self, previous: object) -> Body:
         self.memory.on_change()

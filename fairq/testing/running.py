@@ -103,7 +103,7 @@ class Memory:
         return None
 
     async def _perform(self, name: str, pushed: PushedTask) -> None:
-        with tracing.processing(name, pushed):
+        with tracing.active.processing(name, pushed):
             await self._perform_traced(name, pushed)
 
     async def _perform_traced(self, name: str, pushed: PushedTask) -> None:
@@ -133,7 +133,7 @@ class Memory:
         """End a task's lease, with a span unless its handler was cancelled."""
         end = None
         if settlement.action != "release":
-            end = tracing.settling(name, pushed, settlement, outcome_of(pushed, settlement))
+            end = tracing.active.settling(name, pushed, settlement, outcome_of(pushed, settlement))
         self.queues[name].settle(self.now(), settlement)
         if end is not None:
             end(settlement, "ok", "")

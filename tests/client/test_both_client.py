@@ -44,26 +44,6 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> Noted:
     return noted
 
 
-@on_both
-async def test_calls_of_one_turn_share_frames(service: Service, frames: Noted) -> None:
-    ids: set[str] = set()
-    async with service.client() as client:
-
-        async def enqueue(number: int) -> None:
-            ids.add((await client.enqueue("emails", number)).id)
-
-        async with anyio.create_task_group() as group:
-            for number in range(300):
-                group.start_soon(enqueue, number)
-        assert len(ids) == 300
-        assert frames.count("enqueue") <= 20
-        frames.clear()
-        async with anyio.create_task_group() as group:  # it is connected now: one turn, one frame
-            for number in range(100):
-                group.start_soon(enqueue, number)
-        assert frames == ["enqueue"]
-
-
 class CountedSocket:
     """A socket that counts how often something is sent."""
 

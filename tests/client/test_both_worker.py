@@ -82,6 +82,10 @@ async def test_what_a_handler_raises_decides(service: Service) -> None:
                 raise ExceptionGroup("several", [ValueError("one"), ValueError("two")])
         raise ValueError("broken")
 
+    @app.task("emails", name="thread")
+    def leave(task: fairq.Task) -> None:
+        raise {"exit": SystemExit, "panic": Panic}[task.payload]("no more")
+
     payloads = ["retry", "postpone", "reject", "exit", "panic", "panics", "group", "error"]
     async with service.client() as client, working(app):
         tasks = await client.enqueue_many("emails", payloads, max_attempts=1)
@@ -96,6 +100,8 @@ async def test_what_a_handler_raises_decides(service: Service) -> None:
         assert "several" in (await wait_state(once["group"], "dead")).error
         assert (await wait_state(once["error"], "dead")).error == "ValueError: broken"
         await wait_state(once["postpone"], "done")
+        for task in await client.enqueue_many("emails", ["exit", "panic"], name="thread", max_attempts=1):
+            assert (await wait_state(task, "dead")).error.endswith(": no more")
 
 
 def plain(function: Any) -> Any:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-import pytest
 
 import fairq
-from fairq.client.driver import Driver
-from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES
 from fairq.server.run import Served
 from fairq.store.keys import queue_prefix
-from fairq.wire.enqueues import Limits
-from tests.server.harness import OPERATOR, raw, tenant, url_of
+from tests.server.harness import OPERATOR, raw, tenant
 
 from .harness import wait_state, worker_of, working
 
@@ -85,14 +81,3 @@ async def test_what_the_store_has_lost_spoils_nothing_else(served: Served, ada: 
     assert await call("HDEL", f"{prefix}:tasks", "ada/record") == 1
     letters = ada.dead_letters("emails")
     assert {each.id: each.payload async for each in letters.walk()} == {"payload": "", "record": "", "fine": "fine"}
-
-
-async def test_a_server_that_takes_short_messages_refuses_what_is_longer(served: Served) -> None:
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
-        await client.enqueue("emails", "first")  # the welcome is here
-        assert isinstance(client._caller, Driver)
-        client._caller.session.enqueues.limits = Limits(message_bytes=100_000)
-        with pytest.raises((TooLarge, BadRequest)) as caught:
-            await client.enqueue("emails", ROWS)
-        assert caught.value.field == "payload"
-        assert not (await client.enqueue("emails", ROWS[:1_000])).is_duplicate

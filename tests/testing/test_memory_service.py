@@ -34,23 +34,6 @@ def ways(*ways: Any) -> dict[str, Any]:
     return {"ways": list(ways)}
 
 
-async def test_a_task_runs_in_drain_and_is_done(service: MemoryService) -> None:
-    task = await service.enqueue("emails", ways("ok"))
-    assert (task.outcome, task.attempts) == ("ready", 0)
-    await service.drain()
-    assert (task.outcome, task.attempts, task.exceptions) == ("done", 1, ())
-    assert (await task.state()).state == "done"
-
-
-async def test_a_delay_of_an_hour_takes_no_time(service: MemoryService) -> None:
-    before = service.now
-    task = await service.enqueue("emails", ways("ok"), delay=3_600)
-    assert task.outcome == "delayed"
-    await service.drain()
-    assert task.outcome == "done"
-    assert timedelta(hours=1) <= service.now - before < timedelta(hours=1, minutes=2)  # no test may last longer
-
-
 async def test_time_passes_by_as_much_as_is_said(service: MemoryService) -> None:
     early = await service.enqueue("emails", ways("ok"), delay=10)
     late = await service.enqueue("images", ways("ok"), start_at=service.now + timedelta(seconds=30))
@@ -88,15 +71,6 @@ async def test_what_a_handler_raised_can_be_looked_into(service: MemoryService) 
     assert repr(task) == (
         f"TrackedTask('emails', '{task.id}', outcome='dead', attempts=3, reason='rejected', error='bad address')"
     )
-
-
-async def test_tenants_have_clients_of_their_own(service: MemoryService) -> None:
-    ada, bob = service.as_tenant("ada"), service.as_tenant("bob")
-    tasks = [await client.enqueue("emails", ways("ok"), id="same") for client in (ada, bob)]
-    assert [task.is_duplicate for task in tasks] == [False, False]
-    await service.drain()
-    assert (await ada.tasks("emails", ["same", "other"]))[1].state == "unknown"
-    assert (await service.tasks("emails", ["same"]))[0].state == "unknown"
 
 
 async def test_handlers_see_what_workers_see() -> None:

@@ -105,13 +105,6 @@ async def test_a_task_is_moved_to_another_start(order: list[Any]) -> None:
     assert order == [2, 1]
 
 
-async def test_a_queue_takes_no_more_tenants_than_it_may(order: list[Any]) -> None:
-    async with fairq.testing.run(make_app(order), settings={"emails": {"max_tenants": 1}}) as service:
-        await service.enqueue("emails", 1)
-        with pytest.raises(QuotaExceeded, match="as many tenants as its setting max_tenants allows"):
-            await service.as_tenant("bob").enqueue("emails", 1)
-
-
 async def test_what_ends_while_a_handler_works_for_hours_is_still_its_own(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -125,11 +118,3 @@ async def test_what_ends_while_a_handler_works_for_hours_is_still_its_own(
         task = await service.enqueue("emails", 1)
         await service.drain()
         assert (task.outcome, task.attempts) == ("done", 1)
-
-
-async def test_a_cancelled_batch_ends_with_all_its_tasks(order: list[Any]) -> None:
-    async with fairq.testing.run(make_app(order)) as service:
-        batch = await service.open_batch("emails", max_running=2)
-        await batch.add_many(range(200))
-        await batch.cancel()
-        assert (await batch.state()).cancelled == 200
