@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def _enqueued(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
     """Return the task of an outcome: the new one, or the one that already had its id or holds its dedupe key."""
     word, _, holder = outcome.partition(" ")
-    return EnqueuedTask(holder or id, queue, word == "duplicate", client, is_replaced=word == "replaced")
+    return EnqueuedTask(holder or id, queue, word == "duplicate", client=client, is_replaced=word == "replaced")
 
 
 @define(eq=False)
@@ -113,7 +113,7 @@ class Client(ScheduleRequests):
         outcomes = await self._caller.wait(call)
         later.options.check_in_time(outcomes)
         return [
-            EnqueuedTask(task.id, queue, False, self, keeps_result=task.result_ttl_ms > 0)
+            EnqueuedTask(task.id, queue, client=self, keeps_result=task.result_ttl_ms > 0)
             if outcome == "ok"
             else _enqueued(task.id, queue, outcome, self)
             for task, outcome in zip(tasks, outcomes, strict=True)

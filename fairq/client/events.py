@@ -32,7 +32,7 @@ class EventStream(AsyncIterator["Event"]):
     async def __anext__(self) -> Event:
         """Wait for the next event, across reconnects. Raises: TooOld, BadRequest, and what ends the client."""
         if self._read:
-            await self._client.pass_turn()
+            await self._client._caller.pass_turn()
         else:
             body = target(self.queue, self.tenant) | {"after": self.after}
             page = await self._client.request_until("events", body, lambda page: bool(page["events"]))

@@ -33,18 +33,6 @@ class Requests:
     _caller: Caller
     timeout: float = DEFAULT_TIMEOUT
 
-    def clock(self) -> float:
-        """Return the time in seconds, of a clock that only runs forward."""
-        return self._caller.now()
-
-    async def sleep_until(self, time: float) -> None:
-        """Wait until a time of `clock`."""
-        await self._caller.sleep_until(time)
-
-    async def pass_turn(self) -> None:
-        """Let others have a turn."""
-        await self._caller.pass_turn()
-
     def _deadline(self, timeout: float | None) -> float:
         seconds = self.timeout if timeout is None else timeout
         if isnan(seconds):

@@ -130,8 +130,8 @@ class MemoryClient(Client):
         id = task.id if self.tenant is None else full_id(self.tenant, task.id)
         record = self._memory.queue(task.queue).records[id]
         return TrackedTask(
-            task.id, task.queue, task.is_duplicate, self, is_replaced=task.is_replaced, keeps_result=task._keeps_result,
-            record=record,
+            task.id, task.queue, task.is_duplicate, client=self, is_replaced=task.is_replaced,
+            keeps_result=task._keeps_result, record=record,
         )  # fmt: skip
 
 

@@ -110,9 +110,10 @@ class Desk(Requests):
     def __init__(self, letters: int, delay: float = 0.0) -> None:
         self.ids = [f"id{n}" for n in range(letters)]
         self.delay = delay
+        self._caller = self  # type: ignore[assignment]
         self.came: list[tuple[float, int]] = []
 
-    def clock(self) -> float:
+    def now(self) -> float:
         """Return the time."""
         return trio.current_time()
 
