@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
-from fairq.client.hooks import name_of
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
+from fairq.log import name_of
 
 if TYPE_CHECKING:
     from fairq.client.threads import Threads

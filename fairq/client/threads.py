@@ -15,10 +15,9 @@ import anyio
 from attrs import define, field
 
 from fairq.client.daemons import DaemonThreads
-from fairq.client.hooks import name_of
 from fairq.client.runtime import Runtime, current_runtime
 from fairq.client.timeouts import within
-from fairq.log import Log
+from fairq.log import Log, name_of
 
 log = Log("fairq.worker")
 

@@ -20,8 +20,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints, is_typedd
 import attrs
 from attrs import frozen
 
-from fairq.client.hooks import name_of
 from fairq.errors import BadRequest
+from fairq.log import name_of
 from fairq.model.checks import MAX_ERROR_CHARS
 
 MAX_VALUES = 1_000

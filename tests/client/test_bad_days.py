@@ -19,23 +19,11 @@ from tests.store.proxy import open_proxy
 from .harness import worker_of
 
 
-@pytest.fixture
-async def worker(served: Served) -> fairq.Worker:
-    """A worker whose handler does what the payload says."""
-    app = worker_of(served)
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> Any:
-        if task.payload == "reject":
-            raise fairq.Reject("no such street")
-        return "x" * MAX_RESULT_BYTES if task.payload == "a long result" else task.payload
-
-    return app
-
-
 async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_workers_log(
-    served: Served, ada: fairq.Client, worker: fairq.Worker
+    served: Served, ada: fairq.Client
 ) -> None:
+    worker = worker_of(served)
+    worker.task("emails")(lambda task: "x" * MAX_RESULT_BYTES)
     with captured_logs() as lines:
         task = await ada.enqueue("emails", "a long result", result_ttl=60)
         plain = await ada.enqueue("emails", "a long result")

@@ -134,27 +134,6 @@ async def test_a_cancelled_call_is_left_and_the_client_goes_on(service: Service)
         assert not ended
 
 
-def test_a_cancelled_task_of_asyncio_is_cancelled_and_the_client_goes_on(service: Service) -> None:
-    async def main() -> None:
-        async with fairq.open_client(service.proxied, token=tenant("ada")) as client:
-            await client.enqueue("emails", 0)
-            await hold(service)
-            asked = service.proxy.requests
-            call = asyncio.create_task(client.enqueue("emails", 1))
-            await wait_until(lambda: service.proxy.requests > asked)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await client.enqueue("emails", 2)
-            service.soon(service.proxy.release)
-            done = await asyncio.gather(*(client.enqueue("emails", number) for number in range(3, 6)))
-            assert len(done) == 3
-
-    asyncio.run(main())
-
-
 def test_an_open_client_ends_with_its_cancelled_task(service: Service) -> None:
     opened: list[fairq.Client] = []
 

@@ -162,27 +162,6 @@ def test_what_does_not_run_when_it_is_called_is_no_handler() -> None:
 
 
 @on_both
-async def test_more_tasks_than_places_all_run(service: Service) -> None:
-    app, done, running, most = service.worker(4), set[int](), 0, 0
-
-    @app.task("emails")
-    async def handle(task: fairq.Task) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        if task.payload % 3:
-            await anyio.lowlevel.checkpoint()
-        running -= 1
-        done.add(task.payload)
-
-    async with service.client() as client:
-        await client.enqueue_many("emails", range(150))
-        await app.run(burst=True)
-    assert len(done) == 150
-    assert 1 < most <= 4
-
-
-@on_both
 async def test_stop_finishes_what_runs_and_takes_no_more(service: Service) -> None:
     app, finish, began = service.worker(2), anyio.Event(), list[str]()
 

@@ -85,15 +85,3 @@ async def test_following_goes_on_over_a_connection_that_breaks_and_tells_each_ev
 async def reads_to(client: fairq.Client, newest: int) -> bool:
     """Tell whether so many events were told."""
     return (await client.read_events("emails", count=1)).newest == newest
-
-
-async def test_a_feed_may_be_left_and_taken_up_again(ada: fairq.Client) -> None:
-    tasks = await ada.enqueue_many("emails", range(5), ids=list("abcde"), events=True)
-    await ada.cancel("emails", [task.id for task in tasks])
-    feed = ada.events("emails")
-    assert [(await anext(feed)).task, (await anext(feed)).task] == ["a", "b"]
-    with trio.move_on_after(0):
-        await anext(feed)  # cancelled: nothing is lost by it
-    assert feed.after == 2
-    assert [event.task for event in await first(ada, 2, feed.after)] == ["c", "d"]
-    assert (await anext(feed)).task == "c"

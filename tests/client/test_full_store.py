@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
-import trio
 
 import fairq
 from fairq.server.run import Served
 from tests.server.clock import StoreClock
-from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
+from tests.server.harness import OPERATOR, WORKER, raw
 from tests.store.waiting import wait_until
 
-from .conftest import LIMIT_S
 from .harness import worker_of, working
 
 
 @pytest.fixture
-async def served(store_url: str) -> AsyncIterator[Served]:
-    """A server on each kind of store."""
-    with trio.fail_after(LIMIT_S):
-        async with running(store_url) as served:
-            yield served
-
-
-@pytest.fixture
-async def ada(served: Served) -> AsyncIterator[fairq.Client]:
-    """A tenant's client."""
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
-        yield client
+def server_store(store_url: str) -> str:
+    """A store of each kind."""
+    return store_url
 
 
 @contextmanager

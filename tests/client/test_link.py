@@ -19,7 +19,7 @@ from fairq.client.runtime import RECEIVE_BYTES, current_runtime
 from fairq.wire.endings import Disconnected
 from fairq.wire.websocket import WebSocket
 
-from .runtimes import on_both
+from .runtimes import on_both, wait_until
 
 LIMIT = 1 << 24
 
@@ -93,6 +93,18 @@ async def test_a_cancelled_send_is_the_connections_end() -> None:
 
 
 @on_both
+async def test_the_owner_is_woken_for_what_the_socket_does_not_take() -> None:
+    with open_ends() as (link, peer):
+        messages, stuck = ["x" * (4 << 20)], anyio.Event()
+        link.source, link.stuck = lambda: [messages.pop()] if messages else [], stuck.set
+        link.wake_writer()
+        await stuck.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(link.flush)
+            await wait_until(lambda: bool(peer.received()))
+
+
+@on_both
 async def test_pings_are_answered_and_texts_come_in_order() -> None:
     with open_ends() as (link, peer):
         peer.send(text("one"), Frame(Opcode.PING, b"?"), text("two"))
@@ -144,25 +156,6 @@ async def test_a_peer_that_breaks_a_rule_reads_why() -> None:
             await link.receive()
         (frame,) = peer.received()
         assert Close.parse(frame.data).reason == "text messages must be UTF-8"
-
-
-@on_both
-async def test_closing_waits_for_the_answer() -> None:
-    with open_ends() as (link, peer):
-        async with anyio.create_task_group() as group:
-
-            async def receive() -> None:
-                with pytest.raises(Disconnected):
-                    await link.receive()
-
-            group.start_soon(receive)
-            group.start_soon(link.close, 1000, "bye")
-            frames: list[Frame] = []
-            while not frames:
-                await anyio.lowlevel.checkpoint()
-                frames = peer.received()
-            assert Close.parse(frames[0].data).reason == "bye"
-            peer.send(Frame(Opcode.CLOSE, Close(1000, "").serialize()))
 
 
 @on_both

@@ -167,9 +167,9 @@ async def test_a_worker_that_closes_gives_its_tasks_back_at_once(server_store: s
 
 async def close(worker: Raw, code: int) -> None:
     """Say good-bye, and hear the answer."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(worker.closed)
-        await worker.transport.close(code)
+    worker.transport.websocket.close(code)
+    await worker.transport.flush()
+    await worker.closed()
 
 
 async def test_a_server_that_stops_keeps_nothing_for_those_who_broke_off(server_store: str) -> None:
