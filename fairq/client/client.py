@@ -12,7 +12,7 @@ from fairq.client import later, tracing
 from fairq.client.batch import Batch
 from fairq.client.events import EventStream
 from fairq.client.listed import lists_options
-from fairq.client.requests import DEFAULT_TIMEOUT, target
+from fairq.client.requests import DEFAULT_TIMEOUT, named
 from fairq.client.schedules import ScheduleRequests
 from fairq.client.tasks import EnqueuedTask
 from fairq.errors import FairqError, Retryable, TenantsRefused
@@ -238,7 +238,7 @@ class Client(ScheduleRequests):
 
         `tenant`: whose (an operator's client: all tenants' unless one is named). `state`: only those in this state.
         """
-        body, cursor = target(queue, tenant) | {"count": MAX_BATCH}, ""
+        body, cursor = named(queue, tenant) | {"count": MAX_BATCH}, ""
         if state:
             body["state"] = state
         while True:
@@ -263,7 +263,7 @@ class Client(ScheduleRequests):
         the last one that it has handled misses none; ids count up by one. `tenant`: whose, for operators.
         The iteration raises TooOld if what comes next is not kept any more, BadRequest if there is no event `after`.
         """
-        body = target(queue, tenant)  # checks the arguments
+        body = named(queue, tenant)  # checks the arguments
         return EventStream(self, body["queue"], later.events.EVENT_ID.check(after, "after"), tenant)
 
     async def read_events(
@@ -277,7 +277,7 @@ class Client(ScheduleRequests):
     ) -> EventPage:
         """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
         page = {"after": later.events.EVENT_ID.check(after, "after"), "count": later.rules.COUNT.check(count, "count")}
-        reply = await self.request("events", target(queue, tenant) | page, timeout=timeout)
+        reply = await self.request("events", named(queue, tenant) | page, timeout=timeout)
         return later.bodies.structure(reply, later.events.EventPage)
 
     async def cancel_all(
@@ -313,7 +313,7 @@ class Client(ScheduleRequests):
         timeout: float | None = None,
     ) -> AsyncGenerator[Purge, None]:
         """Do what `cancel_all` does, and yield the progress after each step; `dry_run`: only count."""
-        body = target(queue, tenant) | later.options.pack_waiting_filter(older_than, error)
+        body = named(queue, tenant) | later.options.pack_waiting_filter(older_than, error)
         if check_flag(dry_run, "dry_run"):
             body["dry_run"] = True
         so_far = later.purges.Purge()

@@ -19,7 +19,7 @@ from fairq.log import name_of
 if TYPE_CHECKING:
     from fairq.client.threads import Threads
 
-_MAX_TOLD = 20  # names in an error
+_MAX_SHOWN = 20  # names in an error
 
 
 class NoHandler(Exception):
@@ -89,7 +89,7 @@ class Handler:
 
 
 @define(eq=False)
-class Kinds:
+class QueueHandlers:
     """The handlers of one queue, by the task's name; the handler of the empty name takes all other tasks."""
 
     queue: str
@@ -112,7 +112,7 @@ class Kinds:
 
     async def _refuse(self, task: Any) -> None:
         names = sorted(self.by_name)
-        more = f" and {len(names) - _MAX_TOLD} more" if len(names) > _MAX_TOLD else ""
-        told = ", ".join(map(repr, names[:_MAX_TOLD])) + more
+        more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        told = ", ".join(map(repr, names[:_MAX_SHOWN])) + more
         kind = f"for tasks named {task.name!r:.200}" if task.name else "for tasks without a name"
         raise NoHandler(f"queue {self.queue} has no handler {kind} in this worker; it has handlers for {told}")

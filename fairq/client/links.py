@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from fairq.model.tasks import Link, NewTask
     from fairq.wire.frames import PushedTask
 
-    Enqueue = Callable[
-        [str, PushedTask, str, NewTask], Awaitable[str]
-    ]  # the task's queue, it, the new one's queue, that
+    Enqueue = Callable[[str, PushedTask, str, NewTask], Awaitable[str]]  # queue, task, queue of the new task, new task
 
 
 async def _nowhere(*_: Any) -> str:

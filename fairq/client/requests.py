@@ -20,7 +20,7 @@ DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids tha
 Body = dict[str, Any]
 
 
-def target(queue: str, tenant: str | None = None) -> Body:
+def named(queue: str, tenant: str | None = None) -> Body:
     """Name a queue, and a tenant if there is one."""
     body: Body = {"queue": check_name(queue, "queue")}
     return body if tenant is None else body | {"tenant": check_tenant(tenant)}

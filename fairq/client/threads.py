@@ -21,7 +21,7 @@ from fairq.log import Log, name_of
 
 log = Log("fairq.worker")
 
-_MAX_TOLD = 10  # functions in a line of the log
+_MAX_SHOWN = 10  # functions in a line of the log
 
 
 @define(eq=False)
@@ -68,7 +68,7 @@ class Threads:
         return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._unlimited)
 
     def _told(self) -> dict[str, Any]:
-        return {"count": self.abandoned, "functions": self.names_of_abandoned()[:_MAX_TOLD]}
+        return {"count": self.abandoned, "functions": self.names_of_abandoned()[:_MAX_SHOWN]}
 
     def close(self) -> None:
         """End the idle threads, and log the abandoned ones."""

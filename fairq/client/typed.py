@@ -25,7 +25,7 @@ from fairq.log import name_of
 from fairq.model.checks import MAX_ERROR_CHARS
 
 MAX_VALUES = 1_000
-_MAX_TOLD = 5  # errors of one payload
+_MAX_SHOWN = 5  # errors of one payload
 _TYPED = re.compile(r"\bTask\s*\[")
 
 
@@ -52,8 +52,8 @@ class PayloadType:
             return structure(payload, self.kind)
         except Exception as error:  # of the class's own code too
             errors = errors_in(error)
-        more = f", and {len(errors) - _MAX_TOLD} more" if len(errors) > _MAX_TOLD else ""
-        told = "; ".join(errors[:_MAX_TOLD]) + more
+        more = f", and {len(errors) - _MAX_SHOWN} more" if len(errors) > _MAX_SHOWN else ""
+        told = "; ".join(errors[:_MAX_SHOWN]) + more
         raise Misfit(f"the payload is not {self.name}: {told}"[:MAX_ERROR_CHARS])
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskStatus
 
-    from fairq.client.kinds import Kinds
+    from fairq.client.kinds import QueueHandlers
     from fairq.client.working import Working
 
 F = TypeVar("F", bound=Function)
@@ -61,7 +61,7 @@ class Worker:
     log_tasks: bool = False
     prefetch: int = 0
     counts: Counter[str] = field(factory=Counter, init=False)
-    handlers: dict[str, Kinds] = field(factory=dict, init=False)
+    handlers: dict[str, QueueHandlers] = field(factory=dict, init=False)
     hooks: Hooks = field(factory=Hooks, init=False)
     _working: Working = field(init=False)  # the newest run
     _is_stopped: bool = field(default=False, init=False)  # in advance of the first run
@@ -75,7 +75,7 @@ class Worker:
         A handler that has run for `timeout` seconds, or the queue's `run_timeout_ms`, has failed: `async def` is
         cancelled; the thread of a `def` goes on, and keeps its slot until the function returns.
         """
-        from fairq.client.kinds import Handler, Kinds, check_function
+        from fairq.client.kinds import Handler, QueueHandlers, check_function
         from fairq.client.timeouts import check_timeout
         from fairq.client.typed import payload_type_of
 
@@ -85,7 +85,7 @@ class Worker:
 
         def register(function: F) -> F:
             check_function(function)
-            kinds = self.handlers.get(queue) or Kinds(queue)
+            kinds = self.handlers.get(queue) or QueueHandlers(queue)
             payload_type = payload_type_of(function, Task)
             kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks.around))
             self.handlers[queue] = kinds

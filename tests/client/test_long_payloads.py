@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 import fairq
-from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES
 from fairq.server.run import Served
 from fairq.store.keys import queue_prefix
 from tests.server.harness import OPERATOR, raw, tenant
@@ -15,30 +12,6 @@ from tests.server.harness import OPERATOR, raw, tenant
 from .harness import wait_state, worker_of, working
 
 ROWS = [{"id": n, "email": f"user{n}@example.com", "tags": ["a", "b"], "price": n * 1.5} for n in range(13_600)]
-VALUES: dict[str, Any] = {
-    "in the frame": "x" * (MAX_INLINE_BYTES - 2),
-    "beside it": "x" * (MAX_INLINE_BYTES - 1),
-    "a long text": "é" * (DEFAULT_PAYLOAD_BYTES // 2 - 1),
-    "a megabyte of rows": ROWS,
-    "half a million numbers": [0] * 500_000,
-}
-
-
-async def test_handlers_get_long_payloads_beside_short_ones(served: Served, ada: fairq.Client) -> None:
-    app, got = worker_of(served, 3), {}
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        got[task.id] = task.payload
-
-    assert DEFAULT_PAYLOAD_BYTES * 0.9 < len(orjson.dumps(ROWS)) <= DEFAULT_PAYLOAD_BYTES
-    ids = [f"t{n}" for n in range(2 * len(VALUES))]
-    values = [each for value in VALUES.values() for each in (value, 1)]
-    tasks = await ada.enqueue_many("emails", values, ids=ids)
-    async with working(app):
-        for task in tasks:
-            await wait_state(task, "done")
-    assert got == dict(zip(ids, values, strict=True))
 
 
 async def test_what_is_no_json_is_rejected_by_the_worker_and_spoils_nothing(served: Served, ada: fairq.Client) -> None:

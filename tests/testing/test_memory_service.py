@@ -13,7 +13,7 @@ import trio.testing
 
 import fairq
 import fairq.testing
-from fairq.errors import BadRequest, Forbidden, NoResult, NotYet, TaskFailed, TooOld
+from fairq.errors import BadRequest, Forbidden, NoResult, NotYet, TaskFailed
 from fairq.testing import MemoryService
 from fairq.testing.running import MAX_RUNS
 from tests.store.cases import case
@@ -45,20 +45,6 @@ async def test_time_passes_by_as_much_as_is_said(service: MemoryService) -> None
     await service.advance(25)
     assert late.outcome == "done"
     assert timedelta(seconds=35) <= service.now - before < timedelta(seconds=40)
-
-
-async def test_retries_wait_for_their_delay_or_the_backoff(service: MemoryService) -> None:
-    slow = await service.enqueue("emails", ways(60, "ok"))
-    await service.advance(59)
-    assert (slow.outcome, slow.attempts, slow.error) == ("delayed", 1, "later")
-    await service.advance(2)
-    assert (slow.outcome, slow.attempts) == ("done", 2)
-    before = service.now
-    failing = await service.enqueue("emails", ways("fail"), max_attempts=4)
-    await service.drain()
-    assert (failing.outcome, failing.reason, failing.attempts) == ("dead", "exhausted", 4)
-    assert failing.error == "ZeroDivisionError: division by zéro"
-    assert service.now - before < timedelta(seconds=1 + 2 + 4 + 1)  # full jitter below base * 2^(attempt - 1)
 
 
 async def test_what_a_handler_raised_can_be_looked_into(service: MemoryService) -> None:
@@ -343,12 +329,3 @@ async def test_what_becomes_of_tasks_is_told_to_those_who_asked(service: MemoryS
         await service.read_events("emails", tenant="bob")
     with pytest.raises(BadRequest):
         await service.read_events("emails", 9)
-
-
-async def test_a_feed_in_memory_is_bounded_too() -> None:
-    async with fairq.testing.run(make_app(), settings={"emails": {"events_keep": 1}}) as service:
-        await service.enqueue_many("emails", [ways("ok")] * 3, events=True)
-        await service.drain()
-        with pytest.raises(TooOld, match="goes on from event 3"):
-            await service.read_events("emails", 1)
-        assert [event.id for event in (await service.read_events("emails")).events] == [3]

@@ -34,15 +34,6 @@ async def order() -> AsyncIterator[list[Any]]:
 BY_COUNT = {"emails": {"share": "count"}}
 
 
-async def test_a_tenant_that_floods_the_queue_delays_only_itself(order: list[Any]) -> None:
-    async with fairq.testing.run(make_app(order), tenant="ada", settings=BY_COUNT) as service:
-        await service.enqueue_many("emails", ["ada"] * 20)
-        await service.as_tenant("bob").enqueue_many("emails", ["bob"] * 3)
-        await service.drain()
-    assert order.count("ada") == 20
-    assert order[:8].count("bob") == 3
-
-
 async def test_groups_of_a_tenant_take_turns(order: list[Any]) -> None:
     async with fairq.testing.run(make_app(order)) as service:
         await service.enqueue_many("emails", ["a"] * 4, group="a")
