@@ -79,6 +79,7 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
         ({"expires_in": 1, "expires_after_start": 1}, BadRequest, "expires_after_start"),
         ({"expires_at": 1, "expires_after_start": 1}, BadRequest, "expires_after_start"),
         ({"max_attempts": 1.5}, BadRequest, "max_attempts"),
+        ({"events": "yes"}, BadRequest, "events"),
         ({"replace": True}, BadRequest, "replace"),  # without a key
         ({"replace": True, "dedupe_key": "k", "batch": "b"}, BadRequest, "replace"),
         ({"group_weight": 2}, BadRequest, "group_weight"),  # without a group
