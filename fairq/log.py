@@ -58,3 +58,8 @@ class Log:
             more = {"fairq": {"event": event, **fields}}
             values = map(shown, fields.values())
             logger.log(level, text, *values, extra=more, exc_info=exc_info, stacklevel=_STACK_LEVEL)
+
+
+def name_of(function: object) -> str:
+    """Name a function for people."""
+    return str(getattr(function, "__qualname__", None) or repr(function))[:200]

@@ -28,15 +28,15 @@ _W3C = TraceContextTextMapPropagator()
 
 def instrument(provider: TracerProvider | None = None) -> None:
     """Make spans from now on, in this process; by the global provider unless one is given."""
-    tracing.activate(_Tracing(trace.get_tracer("fairq", version("fairq"), provider)))
+    tracing.active = _Tracing(trace.get_tracer("fairq", version("fairq"), provider))
 
 
 def uninstrument() -> None:
     """Make no more spans."""
-    tracing.activate(None)
+    tracing.active = tracing.Tracing()
 
 
-class _Tracing:
+class _Tracing(tracing.Tracing):
     """Makes spans by a tracer."""
 
     def __init__(self, tracer: Tracer) -> None:

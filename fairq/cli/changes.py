@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from fairq.cli.options import Server, run_with
-from fairq.client.requests import target
+from fairq.client.requests import named
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
@@ -37,7 +37,7 @@ async def _news_of(client: OperatorClient, queue: str, tenant: str | None) -> st
         return f"queue {queue} is new{near(queue, [row.queue for row in await client.queues()])}"
     if tenant is None or await client.tenants(queue, tenant=tenant):
         return ""
-    page = await client.request("tenants", target(queue))  # the first: a queue may have a million
+    page = await client.request("tenants", named(queue))  # the first: a queue may have a million
     return f"tenant {tenant} of {queue} is new{near(tenant, [row['tenant'] for row in page['tenants']])}"
 
 

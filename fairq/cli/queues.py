@@ -142,7 +142,7 @@ def purge_(
     """
 
     return purge(
-        queue, lambda client, dry_run: client.purge_queue(queue, dry_run=dry_run),
+        queue, lambda client, dry_run: client.purging_queue(queue, dry_run=dry_run),
         dry_run=dry_run, yes=yes, json=json, server=server,
     )  # fmt: skip
 

@@ -47,7 +47,7 @@ class Batch:
         **options: Unpack[TaskOptions],
     ) -> list[EnqueuedTask]:
         """Add many tasks, as `Client.enqueue_many` does."""
-        options["batch"], tenant = bare_id(self.id), owner_of(self.id) or None  # in a producer's full id
+        options["batch"], tenant = bare_id(self.id), owner_of(self.id) or None  # the owner stands in a full id
         enqueue = self._client.enqueue_many
         return await enqueue(self.queue, payloads, ids=ids, tenant=tenant, timeout=timeout, **options)
 
@@ -69,16 +69,16 @@ class Batch:
         Goes on across reconnects. Raises: as `wait`.
         """
         wait_s = 0.0
-        deadline = inf if timeout is None else self._client.clock() + timeout
+        deadline = inf if timeout is None else self._client._caller.now() + timeout
         while True:
-            left_s = max(0.0, deadline - self._client.clock())
+            left_s = max(0.0, deadline - self._client._caller.now())
             reply = await self._client.request_until("batch", self._body, lambda _: True, left_s, wait_s)
             assert reply is not None  # any is enough
             state = _state_in(reply)
             yield state
             if state.state == "complete":
                 return
-            if self._client.clock() >= deadline:
+            if self._client._caller.now() >= deadline:
                 raise self._not_yet()
             wait_s = every
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import ssl
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from attrs import define, field, frozen
 
+from fairq.client.defaults import choose_token, choose_urls
 from fairq.client.tls import Tls
 from fairq.errors import FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
 from fairq.wire.beside import Message
@@ -67,6 +70,17 @@ class Target:
         if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
             said = "the server answered without TLS; is its URL ws://?"
         return Unavailable(f"{self.url} cannot be reached: {said}")
+
+
+def choose_servers(
+    urls: str | Sequence[str] | None, token: str | None, tls: ssl.SSLContext | None
+) -> tuple[list[Target], str]:
+    """Return the servers of these URLs, in any order, and the token. None: as the environment says.
+
+    Raises: SettingsError.
+    """
+    targets = [Target.parse(url, tls) for url in choose_urls(urls)]
+    return random.sample(targets, len(targets)), check_token(choose_token(token))
 
 
 def check_token(token: str) -> str:

@@ -12,7 +12,7 @@ from fairq.client import later, tracing
 from fairq.client.batch import Batch
 from fairq.client.events import EventStream
 from fairq.client.listed import lists_options
-from fairq.client.requests import DEFAULT_TIMEOUT, target
+from fairq.client.requests import DEFAULT_TIMEOUT, named
 from fairq.client.schedules import ScheduleRequests
 from fairq.client.tasks import EnqueuedTask
 from fairq.errors import FairqError, Retryable, TenantsRefused
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def _enqueued(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
     """Return the task of an outcome: the new one, or the one that already had its id or holds its dedupe key."""
     word, _, holder = outcome.partition(" ")
-    return EnqueuedTask(holder or id, queue, word == "duplicate", client, is_replaced=word == "replaced")
+    return EnqueuedTask(holder or id, queue, word == "duplicate", client=client, is_replaced=word == "replaced")
 
 
 @define(eq=False)
@@ -104,7 +104,7 @@ class Client(ScheduleRequests):
 
         They are not checked here; the server refuses the frame of one that breaks a rule.
         """
-        with tracing.enqueueing(queue, tasks) as tasks:
+        with tracing.active.enqueueing(queue, tasks) as tasks:
             if owner_of(tasks[0].id):
                 return await self._enqueue_for_tenants(queue, tasks, self._deadline(timeout))
             return await self._enqueued(queue, tasks, self._caller.enqueue(queue, tasks, self._deadline(timeout)))
@@ -113,7 +113,7 @@ class Client(ScheduleRequests):
         outcomes = await self._caller.wait(call)
         later.options.check_in_time(outcomes)
         return [
-            EnqueuedTask(task.id, queue, False, self, keeps_result=task.result_ttl_ms > 0)
+            EnqueuedTask(task.id, queue, client=self, keeps_result=task.result_ttl_ms > 0)
             if outcome == "ok"
             else _enqueued(task.id, queue, outcome, self)
             for task, outcome in zip(tasks, outcomes, strict=True)
@@ -238,7 +238,7 @@ class Client(ScheduleRequests):
 
         `tenant`: whose (an operator's client: all tenants' unless one is named). `state`: only those in this state.
         """
-        body, cursor = target(queue, tenant) | {"count": MAX_BATCH}, ""
+        body, cursor = named(queue, tenant) | {"count": MAX_BATCH}, ""
         if state:
             body["state"] = state
         while True:
@@ -263,7 +263,7 @@ class Client(ScheduleRequests):
         the last one that it has handled misses none; ids count up by one. `tenant`: whose, for operators.
         The iteration raises TooOld if what comes next is not kept any more, BadRequest if there is no event `after`.
         """
-        body = target(queue, tenant)  # checks the arguments
+        body = named(queue, tenant)  # checks the arguments
         return EventStream(self, body["queue"], later.events.EVENT_ID.check(after, "after"), tenant)
 
     async def read_events(
@@ -277,7 +277,7 @@ class Client(ScheduleRequests):
     ) -> EventPage:
         """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
         page = {"after": later.events.EVENT_ID.check(after, "after"), "count": later.rules.COUNT.check(count, "count")}
-        reply = await self.request("events", target(queue, tenant) | page, timeout=timeout)
+        reply = await self.request("events", named(queue, tenant) | page, timeout=timeout)
         return later.bodies.structure(reply, later.events.EventPage)
 
     async def cancel_all(
@@ -313,7 +313,7 @@ class Client(ScheduleRequests):
         timeout: float | None = None,
     ) -> AsyncGenerator[Purge, None]:
         """Do what `cancel_all` does, and yield the progress after each step; `dry_run`: only count."""
-        body = target(queue, tenant) | later.options.pack_waiting_filter(older_than, error)
+        body = named(queue, tenant) | later.options.pack_waiting_filter(older_than, error)
         if check_flag(dry_run, "dry_run"):
             body["dry_run"] = True
         so_far = later.purges.Purge()

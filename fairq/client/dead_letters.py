@@ -115,7 +115,7 @@ class DeadLetters:
     async def _sweep(self, verb: str, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:
         step = max(1, int(min(MAX_BATCH, rate * STEP_S)))
         sweep = later.dead_letters.Sweep
-        done, next_at = sweep(0, 0, 0), self._client.clock()
+        done, next_at = sweep(0, 0, 0), self._client._caller.now()
         async with aclosing(self.pages(brief=True, **which)) as pages:
             async for page in pages:
                 ids = [letter.id for letter in page.letters]
@@ -123,8 +123,8 @@ class DeadLetters:
                 yield done
                 for start in range(0, len(ids), step):
                     some = ids[start : start + step]
-                    await self._client.sleep_until(next_at)
-                    next_at = self._client.clock() + len(some) / rate
+                    await self._client._caller.sleep_until(next_at)
+                    next_at = self._client._caller.now() + len(some) / rate
                     changed = (await self._change(verb, some)).count("ok")
                     done = sweep(done.changed + changed, done.gone + len(some) - changed, done.left - len(some))
                     yield done

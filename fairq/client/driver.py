@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,8 +11,7 @@ import anyio
 from attrs import define, field
 
 from fairq.client import bodies as bodies  # so that the first call does not wait for it
-from fairq.client.channel import Target, check_token
-from fairq.client.defaults import choose_token, choose_urls
+from fairq.client.channel import Target, choose_servers
 from fairq.client.dial import dial
 from fairq.client.link import Link
 from fairq.client.runtime import Event, Runtime, background, current_runtime
@@ -61,8 +59,7 @@ class Driver(Generic[S]):
 
         Raises: SettingsError; RuntimeError outside an event loop.
         """
-        targets = [Target.parse(url, tls) for url in choose_urls(urls)]
-        return cls(session, random.sample(targets, len(targets)), check_token(choose_token(token)))
+        return cls(session, *choose_servers(urls, token, tls))
 
     @property
     def is_connected(self) -> bool:

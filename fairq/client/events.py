@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from fairq.client import later
-from fairq.client.requests import target
+from fairq.client.requests import named
 
 if TYPE_CHECKING:
     from fairq.client.requests import Requests
@@ -32,9 +32,9 @@ class EventStream(AsyncIterator["Event"]):
     async def __anext__(self) -> Event:
         """Wait for the next event, across reconnects. Raises: TooOld, BadRequest, and what ends the client."""
         if self._read:
-            await self._client.pass_turn()
+            await self._client._caller.pass_turn()
         else:
-            body = target(self.queue, self.tenant) | {"after": self.after}
+            body = named(self.queue, self.tenant) | {"after": self.after}
             page = await self._client.request_until("events", body, lambda page: bool(page["events"]))
             assert page is not None  # it has no time-out
             self._read.extend(later.bodies.rows(later.events.Event, page["events"]))

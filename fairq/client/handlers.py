@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = Log("fairq.worker")
 
-Report = Callable[[str, PushedTask, float, str], None]
+ReportProgress = Callable[[str, PushedTask, float, str], None]
 
 _HAS_NOT_RUN = (CoroutineType, GeneratorType, AsyncGeneratorType, Future)
 
@@ -120,13 +120,13 @@ async def perform(
     queue: str,
     pushed: PushedTask,
     threads: Threads,
-    report: Report,
+    report: ReportProgress,
     enqueue: Enqueue,
     run_timeout_s: float = inf,
 ) -> tuple[Settlement, BaseException | None]:
-    """Run a handler; returns what becomes of its task, and what it raised: also `sys.exit` and a panic are failures.
+    """Run a handler; returns what becomes of its task, and what it raised.
 
-    Cancelled: it did not end, whatever else it may have raised meanwhile.
+    `sys.exit` and a panic are failures too. Cancelled: it did not end, whatever else it may have raised meanwhile.
 
     `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one;
     `run_timeout_s` is the queue's.

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import define, field
 
 from fairq.errors import BadRequest
-from fairq.log import Log
+from fairq.log import Log, name_of
 
 log = Log("fairq.worker")
 
@@ -74,8 +74,3 @@ def around_of(middleware: Middleware) -> Around:
             field="middleware",
         )
     return middleware  # type: ignore[return-value]
-
-
-def name_of(function: object) -> str:
-    """Name a function for people."""
-    return str(getattr(function, "__qualname__", None) or repr(function))[:80]

@@ -13,7 +13,7 @@ from uuid import UUID
 from cattrs import BaseConverter, IterableValidationError, IterableValidationNote, transform_error
 from cattrs.preconf.orjson import OrjsonConverter, configure_converter
 
-Hook = Callable[[Any, Any], Any]
+Make = Callable[[Any, Any], Any]
 
 _LISTS: dict[Any, Callable[[list[Any]], Any]] = {
     list: list, Sequence: list, MutableSequence: list, tuple: tuple, set: set, frozenset: frozenset,
@@ -58,7 +58,7 @@ def _is_required(cl: Any, name: str, mark: Any) -> bool:
     return mark is Required or (mark is not NotRequired and name in cl.__required_keys__)
 
 
-def _only(shape: type, name: str, hook: Hook) -> Hook:
+def _only(shape: type, name: str, hook: Make) -> Make:
     def structure(value: Any, kind: Any) -> Any:
         if type(value) is not shape:
             raise TypeError(f"expected {name}")
@@ -67,7 +67,7 @@ def _only(shape: type, name: str, hook: Hook) -> Hook:
     return structure
 
 
-def _exactly(kind: type, name: str) -> Hook:
+def _exactly(kind: type, name: str) -> Make:
     def structure(value: Any, _: Any) -> Any:
         if type(value) is not kind:
             raise TypeError(f"expected {name}")
@@ -89,10 +89,10 @@ def _is_list(kind: Any) -> bool:
     return isinstance(origin, type) and origin in _LISTS
 
 
-def _list_of(kind: Any, converter: BaseConverter) -> Hook:
+def _list_of(kind: Any, converter: BaseConverter) -> Make:
     make = _LISTS[get_origin(kind) or kind]
     inner = (*get_args(kind), Any)[0]
-    hook: Hook = converter.get_structure_hook(inner)
+    hook: Make = converter.get_structure_hook(inner)
 
     def structure(value: Any, _: Any) -> Any:
         if type(value) is not list:
@@ -108,7 +108,7 @@ def _list_of(kind: Any, converter: BaseConverter) -> Hook:
     return structure
 
 
-def _mapping_of(kind: Any, converter: BaseConverter) -> Hook:
+def _mapping_of(kind: Any, converter: BaseConverter) -> Make:
     of_key, inner = get_args(kind) or (Any, Any)
     key_hook, hook = converter.get_structure_hook(of_key), converter.get_structure_hook(inner)
 
@@ -137,10 +137,10 @@ def _is_optional(kind: Any) -> bool:
     return get_origin(kind) in (Union, UnionType) and len(get_args(kind)) == 2 and NoneType in get_args(kind)
 
 
-def _optional_of(kind: Any, converter: BaseConverter) -> Hook:
+def _optional_of(kind: Any, converter: BaseConverter) -> Make:
     """Find the hook at registration; cattrs would at the first payload."""
     (inner,) = (each for each in get_args(kind) if each is not NoneType)
-    hook: Hook = converter.get_structure_hook(inner)
+    hook: Make = converter.get_structure_hook(inner)
     return lambda value, _: None if value is None else hook(value, inner)
 
 

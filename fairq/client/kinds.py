@@ -14,11 +14,12 @@ from attrs import define, evolve, field, frozen
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
+from fairq.log import name_of
 
 if TYPE_CHECKING:
     from fairq.client.threads import Threads
 
-_MAX_TOLD = 20  # names in an error
+_MAX_SHOWN = 20  # names in an error
 
 
 class NoHandler(Exception):
@@ -51,7 +52,7 @@ class Handler:
     @property
     def title(self) -> str:
         """Its function's name."""
-        return str(getattr(self.function, "__qualname__", None) or repr(self.function))[:80]
+        return name_of(self.function)
 
     def run(self, task: Any, threads: Threads, run_timeout_s: float = inf) -> Awaitable[Any]:
         """Run the function inside the app's context managers, for no longer than its timeout and the queue's.
@@ -88,7 +89,7 @@ class Handler:
 
 
 @define(eq=False)
-class Kinds:
+class QueueHandlers:
     """The handlers of one queue, by the task's name; the handler of the empty name takes all other tasks."""
 
     queue: str
@@ -111,7 +112,7 @@ class Kinds:
 
     async def _refuse(self, task: Any) -> None:
         names = sorted(self.by_name)
-        more = f" and {len(names) - _MAX_TOLD} more" if len(names) > _MAX_TOLD else ""
-        told = ", ".join(map(repr, names[:_MAX_TOLD])) + more
+        more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        told = ", ".join(map(repr, names[:_MAX_SHOWN])) + more
         kind = f"for tasks named {task.name!r:.200}" if task.name else "for tasks without a name"
         raise NoHandler(f"queue {self.queue} has no handler {kind} in this worker; it has handlers for {told}")

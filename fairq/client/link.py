@@ -53,11 +53,10 @@ class Link:
     _unsent: bytearray = field(factory=bytearray, init=False)
     _is_sending: bool = field(default=False, init=False)
     _sent: Event = field(init=False)
-    _is_over: Event = field(init=False)
     _turn_began: float = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._sent, self._is_over = self.runtime.make_event(), self.runtime.make_event()
+        self._sent = self.runtime.make_event()
         self._turn_began = self.runtime.current_time()
         self.websocket = self.channel.websocket
         self._messages.extend(self.websocket.messages())  # they came right behind the handshake
@@ -103,13 +102,6 @@ class Link:
             await self._read()
         return self._messages.popleft()
 
-    async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Send a close frame, and wait for the answer for at most CLOSE_S; the receiving task must keep receiving."""
-        self.websocket.close(code, reason)
-        with anyio.move_on_after(CLOSE_S), suppress(Disconnected):
-            await self.flush()
-            await self._is_over.wait()
-
     def _disconnected(self) -> Disconnected:
         code, reason = self.websocket.end
         return Disconnected(reason, code)
@@ -145,7 +137,6 @@ class Link:
                 self._fill()
         except BaseException as error:
             self.websocket.receive_end()  # part of a frame may have been sent: nothing can follow it
-            self._is_over.set()
             self._unsent.clear()
             if isinstance(error, TimeoutError):
                 raise Disconnected("the other side reads too slowly") from None
@@ -169,7 +160,6 @@ class Link:
 
     async def _end(self) -> None:
         """Let the other side read why the connection ends, if it broke a rule, though it may still be sending."""
-        self._is_over.set()
         if self.websocket.has_failed:
             with anyio.move_on_after(CLOSE_S), suppress(*BROKEN):
                 self.socket.shutdown(socket.SHUT_WR)

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from fairq.model.tasks import Link, NewTask
     from fairq.wire.frames import PushedTask
 
-    Enqueue = Callable[
-        [str, PushedTask, str, NewTask], Awaitable[str]
-    ]  # the task's queue, it, the new one's queue, that
+    Enqueue = Callable[[str, PushedTask, str, NewTask], Awaitable[str]]  # queue, task, queue of the new task, new task
 
 
 async def _nowhere(*_: Any) -> str:
@@ -63,7 +61,7 @@ class Links:
     async def send(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
         """Store a task; returns its id, or the id of the task that is already there."""
         task = self._make(target, payload, id, MAX_PAYLOAD_BYTES, options)
-        with tracing.enqueueing(target, [task]) as (task,):
+        with tracing.active.enqueueing(target, [task]) as (task,):
             outcome = await self.enqueue(target, task)
         later.options.check_in_time([outcome])
         return outcome.partition(" ")[2] or task.id
@@ -75,7 +73,7 @@ class Links:
         task = self._make(target, payload, id, later.tasks.MAX_LINKS_BYTES, options)
         if (target, task.id) == self.own:
             raise BadRequest("a task cannot be followed by itself: its id is remembered for a while", field="id")
-        with tracing.enqueueing(target, [task]) as (task,):
+        with tracing.active.enqueueing(target, [task]) as (task,):
             link = later.tasks.Link(target, task)
         later.tasks.check_links([*self.found, link])
         self.found.append(link)

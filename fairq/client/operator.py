@@ -10,7 +10,7 @@ from attrs import define, evolve
 
 from fairq.client import later
 from fairq.client.client import Client
-from fairq.client.requests import DEFAULT_TIMEOUT, Body, target
+from fairq.client.requests import DEFAULT_TIMEOUT, Body, named
 from fairq.errors import NotFound
 from fairq.model.checks import check_flag, check_weight
 
@@ -42,7 +42,7 @@ def _was(reply: Body) -> bool:
 
 def _webhook(queue: str, url: str, name: str) -> Body:
     """Name a webhook."""
-    body = target(queue) | {"url": later.webhooks.URL.check(url, "url")}
+    body = named(queue) | {"url": later.webhooks.URL.check(url, "url")}
     return body | {"name": name} if later.tasks.SHORT_NAME.check(name, "name") else body
 
 
@@ -55,7 +55,7 @@ class OperatorClient(Client):
 
     async def queues(self, queue: str | None = None) -> list[QueueRow]:
         """List all queues, or the one of a name, with their counts, settings and slots."""
-        body = {} if queue is None else target(queue)
+        body = {} if queue is None else named(queue)
         return later.bodies.rows(later.operating.QueueRow, (await self.request("queues", body))["queues"])
 
     async def configure(self, /, queue: str, *, if_version: str | None = None, **settings: Any) -> None:
@@ -93,7 +93,7 @@ class OperatorClient(Client):
         """True if the queue exists: something was put into it, and it was not deleted since."""
         return any(row.made_at_ms for row in await self.queues(queue))
 
-    async def purge_queue(self, queue: str, *, dry_run: bool = False) -> AsyncGenerator[Purge, None]:
+    async def purging_queue(self, queue: str, *, dry_run: bool = False) -> AsyncGenerator[Purge, None]:
         """Cancel the waiting tasks of all tenants that a queue has now; yields the progress after each step.
 
         `dry_run`: only count. Raises: NotFound.
@@ -117,7 +117,7 @@ class OperatorClient(Client):
         A task enqueued later makes it anew. Raises: NotFound, also if the answer was lost and the call was made again;
         NotEmpty.
         """
-        if (await self.request("drop_tenant", target(queue, tenant)))["outcome"] != "ok":
+        if (await self.request("drop_tenant", named(queue, tenant)))["outcome"] != "ok":
             raise NotFound(f"there is no tenant {tenant} in queue {queue}", field="tenant")
 
     async def empty_tenant(self, queue: str, tenant: str) -> None:
@@ -148,7 +148,7 @@ class OperatorClient(Client):
     async def tenants(self, queue: str, *, tenant: str | None = None) -> list[TenantState]:
         """List the tenants of a queue, or the one of a name: an empty list if there is none. Raises: NotFound."""
         found: dict[str, TenantState] = {}
-        body = target(queue, tenant)
+        body = named(queue, tenant)
         while True:
             page = await self.request("tenants", body)
             found |= {row.tenant: row for row in later.bodies.rows(later.tenants.TenantState, page["tenants"])}
@@ -194,16 +194,16 @@ class OperatorClient(Client):
 
     async def pause(self, queue: str, tenant: str | None = None) -> bool:
         """Start no more tasks of a tenant, or (None) of the queue; returns whether it was paused before."""
-        return _was(await self.request("set_paused", target(queue, tenant) | {"paused": True}))
+        return _was(await self.request("set_paused", named(queue, tenant) | {"paused": True}))
 
     async def resume(self, queue: str, tenant: str | None = None) -> bool:
         """Undo `pause`; returns whether it was paused before."""
-        return _was(await self.request("set_paused", target(queue, tenant) | {"paused": False}))
+        return _was(await self.request("set_paused", named(queue, tenant) | {"paused": False}))
 
     async def report(self, queue: str, tenant: str) -> Report:
         """Read what a tenant's tasks waited for in the last minutes, at all servers with workers, and its share."""
         return later.bodies.structure(
-            (await self.request("report", target(queue, tenant)))["report"], later.waiting.Report
+            (await self.request("report", named(queue, tenant)))["report"], later.waiting.Report
         )
 
     async def history(
@@ -214,7 +214,7 @@ class OperatorClient(Client):
         `tenants`: up to 20 names; None: the ten with the most service. One row more sums up the others; its name is
         empty. `since_ms`: only intervals that begin then or later. A queue without history has no intervals.
         """
-        body = target(queue) | {
+        body = named(queue) | {
             "period": later.history.PERIOD.check(period, "period"),
             "since_ms": since_ms,
         }
@@ -251,7 +251,7 @@ class OperatorClient(Client):
 
     async def webhooks(self, queue: str) -> list[Webhook]:
         """List the webhooks of a queue, oldest first, without their secrets."""
-        reply = await self.request("webhooks", target(queue))
+        reply = await self.request("webhooks", named(queue))
         return later.bodies.rows(later.webhooks.Webhook, reply["webhooks"])
 
     async def workers(self) -> list[WorkerState]:
@@ -300,7 +300,6 @@ class OperatorClient(Client):
         `by_tenants`: what tenants and producers have set instead. `after`: the `newest` of an earlier page; reads those
         that have ended since, the oldest first. `since_ms`: a time. The newest 10,000 or so are kept.
         """
-
         later.rules.check_fields(later.audit.AuditFilter(token, verb, queue, tenant, since_ms))
         body: dict[str, Any] = {"since_ms": since_ms, "by_tenants": by_tenants, "count": count}
         texts = {"token": token, "verb": verb, "queue": queue, "tenant": tenant, "cursor": cursor, "after": after}

@@ -20,7 +20,7 @@ DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids tha
 Body = dict[str, Any]
 
 
-def target(queue: str, tenant: str | None = None) -> Body:
+def named(queue: str, tenant: str | None = None) -> Body:
     """Name a queue, and a tenant if there is one."""
     body: Body = {"queue": check_name(queue, "queue")}
     return body if tenant is None else body | {"tenant": check_tenant(tenant)}
@@ -32,18 +32,6 @@ class Requests:
 
     _caller: Caller
     timeout: float = DEFAULT_TIMEOUT
-
-    def clock(self) -> float:
-        """Return the time in seconds, of a clock that only runs forward."""
-        return self._caller.now()
-
-    async def sleep_until(self, time: float) -> None:
-        """Wait until a time of `clock`."""
-        await self._caller.sleep_until(time)
-
-    async def pass_turn(self) -> None:
-        """Let others have a turn."""
-        await self._caller.pass_turn()
 
     def _deadline(self, timeout: float | None) -> float:
         seconds = self.timeout if timeout is None else timeout

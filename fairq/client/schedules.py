@@ -8,7 +8,7 @@ from attrs import define
 
 from fairq.client import later
 from fairq.client.listed import lists_options
-from fairq.client.requests import Body, Requests, target
+from fairq.client.requests import Body, Requests, named
 from fairq.model.checks import MAX_BATCH, MAX_INLINE_BYTES
 from fairq.model.texts import moment_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _body(queue: str, name: str, tenant: str | None) -> Body:
-    return target(queue, tenant) | {"name": later.schedules.check_schedule_name(name)}
+    return named(queue, tenant) | {"name": later.schedules.check_schedule_name(name)}
 
 
 @define(eq=False)
@@ -87,7 +87,7 @@ class ScheduleRequests(Requests):
     ) -> list[ScheduleState]:
         """List all schedules (an operator's client: all tenants' unless one is named), the next to fire first."""
         found: dict[tuple[str, str], ScheduleState] = {}
-        body, offset = target(queue, tenant), 0
+        body, offset = named(queue, tenant), 0
         while True:
             page = await self._read_schedules(body | {"offset": offset, "count": MAX_BATCH}, timeout)
             found.update({(row.tenant, row.name): row for row in page})

@@ -29,17 +29,15 @@ class EnqueuedTask:
     queue: str
     is_duplicate: bool = False
     is_replaced: bool = field(default=False, kw_only=True)
-    _client: Client | None = field(default=None, repr=False, eq=False)
+    _client: Client = field(kw_only=True, repr=False, eq=False)
     _keeps_result: bool = field(default=True, kw_only=True, repr=False, eq=False)  # as far as is known
 
     async def state(self) -> TaskState:
         """Read its state."""
-        assert self._client is not None
         return (await self._client.tasks(self.queue, [self.id]))[0]
 
     async def cancel(self) -> str:
         """Cancel it: `ok`, `running` (its worker is told to stop) or `gone` (it has ended)."""
-        assert self._client is not None
         return (await self._client.cancel(self.queue, [self.id]))[0]
 
     async def result(self, *, timeout: float | None = None) -> Any:
@@ -48,7 +46,6 @@ class EnqueuedTask:
         Raises: TaskFailed (it is dead or was cancelled), NoResult (at once, if it was enqueued here without), NotYet
         after `timeout` seconds (None: never); Unavailable or OutcomeUnknown if the service could not be asked then.
         """
-        assert self._client is not None
         if not self._keeps_result:
             raise NoResult(
                 f"task {self.id} was enqueued without result_ttl, so that no result of it is kept", field="result_ttl"
@@ -57,5 +54,4 @@ class EnqueuedTask:
 
     async def reschedule(self, *, delay: Seconds | None = None, start_at: datetime | float | None = None) -> str:
         """Give it another start, or let it start now: `ok`, `running`, `expired`, `quota_exceeded` or `gone`."""
-        assert self._client is not None
         return (await self._client.reschedule(self.queue, [self.id], delay=delay, start_at=start_at))[0]

@@ -17,11 +17,11 @@ from attrs import define, field
 from fairq.client.daemons import DaemonThreads
 from fairq.client.runtime import Runtime, current_runtime
 from fairq.client.timeouts import within
-from fairq.log import Log
+from fairq.log import Log, name_of
 
 log = Log("fairq.worker")
 
-_MAX_TOLD = 10  # functions in a line of the log
+_MAX_SHOWN = 10  # functions in a line of the log
 
 
 @define(eq=False)
@@ -30,7 +30,7 @@ class Threads:
 
     most: int
     changed: Callable[[], None] = lambda: None
-    _runtime: Runtime = field(factory=current_runtime, init=False)
+    runtime: Runtime = field(factory=current_runtime, init=False)
     _places: anyio.CapacityLimiter = field(init=False)
     _unlimited: anyio.CapacityLimiter = field(factory=lambda: anyio.CapacityLimiter(inf), init=False)
     _daemons: DaemonThreads | None = field(default=None, init=False)
@@ -38,8 +38,8 @@ class Threads:
 
     def __attrs_post_init__(self) -> None:
         self._places = anyio.CapacityLimiter(self.most)
-        if self._runtime.name == "asyncio":
-            self._daemons = DaemonThreads(self._runtime)
+        if self.runtime.name == "asyncio":
+            self._daemons = DaemonThreads(self.runtime)
 
     @property
     def abandoned(self) -> int:
@@ -48,7 +48,7 @@ class Threads:
 
     def names_of_abandoned(self) -> list[str]:
         """Name the functions that abandoned threads still run."""
-        return sorted(str(getattr(run.function, "__qualname__", run.function)) for run in self._abandoned)
+        return sorted(name_of(run.function) for run in self._abandoned)
 
     async def run(self, function: Callable[[Any], Any], argument: Any, limit_s: float = inf) -> Any:
         """Call a function in a thread, for at most so long from when it has a place.
@@ -68,7 +68,7 @@ class Threads:
         return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._unlimited)
 
     def _told(self) -> dict[str, Any]:
-        return {"count": self.abandoned, "functions": self.names_of_abandoned()[:_MAX_TOLD]}
+        return {"count": self.abandoned, "functions": self.names_of_abandoned()[:_MAX_SHOWN]}
 
     def close(self) -> None:
         """End the idle threads, and log the abandoned ones."""
@@ -91,10 +91,6 @@ class Threads:
             self._abandoned.remove(run)
             self.changed()
 
-    def ended_soon(self, ended: Callable[[], None]) -> None:
-        """From a thread: call a function in the event loop, if it still runs."""
-        self._runtime.call_from_thread(ended)
-
 
 @define(eq=False)
 class _Run:
@@ -113,7 +109,7 @@ class _Run:
         try:
             return None if self._is_left else self.function(self.argument)
         finally:
-            self.threads.ended_soon(self._ended)
+            self.threads.runtime.call_from_thread(self._ended)
 
     def _ended(self) -> None:
         if not self._has_ended:

@@ -21,10 +21,11 @@ import attrs
 from attrs import frozen
 
 from fairq.errors import BadRequest
+from fairq.log import name_of
 from fairq.model.checks import MAX_ERROR_CHARS
 
 MAX_VALUES = 1_000
-_MAX_TOLD = 5  # errors of one payload
+_MAX_SHOWN = 5  # errors of one payload
 _TYPED = re.compile(r"\bTask\s*\[")
 
 
@@ -41,7 +42,7 @@ class PayloadType:
     @property
     def name(self) -> str:
         """Its name for people."""
-        return name_of(self.kind)
+        return type_name(self.kind)
 
     def make(self, payload: Any) -> Any:
         """Make one of a decoded JSON value. Raises: Misfit, which names the field."""
@@ -51,12 +52,12 @@ class PayloadType:
             return structure(payload, self.kind)
         except Exception as error:  # of the class's own code too
             errors = errors_in(error)
-        more = f", and {len(errors) - _MAX_TOLD} more" if len(errors) > _MAX_TOLD else ""
-        told = "; ".join(errors[:_MAX_TOLD]) + more
+        more = f", and {len(errors) - _MAX_SHOWN} more" if len(errors) > _MAX_SHOWN else ""
+        told = "; ".join(errors[:_MAX_SHOWN]) + more
         raise Misfit(f"the payload is not {self.name}: {told}"[:MAX_ERROR_CHARS])
 
 
-def name_of(kind: Any) -> str:
+def type_name(kind: Any) -> str:
     """Name a type as code does."""
     return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
 
@@ -92,8 +93,8 @@ def payload_type_of(function: Callable[..., Any], task_class: type) -> PayloadTy
         if issubclass(annotation, task_class):
             return None
         raise BadRequest(
-            f"handler {_called(function)}: it gets a task, whose payload is typed: annotate it as"
-            f" Task[{name_of(annotation)}]",
+            f"handler {name_of(function)}: it gets a task, whose payload is typed: annotate it as"
+            f" Task[{type_name(annotation)}]",
             field="handler",
         )
     return None
@@ -111,7 +112,7 @@ def _check(function: Callable[..., Any], kind: Any) -> None:
         check_type(kind)
     except Exception as error:  # cattrs and typing raise many kinds
         raise BadRequest(
-            f"handler {_called(function)}: a payload cannot be made a {name_of(kind)}: {error}"[:500], field="handler"
+            f"handler {name_of(function)}: a payload cannot be made a {type_name(kind)}: {error}"[:500], field="handler"
         ) from None
 
 
@@ -134,12 +135,8 @@ def _first_annotation(function: Callable[..., Any]) -> Any:
     except Exception as error:  # a name that only type checkers import, for instance
         if _TYPED.search(str(annotation)):
             raise BadRequest(
-                f"handler {_called(function)}: cannot look up the annotation {annotation!r:.80} ({error}): its classes"
+                f"handler {name_of(function)}: cannot look up the annotation {annotation!r:.80} ({error}): its classes"
                 " must be names of the handler's module when it is registered",
                 field="handler",
             ) from None
         return None
-
-
-def _called(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", None) or repr(function))[:80]

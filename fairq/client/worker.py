@@ -5,19 +5,27 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from attrs import define, field
 
-from fairq.client.registration import Registration
+from fairq.client import later
+from fairq.client.hooks import Hook, Hooks, Middleware, around_of
+from fairq.client.task import Function, Task
+from fairq.model.checks import check_name
 
 if TYPE_CHECKING:
     import ssl
 
     from anyio.abc import TaskStatus
 
+    from fairq.client.kinds import QueueHandlers
     from fairq.client.working import Working
+
+F = TypeVar("F", bound=Function)
+H = TypeVar("H", bound=Hook)
+M = TypeVar("M", bound=Middleware)
 
 
 def default_name() -> str:
@@ -27,12 +35,12 @@ def default_name() -> str:
 
 
 @define(eq=False)
-class Worker(Registration):
+class Worker:
     """An app of handlers, by queue and by the name of the task, that is attached to the service while `run` runs.
 
     `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost:
     they keep their place until they return.
-    `prefetch` tasks more are held, and begin as soon as a place is free: for tasks of a few ms, or where the server is
+    `prefetch` more tasks are held, and begin as soon as a place is free: for tasks of a few ms, or where the server is
     far away. To the queue they are running: they count in limits and shares, and a tenant that comes later waits.
     `name` is one for the worker to come back under: it ends older connections of that name, so that what they held is
     ready again at once; no two workers may have the same.
@@ -40,12 +48,12 @@ class Worker(Registration):
     It runs under asyncio and trio. `url` and `token` are those of FAIRQ_URL and FAIRQ_TOKEN unless they are given.
 
     `queues` are those to work for, if they are not all that have handlers; those with tasks take turns. `log_tasks`
-    gives each task a line in the log when it ends. `counts` says how they ended: `done`, `retry`, `dead`, `lost` (the
-    lease, while the handler ran) or `released` (the worker was cancelled).
+    gives each task a line in the log when it ends. `counts` says how they ended: `done`, `retry`, `postponed`, `dead`,
+    `lost` (the lease, while the handler ran) or `released` (the worker was cancelled).
     """
 
     url: str | Sequence[str] | None = None
-    token: str = field(default="", repr=False)
+    token: str | None = field(default=None, repr=False)
     concurrency: int = 10
     name: str = field(factory=default_name)
     tls: ssl.SSLContext | None = None
@@ -53,8 +61,75 @@ class Worker(Registration):
     log_tasks: bool = False
     prefetch: int = 0
     counts: Counter[str] = field(factory=Counter, init=False)
+    handlers: dict[str, QueueHandlers] = field(factory=dict, init=False)
+    hooks: Hooks = field(factory=Hooks, init=False)
     _working: Working = field(init=False)  # the newest run
     _is_stopped: bool = field(default=False, init=False)  # in advance of the first run
+
+    def task(self, queue: str, *, name: str = "", timeout: float | None = None) -> Callable[[F], F]:
+        """Register a handler of a queue; `async def` runs in the event loop, `def` in a thread.
+
+        With a `name` it is for the tasks that were enqueued under it (`enqueue(..., name="welcome")`); without, for all
+        others, whatever their name. A task with neither is a failed attempt: another worker may have its handler.
+
+        A handler that has run for `timeout` seconds, or the queue's `run_timeout_ms`, has failed: `async def` is
+        cancelled; the thread of a `def` goes on, and keeps its slot until the function returns.
+        """
+        from fairq.client.kinds import Handler, QueueHandlers, check_function
+        from fairq.client.timeouts import check_timeout
+        from fairq.client.typed import payload_type_of
+
+        check_name(queue, "queue")
+        later.tasks.SHORT_NAME.check(name, "name")
+        timeout_s = check_timeout(timeout)
+
+        def register(function: F) -> F:
+            check_function(function)
+            kinds = self.handlers.get(queue) or QueueHandlers(queue)
+            payload_type = payload_type_of(function, Task)
+            kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks.around))
+            self.handlers[queue] = kinds
+            return function
+
+        return register
+
+    def on_startup(self, function: H) -> H:
+        """Call a function when `run` begins, ahead of the first task; `def` in a thread.
+
+        Several are called in the order registered. If one fails, `run` raises that, and takes no task.
+        """
+        self.hooks.startup.append(function)
+        return function
+
+    def on_shutdown(self, function: H) -> H:
+        """Call a function when `run` ends, after the last task; `def` in a thread. It is not if on_startup failed.
+
+        Several are called the last one first. Together they have five seconds, also where `run` is cancelled.
+        """
+        self.hooks.shutdown.append(function)
+        return function
+
+    def middleware(self, function: M) -> M:
+        """Run an async context manager around each task, also those of plain functions.
+
+        Several nest, the first outside. A function that yields once is made into one. What the handler raises comes
+        out of its `yield`, as in contextlib, a timeout too: what it raises instead decides, and a task whose error it
+        takes is done. To send errors to Sentry, for example:
+
+            @app.middleware
+            async def report(task):
+                with sentry_sdk.new_scope() as scope:
+                    scope.set_tag("queue", task.queue)
+                    try:
+                        yield
+                    except fairq.Retry:
+                        raise
+                    except Exception as error:
+                        sentry_sdk.capture_exception(error)
+                        raise
+        """
+        self.hooks.around.append(around_of(function))
+        return function
 
     async def run(self, *, burst: bool = False, task_status: TaskStatus[None] | None = None) -> None:
         """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.

@@ -1,7 +1,7 @@
 """A run of a worker: connected, its handlers at work.
 
-Every task runs in a task of its own, inside a cancel scope that ends when its lease is lost. What a handler returns
-or raises decides the settlement: see `fairq.client.handlers.settlement_of`.
+As many runners as `concurrency` run one task after the other, inside a cancel scope that ends when a lease is lost.
+What a handler returns or raises decides the settlement: see `fairq.client.handlers.settlement_of`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = Log("fairq.worker")
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
 _SEND_TURNS = 16  # how long a task waits for settlements to be sent: they are unless the socket is full
-_ASK_S = 30.0  # how long an answer to `idle` is waited for
+_ASK_S = 30.0  # how long the answers to `idle` and to what a handler enqueues are waited for
 
 
 def _queues_of(app: Worker) -> list[str]:
@@ -99,7 +99,7 @@ class Working:
             worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=_most_begun(app),
             started_at_ms=round(time.time() * 1000),
         )  # fmt: skip
-        driver = Driver.to(app.url, app.token or None, session, app.tls)
+        driver = Driver.to(app.url, app.token, session, app.tls)
         run = cls(app, driver, driver.runtime, driver.runtime.make_lot(), driver.runtime.make_event())
         driver.handle, driver.on_change = run._take, run._on_change
         session.settled = run._settled
@@ -339,7 +339,7 @@ class Working:
         if self.runtime.current_time() >= begin_by:
             self._release(queue, pushed)  # the store lets it expire
             return
-        with tracing.processing(queue, pushed):
+        with tracing.active.processing(queue, pushed):
             await self._perform_held(key, queue, pushed, scope)
 
     async def _perform_held(
@@ -360,7 +360,7 @@ class Working:
                 self.stop()
                 self._release(queue, pushed)
             if settlement is not None:
-                end = tracing.settling(queue, pushed, settlement, outcome)
+                end = tracing.active.settling(queue, pushed, settlement, outcome)
                 if end is not None:
                     self.settling[key] = end
                 if not self.driver.session.settle(queue, settlement):

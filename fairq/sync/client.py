@@ -100,7 +100,7 @@ class EventStream(Iterator["Event"]):
 
 @define(eq=False)
 class DeadLetters:
-    """The dead letters of one queue; see `fairq.client.dead_letters.DeadLetters`."""
+    """The dead letters of one queue; see `fairq.Client.dead_letters`."""
 
     _inner: dead_letters.DeadLetters
 

@@ -16,7 +16,6 @@ is in one: that raises RuntimeError.
 from __future__ import annotations
 
 import os
-import random
 import ssl
 import sys
 import threading
@@ -29,8 +28,7 @@ from typing import Any, TypeVar
 
 from attrs import define, field
 
-from fairq.client.channel import Target, check_token
-from fairq.client.defaults import choose_token, choose_urls
+from fairq.client.channel import Target, choose_servers
 from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
@@ -102,8 +100,7 @@ class Driver:
         Raises: SettingsError; RuntimeError inside an event loop.
         """
         check_thread()
-        targets = [Target.parse(url, tls) for url in choose_urls(urls)]
-        return cls(random.sample(targets, len(targets)), check_token(choose_token(token)))
+        return cls(*choose_servers(urls, token, tls))
 
     @property
     def max_payload_bytes(self) -> int:

@@ -25,7 +25,7 @@ class OperatorClient(Client):
     delete_queue = call(operator.OperatorClient.delete_queue)
     deleting_queue = steps(operator.OperatorClient.deleting_queue)
     queue_exists = call(operator.OperatorClient.queue_exists)
-    purge_queue = steps(operator.OperatorClient.purge_queue)
+    purging_queue = steps(operator.OperatorClient.purging_queue)
     delete_tenant = call(operator.OperatorClient.delete_tenant)
     empty_tenant = call(operator.OperatorClient.empty_tenant)
     repair_queue = call(operator.OperatorClient.repair_queue)

@@ -131,14 +131,14 @@ class MemoryCaller:
 
     async def _cancel(self, line: MemoryQueue, body: Body) -> Body:
         ids = self._full_ids(body)
-        outcomes = line.cancel(self.memory.now(), ids)
+        outcomes = line.model.cancel(self.memory.now(), ids)
         self.memory.stop(line.records[id] for id, outcome in zip(ids, outcomes, strict=True) if outcome == "running")
         self.memory.on_change()
         return {"outcomes": outcomes}
 
     async def _reschedule(self, line: MemoryQueue, body: Body) -> Body:
         times = body.get("delay_ms", 0), body.get("start_at_ms", 0)
-        outcomes = line.reschedule(self.memory.now(), self._full_ids(body), *times)
+        outcomes = line.model.reschedule(self.memory.now(), self._full_ids(body), *times)
         self.memory.on_change()
         return {"outcomes": outcomes}
 
@@ -179,7 +179,7 @@ class MemoryCaller:
         return id, state
 
     async def _close_batch(self, line: MemoryQueue, body: Body) -> Body:
-        previous = line.close_batch(self.memory.now(), self._named(line, body)[0])
+        previous = line.model.close_batch(self.memory.now(), self._named(line, body)[0])
         self.memory.on_change()
         return {"previous": previous}
 
@@ -200,7 +200,8 @@ class MemoryCaller:
             raise BadRequest("ids are required: producers may not list batches", field="ids")
         if "ids" not in body and body.get("tenant", self.tenant) != self.tenant:
             raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
-        named = body.get("ids") or map(bare_id, line.batches(self.tenant))
+        own = (id for id, batch in line.model.batches.items() if batch.tenant == self.tenant)
+        named = body.get("ids") or map(bare_id, own)
         wanted = body.get("state")
         found = [line.batch(self._full(id, check_batch_id, "ids"), id) for id in named]
         rows = [asdict(state) for state in found if state]

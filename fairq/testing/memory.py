@@ -44,11 +44,6 @@ class Record:
         """Return its state, also after the queue has forgotten it."""
         return self.ended or self._model.state_of(self.task.id)
 
-    @property
-    def is_stopping(self) -> bool:
-        """True if it was cancelled while its handler runs."""
-        return self.ended is None and self.task.id in self._model.stopping()
-
 
 class _Followed(Model):
     """The model of a queue; `known` are all its tasks, `given` those that may come with the next call or callback."""
@@ -85,16 +80,16 @@ class MemoryQueue:
     settings: QueueSettings
     slots: int
     rng: Random
-    _model: _Followed = field(factory=_Followed, init=False)
+    model: _Followed = field(factory=_Followed, init=False)
 
     def __attrs_post_init__(self) -> None:
-        values = {name: getattr(self.settings, name) for name in self._model.settings}
-        self._model.configure(0, **{**values, "share": SHARES.index(self.settings.share)})
+        values = {name: getattr(self.settings, name) for name in self.model.settings}
+        self.model.configure(0, **{**values, "share": SHARES.index(self.settings.share)})
 
     @property
     def records(self) -> dict[str, Record]:
         """All tasks that it has had."""
-        return self._model.known
+        return self.model.known
 
     def _random(self) -> Iterator[float]:
         return iter(self.rng.random, None)
@@ -102,16 +97,16 @@ class MemoryQueue:
     def enqueue(self, now: int, tenant: str, tasks: Sequence[NewTask]) -> list[str]:
         """Store tasks, whose ids are full ones, all or none. Raises: NotFound, BatchClosed, QuotaExceeded."""
         for task in tasks:
-            self._model.given.setdefault(task.id, task)
-        outcomes = self._model.enqueue(now, tenant, [(task.id, _options(tenant, task)) for task in tasks])
+            self.model.given.setdefault(task.id, task)
+        outcomes = self.model.enqueue(now, tenant, [(task.id, _options(tenant, task)) for task in tasks])
         for task in tasks:
-            self._model.given.pop(task.id, None)
+            self.model.given.pop(task.id, None)
         return _accepted(outcomes)
 
     def is_late(self, now: int, tenant: str, task: NewTask) -> bool:
         """True if a new task would expire before it may start."""
         start_at, expires_at = window(now, _options(tenant, task))
-        is_known = task.id in self._model.records or task.id in self._model.marks
+        is_known = task.id in self.model.records or task.id in self.model.marks
         return not is_known and 0 < expires_at <= max(start_at, now)
 
     def open_batch(
@@ -119,76 +114,60 @@ class MemoryQueue:
     ) -> str:
         """Open a batch, unless it is known; `callbacks` are payloads by `complete`, `success` and `death`."""
         sizes = {event: len(payload) for event, payload in callbacks.items()}
-        (outcome,) = _accepted([self._model.open_batch(now, tenant, id, max_running, sizes, int(has_events))])
+        (outcome,) = _accepted([self.model.open_batch(now, tenant, id, max_running, sizes, int(has_events))])
         if outcome == "ok":
             for event, payload in callbacks.items():
                 task = NewTask(f"{id}-{event}-{now}", payload)
-                self._model.given[task.id] = task
+                self.model.given[task.id] = task
         return outcome
-
-    def close_batch(self, now: int, id: str) -> str:
-        """Close a batch; returns its previous state."""
-        return self._model.close_batch(now, id)
 
     def cancel_batch(self, now: int, id: str) -> tuple[str, list[Record]]:
         """Close a batch and cancel its tasks; returns its previous state, and what is to be stopped."""
-        previous = self._model.cancel_batch(now, id)
+        previous = self.model.cancel_batch(now, id)
         self.tick(now)
-        return previous, [self.records[stopping] for stopping in self._model.stopping()]
+        return previous, [self.records[stopping] for stopping in self.model.stopping()]
 
     def batch(self, id: str, shown_id: str) -> BatchState | None:
         """Return a batch's progress, under an id that its caller knows."""
-        b = self._model.batches.get(id)
+        b = self.model.batches.get(id)
         return b.state_of(shown_id) if b else None
-
-    def batches(self, tenant: str | None) -> list[str]:
-        """List the full ids of a tenant's batches."""
-        return [id for id, b in self._model.batches.items() if b.tenant == tenant]
-
-    def cancel(self, now: int, ids: list[str]) -> list[str]:
-        """Cancel tasks that wait; those that run are to be stopped."""
-        return self._model.cancel(now, ids)
-
-    def reschedule(self, now: int, ids: list[str], delay_ms: int, start_at_ms: int) -> list[str]:
-        """Give waiting tasks another start."""
-        return self._model.reschedule(now, ids, delay_ms, start_at_ms)
 
     def set_weight(self, now: int, tenant: str, weight: float) -> float:
         """Give a tenant a weight; returns the one before."""
-        return self._model.set_weight(now, tenant, round(weight * 1000)) / 1000
+        return self.model.set_weight(now, tenant, round(weight * 1000)) / 1000
 
     def set_limits(self, now: int, tenant: str, limits: Mapping[str, float | None]) -> dict[str, float | None]:
         """Limit a tenant, or (empty) all; returns the previous limits."""
         values = {name: UNSET if value is None else value for name, value in limits.items()}
-        previous = self._model.set_limits(now, tenant, values)
+        previous = self.model.set_limits(now, tenant, values)
         return {name: None if value == UNSET else value for name, value in previous.items()}
 
     def set_paused(self, now: int, tenant: str, *, is_paused: bool) -> bool:
         """Pause or resume a tenant, or (empty) the queue; returns whether it was paused before."""
-        return bool(self._model.set_paused(now, tenant, PAUSED * is_paused))
+        return bool(self.model.set_paused(now, tenant, PAUSED * is_paused))
 
     def tick(self, now: float) -> None:
         """Do what time does, all that is due."""
-        while first_of(self._model.due_times(now).values()) <= now:
-            self._model.tick(max(now, self._model.now), _PER_TICK)
+        while first_of(self.model.due_times(now).values()) <= now:
+            self.model.tick(max(now, self.model.now), _PER_TICK)
 
     def next_due(self) -> float:
         """Return when the next tick will make a task ready, or let one expire."""
-        tenants = self._model.tenants
-        starts = (tenants[name].delayed.lowest for name in self._model.due)
-        tokens = (at for name, at in self._model.parked.items() if tenants[name].ready)
-        return min(first_of(starts), self._model.expiring.lowest, first_of(tokens))
+        tenants = self.model.tenants
+        starts = (tenants[name].delayed.lowest for name in self.model.due)
+        tokens = (at for name, at in self.model.parked.items() if tenants[name].ready)
+        return min(first_of(starts), self.model.expiring.lowest, first_of(tokens))
 
     def claim(self, now: int) -> PushedTask | None:
         """Lease the next task by the fair pick, if any is ready."""
-        leased = self._model.claim(now, self._random(), "memory", 1, self.slots)
+        leased = self.model.claim(now, self._random(), "memory", 1, self.slots)
         if not leased:
             return None
         ((id, attempt, max_attempts),) = leased
-        self._model.leases[id] = math.inf
-        record, times = self.records[id], self._model.records[id]
+        self.model.leases[id] = math.inf
+        record, times = self.records[id], self.model.records[id]
         return PushedTask(
-            id, self._model.last_lease, attempt, max_attempts, record.tenant, record.enqueued_at_ms,
+            id, self.model.last_lease, attempt, max_attempts, record.tenant, record.enqueued_at_ms,
             orjson.loads(record.task.payload), int(times.start_at) or None, int(times.expires_at) or None,
             bool(record.task.result_ttl_ms), record.task.name, trace=record.task.trace,
         )  # fmt: skip
@@ -197,21 +176,21 @@ class MemoryQueue:
         """End a lease, by how its handler ended."""
         action, id, lease, delay_ms, error, result, _, traceback = settlement
         said = ("ack_with_result", result.decode()) if action == "ack" and result else (action, error)
-        self._model.settle(now, self._random(), [(said[0], id, lease, delay_ms, said[1], traceback)])
+        self.model.settle(now, self._random(), [(said[0], id, lease, delay_ms, said[1], traceback)])
 
     def state(self, id: str) -> TaskState:
         """Return a task's state, for longer than the service does."""
-        found, record = self._model.state_of(id), self.records.get(id)
+        found, record = self.model.state_of(id), self.records.get(id)
         return TaskState(id, record.state.state) if found.state == "unknown" and record else found
 
     def result(self, now: float, id: str) -> bytes | None:
         """Return a result that is kept, as JSON text."""
-        until, text = self._model.results.get(id, (0, ""))
+        until, text = self.model.results.get(id, (0, ""))
         return text.encode() if now < until else None
 
     def events(self, tenant: str, after: int, count: int) -> EventPage:
         """Read events after one of them. Raises: TooOld, BadRequest."""
-        oldest, newest, told = self._model.feeds.read(tenant, after, count)
+        oldest, newest, told = self.model.feeds.read(tenant, after, count)
         page = EventPage(oldest, newest, [_event(each) for each in told])
         page.check(after)
         return page

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from math import inf
 
 import anyio
 from anyio.abc import TaskGroup
@@ -29,7 +30,6 @@ from fairq.model.tasks import NewTask, Settlement
 from fairq.testing.memory import MemoryQueue, Record
 from fairq.wire.frames import PushedTask
 
-NEVER = float("inf")
 _LATE = "the server refused its links: one would expire before it may start"
 MAX_RUNS = 100_000  # of handlers in one call, so that tasks that enqueue each other do not hang the test
 
@@ -103,12 +103,12 @@ class Memory:
         return None
 
     async def _perform(self, name: str, pushed: PushedTask) -> None:
-        with tracing.processing(name, pushed):
+        with tracing.active.processing(name, pushed):
             await self._perform_traced(name, pushed)
 
     async def _perform_traced(self, name: str, pushed: PushedTask) -> None:
         handler, queue = self.worker.handlers[name].find(pushed.name), self.queues[name]
-        record, limit_s = queue.records[pushed.id], queue.settings.run_timeout_ms / 1000 or NEVER
+        record, limit_s = queue.records[pushed.id], queue.settings.run_timeout_ms / 1000 or inf
         settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled
         try:
             with anyio.CancelScope() as self._scopes[id(record)]:
@@ -133,7 +133,7 @@ class Memory:
         """End a task's lease, with a span unless its handler was cancelled."""
         end = None
         if settlement.action != "release":
-            end = tracing.settling(name, pushed, settlement, outcome_of(pushed, settlement))
+            end = tracing.active.settling(name, pushed, settlement, outcome_of(pushed, settlement))
         self.queues[name].settle(self.now(), settlement)
         if end is not None:
             end(settlement, "ok", "")
@@ -168,14 +168,14 @@ class Memory:
                     self._running += 1
                     self._in_threads += not self.worker.handlers[found[0]].find(found[1].name).is_async
                     group.start_soon(self._perform, *found)
-                due = min((self.queues[name].next_due() for name in self._turns if name in self.queues), default=NEVER)
+                due = min((self.queues[name].next_due() for name in self._turns if name in self.queues), default=inf)
                 if self._running:
-                    await self._wait(due if due <= end else NEVER)
-                elif due <= end and due < NEVER:
+                    await self._wait(due if due <= end else inf)
+                elif due <= end and due < inf:
                     self._ahead += due - now
                 else:
                     break
-        if end < NEVER:
+        if end < inf:
             self._ahead += max(0, end - self.now())
             self._tick(self.now())
 
@@ -190,7 +190,7 @@ class Memory:
         Not until then while threads run: to a MockClock they look as if nothing went on, and it would jump there.
         """
         at = anyio.current_time() + (due - self.now()) / 1000
-        with anyio.CancelScope(deadline=NEVER if self._in_threads else at):
+        with anyio.CancelScope(deadline=inf if self._in_threads else at):
             await self._moved.wait()
         self._moved = anyio.Event()
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from attrs import define, field
@@ -23,7 +24,7 @@ from fairq.model.tasks import NewTask
 from fairq.testing.caller import MemoryCaller
 from fairq.testing.memory import Record
 from fairq.testing.operating import MemoryOperator
-from fairq.testing.running import NEVER, Memory
+from fairq.testing.running import Memory
 from fairq.wire.terms import MAX_CREDIT
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ class MemoryClient(Client):
         id = task.id if self.tenant is None else full_id(self.tenant, task.id)
         record = self._memory.queue(task.queue).records[id]
         return TrackedTask(
-            task.id, task.queue, task.is_duplicate, self, is_replaced=task.is_replaced, keeps_result=task._keeps_result,
-            record=record,
+            task.id, task.queue, task.is_duplicate, client=self, is_replaced=task.is_replaced,
+            keeps_result=task._keeps_result, record=record,
         )  # fmt: skip
 
 
@@ -163,11 +164,11 @@ class MemoryService(MemoryClient):
 
         Raises: RuntimeError after 100,000 runs of handlers.
         """
-        await self._memory.run_until(NEVER)
+        await self._memory.run_until(inf)
 
     async def advance(self, seconds: float) -> None:
         """Let this much time pass, and run to its end what is ready or becomes due meanwhile."""
-        if not 0 <= seconds < NEVER:
+        if not 0 <= seconds < inf:
             raise BadRequest(f"seconds must be 0 or more, not {seconds!r:.80}", field="seconds")
         await self._memory.run_until(self._memory.now() + round(seconds * 1000))
 

@@ -57,7 +57,7 @@ _KINDS: tuple[tuple[Network, str], ...] = tuple(
     }.items()
 )
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
-NEVER = frozenset({"unspecified", "multicast", "reserved"})  # an operator cannot allow these
+NEVER_ALLOWED = frozenset({"unspecified", "multicast", "reserved"})  # an operator cannot allow these
 
 
 class AddressRefused(FairqError):
@@ -109,7 +109,7 @@ class AddressRules:
         kind = kind_of(address)
         if kind is None:
             return None
-        if kind in NEVER or not any(address in network for network in self.allowed):
+        if kind in NEVER_ALLOWED or not any(address in network for network in self.allowed):
             return kind
         inner = embedded_in(address)
         return None if inner is None else self.refusal(inner)

@@ -44,7 +44,7 @@ class Verdict:
     delay: float | None = None
     result: Any = None
 
-    def handle_request(self) -> Any:
+    def conclude(self) -> Any:
         """Return the result, or raise as a handler does. Raises: Retry, Postpone, Reject."""
         if self.outcome == "retry":
             raise Retry(self.reason, delay=self.delay)

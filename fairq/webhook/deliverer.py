@@ -195,7 +195,7 @@ class Deliverer:
             line.debug(verdict.outcome, reason=verdict.reason)  # of a webhook that is paused: all its tasks
         else:
             line.warning(verdict.outcome, reason=verdict.reason)
-        result = verdict.handle_request()
+        result = verdict.conclude()
         try:
             if task.wants_result:
                 encode_payload(result, "result", MAX_RESULT_BYTES)

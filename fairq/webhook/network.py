@@ -3,9 +3,9 @@
 The HTTP client requests a connection by the host's name and gets one to a checked address. The name is never resolved
 again, so a changing DNS answer (DNS rebinding) has no effect. TLS verifies the host's name.
 
-A connection is kept for requests to the same URL only. The client takes what a receiver sends behind an answer for the
-next answer on that connection: it must not decide what becomes of a task that is posted to another URL of the host. To
-look for such bytes is not enough: those in a TLS record of their own show neither in the client nor at the socket.
+Requests to different URLs never share a connection. The client takes what a receiver sends behind an answer for the
+next answer on that connection, and so it would decide what becomes of a task of another URL. To look for such bytes is
+not enough: those in a TLS record of their own show neither in the client nor at the socket.
 """
 
 from __future__ import annotations

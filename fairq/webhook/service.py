@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 
 from fairq.client.bodies import rows
 from fairq.client.client import Client, open_client
-from fairq.client.requests import target
+from fairq.client.requests import named
 from fairq.client.worker import Worker, default_name
 from fairq.errors import BadRequest, FairqError, Retryable, SettingsError
 from fairq.model.checks import MAX_WORKER_CHARS, check_name
@@ -93,7 +93,7 @@ class WebhookService:
     async def _read(self, queue: str) -> bool:
         """Read a queue's webhooks; those that were read last go on while the service does not answer (False)."""
         try:
-            reply = await self.client.request("webhooks", target(queue), timeout=ANSWER_S)
+            reply = await self.client.request("webhooks", named(queue), timeout=ANSWER_S)
         except FairqError as error:
             if not isinstance(error, Retryable):
                 raise

@@ -39,6 +39,13 @@ async def ada(served: Served) -> AsyncIterator[fairq.Client]:
 
 
 @pytest.fixture
+async def boss(served: Served) -> AsyncIterator[fairq.OperatorClient]:
+    """An operator's client."""
+    async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
+        yield client
+
+
+@pytest.fixture
 async def operator(served: Served) -> AsyncIterator[Raw]:
     """An operator's connection."""
     async with raw(served, OPERATOR) as operator:

@@ -13,36 +13,17 @@ from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.model.workers import WorkerTasks
 from fairq.server.run import Served
 from tests.logs import captured_logs
-from tests.server.harness import OPERATOR, WORKER, Refused, raw, tenant
+from tests.server.harness import OPERATOR, WORKER, raw, tenant
 from tests.store.proxy import open_proxy
 
-from .harness import wait_state, worker_of
-
-REPORTS = {"queue": "emails", "id": "reports"}
-
-
-@pytest.fixture
-async def worker(served: Served) -> fairq.Worker:
-    """A worker whose handler does what the payload says."""
-    app = worker_of(served)
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> Any:
-        if task.payload == "reject":
-            raise fairq.Reject("no such street")
-        return "x" * MAX_RESULT_BYTES if task.payload == "a long result" else task.payload
-
-    return app
-
-
-async def before(ada: fairq.Client, verb: str) -> str:
-    """Close or cancel the batch; returns the state that it had."""
-    return str((await ada.request(verb, REPORTS))["previous"])
+from .harness import worker_of
 
 
 async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_workers_log(
-    served: Served, ada: fairq.Client, worker: fairq.Worker
+    served: Served, ada: fairq.Client
 ) -> None:
+    worker = worker_of(served)
+    worker.task("emails")(lambda task: "x" * MAX_RESULT_BYTES)
     with captured_logs() as lines:
         task = await ada.enqueue("emails", "a long result", result_ttl=60)
         plain = await ada.enqueue("emails", "a long result")
@@ -54,27 +35,6 @@ async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_wor
     (line,) = (line for line in lines if line["event"] == "result refused")
     assert (line["log_level"], line["task"], line["queue"], line["attempt"]) == ("warning", task.id, "emails", 1)
     assert str(MAX_RESULT_BYTES) in line["error"]
-
-
-async def test_a_worker_that_sends_a_result_over_its_limit_still_holds_the_task(
-    served: Served, ada: fairq.Client
-) -> None:
-    """One that is not ours: the frame is refused as a whole."""
-    tasks = await ada.enqueue_many("emails", [1, 2], result_ttl=60)
-    async with raw(served, WORKER) as worker:
-        await worker.attach("emails", credit=2)
-        pushed = await worker.pushed(2)
-        acks = [
-            {"action": "ack", "id": task["full_id"], "lease": task["lease"], "result": result}
-            for task, result in zip(pushed, [1, "x" * MAX_RESULT_BYTES], strict=True)
-        ]
-        with pytest.raises(Refused) as caught:
-            await worker.ask("settle", queue="emails", settlements=acks)
-        assert (caught.value.code, caught.value.field) == ("too_large", "result")
-        for task in tasks:
-            await wait_state(task, "leased")
-        assert await worker.settle("emails", "ack", *pushed, result="short") == ["ok", "ok"]
-    assert await tasks[1].result(timeout=30) == "short"
 
 
 def new_task(ada: fairq.Client, **options: Any) -> Awaitable[fairq.EnqueuedTask]:

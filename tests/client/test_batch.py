@@ -9,54 +9,38 @@ import trio
 import trio.testing
 
 import fairq
-from fairq.errors import BadRequest, BatchClosed, NotFound, NotYet, TooLarge
+from fairq.errors import BadRequest, NotFound, NotYet
 from fairq.model.batches import BatchState
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, Raw, running, tenant, url_of
-from tests.store.cases import case
+from tests.server.harness import OPERATOR, tenant, url_of
 from tests.store.waiting import wait_until
 
 from .harness import worker_of, working
 
 
 class Mill:
-    """A worker that notes what it runs; handlers wait for `gate` (open at first), and do what their payload says."""
+    """A worker that notes what it runs; handlers wait for `gate` (open at first)."""
 
     def __init__(self, served: Served, concurrency: int = 20) -> None:
         self.app = worker_of(served, concurrency)
         self.gate = trio.Event()
         self.gate.set()
         self.ran: list[Any] = []
-        self.running = self.most = self.cancelled = 0
+        self.running = 0
         self.app.task("emails")(self.work)
 
     def has_run(self, count: int) -> bool:
         """Tell whether so many have come to their end."""
         return len(self.ran) >= count
 
-    async def work(self, task: fairq.Task) -> Any:
+    async def work(self, task: fairq.Task) -> None:
         """Run a task."""
         self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            await self.gate.wait()
-            await trio.lowlevel.checkpoint()
-            self.ran.append(task.payload)
-            if task.payload == "reject":
-                raise fairq.Reject("bad address")
-            return task.payload
-        except trio.Cancelled:
-            self.cancelled += 1
-            raise
-        finally:
-            self.running -= 1
-
-
-async def waited_for(served: Served, count: int = 1) -> None:
-    """Wait until the server has so many requests that wait for a batch of the queue."""
-    polls = served.app.queues.long_polls
-    await wait_until(lambda: "emails" in polls and len(polls["emails"]._watches) == count)
+        await self.gate.wait()
+        await trio.lowlevel.checkpoint()
+        self.ran.append(task.payload)
+        self.running -= 1
 
 
 def counts(state: BatchState) -> tuple[int, int, int, int, int, int]:
@@ -91,111 +75,6 @@ async def test_no_more_run_at_once_than_the_limit(served: Served, ada: fairq.Cli
             nursery.cancel_scope.cancel()
     assert highest == 4  # three, and the one that is not of the batch
     assert len(mill.ran) + len(other.ran) == 61
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_the_end_is_heard_at_another_server(server_store: str) -> None:
-    with trio.fail_after(30):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            fairq.open_client(url_of(one), token=tenant("ada")) as client,
-        ):
-            mill = Mill(two)
-            batch = await client.open_batch("emails")
-            await batch.add("one")
-            await batch.close()
-            async with trio.open_nursery() as nursery:
-
-                async def wait() -> None:
-                    assert (await batch.wait(timeout=60)).done == 1
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(wait)
-                await waited_for(one)
-                nursery.start_soon(mill.app.run)
-
-
-async def test_cancelling_a_batch_cancels_its_handlers_and_what_waits(
-    served: Served, ada: fairq.Client, operator: Raw
-) -> None:
-    """Handlers are told, and do not find out when leases are renewed."""
-    mill = Mill(served, 5)
-    mill.gate = trio.Event()
-    await operator.ask("configure", queue="emails", settings={"lease_ms": 3_600_000})
-    async with working(mill.app):
-        batch = await ada.open_batch("emails", on_success="never", on_complete="after")
-        await batch.add_many(range(1_200))
-        await batch.add_many(range(10), delay=3600)
-        await wait_until(lambda: mill.running == 5)
-        await batch.cancel()
-        state = await batch.wait(timeout=30)  # more than one call of the store can cancel
-        assert mill.cancelled >= 5  # some were leased between two of those calls
-        mill.gate.set()
-        await wait_until(lambda: mill.ran == ["after"])
-    assert (state.state, counts(state)) == ("complete", (1_210, 0, 0, 0, 0, 1_210))
-
-
-async def test_a_closed_batch_takes_no_more_and_spoils_nobody_elses_frame(served: Served, ada: fairq.Client) -> None:
-    batch = await ada.open_batch("emails")
-    first = await batch.add(1, id="first")
-    await batch.close()
-    await batch.close()
-    refused: list[str] = []
-
-    async def add() -> None:
-        with pytest.raises(BatchClosed) as caught:
-            await batch.add("too late")
-        refused.append(caught.value.code)
-
-    taken: list[fairq.EnqueuedTask] = []
-
-    async def enqueue(number: int) -> None:
-        taken.append(await ada.enqueue("emails", number))
-
-    async with trio.open_nursery() as nursery:  # all in one frame
-        for number in range(10):
-            nursery.start_soon(enqueue, number)
-        nursery.start_soon(add)
-    assert (refused, len(taken)) == (["batch_closed"], 10)
-    with pytest.raises(BatchClosed):
-        await batch.add_many(range(600))
-    assert (await batch.add(1, id="first")).is_duplicate  # a call that is repeated
-    assert (await first.state()).state == "ready"
-    assert (await batch.state()).total == 1
-    assert (await served.app.store.queue("emails")).ready == 11
-
-
-async def test_a_batch_is_its_tenants(served: Served, ada: fairq.Client) -> None:
-    mine = await ada.open_batch("emails", id="report-1")
-    async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
-        theirs = bob.batch("emails", "report-1")
-        for ask in (theirs.state, theirs.close, theirs.cancel, theirs.wait, lambda: theirs.add(1)):
-            with pytest.raises(NotFound):
-                await ask()
-        await bob.open_batch("emails", id="report-1")  # bob's own batch of that name
-        await theirs.close()
-        assert (await theirs.wait(timeout=30)).state == "complete"
-    assert (await mine.state()).state == "open"
-
-
-async def test_a_batch_that_cannot_be_is_refused(ada: fairq.Client) -> None:
-    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"queue": "Emails"}, BadRequest, "queue"),
-        ({"id": "a/b"}, BadRequest, "id"),
-        ({"id": "x" * 41}, BadRequest, "id"),
-        ({"max_running": -1}, BadRequest, "max_running"),
-        ({"max_running": 1.5}, BadRequest, "max_running"),
-        ({"max_running": 1_000_001}, BadRequest, "max_running"),
-        ({"on_complete": object()}, BadRequest, "payload"),
-        ({"on_success": "x" * 65_535}, TooLarge, "on_success"),
-        ({"on_death": "x" * (1 << 20)}, TooLarge, "payload"),
-    ]
-    for options, error, field in cases:
-        with case(options, error, field):
-            with pytest.raises(error) as caught:
-                await ada.open_batch(**{"queue": "emails", **options})
-            assert caught.value.field == field  # type: ignore[attr-defined]
 
 
 async def test_watching_ends_at_its_timeout(ada: fairq.Client) -> None:

@@ -44,26 +44,6 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> Noted:
     return noted
 
 
-@on_both
-async def test_calls_of_one_turn_share_frames(service: Service, frames: Noted) -> None:
-    ids: set[str] = set()
-    async with service.client() as client:
-
-        async def enqueue(number: int) -> None:
-            ids.add((await client.enqueue("emails", number)).id)
-
-        async with anyio.create_task_group() as group:
-            for number in range(300):
-                group.start_soon(enqueue, number)
-        assert len(ids) == 300
-        assert frames.count("enqueue") <= 20
-        frames.clear()
-        async with anyio.create_task_group() as group:  # it is connected now: one turn, one frame
-            for number in range(100):
-                group.start_soon(enqueue, number)
-        assert frames == ["enqueue"]
-
-
 class CountedSocket:
     """A socket that counts how often something is sent."""
 
@@ -152,27 +132,6 @@ async def test_a_cancelled_call_is_left_and_the_client_goes_on(service: Service)
         await client.enqueue("emails", 2)
         assert [waiting.payload for waiting in await client.peek("emails")] == [0, 1, 2], "it was under way"
         assert not ended
-
-
-def test_a_cancelled_task_of_asyncio_is_cancelled_and_the_client_goes_on(service: Service) -> None:
-    async def main() -> None:
-        async with fairq.open_client(service.proxied, token=tenant("ada")) as client:
-            await client.enqueue("emails", 0)
-            await hold(service)
-            asked = service.proxy.requests
-            call = asyncio.create_task(client.enqueue("emails", 1))
-            await wait_until(lambda: service.proxy.requests > asked)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await client.enqueue("emails", 2)
-            service.soon(service.proxy.release)
-            done = await asyncio.gather(*(client.enqueue("emails", number) for number in range(3, 6)))
-            assert len(done) == 3
-
-    asyncio.run(main())
 
 
 def test_an_open_client_ends_with_its_cancelled_task(service: Service) -> None:

@@ -82,6 +82,10 @@ async def test_what_a_handler_raises_decides(service: Service) -> None:
                 raise ExceptionGroup("several", [ValueError("one"), ValueError("two")])
         raise ValueError("broken")
 
+    @app.task("emails", name="thread")
+    def leave(task: fairq.Task) -> None:
+        raise {"exit": SystemExit, "panic": Panic}[task.payload]("no more")
+
     payloads = ["retry", "postpone", "reject", "exit", "panic", "panics", "group", "error"]
     async with service.client() as client, working(app):
         tasks = await client.enqueue_many("emails", payloads, max_attempts=1)
@@ -96,6 +100,8 @@ async def test_what_a_handler_raises_decides(service: Service) -> None:
         assert "several" in (await wait_state(once["group"], "dead")).error
         assert (await wait_state(once["error"], "dead")).error == "ValueError: broken"
         await wait_state(once["postpone"], "done")
+        for task in await client.enqueue_many("emails", ["exit", "panic"], name="thread", max_attempts=1):
+            assert (await wait_state(task, "dead")).error.endswith(": no more")
 
 
 def plain(function: Any) -> Any:
@@ -153,27 +159,6 @@ def test_what_does_not_run_when_it_is_called_is_no_handler() -> None:
                 app.task("emails")(function)
             assert caught.value.field == "function"
             assert app.handlers == {}
-
-
-@on_both
-async def test_more_tasks_than_places_all_run(service: Service) -> None:
-    app, done, running, most = service.worker(4), set[int](), 0, 0
-
-    @app.task("emails")
-    async def handle(task: fairq.Task) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        if task.payload % 3:
-            await anyio.lowlevel.checkpoint()
-        running -= 1
-        done.add(task.payload)
-
-    async with service.client() as client:
-        await client.enqueue_many("emails", range(150))
-        await app.run(burst=True)
-    assert len(done) == 150
-    assert 1 < most <= 4
 
 
 @on_both

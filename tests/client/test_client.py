@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from fairq.client.driver import Driver
 from fairq.errors import (
     BadRequest,
     FairqError,
-    OutcomeUnknown,
     SettingsError,
     TooLarge,
     Unavailable,
@@ -28,7 +27,6 @@ from tests import stores
 from tests.server.clock import StoreClock
 from tests.server.harness import WORKER, raw, running, tenant, url_of
 from tests.store.cases import case
-from tests.store.waiting import wait_until
 
 from .harness import wait_state
 
@@ -39,25 +37,6 @@ async def opened(served: Served | str, name: str = "ada") -> AsyncIterator[fairq
     url = served if isinstance(served, str) else url_of(served)
     async with fairq.open_client(url, token=tenant(name)) as client:
         yield client
-
-
-async def test_options_reach_the_task(served: Served, server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = StoreClock(monkeypatch, "q2")
-    clock.govern(server_store)
-    soon = datetime.now(UTC) + timedelta(seconds=60)
-    later = time.time() + 3_600
-    async with opened(served) as client, raw(served, WORKER) as worker:
-        await client.enqueue("q1", 1, delay=0.1, expires_in=60.0, max_attempts=7)
-        await client.enqueue("q2", 2, start_at=soon, expires_at=later)
-        await worker.attach("q1", "q2", credit=2)
-        clock.move(soon.timestamp() * 1000 + 1, served)
-        one, two = sorted(await worker.pushed(2), key=lambda task: task["payload"])
-        assert one["max_attempts"] == 7
-        assert one["start_at_ms"] - one["enqueued_at_ms"] == 100
-        assert one["expires_at_ms"] - one["enqueued_at_ms"] == 60_000
-        assert two["start_at_ms"] == round(soon.timestamp() * 1000)
-        assert two["expires_at_ms"] == round(later * 1000)
-        assert two["max_attempts"] == 5
 
 
 async def test_an_expiry_may_count_from_the_start(
@@ -92,27 +71,17 @@ async def test_a_mistake_is_told_before_anything_is_sent() -> None:
         ({"payload": "x" * (16 << 20)}, TooLarge, "payload"),
         ({"payload": 1 << 70}, BadRequest, "payload"),
         ({"id": "a b"}, BadRequest, "id"),
-        ({"delay": -1}, BadRequest, "delay"),
-        ({"delay": float("nan")}, BadRequest, "delay"),
-        ({"delay": "1"}, BadRequest, "delay"),
-        ({"delay": True}, BadRequest, "delay"),
-        ({"delay": 1e12}, BadRequest, "delay"),
         ({"delay": 40_000_000}, BadRequest, "delay"),
-        ({"expires_in": -1}, BadRequest, "expires_in"),
         ({"start_at": datetime(2030, 1, 1)}, BadRequest, "start_at"),  # without a time zone
         ({"expires_at": float("inf")}, BadRequest, "expires_at"),
         ({"delay": 1, "start_at": 1}, BadRequest, "start_at"),
         ({"delay": 2, "expires_in": 1}, BadRequest, "expires_in"),
         ({"expires_in": 1, "expires_after_start": 1}, BadRequest, "expires_after_start"),
         ({"expires_at": 1, "expires_after_start": 1}, BadRequest, "expires_after_start"),
-        ({"expires_after_start": -1}, BadRequest, "expires_after_start"),
-        ({"max_attempts": -1}, BadRequest, "max_attempts"),
-        ({"max_attempts": 1001}, BadRequest, "max_attempts"),
         ({"max_attempts": 1.5}, BadRequest, "max_attempts"),
-        ({"result_ttl": "60"}, BadRequest, "result_ttl"),
+        ({"events": "yes"}, BadRequest, "events"),
         ({"replace": True}, BadRequest, "replace"),  # without a key
         ({"replace": True, "dedupe_key": "k", "batch": "b"}, BadRequest, "replace"),
-        ({"group": "é" * 65}, BadRequest, "group"),
     ]
     for options, error, field in cases:
         with case(options, error, field):
@@ -135,27 +104,6 @@ async def test_a_task_whose_window_is_over_is_refused(served: Served) -> None:
         with pytest.raises(BadRequest) as caught:
             await client.enqueue("emails", 1, expires_at=time.time() - 60)
     assert caught.value.field == "expires_at"
-
-
-async def test_calls_go_on_when_the_server_is_started_anew(server_store: str) -> None:
-    port, sent = stores.free_port(), 60
-    acknowledged: list[str] = []
-    halfway = trio.Event()
-    with trio.fail_after(30):
-        async with opened(f"ws://127.0.0.1:{port}") as client, trio.open_nursery() as nursery:
-
-            async def enqueue() -> None:
-                for number in range(sent):
-                    acknowledged.append((await client.enqueue("emails", number)).id)
-                    if number == sent // 2:
-                        halfway.set()
-
-            async with running(server_store, port=port):
-                nursery.start_soon(enqueue)
-                await halfway.wait()
-            async with running(server_store, port=port) as served:
-                await wait_until(lambda: len(acknowledged) == sent)
-                assert (await served.app.store.queue("emails")).enqueued == sent
 
 
 async def test_a_client_of_several_servers_goes_to_one_that_lives(served: Served) -> None:
@@ -215,19 +163,6 @@ async def test_whatever_else_listens_there_is_unavailable(answer: bytes) -> None
                 with pytest.raises(Unavailable):
                     await client.enqueue("emails", 1, timeout=0.4)
             nursery.cancel_scope.cancel()
-
-
-async def test_a_store_that_is_away_gives_no_false_success(start_store: Callable[..., stores.LocalServer]) -> None:
-    server = start_store()
-    with trio.fail_after(30):
-        async with running(server.url) as served, opened(served) as client:
-            await client.enqueue("emails", 1)
-            server.kill()
-            await wait_until(lambda: not served.app.store.connection.is_connected)
-            with pytest.raises((Unavailable, OutcomeUnknown)):
-                await client.enqueue("emails", 2, timeout=0.4)
-            server.start()
-            await client.enqueue("emails", 3)
 
 
 async def test_wss_trusts_what_the_environment_trusts(

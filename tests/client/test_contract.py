@@ -156,7 +156,7 @@ async def test_an_operator_sees_all(api: Api, service: Service) -> None:
         await client.enqueue("emails", 1)
         assert [row.queue for row in await operator.queues()] == ["emails"]
         assert [row.tenant for row in await operator.tenants("emails")] == ["ada"]
-        assert [step.cancelled async for step in operator.purge_queue("emails")][-1] == 1
+        assert [step.cancelled async for step in operator.purging_queue("emails")][-1] == 1
 
 
 @on_all

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest
 from fairq.model.events import Event
 from fairq.server.run import Served
-from tests.server.harness import running, tenant, url_of
-from tests.store.cases import case
+from tests.server.harness import tenant, url_of
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
@@ -45,26 +42,6 @@ async def first(client: fairq.Client, count: int, after: int = 0) -> list[Event]
         if len(seen) == count:
             return seen
     raise AssertionError
-
-
-async def test_what_becomes_of_tasks_and_batches_is_told_in_order(served: Served, ada: fairq.Client) -> None:
-    async with working(mill(served)):
-        await ada.enqueue("emails", "retry", id="t1", events=True)
-        assert [(e.id, e.event, e.task, e.attempt, e.detail) for e in await first(ada, 2)] == [
-            (1, "failed", "t1", 1, "not now"),
-            (2, "done", "t1", 2, ""),
-        ]
-        await ada.enqueue("emails", "reject", id="t2", events=True)
-        assert [(e.event, e.attempt, e.detail) for e in await first(ada, 2, after=2)] == [
-            ("failed", 1, "bad address"),
-            ("dead", 1, "rejected"),
-        ]
-        batch = await ada.open_batch("emails", id="b", events=True)
-        await batch.add("plain")
-        await batch.close()
-        (event,) = await first(ada, 1, after=4)
-        assert (event.event, event.batch, event.task, event.attempt) == ("batch_completed", "b", "", 0)
-        assert event.at_ms > 0
 
 
 async def test_a_complete_batch_tells_how_its_tasks_ended_also_later(served: Served, ada: fairq.Client) -> None:
@@ -108,52 +85,3 @@ async def test_following_goes_on_over_a_connection_that_breaks_and_tells_each_ev
 async def reads_to(client: fairq.Client, newest: int) -> bool:
     """Tell whether so many events were told."""
     return (await client.read_events("emails", count=1)).newest == newest
-
-
-async def test_following_goes_on_over_a_server_that_stops_and_comes_back(server_store: str) -> None:
-    seen: list[Event] = []
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-
-            async def stay(url: str) -> None:
-                async with fairq.open_client(url, token=tenant("ada")) as client:
-                    await follow(client, seen)
-
-            async with running(server_store) as before:
-                nursery.start_soon(stay, url_of(before))
-                async with fairq.open_client(url_of(before), token=tenant("ada")) as ada:
-                    task = await ada.enqueue("emails", 1, events=True)
-                    await task.cancel()
-                    await wait_until(lambda: len(seen) == 1)
-                await before.app.drain(1)
-            async with running(server_store, port=before.port) as after:
-                async with fairq.open_client(url_of(after), token=tenant("ada")) as ada:
-                    task = await ada.enqueue("emails", 2, events=True)
-                    await task.cancel()
-                await wait_until(lambda: len(seen) == 2)
-            nursery.cancel_scope.cancel()
-    assert [(event.id, event.event) for event in seen] == [(1, "cancelled"), (2, "cancelled")]
-
-
-async def test_a_feed_may_be_left_and_taken_up_again(ada: fairq.Client) -> None:
-    tasks = await ada.enqueue_many("emails", range(5), ids=list("abcde"), events=True)
-    await ada.cancel("emails", [task.id for task in tasks])
-    feed = ada.events("emails")
-    assert [(await anext(feed)).task, (await anext(feed)).task] == ["a", "b"]
-    with trio.move_on_after(0):
-        await anext(feed)  # cancelled: nothing is lost by it
-    assert feed.after == 2
-    assert [event.task for event in await first(ada, 2, feed.after)] == ["c", "d"]
-    assert (await anext(feed)).task == "c"
-
-
-async def test_a_flag_is_true_or_false(ada: fairq.Client) -> None:
-    cases: list[object] = [1, "yes", [True]]
-    for flag in cases:
-        with case(flag):
-            with pytest.raises(BadRequest) as caught:
-                await ada.enqueue("emails", 1, events=flag)  # type: ignore[arg-type]  # wrong on purpose
-            assert caught.value.field == "events"
-            with pytest.raises(BadRequest) as caught:
-                await ada.open_batch("emails", events=flag)  # type: ignore[arg-type]  # wrong on purpose
-            assert caught.value.field == "events"

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
-import trio
 
 import fairq
-from fairq.errors import StoreFull
 from fairq.server.run import Served
 from tests.server.clock import StoreClock
-from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant, url_of
+from tests.server.harness import OPERATOR, WORKER, raw
 from tests.store.waiting import wait_until
 
-from .conftest import LIMIT_S
 from .harness import worker_of, working
 
 
 @pytest.fixture
-async def served(store_url: str) -> AsyncIterator[Served]:
-    """A server on each kind of store."""
-    with trio.fail_after(LIMIT_S):
-        async with running(store_url) as served:
-            yield served
-
-
-@pytest.fixture
-async def ada(served: Served) -> AsyncIterator[fairq.Client]:
-    """A tenant's client."""
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
-        yield client
+def server_store(store_url: str) -> str:
+    """A store of each kind."""
+    return store_url
 
 
 @contextmanager
@@ -45,74 +33,6 @@ def full(client: redis.Redis) -> Iterator[None]:
         yield
     finally:
         client.config_set("maxmemory", 0)
-
-
-async def bury(ada: fairq.Client, served: Served, id: str) -> None:
-    """Make a dead letter of ada's."""
-    await ada.enqueue("emails", id, id=id)
-    async with raw(served, WORKER) as worker:
-        await worker.attach("emails", name="undertaker")
-        await worker.settle("emails", "reject", *await worker.pushed())
-
-
-async def test_what_needs_room_is_refused_by_its_code(
-    served: Served, ada: fairq.Client, redis_client: redis.Redis
-) -> None:
-    await bury(ada, served, "dead")
-    await ada.enqueue("emails", "old", dedupe_key="k")
-    batch = await ada.open_batch("emails")
-    async with raw(served, OPERATOR) as operator:
-        with full(redis_client):
-            for call in (
-                lambda: ada.enqueue("emails", 1),
-                lambda: ada.enqueue_many("emails", range(600)),
-                lambda: ada.enqueue("emails", 1, group="g", name="n"),
-                lambda: ada.enqueue("emails", 1, max_attempts=0, expires_after_start=60),
-                lambda: ada.enqueue("emails", "new", dedupe_key="k", replace=True),
-                lambda: batch.add(1),
-                lambda: ada.open_batch("emails"),
-                lambda: ada.schedule("emails", "nightly", 1, cron="0 3 * * *"),
-                lambda: ada.dead_letters("emails").replay(["dead"]),
-            ):
-                with pytest.raises(StoreFull):
-                    await call()
-            for verb, body in (
-                ("create_token", {"id": "abcd", "role": "worker", "hash": "0" * 64}),
-                ("set_paused", {"queue": "never-seen", "paused": True}),
-            ):
-                with pytest.raises(Refused) as caught:
-                    await operator.ask(verb, **body)
-                assert caught.value.code == "store_full"
-        row = await served.app.store.queue("emails")
-        assert (row.enqueued, row.ready, row.dead) == (2, 1, 1)
-        assert [task.payload for task in await ada.peek("emails")] == ["old"]
-        assert await served.app.store.queues() == ["emails"]
-    assert await ada.dead_letters("emails").replay(["dead"]) == ["ok"]
-    await ada.enqueue("emails", 1)
-    assert (await served.app.store.queue("emails")).ready == 3
-
-
-async def test_a_full_store_is_purged(served: Served, ada: fairq.Client, redis_client: redis.Redis) -> None:
-    await bury(ada, served, "dead")
-    batch = await ada.open_batch("emails", id="b")
-    await batch.add_many(range(300))
-    await ada.enqueue_many("emails", range(300), group="g")
-    async with fairq.open_operator(url_of(served), token=OPERATOR) as op, raw(served, WORKER) as worker:
-        await worker.attach("emails", name="mill", credit=1)
-        (held,) = await worker.pushed()
-        with full(redis_client):
-            await op.configure("emails", max_attempts=0)
-            assert [task.id for task in (await op.worker_tasks("mill")).tasks] == [held["full_id"]]
-            assert await batch.cancel() == "open"
-            assert [state.id async for state in ada.batches("emails")] == ["b"]
-            async for step in op.purge_queue("emails"):
-                assert step.cancelled <= 300
-            await worker.settle("emails", "ack", held)
-            await op.empty_tenant("emails", "ada")
-            row = await served.app.store.queue("emails")
-            assert (row.ready, row.pending, row.dead, row.cancelled + row.done) == (0, 0, 0, 600)
-            await op.delete_queue("emails", purge=True)
-            assert not await op.queue_exists("emails")
 
 
 async def test_everything_there_is_drains_to_nothing(
@@ -197,19 +117,3 @@ async def test_a_due_schedule_that_cannot_fire_holds_nothing_up(
 async def has_fired(ada: fairq.Client) -> bool:
     """Tell whether the schedule has made a task."""
     return (await ada.read_schedule("emails", "pulse")).last_fired_at_ms > 0
-
-
-async def test_a_worker_attaches_to_a_server_that_starts_on_a_full_store(
-    served: Served, ada: fairq.Client, store_url: str, redis_client: redis.Redis
-) -> None:
-    task = await ada.enqueue("emails", 7, result_ttl=60)
-    with full(redis_client):
-        async with running(store_url) as other:
-            app = worker_of(other)
-
-            @app.task("emails")
-            async def send(task: fairq.Task) -> Any:
-                return task.payload
-
-            async with working(app):
-                assert await task.result(timeout=30) == 7

@@ -19,7 +19,7 @@ from fairq.errors import BadRequest
 from tests.logs import captured_logs
 from tests.store.cases import case
 
-from .runtimes import Service, on_both, wait_state, wait_until, working
+from .runtimes import Service, on_both, wait_state, working
 
 
 @on_both
@@ -231,29 +231,6 @@ async def test_errors_pass_through_middleware_as_in_contextlib(service: Service)
     ]  # fmt: skip
 
 
-@on_both
-async def test_middleware_sees_a_cancelled_task_and_cannot_keep_it(service: Service) -> None:
-    app, seen = service.worker(1), list[str]()
-
-    @app.middleware
-    async def watch(task: fairq.Task) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            seen.append("ended")
-
-    @app.task("emails")
-    async def handle(task: fairq.Task) -> None:
-        await anyio.sleep_forever()
-
-    async with service.client() as client, working(app):
-        task = await client.enqueue("emails", 1)
-        await wait_until(lambda: len(app._working.scopes) == 1)
-        await task.cancel()
-        await wait_state(task, "cancelled")
-    assert (seen, app.counts) == (["ended"], {"lost": 1})
-
-
 def generator(task: object) -> Iterator[None]:
     """Be no async generator."""
     yield
@@ -264,20 +241,3 @@ def test_what_is_no_middleware_is_refused() -> None:
     for middleware in cases:
         with case(middleware), pytest.raises(BadRequest, match="async generator"):
             fairq.Worker(token="x").middleware(middleware)
-
-
-async def test_hooks_and_middleware_run_in_memory_too() -> None:
-    app, seen = fairq.Worker(), list[str]()
-
-    @app.middleware
-    async def watch(task: fairq.Task) -> AsyncIterator[None]:
-        seen.append(task.queue)
-        yield
-
-    app.on_startup(lambda: seen.append("startup"))
-    app.on_shutdown(lambda: seen.append("shutdown"))
-    app.task("emails")(print)
-    async with fairq.testing.run(app) as service:
-        await service.enqueue("emails", 1)
-        await service.drain()
-    assert seen == ["startup", "emails", "shutdown"]

@@ -70,18 +70,6 @@ def text(data: str) -> Frame:
 
 
 @on_both
-async def test_a_long_text_leaves_as_the_peer_reads() -> None:
-    sent, frames = "x" * (4 << 20), list[Frame]()
-    with open_ends() as (link, peer):
-        async with anyio.create_task_group() as group:
-            group.start_soon(link.send, sent)
-            while not frames:
-                await anyio.lowlevel.checkpoint()
-                frames = peer.received()
-    assert frames[0].data == sent.encode()
-
-
-@on_both
 async def test_a_peer_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEND_S", 0.05)
     with open_ends() as (link, _):
@@ -102,28 +90,6 @@ async def test_a_cancelled_send_is_the_connections_end() -> None:
             group.cancel_scope.cancel()
         with pytest.raises(Disconnected):
             await link.send("more")
-
-
-@on_both
-async def test_messages_made_in_one_turn_leave_together() -> None:
-    with open_ends() as (link, peer):
-        waiting = ["a", "b"]
-
-        def hand_out() -> list[str]:
-            given = waiting[:]
-            waiting.clear()
-            return given
-
-        link.source = hand_out
-        for _ in range(3):
-            link.wake_writer()
-        waiting.append("c")
-        assert not peer.received(), "the turn is not over"
-        frames: list[Frame] = []
-        while not frames:
-            await anyio.lowlevel.checkpoint()
-            frames = peer.received()
-        assert [frame.data for frame in frames] == [b"a", b"b", b"c"]
 
 
 @on_both
@@ -190,25 +156,6 @@ async def test_a_peer_that_breaks_a_rule_reads_why() -> None:
             await link.receive()
         (frame,) = peer.received()
         assert Close.parse(frame.data).reason == "text messages must be UTF-8"
-
-
-@on_both
-async def test_closing_waits_for_the_answer() -> None:
-    with open_ends() as (link, peer):
-        async with anyio.create_task_group() as group:
-
-            async def receive() -> None:
-                with pytest.raises(Disconnected):
-                    await link.receive()
-
-            group.start_soon(receive)
-            group.start_soon(link.close, 1000, "bye")
-            frames: list[Frame] = []
-            while not frames:
-                await anyio.lowlevel.checkpoint()
-                frames = peer.received()
-            assert Close.parse(frames[0].data).reason == "bye"
-            peer.send(Frame(Opcode.CLOSE, Close(1000, "").serialize()))
 
 
 @on_both

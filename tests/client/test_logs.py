@@ -48,23 +48,6 @@ async def test_a_line_at_the_start_and_at_each_loss_and_return_of_the_connection
     ]
 
 
-@on_both
-async def test_a_failed_handler_is_logged_with_its_traceback(service: Service) -> None:
-    app = service.worker()
-
-    @app.task("emails")
-    async def handle(task: fairq.Task) -> None:
-        raise ValueError("broken")
-
-    with captured_logs() as lines:
-        async with service.client() as client, working(app):
-            task = await client.enqueue("emails", 1, max_attempts=1)
-            await wait_state(task, "dead")
-    (line,) = [line for line in lines if line["event"] == "task failed"]
-    assert (line["log_level"], line["task"], line["queue"], line["attempt"]) == ("warning", task.id, "emails", 1)
-    assert line["raised"].__traceback__.tb_next is not None
-
-
 PROGRAM = """
 import asyncio, sys
 import fairq

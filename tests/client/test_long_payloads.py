@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
-import pytest
 
 import fairq
-from fairq.client.driver import Driver
-from fairq.errors import BadRequest, TooLarge
-from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES
 from fairq.server.run import Served
 from fairq.store.keys import queue_prefix
-from fairq.wire.enqueues import Limits
-from tests.server.harness import OPERATOR, raw, tenant, url_of
+from tests.server.harness import OPERATOR, raw, tenant
 
 from .harness import wait_state, worker_of, working
 
 ROWS = [{"id": n, "email": f"user{n}@example.com", "tags": ["a", "b"], "price": n * 1.5} for n in range(13_600)]
-VALUES: dict[str, Any] = {
-    "in the frame": "x" * (MAX_INLINE_BYTES - 2),
-    "beside it": "x" * (MAX_INLINE_BYTES - 1),
-    "a long text": "é" * (DEFAULT_PAYLOAD_BYTES // 2 - 1),
-    "a megabyte of rows": ROWS,
-    "half a million numbers": [0] * 500_000,
-}
-
-
-async def test_handlers_get_long_payloads_beside_short_ones(served: Served, ada: fairq.Client) -> None:
-    app, got = worker_of(served, 3), {}
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        got[task.id] = task.payload
-
-    assert DEFAULT_PAYLOAD_BYTES * 0.9 < len(orjson.dumps(ROWS)) <= DEFAULT_PAYLOAD_BYTES
-    ids = [f"t{n}" for n in range(2 * len(VALUES))]
-    values = [each for value in VALUES.values() for each in (value, 1)]
-    tasks = await ada.enqueue_many("emails", values, ids=ids)
-    async with working(app):
-        for task in tasks:
-            await wait_state(task, "done")
-    assert got == dict(zip(ids, values, strict=True))
 
 
 async def test_what_is_no_json_is_rejected_by_the_worker_and_spoils_nothing(served: Served, ada: fairq.Client) -> None:
@@ -85,14 +54,3 @@ async def test_what_the_store_has_lost_spoils_nothing_else(served: Served, ada: 
     assert await call("HDEL", f"{prefix}:tasks", "ada/record") == 1
     letters = ada.dead_letters("emails")
     assert {each.id: each.payload async for each in letters.walk()} == {"payload": "", "record": "", "fine": "fine"}
-
-
-async def test_a_server_that_takes_short_messages_refuses_what_is_longer(served: Served) -> None:
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
-        await client.enqueue("emails", "first")  # the welcome is here
-        assert isinstance(client._caller, Driver)
-        client._caller.session.enqueues.limits = Limits(message_bytes=100_000)
-        with pytest.raises((TooLarge, BadRequest)) as caught:
-            await client.enqueue("emails", ROWS)
-        assert caught.value.field == "payload"
-        assert not (await client.enqueue("emails", ROWS[:1_000])).is_duplicate

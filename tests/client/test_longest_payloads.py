@@ -8,10 +8,8 @@ import pytest
 import trio
 
 import fairq
-from fairq.client.driver import Driver
 from fairq.errors import TooLarge
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
-from fairq.model.tasks import NewTask
 from fairq.server.run import Served
 from tests.server.harness import Refused, raw, running, tenant, url_of
 
@@ -55,14 +53,6 @@ async def test_the_longest_payload_goes_all_the_way_and_back(roomy: Served) -> N
     assert got == [(1, True), (1, False), (2, True)]
 
 
-async def test_a_client_that_does_not_know_the_limit_yet_learns_it_and_refuses(served: Served) -> None:
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada:
-        with pytest.raises(TooLarge, match="the limit is 1048576") as caught:
-            await ada.enqueue("emails", "x" * (DEFAULT_PAYLOAD_BYTES - 1))
-        assert caught.value.field == "payload"
-        assert not (await ada.enqueue("emails", "short")).is_duplicate
-
-
 async def test_the_server_refuses_what_a_client_sends_all_the_same(served: Served, roomy: Served) -> None:
     for server, limit in ((served, DEFAULT_PAYLOAD_BYTES), (roomy, LIMIT)):
         async with raw(server, tenant("ada")) as ada:
@@ -92,25 +82,3 @@ async def test_a_server_with_a_smaller_limit_delivers_what_is_stored(server_stor
                 async with working(app):
                     await wait_state(task, "done")
     assert got == [True]
-
-
-async def test_a_client_obeys_the_server_to_which_it_has_moved(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with (
-            running(server_store, max_payload_bytes=65_536) as small,
-            running(server_store, max_payload_bytes=LIMIT) as large,
-            fairq.open_client(url_of(large), token=tenant("ada")) as ada,
-        ):
-            driver = ada._caller
-            assert isinstance(driver, Driver)
-            session = driver.session
-            await ada.enqueue("emails", "x" * 100_000)
-            assert session.limits.payload_bytes == LIMIT
-            driver.targets = Driver.to(url_of(small), tenant("ada"), session).targets
-            driver._connection.cancel()
-            waiting = session.enqueue("emails", [NewTask("old", b"x" * 100_000)], trio.current_time() + 30)
-            with pytest.raises(TooLarge, match="the limit is 65536"):
-                await driver.wait(waiting)  # it was taken before the limit was known
-            with pytest.raises(TooLarge, match="the limit is 65536"):
-                await ada.enqueue("emails", "x" * 100_000)
-            assert not (await ada.enqueue("emails", "x" * 60_000)).is_duplicate

@@ -34,8 +34,12 @@ class Sums:
 NAN, INF = float("nan"), float("inf")
 
 
-def test_a_number_that_json_has_not_is_refused_where_it_stood_as_null() -> None:
-    cases: list[Any] = [NAN, INF, -INF, {"a": [None, {"b": NAN}]}, Sums([1.0, INF]), [Sums([NAN])]]
+def test_what_json_has_not_is_refused() -> None:
+    deep: Any = []
+    for _ in range(250):
+        deep = [deep]
+    numbers = [NAN, INF, -INF, {"a": [None, {"b": NAN}]}, Sums([1.0, INF]), [Sums([NAN])]]  # written as null
+    cases: list[Any] = [*numbers, object(), {1: "a key that is no text"}, "\ud800", deep]
     for value in cases:
         with case(value):
             with pytest.raises(BadRequest) as caught:

@@ -10,8 +10,7 @@ import trio
 
 import fairq
 from fairq.client.operator import open_operator
-from fairq.errors import FairqError, Forbidden, QuotaExceeded, TenantsRefused
-from fairq.model.tasks import Lease, Settlement
+from fairq.errors import Forbidden, QuotaExceeded, TenantsRefused
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
@@ -25,34 +24,10 @@ async def shop(served: Served) -> AsyncIterator[fairq.Client]:
         yield client
 
 
-async def claimed(served: Served, count: int = 100) -> list[Lease]:
-    """Lease what is ready."""
-    return (await served.app.store.claim("emails", "w", count)).leases
-
-
 async def limit(served: Served, name: str, **limits: Any) -> None:
     """Set limits of a tenant."""
     async with open_operator(url_of(served), token=OPERATOR) as operator:
         await operator.set_limits("emails", name, **limits)
-
-
-async def test_calls_that_share_a_frame_are_refused_for_themselves(served: Served, shop: fairq.Client) -> None:
-    ended: dict[str, str] = {}
-
-    async def call(name: str, count: int) -> None:
-        try:
-            await shop.enqueue_many("emails", range(count), tenant=name.partition("-")[0])
-            ended[name] = "ok"
-        except FairqError as error:
-            ended[name] = error.code
-
-    await limit(served, "full", queued=2)
-    async with trio.open_nursery() as nursery:
-        for name, count in [("full-1", 3), ("full-2", 2), ("acme-1", 5), ("zoo-1", 5), ("full-3", 3)]:
-            nursery.start_soon(call, name, count)
-    assert ended == {
-        "full-1": "quota_exceeded", "full-2": "ok", "full-3": "quota_exceeded", "acme-1": "ok", "zoo-1": "ok",
-    }  # fmt: skip
 
 
 async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
@@ -124,19 +99,3 @@ async def test_a_tenant_that_is_refused_delays_no_call_of_another(served: Served
         nursery.start_soon(quiet)
     assert len(refused) == 300
     assert ended_before[0] < 100
-
-
-async def test_a_tenant_that_waits_for_much_delays_no_wait_of_another(
-    served: Served, shop: fairq.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairq.wire.waits.MAX_WAITED", 500)
-    tasks = await shop.enqueue_many("emails", range(600), tenant="flood", delay=3600, result_ttl=60)
-    quick = await shop.enqueue("emails", 1, tenant="quiet", result_ttl=60)
-    async with trio.open_nursery() as nursery:
-        for task in tasks:
-            nursery.start_soon(task.result)
-        await shop.tasks("emails", [quick.id])  # behind their requests
-        (lease,) = await claimed(served)
-        await served.app.store.settle("emails", [Settlement("ack", quick.id, lease.lease, result=b"7")])
-        assert await quick.result(timeout=15) == 7  # of a wait that begins behind theirs
-        nursery.cancel_scope.cancel()

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
 import trio
 
 import fairq
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
+from tests.server.harness import WORKER, raw, tenant, url_of
 from tests.store.waiting import wait_until
 
-from .conftest import LIMIT_S
 from .harness import working
 
 pytestmark = pytest.mark.usefixtures("plain_logs")
 
 
 @pytest.fixture
-async def served(store_url: str) -> AsyncIterator[Served]:
-    """A server on a store of each kind."""
-    with trio.fail_after(LIMIT_S):
-        async with running(store_url) as served:
-            yield served
-
-
-@pytest.fixture
-async def boss(served: Served) -> AsyncIterator[fairq.OperatorClient]:
-    """An operator."""
-    async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
-        yield client
+def server_store(store_url: str) -> str:
+    """A store of each kind."""
+    return store_url
 
 
 def worker(served: Served, concurrency: int, *, name: str = "mill") -> fairq.Worker:

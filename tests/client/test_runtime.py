@@ -13,34 +13,6 @@ from .runtimes import on_both, wait_until
 
 
 @on_both
-async def test_what_is_asked_in_a_turn_is_done_once_when_it_ends() -> None:
-    runtime, done = current_runtime(), list[str]()
-
-    def send() -> None:
-        done.append("sent")
-
-    async def ask() -> None:
-        runtime.at_end_of_turn(send)
-        await anyio.lowlevel.checkpoint()
-
-    for count in (1, 2):
-        async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(ask)
-        await wait_until(lambda: bool(done))
-        await anyio.wait_all_tasks_blocked()
-        assert done == ["sent"] * count
-
-
-@on_both
-async def test_a_task_that_is_woken_from_the_end_runs() -> None:
-    runtime = current_runtime()
-    woken = runtime.make_event()
-    runtime.at_end_of_turn(lambda: runtime.call_from_end(woken.set))
-    await woken.wait()
-
-
-@on_both
 async def test_a_line_is_woken_in_order_and_forgets_those_that_left() -> None:
     lot, woken, scopes = current_runtime().make_lot(), list[int](), [anyio.CancelScope() for _ in range(4)]
 

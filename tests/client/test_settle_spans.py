@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -15,7 +17,7 @@ from fairq.client import working as working_module
 from fairq.errors import BadRequest
 from fairq.server.run import Served
 from fairq.store.store import Store
-from tests.server.harness import WORKER, tenant, url_of
+from tests.server.harness import WORKER
 from tests.spans import named, parent_of, said, times_of
 from tests.store.proxy import Proxy, open_proxy
 from tests.store.waiting import wait_until
@@ -29,14 +31,15 @@ async def settle_span(spans: InMemorySpanExporter) -> ReadableSpan:
     return named(spans, "settle q")[0]
 
 
-def worker_behind(proxy: Proxy) -> fairq.Worker:
-    """A worker without handlers yet, behind a proxy."""
-    return fairq.Worker(f"ws://127.0.0.1:{proxy.port}", WORKER, 1, name="worker-1")
+@asynccontextmanager
+async def worker_behind_a_proxy(served: Served) -> AsyncIterator[tuple[Proxy, fairq.Worker]]:
+    """A proxy, and a worker without handlers yet behind it."""
+    async with open_proxy(served.port) as proxy:
+        yield proxy, fairq.Worker(f"ws://127.0.0.1:{proxy.port}", WORKER, 1, name="worker-1")
 
 
-async def test_it_ends_when_the_answer_has_come(served: Served, spans: InMemorySpanExporter) -> None:
-    async with open_proxy(served.port) as proxy, fairq.open_client(url_of(served), token=tenant("ada")) as ada:
-        app = worker_behind(proxy)
+async def test_it_ends_when_the_answer_has_come(served: Served, ada: fairq.Client, spans: InMemorySpanExporter) -> None:
+    async with worker_behind_a_proxy(served) as (proxy, app):
 
         @app.task("q")
         async def handle(task: fairq.Task) -> None:
@@ -55,9 +58,10 @@ async def test_it_ends_when_the_answer_has_come(served: Served, spans: InMemoryS
     assert times_of(settle)[1] > times_of(process)[1]
 
 
-async def test_a_repeated_settlement_is_one_span_and_gone(served: Served, spans: InMemorySpanExporter) -> None:
-    async with open_proxy(served.port) as proxy, fairq.open_client(url_of(served), token=tenant("ada")) as ada:
-        app = worker_behind(proxy)
+async def test_a_repeated_settlement_is_one_span_and_gone(
+    served: Served, ada: fairq.Client, spans: InMemorySpanExporter
+) -> None:
+    async with worker_behind_a_proxy(served) as (proxy, app):
 
         @app.task("q")
         async def handle(task: fairq.Task) -> None:
@@ -71,7 +75,9 @@ async def test_a_repeated_settlement_is_one_span_and_gone(served: Served, spans:
     assert settle.status.status_code == StatusCode.UNSET, "the first one did it"
 
 
-async def test_one_that_comes_too_late_is_an_error(served: Served, spans: InMemorySpanExporter) -> None:
+async def test_one_that_comes_too_late_is_an_error(
+    served: Served, ada: fairq.Client, spans: InMemorySpanExporter
+) -> None:
     app = worker_of(served, 1)
 
     @app.task("q")
@@ -80,16 +86,15 @@ async def test_one_that_comes_too_late_is_an_error(served: Served, spans: InMemo
         await served.app.store.give_back("q", [(f"ada/{task.id}", held.lease, 0)], "reap")
         app.stop()
 
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada:
-        await ada.enqueue("q", 1)
-        await app.run()
+    await ada.enqueue("q", 1)
+    await app.run()
     settle = await settle_span(spans)
     assert said(settle, "fairq.answer") == "stale"
     assert (settle.status.status_code, settle.status.description) == (StatusCode.ERROR, "the lease was lost")
 
 
 async def test_one_that_is_refused_is_an_error(
-    served: Served, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+    served: Served, ada: fairq.Client, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(*_: Any) -> Any:
         raise BadRequest("not so")
@@ -100,7 +105,7 @@ async def test_one_that_is_refused_is_an_error(
     async def handle(task: fairq.Task) -> None:
         monkeypatch.setattr(Store, "settle", refuse)
 
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+    async with working(app):
         await ada.enqueue("q", 1)
         settle = await settle_span(spans)
     assert said(settle, "fairq.answer") == "error"
@@ -108,7 +113,7 @@ async def test_one_that_is_refused_is_an_error(
 
 
 async def test_one_whose_result_no_message_can_carry_says_that_its_task_is_dead(
-    served: Served, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+    served: Served, ada: fairq.Client, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairq.wire.settlements.MAX_COST", 0)
     app = worker_of(served, 1)
@@ -117,7 +122,7 @@ async def test_one_whose_result_no_message_can_carry_says_that_its_task_is_dead(
     async def handle(task: fairq.Task) -> str:
         return "r"
 
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+    async with working(app):
         await ada.enqueue("q", 1, result_ttl=60)
         settle = await settle_span(spans)
     assert (said(settle, "fairq.outcome"), said(settle, "fairq.answer")) == ("dead", "ok")
@@ -125,11 +130,11 @@ async def test_one_whose_result_no_message_can_carry_says_that_its_task_is_dead(
 
 
 async def test_one_without_an_answer_ends_with_its_worker(
-    served: Served, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+    served: Served, ada: fairq.Client, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working_module, "GIVE_BACK_S", 0.01)
-    async with open_proxy(served.port) as proxy, fairq.open_client(url_of(served), token=tenant("ada")) as ada:
-        app, handled = worker_behind(proxy), anyio.Event()
+    async with worker_behind_a_proxy(served) as (proxy, app):
+        handled = anyio.Event()
 
         @app.task("q")
         async def handle(task: fairq.Task) -> None:

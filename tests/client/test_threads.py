@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import subprocess
 import sys
 import threading
@@ -14,30 +13,6 @@ import pytest
 from fairq.client.threads import Threads
 
 from .runtimes import on_both, wait_until
-
-
-@on_both
-async def test_an_abandoned_thread_keeps_its_place_until_it_ends() -> None:
-    changes: list[int] = []
-    threads = Threads(1, lambda: changes.append(threads.abandoned))
-    began, leave, ran = threading.Event(), threading.Event(), list[str]()
-
-    def block(_: object) -> None:
-        began.set()
-        leave.wait(20)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(threads.run, block, None)
-        await wait_until(began.is_set)
-        group.cancel_scope.cancel()
-    assert (threads.abandoned, changes) == (1, [1])
-    async with anyio.create_task_group() as group:
-        group.start_soon(threads.run, ran.append, "next")
-        await anyio.wait_all_tasks_blocked()
-        assert not ran, "there is no place"
-        leave.set()
-    assert ran == ["next"]
-    await wait_until(lambda: changes == [1, 0])
 
 
 @on_both
@@ -57,15 +32,6 @@ async def test_a_call_that_is_left_while_it_waits_for_its_thread_is_never_made(m
     await threads.run(ran.append, "next")  # the place is free
     await anyio.to_thread.run_sync(calls[0])
     assert (ran, threads.abandoned) == (["next"], 0)
-
-
-@on_both
-async def test_what_a_function_returns_or_raises_comes_out() -> None:
-    threads = Threads(2)
-    assert await threads.run(lambda value: value + 1, 1) == 2
-    with pytest.raises(ZeroDivisionError):
-        await threads.run(lambda value: 1 / value, 0)
-    assert threads.abandoned == 0
 
 
 @on_both
@@ -112,10 +78,3 @@ def test_a_process_ends_although_an_abandoned_thread_still_runs(runtime: str) ->
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("abandoned threads keep all slots"), "it is told"
     assert "main.<locals>.block" in done.stdout
-
-
-@on_both
-async def test_context_variables_reach_the_thread() -> None:
-    variable = contextvars.ContextVar[str]("variable")
-    variable.set("told")
-    assert await Threads(1).run(lambda _: variable.get(), None) == "told"

@@ -17,13 +17,10 @@ from opentelemetry.trace import StatusCode
 import fairq
 from fairq import otel
 from fairq.model.tasks import TRACE
-from fairq.server.run import Served
 from tests.server.harness import WORKER, raw, running, tenant
 from tests.spans import GIVEN, named, parent_of, said, traces_of
 
 from .runtimes import Service, on_both, wait_until, working
-
-OURS = trace.get_tracer("user")
 
 
 @on_both
@@ -108,28 +105,6 @@ async def test_a_task_without_a_trace_begins_one(service: Service, spans: InMemo
     assert parent_of(named(spans, "process q")[0]) is None
 
 
-async def test_a_task_of_a_worker_that_died_stays_in_its_trace(server_store: str) -> None:
-    with trio.fail_after(30):
-        async with running(server_store, reconnect_grace=0) as served, raw(served, tenant("ada")) as ada:
-            await ada.enqueue("q", ["t"], trace=GIVEN, name="n")
-            for _ in range(2):
-                async with raw(served, WORKER) as worker:
-                    await worker.attach("q")
-                    (task,) = await worker.pushed(1)
-                    assert (task["trace"], task["name"]) == (GIVEN, "n")
-
-
-async def test_dead_letters_and_lists_show_the_name_alone(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-        await ada.enqueue("q", ["t"], trace=GIVEN, name="n", max_attempts=1)
-        (row,) = await served.app.store.peek("q", "ada", 1)
-        assert row.name == "n"
-        await worker.attach("q")
-        await worker.settle("q", "nack", *await worker.pushed(1), error="no")
-        (letter,) = (await served.app.store.dead("q")).letters
-        assert (letter.name, letter.payload) == ("n", b'"t"')
-
-
 @pytest.mark.parametrize(("header", "told"), [(GIVEN, GIVEN), ("nonsense", None), (GIVEN + "-x", None)])
 async def test_http_takes_a_traceparent_and_passes_over_a_wrong_one(
     server_store: str, header: str, told: str | None
@@ -161,6 +136,6 @@ def test_what_is_sent_is_what_servers_take(spans: InMemorySpanExporter) -> None:
     from fairq.client import tracing
     from fairq.model.tasks import NewTask
 
-    with tracing.enqueueing("q", [NewTask("a", b"1"), NewTask("b", b"1", trace=GIVEN)]) as (one, two):
+    with tracing.active.enqueueing("q", [NewTask("a", b"1"), NewTask("b", b"1", trace=GIVEN)]) as (one, two):
         assert TRACE.check(one.trace, "trace")
         assert two.trace == GIVEN

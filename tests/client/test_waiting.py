@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-import trio
 
 import fairq
 from fairq.errors import BadRequest
@@ -13,7 +12,7 @@ from fairq.server.run import Served
 from tests.server.harness import WORKER, raw
 from tests.store.waiting import wait_until
 
-from .harness import wait_state, worker_of, working
+from .harness import working
 from .test_batch import Mill
 
 
@@ -24,31 +23,6 @@ async def test_equal_payloads_are_one_task_whatever_the_order_of_their_keys(serv
     assert not third.is_duplicate
     with pytest.raises(BadRequest, match="not both"):
         await ada.enqueue("emails", 1, dedupe_payload=True, dedupe_key="k")
-
-
-async def test_a_worker_that_missed_the_stop_hears_of_it_when_it_renews(
-    served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairq.wire.worker_session._RENEWALS_PER_LEASE", 150)  # every 0.2 s, of a lease of 30 s
-    app, began, cancelled = worker_of(served, 1), trio.Event(), trio.Event()
-
-    @app.task("emails")
-    async def linger(task: fairq.Task) -> None:
-        began.set()
-        try:
-            await trio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    task = await ada.enqueue("emails", 1)
-    async with working(app):
-        await began.wait()
-        (connection,) = (connection for connection in served.app.connections if connection.name == "worker-1")
-        held, connection.account.held = connection.account.held, {}  # the server has forgotten who holds it
-        assert await task.cancel() == "running"
-        connection.account.held = held
-        await cancelled.wait()
-        await wait_state(task, "cancelled")
 
 
 async def test_a_delayed_task_is_started_now_or_later(served: Served, ada: fairq.Client) -> None:

@@ -10,11 +10,9 @@ import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest, Unauthorized
+from fairq.errors import BadRequest
 from fairq.server.run import Served
-from tests.server.harness import Raw, url_of
 from tests.store.cases import case
-from tests.store.waiting import wait_until
 
 from .harness import wait_state, worker_of, working
 
@@ -39,41 +37,6 @@ async def test_a_handler_gets_the_whole_task(served: Served, ada: fairq.Client) 
     assert got.expires_at is not None
     assert (got.start_at - got.enqueued_at).total_seconds() == pytest.approx(0.05)
     assert (got.expires_at - got.enqueued_at).total_seconds() == pytest.approx(60)
-
-
-async def test_a_postponed_attempt_does_not_count(served: Served, ada: fairq.Client) -> None:
-    app, attempts = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        attempts.append((task.attempt, task.max_attempts))
-        if task.attempt <= 3:
-            raise fairq.Postpone("not now", delay=0.01)
-
-    async with working(app):
-        await wait_state(await ada.enqueue("emails", 1, max_attempts=1), "done")
-    assert attempts == [(1, 1), (2, 2), (3, 3), (4, 4)]
-    assert app.counts == {"postponed": 3, "done": 1}
-
-
-async def test_a_worker_whose_token_is_revoked_ends(served: Served, operator: Raw) -> None:
-    from fairq.tokens import hash_token, make_token
-    from fairq.wire.terms import Role
-
-    id, token = make_token(Role.WORKER)
-    await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))
-    app = fairq.Worker(url_of(served), token)
-    app.task("emails")(print)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(operator_revokes, served, operator, id)
-        with pytest.raises(Unauthorized):
-            await app.run()
-
-
-async def operator_revokes(served: Served, operator: Raw, id: str) -> None:
-    """Revoke a token as soon as its worker is there."""
-    await wait_until(lambda: any(connection.queues for connection in served.app.connections))
-    await operator.ask("revoke_token", id=id)
 
 
 def test_mistakes_in_the_program_are_told_where_they_are_made() -> None:

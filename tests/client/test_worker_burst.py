@@ -104,33 +104,6 @@ async def test_a_burst_waits_for_what_it_holds_while_others_work_too(served: Ser
     assert app.counts == Counter(done=1)
 
 
-async def test_a_burst_gets_through_a_server_that_stops(
-    served: Served, server_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("random.sample", lambda urls, _: list(urls))  # it begins at the one that stops
-    app, done = fairq.Worker(token=WORKER, concurrency=1), []
-    reached, go_on = trio.Event(), trio.Event()
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        done.append(task.payload)
-        if len(done) == 5:
-            reached.set()
-            await go_on.wait()
-
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
-        await client.enqueue_many("emails", range(30))
-    async with trio.open_nursery() as nursery, running(server_store) as goes:
-        app.url = [url_of(goes), url_of(served)]
-        nursery.start_soon(lambda: app.run(burst=True))
-        await reached.wait()
-        nursery.start_soon(goes.app.drain, 3600.0)
-        await wait_until(lambda: goes.app.is_draining)
-        go_on.set()
-        await wait_until(lambda: not goes.app.connections)
-    assert sorted(done) == list(range(30))
-
-
 @pytest.mark.parametrize("is_on", [True, False])
 async def test_each_task_has_a_line_in_the_log_if_asked_for(served: Served, ada: fairq.Client, is_on: bool) -> None:
     app = worker_of(served)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,42 +13,9 @@ from fairq.errors import BadRequest
 from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from fairq.store.store import Store
-from tests.server.harness import Raw, tenant, url_of
-from tests.store.cases import case
+from tests.server.harness import tenant, url_of
 
 from .harness import wait_state, worker_of, working
-
-
-class Exiting(BaseException):
-    """What libraries raise that want to get past `except Exception`; in Rust: where they panic."""
-
-
-async def test_a_handler_that_exits_has_failed(served: Served, operator: Raw) -> None:
-    app, ran = worker_of(served), Counter[str]()
-
-    async def leave(task: fairq.Task) -> None:
-        ran[task.queue] += 1
-        raise {"exit": SystemExit, "exiting": Exiting}[task.payload]("no more")
-
-    @app.task("thread")
-    def in_a_thread(task: fairq.Task) -> None:
-        trio.run(leave, task)
-
-    @app.task("nursery")
-    async def in_a_nursery(task: fairq.Task) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(leave, task)
-
-    app.task("async")(leave)
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
-        for queue in ("async", "thread", "nursery"):
-            await operator.ask("configure", queue=queue, settings={"retry_base_ms": 1, "retry_cap_ms": 1})
-            for payload in ("exit", "exiting"):
-                with case(queue, payload):
-                    state = await wait_state(await ada.enqueue(queue, payload, max_attempts=2), "dead")
-                    assert (state.attempt, state.reason) == (2, "exhausted")
-                    assert "Exit" in state.error or "Group" in state.error
-    assert ran == {"async": 4, "thread": 4, "nursery": 4}
 
 
 async def test_a_handler_that_raises_while_it_is_cancelled_ends_alone(served: Served) -> None:

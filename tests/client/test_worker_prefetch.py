@@ -80,20 +80,6 @@ async def test_those_that_wait_go_back_when_the_worker_stops(served: Served, ada
         await wait_state(running, "done")
 
 
-async def test_one_that_waits_is_cancelled_without_being_begun(served: Served, ada: fairq.Client) -> None:
-    app, finish = prefetching(served, concurrency=1, prefetch=1), trio.Event()
-    began = recording(app, finish)
-    await ada.enqueue("emails", "first")
-    second = await ada.enqueue("emails", "second")
-    async with working(app):
-        await wait_until(lambda: len(app._working.waiting) == 1)
-        await second.cancel()
-        await wait_until(lambda: app._working.driver.session.holding == 1)
-        finish.set()
-        await wait_state(await ada.enqueue("emails", "third"), "done")
-    assert began == ["first", "third"]
-
-
 async def test_none_wait_behind_a_thread_that_was_abandoned(served: Served, ada: fairq.Client) -> None:
     app, began, finish = prefetching(served, concurrency=1, prefetch=2), threading.Event(), threading.Event()
 

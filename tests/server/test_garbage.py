@@ -63,7 +63,8 @@ async def test_a_connection_leaves_no_garbage_behind_when_it_ends(server_store: 
             await worker.attach("q", credit=2)
             await worker.pushed(1)
             if ending == "closed":
-                await worker.transport.close()
+                worker.transport.websocket.close(1000)
+                await worker.transport.flush()
             elif ending == "strange":
                 worker.transport.socket.send(b"\xff" * 100)
         await wait_until(lambda: not served.app.connections and not served.app.leases.kept)

@@ -143,9 +143,9 @@ async def test_a_restarted_worker_does_not_wait_for_the_grace(server_store: str)
 
 async def close(worker: Raw, code: int) -> None:
     """Say good-bye, and hear the answer."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(worker.closed)
-        await worker.transport.close(code)
+    worker.transport.websocket.close(code)
+    await worker.transport.flush()
+    await worker.closed()
 
 
 async def test_a_server_that_stops_keeps_nothing_for_those_who_broke_off(server_store: str) -> None:

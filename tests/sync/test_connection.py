@@ -15,7 +15,7 @@ import trio
 
 import fairq
 import fairq.sync
-from fairq.errors import Closed, SettingsError, Unauthorized, Unavailable
+from fairq.errors import Closed, SettingsError, Unauthorized
 from fairq.sync import driver as drivers
 from fairq.wire.terms import TIMEOUT_S
 from tests.cli.harness import environment
@@ -55,18 +55,6 @@ def test_a_client_that_was_idle_goes_on(
     assert service.proxy.connections == (1 if idle_s < 30 else 2)
 
 
-def test_a_server_that_is_away_and_comes_back(service: Service, ada: fairq.sync.Client) -> None:
-    ada.enqueue("emails", 1)
-    service.proxy.is_refusing = True
-    service.soon(service.proxy.cut)
-    wait_until(lambda: not service.proxy._scopes)
-    with pytest.raises((Unavailable, fairq.OutcomeUnknown)):
-        ada.enqueue("emails", 2, id="two", timeout=0.3)
-    service.proxy.is_refusing = False
-    ada.enqueue("emails", 2, id="two")
-    assert [each.payload for each in ada.peek("emails")] == [1, 2]
-
-
 def test_a_log_handler_may_wait_for_a_thread_that_uses_the_client(
     service: Service, ada: fairq.sync.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,26 +89,16 @@ def test_a_refused_token_is_asked_again_at_the_next_call(service: Service) -> No
         client.enqueue("emails", 1)
 
 
-def test_the_next_address_is_tried_when_the_first_is_dead(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    port = int(service.url.rpartition(":")[2])
-
-    def find(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
-        each = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
-        return [(*each, (host, port)) for host in ("127.0.0.9", "127.0.0.1")]
-
-    monkeypatch.setattr("socket.getaddrinfo", find)
-    with fairq.sync.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
-        client.enqueue("emails", 1)
-
-
-def test_addresses_that_this_system_cannot_use_are_passed_over(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", [(socket.AF_INET, ("127.0.0.9",)), (9_999, ("::1", 0, 0))], ids=["dead", "unusable"])
+def test_the_next_address_is_tried_when_the_first_is_dead_or_not_for_this_system(
+    service: Service, monkeypatch: pytest.MonkeyPatch, first: tuple[int, tuple[Any, ...]]
 ) -> None:
     port = int(service.url.rpartition(":")[2])
+    family, (host, *more) = first
 
-    def find(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
-        without = (9_999, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("::1", port, 0, 0))
-        return [without, (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", port))]
+    def find(*_: Any, **__: Any) -> list[tuple[Any, ...]]:
+        found = [(family, (host, port, *more)), (socket.AF_INET, ("127.0.0.1", port))]
+        return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for family, address in found]
 
     monkeypatch.setattr("socket.getaddrinfo", find)
     with fairq.sync.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import fairq.sync
-from fairq.errors import BadRequest, Closed, NotYet, Unavailable
+from fairq.errors import Closed, Unavailable
 from fairq.sync.driver import Driver, _Place
 from fairq.wire.client_session import ClientSession
 from tests.cli.harness import environment
@@ -22,16 +22,6 @@ from tests.server.harness import tenant
 from .test_threads import LIMIT_S, Calls, calls, wait_until
 
 __all__ = ["calls"]
-
-
-def test_a_call_that_is_not_json_fails_alone(service: Service, ada: fairq.sync.Client, calls: Calls) -> None:
-    task = ada.enqueue("emails", 1, result_ttl=60)
-    waiting = calls.start(lambda: task.result(timeout=0.5))
-    wait_until(lambda: ada._driver._server is not None)
-    for bad in ("\ud800", {1, 2}):
-        with pytest.raises(BadRequest, match="not JSON"):
-            ada.tasks("emails", [bad])  # type: ignore[list-item]
-    assert isinstance(calls.join(waiting)[0], NotYet)
 
 
 def on_signal(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:

@@ -227,21 +227,3 @@ def test_an_exception_in_the_middle_of_a_change_ends_the_session_and_the_next_ca
     assert isinstance(calls.join(waiting)[0], OutcomeUnknown)
     ada.enqueue("emails", 2, id="two")
     assert [each.payload for each in ada.peek("emails")] == [1, 2]
-
-
-def test_a_queue_in_repair_delays_no_other(service: Service, ada: fairq.sync.Client, calls: Calls) -> None:
-    assert service.served
-    ada.enqueue_many("bad", [1] * 4_000, delay=3600)
-    repair = service.served.app.store.repair
-    assert service.call(partial(repair, "bad", seconds=0)).outcome == "more"
-    refused = calls.start(partial(ada.enqueue, "bad", 1, timeout=LIMIT_S))
-    pauses = ada._driver.session.pauses
-    wait_until(lambda: pauses.has_any)
-    began = pauses.refusals(("enqueue", "bad"))
-    for n in range(30):
-        ada.enqueue("good", n)
-    assert pauses.refusals(("enqueue", "bad")) < began + 15, "they waited for the pauses of `bad`"
-    assert refused not in calls.told
-    assert service.call(repair, "bad").outcome == "done"
-    (task,) = calls.join(refused)
-    assert task.queue == "bad"

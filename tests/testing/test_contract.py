@@ -161,17 +161,6 @@ async def test_a_batch_with_a_dead_task_succeeds_never(api: Api, grounds: Ground
 
 
 @on_all
-async def test_a_batch_without_tasks_is_complete_when_it_is_closed(api: Api, grounds: Grounds) -> None:
-    mill = Mill()
-    async with grounds(api, handler_of(mill)) as ground:
-        batch = await ground.ada.open_batch("emails", on_complete="c", on_success="s", on_death="d")
-        await batch.close()
-        assert counts(await batch.wait(timeout=20)) == ("complete", 0, 0, 0, 0, 0, 0, 0)
-        await ground.drain()
-    assert sorted(mill.ran) == ["c", "s"]
-
-
-@on_all
 async def test_what_is_cancelled_never_runs(api: Api, grounds: Grounds) -> None:
     mill = Mill()
     async with grounds(api, handler_of(mill)) as ground:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import trio
 
@@ -41,14 +39,6 @@ async def test_what_is_refused_says_why() -> None:
     @app.task("work")
     async def work(task: fairq.Task) -> None:
         tasks.append(task)
-        calls: tuple[Callable[[], object], ...] = (
-            lambda: task.then("next", 1, batch="b"),
-            lambda: task.then("No", 1),
-        )
-        for call in calls:
-            with pytest.raises(BadRequest) as caught:
-                call()
-            errors.append(caught.value)
         with pytest.raises(BadRequest) as caught:
             await task.enqueue("next", 1, delay=5, expires_in=3)
         errors.append(caught.value)
@@ -57,27 +47,11 @@ async def test_what_is_refused_says_why() -> None:
         async with fairq.testing.run(app) as service:
             await service.enqueue("work", {})
             await service.drain()
-            assert [error.field for error in errors] == ["batch", "queue", "expires_in"]
+            assert [error.field for error in errors] == ["expires_in"]
             with pytest.raises(Forbidden):
                 await tasks[0].enqueue("next", 1)
             with pytest.raises(BadRequest, match="the handler has ended"):
                 tasks[0].then("next", 1)
-
-
-async def test_a_task_is_followed_by_one_with_its_own_dedupe_key() -> None:
-    app, seen = fairq.Worker(), list[int]()
-
-    @app.task("work")
-    async def work(task: fairq.Task) -> None:
-        seen.append(task.payload)
-        if task.payload < 3:
-            task.then("work", task.payload + 1, dedupe_key="one")
-
-    with trio.fail_after(30):
-        async with fairq.testing.run(app) as service:
-            await service.enqueue("work", 1, dedupe_key="one")
-            await service.drain()
-    assert seen == [1, 2, 3]
 
 
 async def test_an_attempt_has_failed_whose_link_comes_too_late() -> None:

@@ -13,7 +13,7 @@ import trio.testing
 
 import fairq
 import fairq.testing
-from fairq.errors import BadRequest, Forbidden, NoResult, NotYet, TaskFailed, TooOld
+from fairq.errors import BadRequest, Forbidden, NoResult, NotYet, TaskFailed
 from fairq.testing import MemoryService
 from fairq.testing.running import MAX_RUNS
 from tests.store.cases import case
@@ -34,23 +34,6 @@ def ways(*ways: Any) -> dict[str, Any]:
     return {"ways": list(ways)}
 
 
-async def test_a_task_runs_in_drain_and_is_done(service: MemoryService) -> None:
-    task = await service.enqueue("emails", ways("ok"))
-    assert (task.outcome, task.attempts) == ("ready", 0)
-    await service.drain()
-    assert (task.outcome, task.attempts, task.exceptions) == ("done", 1, ())
-    assert (await task.state()).state == "done"
-
-
-async def test_a_delay_of_an_hour_takes_no_time(service: MemoryService) -> None:
-    before = service.now
-    task = await service.enqueue("emails", ways("ok"), delay=3_600)
-    assert task.outcome == "delayed"
-    await service.drain()
-    assert task.outcome == "done"
-    assert timedelta(hours=1) <= service.now - before < timedelta(hours=1, minutes=2)  # no test may last longer
-
-
 async def test_time_passes_by_as_much_as_is_said(service: MemoryService) -> None:
     early = await service.enqueue("emails", ways("ok"), delay=10)
     late = await service.enqueue("images", ways("ok"), start_at=service.now + timedelta(seconds=30))
@@ -64,20 +47,6 @@ async def test_time_passes_by_as_much_as_is_said(service: MemoryService) -> None
     assert timedelta(seconds=35) <= service.now - before < timedelta(seconds=40)
 
 
-async def test_retries_wait_for_their_delay_or_the_backoff(service: MemoryService) -> None:
-    slow = await service.enqueue("emails", ways(60, "ok"))
-    await service.advance(59)
-    assert (slow.outcome, slow.attempts, slow.error) == ("delayed", 1, "later")
-    await service.advance(2)
-    assert (slow.outcome, slow.attempts) == ("done", 2)
-    before = service.now
-    failing = await service.enqueue("emails", ways("fail"), max_attempts=4)
-    await service.drain()
-    assert (failing.outcome, failing.reason, failing.attempts) == ("dead", "exhausted", 4)
-    assert failing.error == "ZeroDivisionError: division by zéro"
-    assert service.now - before < timedelta(seconds=1 + 2 + 4 + 1)  # full jitter below base * 2^(attempt - 1)
-
-
 async def test_what_a_handler_raised_can_be_looked_into(service: MemoryService) -> None:
     task = await service.enqueue("emails", ways("retry", "fail", "reject"))
     await service.drain()
@@ -88,15 +57,6 @@ async def test_what_a_handler_raised_can_be_looked_into(service: MemoryService) 
     assert repr(task) == (
         f"TrackedTask('emails', '{task.id}', outcome='dead', attempts=3, reason='rejected', error='bad address')"
     )
-
-
-async def test_tenants_have_clients_of_their_own(service: MemoryService) -> None:
-    ada, bob = service.as_tenant("ada"), service.as_tenant("bob")
-    tasks = [await client.enqueue("emails", ways("ok"), id="same") for client in (ada, bob)]
-    assert [task.is_duplicate for task in tasks] == [False, False]
-    await service.drain()
-    assert (await ada.tasks("emails", ["same", "other"]))[1].state == "unknown"
-    assert (await service.tasks("emails", ["same"]))[0].state == "unknown"
 
 
 async def test_handlers_see_what_workers_see() -> None:
@@ -369,12 +329,3 @@ async def test_what_becomes_of_tasks_is_told_to_those_who_asked(service: MemoryS
         await service.read_events("emails", tenant="bob")
     with pytest.raises(BadRequest):
         await service.read_events("emails", 9)
-
-
-async def test_a_feed_in_memory_is_bounded_too() -> None:
-    async with fairq.testing.run(make_app(), settings={"emails": {"events_keep": 1}}) as service:
-        await service.enqueue_many("emails", [ways("ok")] * 3, events=True)
-        await service.drain()
-        with pytest.raises(TooOld, match="goes on from event 3"):
-            await service.read_events("emails", 1)
-        assert [event.id for event in (await service.read_events("emails")).events] == [3]

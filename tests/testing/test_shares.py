@@ -34,15 +34,6 @@ async def order() -> AsyncIterator[list[Any]]:
 BY_COUNT = {"emails": {"share": "count"}}
 
 
-async def test_a_tenant_that_floods_the_queue_delays_only_itself(order: list[Any]) -> None:
-    async with fairq.testing.run(make_app(order), tenant="ada", settings=BY_COUNT) as service:
-        await service.enqueue_many("emails", ["ada"] * 20)
-        await service.as_tenant("bob").enqueue_many("emails", ["bob"] * 3)
-        await service.drain()
-    assert order.count("ada") == 20
-    assert order[:8].count("bob") == 3
-
-
 async def test_groups_of_a_tenant_take_turns(order: list[Any]) -> None:
     async with fairq.testing.run(make_app(order)) as service:
         await service.enqueue_many("emails", ["a"] * 4, group="a")
@@ -105,13 +96,6 @@ async def test_a_task_is_moved_to_another_start(order: list[Any]) -> None:
     assert order == [2, 1]
 
 
-async def test_a_queue_takes_no_more_tenants_than_it_may(order: list[Any]) -> None:
-    async with fairq.testing.run(make_app(order), settings={"emails": {"max_tenants": 1}}) as service:
-        await service.enqueue("emails", 1)
-        with pytest.raises(QuotaExceeded, match="as many tenants as its setting max_tenants allows"):
-            await service.as_tenant("bob").enqueue("emails", 1)
-
-
 async def test_what_ends_while_a_handler_works_for_hours_is_still_its_own(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -125,11 +109,3 @@ async def test_what_ends_while_a_handler_works_for_hours_is_still_its_own(
         task = await service.enqueue("emails", 1)
         await service.drain()
         assert (task.outcome, task.attempts) == ("done", 1)
-
-
-async def test_a_cancelled_batch_ends_with_all_its_tasks(order: list[Any]) -> None:
-    async with fairq.testing.run(make_app(order)) as service:
-        batch = await service.open_batch("emails", max_running=2)
-        await batch.add_many(range(200))
-        await batch.cancel()
-        assert (await batch.state()).cancelled == 200

@@ -127,7 +127,7 @@ def test_both_forms_have_the_same_names() -> None:
         (theirs.TrackedTask, fairq.testing.sync.TrackedTask),
     ]:
         with case(one, other):
-            inside = {"change", "request_until", "clock", "sleep_until", "pass_turn", "of", "close"}
+            inside = {"change", "request_until", "of", "close"}
             assert {name for name in dir(one) if name[0] != "_"} - inside == {
                 name for name in dir(other) if name[0] != "_"
             } - inside
@@ -193,24 +193,3 @@ async def test_a_batch_is_watched_and_waited_for_while_the_service_runs() -> Non
         await memory.advance(1)
         with pytest.raises(fairq.NotFound):
             await batch.state()
-
-
-@on_both
-async def test_what_a_handler_enqueues_may_belong_to_a_batch() -> None:
-    app, seen = fairq.Worker(), list[object]()
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        seen.append(task.payload)
-        if task.payload == "first":
-            await task.enqueue("emails", "second", batch="b")
-            await batch.close()
-            with pytest.raises(fairq.BatchClosed):
-                await task.enqueue("emails", "third", batch="b")
-
-    async with fairq.testing.run(app) as memory:
-        batch = await memory.open_batch("emails", id="b", on_success="after")
-        await batch.add("first")
-        await memory.drain()
-        assert (await batch.wait()).done == 2
-    assert seen == ["first", "second", "after"]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fairq
 import fairq.testing
-from fairq import otel
+from tests.client.conftest import spans
 from tests.client.runtimes import on_both
 from tests.spans import named, parent_of, said, traces_of
+
+__all__ = ["spans"]
 
 app = fairq.Worker()
 seen: list[str] = []
@@ -32,18 +29,6 @@ async def send(task: fairq.Task) -> None:
 def note(task: fairq.Task) -> None:
     """Write in a thread."""
     seen.append(task.name)
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    """Tracing is on, and this has the spans that have ended."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    otel.instrument(provider)
-    try:
-        yield exporter
-    finally:
-        otel.uninstrument()
 
 
 @on_both

@@ -72,17 +72,6 @@ async def test_a_task_is_posted_with_all_that_is_known_of_it(autojump_clock: Moc
     }
 
 
-async def test_each_tenant_has_its_url_and_its_secret(autojump_clock: MockClock) -> None:
-    signer = Signer.parse([SECRET], is_per_tenant=True)
-    async with bench(Receiver(), "http://{tenant}.hooks.example/{tenant}/in", signer=signer) as bench_:
-        for tenant in ("ada", "bob"):
-            await bench_.deliver(tenant=tenant)
-    for tenant, request in zip(("ada", "bob"), bench_.receiver.requests, strict=True):
-        assert (request.headers["host"], request.target) == (f"{tenant}.hooks.example", f"/{tenant}/in")
-        own = [write_secret(secret) for secret in signer.secrets_of(tenant)]
-        assert verify(request.body, request.headers, own, now=NOW) == f"emails/{tenant}/t1"
-
-
 async def test_the_answer_is_the_result(autojump_clock: MockClock, logged: list[Any]) -> None:
     body = reply(201, b'{"sent":1}', content_type="application/json")
     async with bench(Receiver(answering(body))) as bench_:

@@ -18,7 +18,6 @@ import fairq
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.deliverer import Deliverer, Delivery, open_deliverer
 from fairq.webhook.network import CheckedNetwork
-from tests.store.cases import case
 from tests.store.certificates import make_certificate
 
 from .harness import PUBLIC, task, to
@@ -126,23 +125,6 @@ async def test_a_name_that_changes_its_address_after_the_check_leads_nowhere_els
                         await deliverer.deliver(task())
             assert (wire.dialled, len(resolver.asked)) == ([PUBLIC], 3)
     assert inside.connections == 0
-
-
-async def test_a_name_for_this_machine_is_refused_and_allowed(resolve_with: Callable[..., Resolver]) -> None:
-    for host in ["localhost", "127.0.0.1.nip.example", "metadata.internal"]:
-        with case(host):
-            inside = Receiver()
-            resolve_with("127.0.0.1")
-            with trio.fail_after(30):
-                async with listening(inside) as port:
-                    find = to(f"http://{host}:{port}/")
-                    async with open_deliverer(find, Delivery(), CheckedNetwork(AddressRules())) as deliverer:
-                        with pytest.raises(fairq.Retry, match="loopback"):
-                            await deliverer.deliver(task())
-                    assert inside.connections == 0
-                    async with open_deliverer(find, Delivery(), CheckedNetwork(LOOPBACK)) as deliverer:
-                        await deliverer.deliver(task())
-            assert len(inside.requests) == 1
 
 
 class Twice(Receiver):
