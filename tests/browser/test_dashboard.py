@@ -110,19 +110,6 @@ def test_dead_letters_are_replayed(page: Page, service: Service) -> None:
         assert not page.locator("dialog").is_visible()
 
 
-def test_a_worker_is_drained(page: Page, service: Service) -> None:
-    fill(service, "acme", tasks=2_000)
-    with service.worker("w1") as worker, service.worker("w2"):
-        page.goto("/workers")
-        row = page.locator("tr", has_text="w1")
-        row.get_by_role("button", name="Drain").click()
-        page.locator("dialog").get_by_role("button", name="Drain").click()
-        page.locator("#notes", has_text="1 worker named w1 is draining").wait_for()
-        row.wait_for(state="detached")
-        assert worker.wait(30) == 0
-        assert page.locator("tr", has_text="w2").count() == 1
-
-
 def test_an_operator_signs_in_and_out_with_the_keyboard(page: Page, service: Service, watcher: Watcher) -> None:
     page.goto("/tokens")
     page.get_by_role("button", name="New token").click()

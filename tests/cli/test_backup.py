@@ -322,8 +322,7 @@ def test_a_store_that_is_away_leaves_no_file(start_store: Start, tmp_path: Path)
 
 
 def test_damage_is_found_and_nothing_is_changed(backed_up: Path, start_store: Start, tmp_path: Path) -> None:
-    target = start_store()
-    whole = backed_up.read_bytes()
+    target, whole = start_store(), backed_up.read_bytes()
     damaged = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (3, 20, 60, len(whole) // 2, -5)]
     for text in [*damaged[:-1], whole[:-1], whole[:-40], whole[: len(whole) // 2], whole + b"x", b"", b"PK\3\4" * 99]:
         bad = tmp_path / "bad.fairq"
