@@ -127,7 +127,7 @@ def fields_in_code(cls: type[Any]) -> dict[str, Row]:
 
 def fields_in_document(rows: list[dict[str, str]]) -> dict[str, Row]:
     """Read a table of fields the same way."""
-    found = {}
+    found: dict[str, Row] = {}
     for row in rows:
         if row["field"] == "*options*":  # of a schedule's tasks
             of_tasks = fields_in_document(table_after(PROTOCOL, "Each *task*"))
