@@ -11,9 +11,9 @@ import trio
 from attrs import define, field, frozen
 
 import fairq
-from fairq.cli.simulate import read
 from fairq.client.operator import OperatorClient, open_operator
 from fairq.model.simulation.comparison import Comparison, compare
+from fairq.model.simulation.gathering import gather
 from fairq.model.simulation.setup import Proposal
 from loadtest.figures import Record, Verdict, judge, read_records, spread
 from loadtest.processes import Server, running_server, running_worker
@@ -73,7 +73,7 @@ class Rounds:
             await self._until_empty()
             if name == "now":
                 await trio.sleep(FLUSH_S)
-                self.found = compare(await read(self.operator, self.queue, "1h", PROPOSAL), PROPOSAL)
+                self.found = compare(await gather(self.operator, self.queue, "1h", PROPOSAL), PROPOSAL)
         starts = read_records(record)
         self.verdicts[f"simulate, {name}"] = judge(ids, [entry.id for entry in starts])
         return starts

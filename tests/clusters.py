@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,10 @@ def wait_for(holds: Callable[[], bool], what: str, seconds: float = FORM_SECONDS
 class Node:
     """One process of a cluster, and a client of it."""
 
-    def __init__(self, kind: str, directory: Path, settings: Mapping[str, str]) -> None:
-        self.bus, self.tls_port = stores.free_port(), stores.free_port()
-        ports = {"cluster-port": str(self.bus)}
-        if "tls-cluster" in settings:
-            ports["tls-port"] = str(self.tls_port)
-        self.server = stores.LocalServer(kind, directory, {**SETTINGS, **ports, **settings}, has_users=False)
+    def __init__(self, kind: str, directory: Path) -> None:
+        self.bus = stores.free_port()
+        settings = {**SETTINGS, "cluster-port": str(self.bus)}
+        self.server = stores.LocalServer(kind, directory, settings, has_users=False)
         self.server.start()
         self.port = self.server.port
         self.client = stores.connect(self.server.url, protocol=2)
@@ -92,11 +90,10 @@ class Node:
 class Cluster:
     """Primaries, and what is added to them."""
 
-    def __init__(self, kind: str, directory: Path, settings: Mapping[str, str] | None = None, count: int = 3) -> None:
+    def __init__(self, kind: str, directory: Path, count: int = 3) -> None:
         self.kind = kind
         self.nodes: list[Node] = []
         self._directory = directory
-        self._settings = dict(settings or {})
         try:
             for number in range(count):
                 node = self._start()
@@ -115,7 +112,7 @@ class Cluster:
         return self.nodes[0].server.url
 
     def _start(self) -> Node:
-        node = Node(self.kind, self._directory / f"node-{len(self.nodes)}", self._settings)
+        node = Node(self.kind, self._directory / f"node-{len(self.nodes)}")
         self.nodes.append(node)
         return node
 

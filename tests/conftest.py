@@ -235,8 +235,8 @@ def start_cluster(store_kind: str, tmp_path: Path) -> Iterator[Callable[..., clu
         pytest.skip("clusters run as child processes only")
     started: list[clusters.Cluster] = []
 
-    def start(settings: Mapping[str, str] | None = None, count: int = 3) -> clusters.Cluster:
-        started.append(clusters.Cluster(store_kind, tmp_path / f"cluster-{len(started)}", settings, count))
+    def start(count: int = 3) -> clusters.Cluster:
+        started.append(clusters.Cluster(store_kind, tmp_path / f"cluster-{len(started)}", count))
         return started[-1]
 
     yield start

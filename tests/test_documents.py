@@ -134,7 +134,7 @@ def fields_in_code(cls: type[Any]) -> dict[str, Row]:
 
 def fields_in_document(rows: list[dict[str, str]]) -> dict[str, Row]:
     """Read a table of fields the same way."""
-    found = {}
+    found: dict[str, Row] = {}
     for row in rows:
         required = row.get("required", "yes") == "yes"
         default = REQUIRED if required else json.loads(row.get("default", "null").strip("`"))

@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from fairq.cli.confirm import Yes, agrees
 from fairq.cli.meter import meter
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_fields, print_json, print_rows, printable
+from fairq.cli.output import columns_of, print_fields, print_json, print_rows, printable
 from fairq.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 dead = App(name="dead", help="List, show, replay and purge dead letters. Tenants see their own, operators see all.")
 
-_COLUMNS = {
-    "id": "id", "tenant": "tenant", "reason": "reason", "attempts": "attempts", "died_at_ms": "died", "error": "error",
-}  # fmt: skip
+_COLUMNS = columns_of("id", "tenant", "reason", "attempts", "died_at_ms", "error")
 _DONE = {"replay": "replayed", "purge": "purged"}
 All = Annotated[bool, Parameter(name="--all", negative=(), help="Apply to all dead letters that match the filters.")]
 # With a unit, unlike other spans: that of `--older-than 90` would be guessed, and letters be deleted by it.

@@ -29,6 +29,12 @@ def print_json(value: Any) -> None:
     sys.stdout.write(orjson.dumps(value, option=options).decode() + "\n")
 
 
+def columns_of(*keys: str, **headings: str) -> dict[str, str]:
+    """Make a table's columns: the heading of a key is its words, unless `headings` has another one."""
+    own = {key: key.removeprefix("is_").removesuffix("_at_ms").replace("_", " ") for key in keys}
+    return own | headings
+
+
 def print_rows(
     title: str,
     columns: Mapping[str, str],

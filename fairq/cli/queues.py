@@ -12,7 +12,7 @@ from fairq.cli.confirm import Yes, agrees
 from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import IfVersion, Json, Server, run_with
-from fairq.cli.output import make_table, print_json
+from fairq.cli.output import columns_of, make_table, print_json
 from fairq.cli.purges import DryRun, purge
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
@@ -30,25 +30,10 @@ _DEFAULTS = asdict(QueueSettings())
 _SETTINGS = f"share: {' or '.join(SHARES)}; whole numbers, with their ranges and defaults: " + ", ".join(
     f"{name} {low}-{high} ({_DEFAULTS[name]})" for name, (low, high) in SETTING_RANGES.items()
 )
-_COLUMNS = {
-    "queue": "queue",
-    "ready": "ready",
-    "delayed": "delayed",
-    "leased": "leased",
-    "dead": "dead",
-    "done": "done",
-    "expired": "expired",
-    "workers": "workers here",
-    "takers": "taken",
-    "slots": "slots",
-    "kept": "kept",
-    "idle": "idle",
-    "share": "share",
-    "is_paused": "paused",
-    "is_closed": "closed",
-    "made_by": "made by",
-    "is_repairing": "repairing",
-}
+_COLUMNS = columns_of(
+    "queue", "ready", "delayed", "leased", "dead", "done", "expired", "workers", "takers", "slots", "kept", "idle",
+    "share", "is_paused", "is_closed", "made_by", "is_repairing", workers="workers here", takers="taken",
+)  # fmt: skip
 _RARE = ("delayed", "dead", "expired", "kept", "is_paused", "is_closed", "made_by", "is_repairing")
 _TAKERS = {"": "", "some": "yes", "none": "nobody", "unknown": "unknown"}
 

@@ -9,7 +9,7 @@ from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with
-from fairq.cli.output import local_time, print_json, print_rows
+from fairq.cli.output import columns_of, local_time, print_json, print_rows
 from fairq.cli.payloads import read_payload
 from fairq.cli.task_flags import TaskFlags
 from fairq.errors import BadRequest, NotFound
@@ -21,16 +21,7 @@ if TYPE_CHECKING:
 
 schedules = App(name="schedules", help="Create, list, pause, resume and remove recurring tasks.")
 
-_COLUMNS = {
-    "tenant": "tenant",
-    "name": "name",
-    "fires": "fires",
-    "zone": "zone",
-    "misfire": "misfire",
-    "next": "next",
-    "last": "last",
-    "is_paused": "paused",
-}
+_COLUMNS = columns_of("tenant", "name", "fires", "zone", "misfire", "next", "last", "is_paused")
 _NOT_LISTED = (*SCHEDULED, "payload")
 Tenant = Annotated[str | None, Parameter(help="Tenant of the schedule; for operator tokens only.")]
 

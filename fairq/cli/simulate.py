@@ -16,15 +16,10 @@ from fairq.errors import BadRequest
 from fairq.model.history import PERIOD, Period
 from fairq.model.simulation.comparison import Comparison, TenantRow, compare
 from fairq.model.simulation.gathering import gather
-from fairq.model.simulation.observed import Observed
 from fairq.model.simulation.setup import LIMITS, Proposal, check_proposal
 
 if TYPE_CHECKING:
-    from fairq.client.operator import OperatorClient
-    from fairq.model.history import History
-    from fairq.model.limits import Limits
-    from fairq.model.operating import QueueRow
-    from fairq.model.tenants import TenantState
+    pass
 
 Of = Annotated[list[str] | None, Parameter(negative=())]
 
@@ -72,7 +67,7 @@ def simulate(
     """
     proposal = read_proposal(proposed or Proposed())
     wanted = PERIOD.check(period, "period")
-    observed = run_with(server, lambda client: read(client, queue, wanted, proposal, run_time))
+    observed = run_with(server, lambda client: gather(client, queue, wanted, proposal, run_time))
     found = compare(observed, proposal)
     if json:
         print_json(asdict(found))
@@ -113,34 +108,6 @@ def _numbers(name: str, texts: Sequence[str] | None) -> Mapping[str, float]:
         except ValueError:
             raise BadRequest(f"{name} must be a number, not {text!r:.40}", field=name) from None
     return found
-
-
-@frozen
-class _ClientReader:
-    """Answers by asking a server."""
-
-    client: OperatorClient
-    queue: str
-
-    async def row(self) -> QueueRow | None:
-        rows = await self.client.queues(self.queue)
-        return rows[0] if rows else None
-
-    async def history(self, period: Period, tenants: Sequence[str] | None, since_ms: int) -> History:
-        return await self.client.history(self.queue, period, tenants=tenants, since_ms=since_ms)
-
-    async def tenant(self, name: str) -> TenantState | None:
-        return next(iter(await self.client.tenants(self.queue, tenant=name)), None)
-
-    async def limits(self, tenant: str | None) -> Limits:
-        return (await self.client.limits(self.queue, tenant)).holds
-
-
-async def read(
-    client: OperatorClient, queue: str, period: Period, proposal: Proposal, run_s: float | None = None
-) -> Observed:
-    """Read all that a simulation needs; change nothing."""
-    return await gather(_ClientReader(client, queue), queue, period, proposal, run_s)
 
 
 _COLUMNS = {

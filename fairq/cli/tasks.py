@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from fairq.cli.confirm import Yes
 from fairq.cli.options import Json, Server, Span, run_with
-from fairq.cli.output import print_json, print_rows
+from fairq.cli.output import columns_of, print_json, print_rows
 from fairq.cli.purges import DryRun, purge
 from fairq.errors import BadRequest
 from fairq.model.texts import say_moment
@@ -38,10 +38,7 @@ class Filter:
         return {"tenant": self.tenant, "older_than": self.older_than, "error": self.error}
 
 
-_STATES = {
-    "id": "task", "state": "state", "tenant": "tenant", "attempt": "attempt", "when": "when", "worker": "worker",
-    "reason": "reason", "error": "error",
-}  # fmt: skip
+_STATES = columns_of("id", "state", "tenant", "attempt", "when", "worker", "reason", "error", id="task")
 _WHEN = {"delayed": "starts at ", "leased": "leased until ", "dead": "died at "}
 _WAITING = {"id": "task", "enqueued_at_ms": "enqueued", "payload": "payload"}
 

@@ -12,7 +12,7 @@ from fairq.cli.confirm import Yes, agrees
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import IfVersion, Json, Server, run_with
-from fairq.cli.output import make_table, print_json
+from fairq.cli.output import columns_of, make_table, print_json
 from fairq.cli.purges import DryRun, purge
 from fairq.cli.report import show_report
 from fairq.cli.watch import Watch
@@ -26,21 +26,10 @@ if TYPE_CHECKING:
 
 tenants = App(name="tenants", help="List a queue's tenants, set weights and limits, pause, resume, purge and delete.")
 
-_COLUMNS = {
-    "tenant": "tenant",
-    "weight": "weight",
-    "ready": "ready",
-    "delayed": "delayed",
-    "leased": "leased",
-    "dead": "dead",
-    "done": "done",
-    "delivered": "delivered",
-    "entitled": "entitled",
-    "is_limited": "limited",
-    "is_paused": "paused",
-    "is_closed": "closed",
-    "version": "weight's version",
-}
+_COLUMNS = columns_of(
+    "tenant", "weight", "ready", "delayed", "leased", "dead", "done", "delivered", "entitled", "is_limited",
+    "is_paused", "is_closed", "version", version="weight's version",
+)  # fmt: skip
 
 _UNITS = "delivered, entitled: seconds of worker time, or tasks where the queue's share is count"
 _RARE = ("delayed", "dead", "is_limited", "is_paused", "is_closed")

@@ -6,25 +6,16 @@ from attrs import asdict
 from cyclopts import App
 
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_rows
+from fairq.cli.output import columns_of, print_json, print_rows
 from fairq.errors import NotFound
 from fairq.model.workers import WorkerState
 
 workers = App(name="workers", help="List attached workers, show their tasks, and drain them by name.")
 
-_COLUMNS = {
-    "worker": "worker",
-    "queues": "queues",
-    "credit": "slots",
-    "held": "tasks",
-    "server": "server",
-    "attached_at_ms": "attached",
-    "is_draining": "draining",
-}
-_TASKS = {
-    "id": "task", "queue": "queue", "tenant": "tenant", "attempt": "attempt", "leased_at_ms": "since",
-    "server": "server",
-}  # fmt: skip
+_COLUMNS = columns_of(
+    "worker", "queues", "credit", "held", "server", "attached_at_ms", "is_draining", credit="slots", held="tasks",
+)  # fmt: skip
+_TASKS = columns_of("id", "queue", "tenant", "attempt", "leased_at_ms", "server", id="task", leased_at_ms="since")
 
 
 @workers.command(name="list")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from attrs import define, field
 from rich.console import Console, Group, RenderableType
@@ -20,16 +20,6 @@ from fairq.demo.scenario import WEIGHTS
 
 _LINE_EVERY_S = 2.0
 _COLUMNS = ("tenant", "weight", "queued", "running", "done", "delivered", "entitled", "dwell p50", "dwell p99")
-
-
-class View(Protocol):
-    """A display of the demonstration's progress."""
-
-    def show_step(self, title: str, done: float = 0, total: float = 0) -> None:
-        """Show a step that is not a phase, with its progress if it has one."""
-
-    def show_phase(self, progress: Progress) -> None:
-        """Show the progress of a phase."""
 
 
 def as_duration(ms: float | None) -> str:
@@ -123,6 +113,9 @@ class LineView:
             waited = as_duration(percentile(progress.quiet_dwells, 99)) or "none done yet"
             text += f", dwell p99 of the quiet: {waited}"
         self._say(progress.phase.title, text)
+
+
+View = LiveView | LineView  # a display of the demonstration's progress
 
 
 @contextmanager

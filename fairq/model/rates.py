@@ -6,6 +6,8 @@ import math
 
 from attrs import define, field
 
+MAX_KNOWN = 10_000  # names whose rates are remembered
+
 
 @define(eq=False)
 class Rate:
@@ -43,3 +45,30 @@ class Rate:
     def is_whole(self, now: float) -> bool:
         """True if the whole burst is available again."""
         return self._paid_at <= now - self.most / self.per_second
+
+
+@define(eq=False)
+class Rates:
+    """A rate for each of many names, such as addresses; of over MAX_KNOWN those that are whole are forgotten."""
+
+    per_second: float
+    most: float
+    _known: dict[str, Rate] = field(factory=dict, init=False)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, name: str, now: float) -> Rate:
+        """Return the rate of a name."""
+        if len(self._known) >= MAX_KNOWN:
+            self.forget_whole(now)
+        return self._known.setdefault(name, Rate(self.per_second, self.most))
+
+    def forget_whole(self, now: float) -> None:
+        """Forget the rates of which nothing was taken lately."""
+        self._known = {name: rate for name, rate in self._known.items() if not rate.is_whole(now)}
+
+    def spent(self, now: float) -> list[str]:
+        """Name those that have to wait now."""
+        self.forget_whole(now)
+        return [name for name, rate in self._known.items() if not rate.has(1, now)]

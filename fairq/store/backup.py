@@ -28,7 +28,7 @@ from fairq.store import copying, keys, library
 from fairq.store.address import Address
 from fairq.store.backup_file import Header, Writer, read_blocks, read_header
 from fairq.store.connection import Connection
-from fairq.store.dial import BROKEN, Redirected, ask_once
+from fairq.store.dial import BROKEN, Redirected, ask_once, read_info
 from fairq.store.embedded import log_tail, program
 from fairq.store.opening import open_store
 from fairq.store.snapshot import SILENT_S, read_snapshot
@@ -101,7 +101,7 @@ async def back_up(url: str, file: BinaryIO, show: Show = lambda _: None) -> Back
     topology = await read_topology(url)
     primaries = topology.primaries
     await _check_nodes(topology)
-    told = await _info(primaries[0], "server")
+    told = read_info(await _ask(primaries[0], "INFO", "server"))
     kind = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told.get('redis_version', '?')}"
     header = Header(
         await _data_version(primaries), datetime.now(UTC).isoformat(timespec="seconds"), version("fairq"), kind,
@@ -125,7 +125,7 @@ async def back_up(url: str, file: BinaryIO, show: Show = lambda _: None) -> Back
 async def _check_nodes(topology: Topology) -> None:
     """Check that each node is a primary, which no key leaves meanwhile. Raises: SettingsError, Unavailable."""
     for address in topology.primaries:
-        told = await _info(address, "replication")
+        told = read_info(await _ask(address, "INFO", "replication"))
         if told["role"] != "master":
             primary = f"{told.get('master_host', '?')}:{told.get('master_port', '?')}"
             raise SettingsError(
@@ -138,11 +138,6 @@ async def _check_nodes(topology: Topology) -> None:
             )
     if topology.slots and sum(each.last - each.first + 1 for each in topology.slots) < SLOTS:
         raise Unavailable("some slots of the cluster have no primary: make the backup when they have one")
-
-
-async def _info(address: Address, section: str) -> dict[str, str]:
-    lines = (await _ask(address, "INFO", section)).decode().splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
 async def _ask(address: Address, *command: str) -> Any:

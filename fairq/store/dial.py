@@ -50,6 +50,11 @@ def pack(command: tuple[Word, ...]) -> bytes:
     return packed
 
 
+def read_info(reply: bytes) -> dict[str, str]:
+    """Read a node's answer to INFO."""
+    return dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
+
+
 async def connect(address: Address) -> tuple[trio.abc.Stream, hiredis.Reader]:
     """Open a stream to the store and log in. Raises: OSError, StoreRefused, Unavailable."""
     stream: trio.abc.Stream

@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from fairq.errors import FairqError, StoreRefused
 from fairq.store import keys, library
 from fairq.store.address import Address
-from fairq.store.dial import BROKEN, Redirected, ask, connect
+from fairq.store.dial import BROKEN, Redirected, ask, connect, read_info
 from fairq.store.topology import read_topology
 
 ANSWER_S = 5.0  # how long connecting to a node, and each of its answers, may take
@@ -73,7 +73,7 @@ def _unreachable(error: Exception) -> Finding:
 
 
 async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float]) -> list[Finding]:
-    info = _read_info(await call("INFO", "everything"))
+    info = read_info(await call("INFO", "everything"))
     config = await _settings(call)
     return [
         *_version(info),
@@ -86,11 +86,6 @@ async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float]) -> 
         *_clients(info),
         *_transport(address),
     ]
-
-
-def _read_info(reply: bytes) -> dict[str, str]:
-    rows = (line.partition(":") for line in reply.decode(errors="replace").splitlines() if line[:1] not in ("", "#"))
-    return {name: value for name, _, value in rows}
 
 
 async def _settings(call: Ask) -> dict[str, str] | None:

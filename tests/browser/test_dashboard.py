@@ -6,12 +6,12 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import fairq.sync
+from tests.store.test_embedded import store_pid
 
 from .conftest import SIZES, Service, Watcher, open_tab
 
@@ -110,19 +110,6 @@ def test_dead_letters_are_replayed(page: Page, service: Service) -> None:
         assert not page.locator("dialog").is_visible()
 
 
-def test_a_worker_is_drained(page: Page, service: Service) -> None:
-    fill(service, "acme", tasks=2_000)
-    with service.worker("w1") as worker, service.worker("w2"):
-        page.goto("/workers")
-        row = page.locator("tr", has_text="w1")
-        row.get_by_role("button", name="Drain").click()
-        page.locator("dialog").get_by_role("button", name="Drain").click()
-        page.locator("#notes", has_text="1 worker named w1 is draining").wait_for()
-        row.wait_for(state="detached")
-        assert worker.wait(30) == 0
-        assert page.locator("tr", has_text="w2").count() == 1
-
-
 def test_an_operator_signs_in_and_out_with_the_keyboard(page: Page, service: Service, watcher: Watcher) -> None:
     page.goto("/tokens")
     page.get_by_role("button", name="New token").click()
@@ -153,7 +140,7 @@ def test_a_store_that_stops_is_told_on_the_page(page: Page, service: Service, wa
     fill(service, "acme", tasks=1_000)
     page.goto("/system")
     page.get_by_text("store round trip").wait_for()
-    store = _store_pid(service)
+    store = store_pid(service.data / "data")
     watcher.expects_trouble = True
     os.kill(store, signal.SIGSTOP)
     try:
@@ -169,7 +156,7 @@ def test_a_page_whose_stream_cannot_begin_says_so_and_keeps_asking(
 ) -> None:
     watcher.expects_trouble = True
     service.act("acme", lambda client: client.enqueue("mail", "row"))
-    store, asked = _store_pid(service), list[str]()
+    store, asked = store_pid(service.data / "data"), list[str]()
 
     def stop_first(route: Route) -> None:
         if not asked:
@@ -191,19 +178,6 @@ def test_a_page_whose_stream_cannot_begin_says_so_and_keeps_asking(
     page.locator("#trouble", has_text="does not answer").wait_for()
     page.unroute("**/live/**")
     page.locator("#trouble").wait_for(state="hidden")
-
-
-def _store_pid(service: Service) -> int:
-    """The process of the server's embedded store."""
-    for command in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words, place = command.read_bytes().split(b"\0"), (command.parent / "cwd").resolve()
-        except OSError:
-            continue  # it has ended meanwhile
-        told = str(service.data)
-        if b"valkey" in words[0] and (place.is_relative_to(told) or any(told.encode() in word for word in words)):
-            return int(command.parent.name)
-    raise AssertionError("the embedded store is not there")
 
 
 def test_a_change_that_gets_no_answer_says_so(page: Page, service: Service, watcher: Watcher) -> None:

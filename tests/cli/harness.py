@@ -165,6 +165,7 @@ def fairq_here(*argv: str | Path, env: Mapping[str, str] | None = None, cwd: Pat
             patch.setenv(name, value)
         for module in ("serve", "webhook_worker", "worker"):
             patch.setattr(f"fairq.cli.{module}.open_log", lambda: nullcontext(sys.stderr))
+        for module in ("backup", "doctor", "restore", "serve", "webhook_worker", "worker"):
             patch.setattr(f"fairq.cli.{module}.configure_logging", lambda *_, **__: None)
         patch.setattr(sys, "path", sys.path[:])
         try:

@@ -30,25 +30,10 @@ from fairq.sync import open_client, open_operator
 from tests import clusters, stores
 from tests.server.harness import OPERATOR, running, tenant
 
-from .harness import EXIT_SECONDS, Commands, Finished, ServerThread, environment, read_until, started
+from .harness import EXIT_SECONDS, Commands, ServerThread, environment, read_until, started
+from .harness import fairq_here as fairq
 
 Start = Callable[..., stores.LocalServer]
-Fairq = Callable[..., Finished]
-
-
-@pytest.fixture
-def fairq(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fairq:
-    """Run a command without a server."""
-    for module in ("backup", "restore"):
-        monkeypatch.setattr(f"fairq.cli.{module}.configure_logging", lambda _: None)
-
-    def fairq(*argv: str | Path) -> Finished:
-        capsys.readouterr()
-        code = run([str(word) for word in argv])
-        out, err = capsys.readouterr()
-        return Finished(code, out, err)
-
-    return fairq
 
 
 @pytest.fixture
@@ -97,6 +82,14 @@ def filled(source: str) -> str:
     return source
 
 
+@pytest.fixture
+def backed_up(filled: str, tmp_path: Path) -> Path:
+    """A backup of that store."""
+    file = tmp_path / "b.fairq"
+    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+    return file
+
+
 def test_a_backup_that_is_stopped_leaves_nothing(filled: str, tmp_path: Path) -> None:
     with stores.connect(filled) as client:
         client.config_set("repl-diskless-sync-delay", 3_600)  # it waits for the snapshot
@@ -107,22 +100,7 @@ def test_a_backup_that_is_stopped_leaves_nothing(filled: str, tmp_path: Path) ->
     assert list(tmp_path.glob("*b.fairq*")) == []
 
 
-def test_a_store_that_loads_a_backup_ends_when_that_is_stopped(filled: str, fairq: Fairq, tmp_path: Path) -> None:
-    file = tmp_path / "b.fairq"
-    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
-    program, mark = tmp_path / "program", tmp_path / "runs"
-    program.write_text(f'#!/bin/sh\necho $$ > "{mark}.new"\nmv "{mark}.new" "{mark}"\nexec sleep 3600\n')
-    program.chmod(0o700)
-    with started("restore", file, "--check", "--server-program", program) as process:
-        clusters.wait_for(mark.exists, "the store that loads it")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(EXIT_SECONDS) == 128 + signal.SIGTERM
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(mark.read_text()), 0)
-    assert {path.name for path in tmp_path.glob("*fairq*")} == {"b.fairq"}
-
-
-def test_a_restored_store_is_the_same_key_by_key(filled: str, start_store: Start, fairq: Fairq, tmp_path: Path) -> None:
+def test_a_restored_store_is_the_same_key_by_key(filled: str, start_store: Start, tmp_path: Path) -> None:
     file = tmp_path / "b.fairq"
     made = fairq("backup", file, "--store", filled, "--json")
     assert made.code == 0, made.err
@@ -140,9 +118,7 @@ def test_a_restored_store_is_the_same_key_by_key(filled: str, start_store: Start
     assert {path.name for path in tmp_path.iterdir() if "store" not in path.name} == {"b.fairq"}
 
 
-def test_an_embedded_store_that_reads_its_data_is_waited_for(
-    fairq: Fairq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_embedded_store_that_reads_its_data_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_CONFIG", f"{embedded._CONFIG}key-load-delay 200\n")  # us for each command
     monkeypatch.setattr(cli_stores, "PATIENCE_S", 0.1)
 
@@ -162,11 +138,10 @@ def test_an_embedded_store_that_reads_its_data_is_waited_for(
 
 
 def test_a_backup_goes_to_a_cluster_and_comes_from_one(
-    filled: str, cluster: clusters.Cluster, start_store: Start, fairq: Fairq, tmp_path: Path
+    filled: str, backed_up: Path, cluster: clusters.Cluster, start_store: Start, tmp_path: Path
 ) -> None:
-    file, again, target = tmp_path / "b.fairq", tmp_path / "again.fairq", start_store()
-    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
-    told = fairq("restore", file, "--store", cluster.url)
+    again, target = tmp_path / "again.fairq", start_store()
+    told = fairq("restore", backed_up, "--store", cluster.url)
     assert told.code == 0, told.err
     for node in cluster.nodes:
         node.client.config_set("repl-diskless-sync-delay", 0)
@@ -182,7 +157,6 @@ def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(
     commands: Commands,
     source: str,
     start_store: Start,
-    fairq: Fairq,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -216,7 +190,7 @@ def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(
 
 
 def test_a_store_that_is_in_use_is_refused(
-    commands: Commands, source: str, filled: str, start_store: Start, fairq: Fairq, tmp_path: Path
+    commands: Commands, source: str, filled: str, start_store: Start, tmp_path: Path
 ) -> None:
     file = tmp_path / "b.fairq"
     assert fairq("backup", file, "--store", source).code == 0
@@ -243,10 +217,9 @@ async def open_once(url: str) -> None:
 
 
 def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
-    filled: str, start_store: Start, fairq: Fairq, tmp_path: Path
+    backed_up: Path, start_store: Start, tmp_path: Path
 ) -> None:
-    file, target = tmp_path / "b.fairq", start_store()
-    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+    target = start_store()
     copied = list[bytes]()
 
     async def copy(copying: Copying, key: bytes) -> None:  # the store goes away from all copies that are under way
@@ -256,7 +229,7 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
 
     with stores.connect(target.url) as client, pytest.MonkeyPatch.context() as patched:
         patched.setattr(Copying, "_copy", copy)
-        told = fairq("restore", file, "--store", stores.of_owner(target.url))
+        told = fairq("restore", backed_up, "--store", stores.of_owner(target.url))
         assert (told.code, told.err) == (1, "fairq: the store is away\n")
         assert len(copied) > 1
         assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
@@ -267,13 +240,12 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
         assert told.code == 1
         assert "repeat fairq restore with --replace" in told.out
         assert fairq("backup", tmp_path / "half.fairq", "--store", stores.of_owner(target.url)).code == 2
-        assert fairq("restore", file, "--store", stores.of_owner(target.url), "--replace").code == 0
+        assert fairq("restore", backed_up, "--store", stores.of_owner(target.url), "--replace").code == 0
         assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
 
 
-def test_nothing_is_changed_unless_the_backup_can_be_loaded(filled: str, fairq: Fairq, tmp_path: Path) -> None:
-    file, other = tmp_path / "b.fairq", tmp_path / "other.fairq"
-    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+def test_nothing_is_changed_unless_the_backup_can_be_loaded(filled: str, backed_up: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.fairq"
     with other.open("wb") as out:  # as of a store that this program cannot read
         writer = Writer(out)
         writer.begin(Header(library.DATA_VERSION, "2026-01-01", "0", "Redis 99", 0, 1))
@@ -283,8 +255,8 @@ def test_nothing_is_changed_unless_the_backup_can_be_loaded(filled: str, fairq: 
     with stores.connect(filled) as client:
         there = contents(client)
         for backup, program in (
-            (file, ["--server-program", "/bin/false"]),
-            (file, ["--server-program", "/none"]),
+            (backed_up, ["--server-program", "/bin/false"]),
+            (backed_up, ["--server-program", "/none"]),
             (other, []),
         ):
             told = fairq("restore", backup, "--store", filled, "--replace", *program)
@@ -293,10 +265,9 @@ def test_nothing_is_changed_unless_the_backup_can_be_loaded(filled: str, fairq: 
 
 
 def test_a_server_that_starts_during_a_restore_ends(
-    filled: str, fairq: Fairq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: str, backed_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, refused = tmp_path / "b.fairq", list[bool]()
-    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
+    refused = list[bool]()
 
     async def delete_all(store: Any) -> None:
         with pytest.raises(SettingsError, match="restore has not ended"):
@@ -306,7 +277,7 @@ def test_a_server_that_starts_during_a_restore_ends(
 
     delete_all_keys = backup._delete_all
     monkeypatch.setattr(backup, "_delete_all", delete_all)
-    assert fairq("restore", file, "--store", filled, "--replace").code == 0
+    assert fairq("restore", backed_up, "--store", filled, "--replace").code == 0
     assert refused == [True]
 
 
@@ -327,22 +298,21 @@ async def test_a_server_that_had_looked_already_when_a_restore_began_ends(
 
 
 def test_a_replica_and_slots_that_move_are_refused(
-    filled: str, cluster: clusters.Cluster, start_store: Start, fairq: Fairq, tmp_path: Path
+    backed_up: Path, cluster: clusters.Cluster, start_store: Start, tmp_path: Path
 ) -> None:
-    whole, file, replica = tmp_path / "whole", tmp_path / "b.fairq", start_store()
-    assert fairq("backup", whole, "--store", filled, "--no-verify").code == 0
+    file, replica = tmp_path / "again.fairq", start_store()
     with stores.connect(replica.url) as client:
         client.replicaof("127.0.0.1", str(stores.free_port()))
         told = fairq("backup", file, "--store", stores.of_owner(replica.url))
         assert (told.code, "is a replica" in told.err, "back up its primary, 127.0.0.1:" in told.err) == (2, True, True)
-    assert fairq("restore", whole, "--store", cluster.url).code == 0
+    assert fairq("restore", backed_up, "--store", cluster.url).code == 0
     with cluster.moving(keys.QUEUES, cluster.other(cluster.owner(keys.QUEUES))):
         told = fairq("backup", file, "--store", cluster.url)
         assert (told.code, "slots of the cluster move" in told.err) == (1, True), told.err
-    assert not list(tmp_path.glob("*b.fairq*"))
+    assert not list(tmp_path.glob("*again.fairq*"))
 
 
-def test_a_store_that_is_away_leaves_no_file(start_store: Start, fairq: Fairq, tmp_path: Path) -> None:
+def test_a_store_that_is_away_leaves_no_file(start_store: Start, tmp_path: Path) -> None:
     server = start_store()
     server.stop()
     told = fairq("backup", tmp_path / "b.fairq", "--store", stores.of_owner(server.url))
@@ -351,23 +321,21 @@ def test_a_store_that_is_away_leaves_no_file(start_store: Start, fairq: Fairq, t
     assert not [path for path in tmp_path.iterdir() if "fairq" in path.name]
 
 
-def test_damage_is_found_and_nothing_is_changed(filled: str, start_store: Start, fairq: Fairq, tmp_path: Path) -> None:
-    file, target = tmp_path / "b.fairq", start_store()
-    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
-    whole = file.read_bytes()
+def test_damage_is_found_and_nothing_is_changed(backed_up: Path, start_store: Start, tmp_path: Path) -> None:
+    target, whole = start_store(), backed_up.read_bytes()
     damaged = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (3, 20, 60, len(whole) // 2, -5)]
     for text in [*damaged[:-1], whole[:-1], whole[:-40], whole[: len(whole) // 2], whole + b"x", b"", b"PK\3\4" * 99]:
         bad = tmp_path / "bad.fairq"
         bad.write_bytes(text)
-        for command in (["restore", bad, "--store", stores.of_owner(target.url)], ["restore", bad, "--check"]):
-            told = fairq(*command)
+        for how in (["--store", stores.of_owner(target.url)], ["--check"]):
+            told = fairq("restore", bad, *how)
             assert (told.code, told.err.startswith("fairq: the backup cannot be used")) == (2, True), told
     with stores.connect(target.url) as client:
         assert client.get(keys.DATA_VERSION) is None
-    assert fairq("restore", file, "--check").code == 0
+    assert fairq("restore", backed_up, "--check").code == 0
 
 
-def test_a_user_that_may_not_replicate_is_told_what_it_needs(filled: str, fairq: Fairq, tmp_path: Path) -> None:
+def test_a_user_that_may_not_replicate_is_told_what_it_needs(filled: str, tmp_path: Path) -> None:
     with stores.connect(filled) as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~fq:*", "&fq:*", "+@all", "-psync")
         try:
@@ -398,10 +366,8 @@ def test_blocks_that_were_lost_doubled_or_moved_are_found() -> None:
             list(read_blocks(io.BytesIO(head + b"".join(wrong) + tail)))
 
 
-def test_the_embedded_store_is_backed_up_and_restored(fairq: Fairq, filled: str, tmp_path: Path) -> None:
-    file = tmp_path / "b.fairq"
-    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
-    assert fairq("restore", file, "--data-dir", tmp_path / "data").code == 0
+def test_the_embedded_store_is_backed_up_and_restored(backed_up: Path, tmp_path: Path) -> None:
+    assert fairq("restore", backed_up, "--data-dir", tmp_path / "data").code == 0
     again = fairq("backup", tmp_path / "again.fairq", "--data-dir", tmp_path / "data", "--json")
     assert again.code == 0, again.err
     assert again.json["queues"] == 2

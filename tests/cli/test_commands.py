@@ -267,17 +267,6 @@ def test_tokens_are_created_listed_used_and_revoked(commands: Commands) -> None:
     one_line_error(commands("enqueue", "emails", "1", token=token), 1, "token")
 
 
-def test_a_producers_token_is_for_tenants_that_match(commands: Commands) -> None:
-    token = commands("tokens", "create", "producer", "--tenant", "Acme*", "--queue", "emails").out.strip()
-    assert token.startswith("fq_producer_")
-    (row,) = commands("tokens", "list", "--json").json
-    assert (row["role"], row["tenant"], row["queues"]) == ("producer", "Acme*", ["emails"])
-    id = commands("enqueue", "emails", "1", "--tenant", "Acme.1", token=token).out.strip()
-    assert id.startswith("Acme.1/")
-    assert commands("tasks", "show", "emails", id, "--json", token=token).json[0]["tenant"] == "Acme.1"
-    one_line_error(commands("enqueue", "emails", "1", "--tenant", "zoo", token=token), 1, "zoo")
-
-
 def test_without_a_token_or_with_a_wrong_one_a_command_says_what_is_needed(commands: Commands) -> None:
     one_line_error(commands("queues", "list", token=None), 2, "token", "FAIRQ_TOKEN")
     one_line_error(commands("queues", "list", token="wrong"), 1, "token")
@@ -303,12 +292,6 @@ def test_a_url_that_is_none_is_a_mistake(url: str, capsys: pytest.CaptureFixture
 def test_without_a_server_a_command_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
     nowhere = Commands(f"ws://127.0.0.1:{stores.free_port()}", capsys)
     one_line_error(nowhere("enqueue", "emails", "1", "--timeout", "0.3", token=tenant("ada")), 1, "server")
-
-
-def test_json_is_one_line_for_pipes(commands: Commands) -> None:
-    commands.enqueue("emails", "1")
-    out: Any = commands("queues", "list", "--json").out
-    assert out.count("\n") == 1
 
 
 @pytest.mark.parametrize("way", ["alone", "among others", "followed by another"])

@@ -11,30 +11,19 @@ import pytest
 import redis
 import trio
 
-from fairq.cli.app import run
 from fairq.cli.doctor import _ask_admin
 from fairq.store import examination, library
 from tests import clusters, stores
 
-from .harness import Commands, Finished
+from .harness import Commands, Finished, fairq_here
 
 Start = Callable[..., stores.LocalServer]
-Doctor = Callable[..., Finished]
 NO_SERVER = ("--admin-url", "http://127.0.0.1:1")
 
 
-@pytest.fixture
-def doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Doctor:
-    """The command, on a store."""
-    monkeypatch.setattr("fairq.cli.doctor.configure_logging", lambda _: None)
-
-    def doctor(url: str, *more: str) -> Finished:
-        capsys.readouterr()
-        code = run(["doctor", "--store", url, *NO_SERVER, "--json", *more])
-        out, err = capsys.readouterr()
-        return Finished(code, out, err)
-
-    return doctor
+def doctor(url: str, *more: str) -> Finished:
+    """Run the command on a store."""
+    return fairq_here("doctor", "--store", url, *NO_SERVER, "--json", *more)
 
 
 def findings(told: Finished, level: str) -> dict[str, str]:
@@ -43,16 +32,16 @@ def findings(told: Finished, level: str) -> dict[str, str]:
     return {each["subject"]: each["told"] for each in told.json["findings"] if each["level"] == level}
 
 
-def test_a_sound_store_has_no_problems(start_store: Start, doctor: Doctor) -> None:
+def test_a_sound_store_has_no_problems(start_store: Start) -> None:
     told = doctor(start_store({"appendfsync": "always"}).url)
     assert told.code == 0, told.out
     assert findings(told, "problem") == {}
-    assert {"version", "persistence", "permissions", "library", "data", "clock", "connections", "network"} <= findings(
-        told, "ok"
-    ).keys()
+    well = findings(told, "ok").keys()
+    assert {"version", "persistence", "permissions", "library", "data", "connections", "network"} <= well
+    assert "clock" in well or findings(told, "warning").keys() == {"round trip"}, "this machine may be slow"
 
 
-def test_of_a_store_that_tells_no_settings_nothing_is_promised(start_store: Start, doctor: Doctor) -> None:
+def test_of_a_store_that_tells_no_settings_nothing_is_promised(start_store: Start) -> None:
     store = start_store({"appendfsync": "everysec"})
     with stores.connect(stores.of_owner(store.url)) as owner:
         owner.execute_command("ACL", "SETUSER", "fairq", "-config|get")
@@ -70,14 +59,14 @@ def test_of_a_store_that_tells_no_settings_nothing_is_promised(start_store: Star
     ],
 )
 def test_a_fault_of_the_store_is_found(
-    start_store: Start, doctor: Doctor, settings: Mapping[str, str], level: str, subject: str, words: str
+    start_store: Start, settings: Mapping[str, str], level: str, subject: str, words: str
 ) -> None:
     told = doctor(start_store(settings).url)
     assert told.code == (level == "problem")
     assert words in findings(told, level)[subject]
 
 
-def test_a_store_that_is_away_or_refuses_the_password_is_a_problem(start_store: Start, doctor: Doctor) -> None:
+def test_a_store_that_is_away_or_refuses_the_password_is_a_problem(start_store: Start) -> None:
     server = start_store()
     with stores.connect(server.url) as client:
         client.config_set("requirepass", "secret")
@@ -91,9 +80,7 @@ def test_a_store_that_is_away_or_refuses_the_password_is_a_problem(start_store: 
     assert doctor("http://nonsense").code == 1
 
 
-def test_permissions_that_lack_are_named_with_the_line_that_gives_them(
-    commands: Commands, server_store: str, doctor: Doctor
-) -> None:
+def test_permissions_that_lack_are_named_with_the_line_that_gives_them(commands: Commands, server_store: str) -> None:
     commands.enqueue("emails", "1")
     with stores.connect(server_store) as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~fq:*", "&fq:*", "+@all", "-zadd")
@@ -106,9 +93,7 @@ def test_permissions_that_lack_are_named_with_the_line_that_gives_them(
     assert "+zadd" in found["remedy"]
 
 
-def test_old_libraries_are_found_and_pruned_and_ours_stays(
-    commands: Commands, server_store: str, doctor: Doctor
-) -> None:
+def test_old_libraries_are_found_and_pruned_and_ours_stays(commands: Commands, server_store: str) -> None:
     commands.enqueue("emails", "1")
     with stores.connect(server_store) as client:
         for name in ("fairq_0ld", "theirs"):
@@ -129,7 +114,7 @@ def test_a_server_goes_on_when_its_own_library_is_deleted(commands: Commands, se
     assert commands.enqueue("emails", "2")
 
 
-def test_a_cluster_is_looked_over_node_by_node(cluster: clusters.Cluster, doctor: Doctor) -> None:
+def test_a_cluster_is_looked_over_node_by_node(cluster: clusters.Cluster) -> None:
     told = doctor(cluster.url)
     assert told.code == 0, told.out
     assert len({each["node"] for each in told.json["findings"] if each["subject"] == "version"}) == 3
@@ -147,7 +132,7 @@ def test_a_clock_that_is_off_is_found(store_url: str, ahead_s: int, level: str) 
     assert found.level == level
 
 
-def test_data_of_another_version_is_a_problem(redis_client: redis.Redis, store_url: str, doctor: Doctor) -> None:
+def test_data_of_another_version_is_a_problem(redis_client: redis.Redis, store_url: str) -> None:
     redis_client.set("fq:data_version", "2")
     assert "version 2" in findings(doctor(store_url), "problem")["data"]
 

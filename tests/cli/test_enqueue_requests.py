@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fairq.cli import lines, meter
 from tests import stores
 from tests.server.harness import tenant
 
-from .harness import Commands, Finished, ServerThread, Terminal, fairq, one_line_error, read_until, started
+from .harness import Commands, Finished, ServerThread, Terminal, one_line_error
 from .test_enqueue_lines import Acker, enqueue, forget_marks, interrupted, write
 
 ADA = tenant("ada")
@@ -201,25 +200,3 @@ def test_a_terminal_has_one_line_that_is_redrawn(
         assert requests(commands, write(tmp_path / "file", SAMPLE), "--wait", "30").code == 0
     assert "6 of 6 lines" in screen.getvalue()
     assert "7 done, 0 dead" in screen.getvalue()
-
-
-@pytest.mark.deep("kills")
-def test_waiting_goes_on_over_a_server_that_restarts(tmp_path: Path) -> None:
-    serve = ("serve", "--dev", "--data-dir", tmp_path / "data")
-    path = write(tmp_path / "file", "1:a:b\n2:c\n")
-    (tmp_path / "mail.py").write_text("import fairq\napp = fairq.Worker()\napp.task('emails')(lambda task: None)\n")
-    with started(*serve, "--port", "0") as server:
-        url = next(word for word in read_until(server, "serving").split() if "ws://" in word).removeprefix("url=")
-        with started(
-            "enqueue", "emails", "--requests", path, "--id", "mine", "--wait", "60", "--url", url, "--token", ADA
-        ) as command:
-            while "mine-2" not in fairq("batches", "list", "emails", "--url", url, "--token", ADA).out:
-                assert command.poll() is None
-            server.send_signal(signal.SIGKILL)
-            server.wait(30)
-            with started(*serve, "--port", url.rpartition(":")[2]) as again:
-                read_until(again, "serving")
-                to_server = ("--url", url, "--token", "dev-worker")
-                with started("worker", "mail:app", *to_server, cwd=tmp_path):
-                    assert "2 requests, 3 tasks: 3 done" in read_until(command, "requests, ")
-                    assert command.wait(30) == 0

@@ -181,11 +181,6 @@ def test_a_log_whose_reader_is_gone_stops_nobody() -> None:
         assert end(running) == 0
 
 
-def test_a_log_that_is_not_read_holds_up_no_end() -> None:
-    with logging_process(MORE_THAN_A_PIPE_TAKES) as running:
-        assert end(running) == 0
-
-
 FORKS = {
     "by os.fork, and ends by sys.exit": """
 if not os.fork():

@@ -14,6 +14,7 @@ import pytest
 
 from fairq.cli.supervisor import name_of_child
 from fairq.errors import SettingsError
+from tests.processes import is_running
 from tests.store.waiting import wait_until
 
 from .harness import EXIT_SECONDS, Commands, ServerThread, fairq, fairq_here, one_line_error, read_until, started
@@ -48,14 +49,6 @@ async def send(task):
 
 
 CHILDREN: list[int] = []  # of the running test
-
-
-def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended, and waits for its parent to notice, does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
@@ -121,7 +114,7 @@ def test_children_have_names_of_their_own_and_are_drained_together_by_signals_to
         (tmp_path / "slow").touch()
         out, _ = process.communicate(timeout=EXIT_SECONDS)
         assert (process.returncode, out.count("ends slow"), out.count("bye")) == (0, 2, 2), out
-    assert not any(map(is_alive, children.values()))
+    assert not any(map(is_running, children.values()))
 
 
 def test_a_child_that_dies_is_started_again_under_its_name_and_one_that_is_drained_stays_away(
@@ -158,7 +151,7 @@ def test_no_child_is_left_behind_when_the_supervisor_is_killed(
         process.kill()
         connected(server, 0)
         (tmp_path / "slow").touch()
-        wait_for(lambda: not any(map(is_alive, children.values())))
+        wait_for(lambda: not any(map(is_running, children.values())))
         assert states(commands, id) == ["done"], "they finished what they held"
 
 
@@ -176,7 +169,7 @@ def test_a_stuck_child_is_left_behind_by_neither_a_killed_supervisor_nor_a_stopp
             else:
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(EXIT_SECONDS) == 1
-            wait_for(lambda children=children: not any(map(is_alive, children.values())))  # type: ignore[misc]
+            wait_for(lambda children=children: not any(map(is_running, children.values())))  # type: ignore[misc]
 
 
 @pytest.mark.deep("kills")
@@ -190,7 +183,7 @@ def test_a_second_signal_ends_all_at_once(commands: Commands, server: ServerThre
         process.send_signal(signal.SIGINT)
         assert process.wait(EXIT_SECONDS) == 0
         assert states(commands, id) == ["ready"], "it was given back"
-    assert not any(map(is_alive, children.values()))
+    assert not any(map(is_running, children.values()))
 
 
 @pytest.mark.deep("kills")

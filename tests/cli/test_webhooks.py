@@ -213,20 +213,6 @@ def test_a_receiver_that_has_a_task_gets_it_once_however_often_another_does(
     assert answers == []
 
 
-def test_a_task_that_may_have_no_copies_waits_for_room(commands: Commands, server: ServerThread) -> None:
-    """A limit makes no dead letter, and no receiver gets less."""
-    with receiving(accept) as (receiver, port):
-        for n in range(3):
-            commands("webhooks", "add", "emails", url_of(port, f"{n}"), "--fan-out")
-        ids = [commands.enqueue("emails", f'"{n}"', "--max-attempts", "1") for n in range(3)]
-        assert commands("tenants", "set-limits", "emails", "ada", "--queued", "3").code == 0
-        with posting(server, "emails"):
-            wait_for(lambda: len(receiver.requests) == 9, server)
-            wait_for(lambda: all(state_of(server, id)[0] == "done" for id in ids), server)
-    posted = [(request.target, request.headers["fairq-task"]) for request in receiver.requests]
-    assert sorted(posted) == sorted((f"/{n}", id) for n in range(3) for id in ids)
-
-
 @pytest.mark.deep("longest")
 def test_the_longest_task_is_copied_for_as_many_as_there_may_be(commands: Commands, server: ServerThread) -> None:
     text = "x" * ((1 << 20) - 2)
@@ -262,32 +248,6 @@ def test_a_batch_is_complete_with_its_own_tasks(commands: Commands, server: Serv
             wait_for(lambda: len(receiver.requests) == 4, server)
         (batch,) = commands("batches", "list", "emails", "--json").json
     assert (batch["state"], batch["total"], batch["done"], batch["dead"]) == ("complete", 2, 2, 0)
-
-
-def test_tasks_of_a_removed_webhook_are_dead_letters_that_can_be_replayed(
-    commands: Commands, server: ServerThread
-) -> None:
-    async def answer(request: Request) -> Reply:
-        return reply(503 if request.target == "/gone" and len(receiver.requests) < 3 else 200, retry_after="1")
-
-    with receiving(answer) as (receiver, port):
-        kept, gone = url_of(port, "kept"), url_of(port, "gone")
-        commands("webhooks", "add", "emails", kept)
-        commands("webhooks", "add", "emails", gone, "--fan-out")
-        with posting(server, "emails") as worker:
-            assert len({line_of(worker, "posting")["url"] for _ in range(2)}) == 2
-            id = commands.enqueue("emails", '"x"', "--max-attempts", "2")
-            wait_for(lambda: len(receiver.requests) == 2, server)
-            commands("webhooks", "remove", "emails", gone)
-            (copy,) = copies_in(receiver, id, gone)
-            wait_for(lambda: state_of(server, copy)[0] == "dead", server)
-            assert state_of(server, copy)[2] == f"webhook {webhook_id(gone, '')} was removed"
-            commands("webhooks", "add", "emails", gone, "--fan-out")
-            line_of(worker, "posting", "/gone")
-            commands("dead", "replay", "emails", full_id("ada", copy))
-            wait_for(lambda: state_of(server, copy)[0] == "done", server)
-            assert state_of(server, id)[0] == "done"
-    assert [request.target for request in receiver.requests].count("/kept") == 1
 
 
 def test_a_worker_for_webhooks_says_what_is_missing() -> None:

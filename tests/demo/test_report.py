@@ -38,35 +38,22 @@ def test_each_task_executed_once_with_the_right_digest_is_proven() -> None:
     assert describe_proof(proof).startswith("Proof: 3 tasks")
 
 
-@pytest.mark.parametrize(
-    ("executions", "digests", "wrong"),
-    [
-        (ALL[:2], DIGESTS, {"processed": 2, "lost": 1}),
-        ([], DIGESTS, {"processed": 0, "lost": 3}),
-        ([*ALL, ALL[0]], DIGESTS, {"duplicated": 1}),
-        ([*ALL, ALL[0], ALL[0]], DIGESTS, {"duplicated": 1}),
-        ([*ALL[:2], executed(PLANNED[2], digest="another")], DIGESTS, {"digest_mismatches": 1}),
-        (
-            [*ALL[:2], executed(PLANNED[2], path="/file-0", digest=DIGESTS["/file-0"])],
-            DIGESTS,
-            {"digest_mismatches": 1},
-        ),
-        ([*ALL, executed(Planned("fair-9", "/file-0", "ada"))], DIGESTS, {"unexpected": 1}),
-        ([*ALL[:2], ALL[0]], DIGESTS, {"processed": 2, "lost": 1, "duplicated": 1}),
-        (ALL, {}, {"digest_mismatches": 3}),
-    ],
-    ids=[
-        "lost",
-        "all-lost",
-        "duplicated",
-        "tripled",
-        "digest",
-        "other-file",
-        "unexpected",
-        "lost-and-duplicated",
-        "none-direct",
-    ],
-)
+WRONG: dict[str, tuple[list[Execution], dict[str, str], dict[str, int]]] = {
+    "lost": (ALL[:2], DIGESTS, {"processed": 2, "lost": 1}),
+    "all lost": ([], DIGESTS, {"processed": 0, "lost": 3}),
+    "tripled": ([*ALL, ALL[0], ALL[0]], DIGESTS, {"duplicated": 1}),
+    "of another file": (
+        [*ALL[:2], executed(PLANNED[2], path="/file-0", digest=OTHER)],
+        DIGESTS,
+        {"digest_mismatches": 1},
+    ),
+    "unexpected": ([*ALL, executed(Planned("fair-9", "/file-0", "ada"))], DIGESTS, {"unexpected": 1}),
+    "lost and duplicated": ([*ALL[:2], ALL[0]], DIGESTS, {"processed": 2, "lost": 1, "duplicated": 1}),
+    "none direct": (ALL, {}, {"digest_mismatches": 3}),
+}
+
+
+@pytest.mark.parametrize(("executions", "digests", "wrong"), WRONG.values(), ids=WRONG)
 def test_proof_finds_what_is_wrong(executions: list[Execution], digests: dict[str, str], wrong: dict[str, int]) -> None:
     proof = prove(PLANNED, executions, digests)
     right = {"tasks": 3, "processed": 3, "lost": 0, "duplicated": 0, "unexpected": 0, "digest_mismatches": 0}

@@ -30,6 +30,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.processes import commands
+
 COMMAND_S, START_S, END_S, HANG_UP_S = 300.0, 60.0, 60.0, 5.0  # installing takes longest
 MAX_OUTPUT = 4_000_000  # bytes that a terminal remembers
 ROWS, COLUMNS = 60, 130
@@ -285,7 +287,8 @@ class Reader:
     def read(self, guide: Path) -> None:
         """Do what a guide says, from its beginning to its end; then see what it leaves. Raises: Failed."""
         self._read(guide, guide.read_text())
-        self.close()
+        while self._terminals:
+            self._terminals.pop().close()  # the last one first; it sees that nothing goes on
 
     def _read(self, guide: Path, text: str) -> None:
         parts = list(parts_of(text))
@@ -338,18 +341,12 @@ class Reader:
         operator.paste(". .venv/bin/activate; export FAIRQ_TOKEN=dev-operator")
         for queue in json.loads(operator.paste("fairq queues list --json > queues && cat queues")):
             name = queue["queue"]
-            has_tenants = queue["enqueued"] > 0  # a queue that only has a worker is no queue yet
-            command = f"fairq tenants list {name} --json > tenants && cat tenants" if has_tenants else "echo []"
-            tenants = json.loads(operator.paste(command))
+            command = f"fairq tenants list {name} --json > tenants && cat tenants"
+            tenants = json.loads(operator.paste(command)) if queue["enqueued"] else []  # else a worker made it
             for whose, state in [("", queue), *((f" of {each['tenant']}", each) for each in tenants)]:
                 if left := [word for word in _BLOCKED if state.get(word)]:
                     raise Failed(f"the guide leaves queue {name}{whose}: {', '.join(left)}")
         operator.close()
-
-    def close(self) -> None:
-        """Close the terminals, the last one first, and see that nothing goes on."""
-        while self._terminals:
-            self._terminals.pop().close()
 
     def kill(self) -> None:
         """End all that was started, after a failure."""
@@ -375,15 +372,8 @@ def _reap() -> None:
 
 def others() -> list[str]:
     """Name all processes of this process namespace but this one."""
-    found = []
     _reap()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) not in (os.getpid(), os.getppid()):
-            try:
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode() or entry.name)
-            except OSError:
-                continue  # it has ended meanwhile
-    return found
+    return [" ".join(words) or str(pid) for pid, words in commands() if pid not in (os.getpid(), os.getppid())]
 
 
 def main(argv: Sequence[str]) -> int:

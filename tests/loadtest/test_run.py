@@ -21,6 +21,7 @@ from loadtest.features import FEATURES
 from loadtest.figures import judge
 from loadtest.processes import RunFailed
 from loadtest.scenarios import Scenario
+from tests.processes import commands, is_running
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,26 +34,8 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 def descendants(pid: int) -> set[int]:
     """Name all processes below a process."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    found, last = {pid}, 0
-    while len(found) > last:
-        last = len(found)
-        found |= {child for child, parent in parents.items() if parent in found}
-    return found - {pid}
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    children = {child for child, _ in commands(pid)}
+    return children.union(*map(descendants, children))
 
 
 @pytest.mark.deep("loadtest")

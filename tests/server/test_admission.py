@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fairq.client.channel import Target
 from fairq.client.dial import dial
 from fairq.errors import TooMany, Unauthorized, Unavailable
+from fairq.model import rates
 from fairq.model.rates import Rate
 from fairq.server.net import admission as module
 from fairq.server.net.admission import (
@@ -86,7 +87,8 @@ def test_an_address_that_shakes_hands_too_often_is_not_heard_for_a_while() -> No
 
 
 def test_little_is_remembered_of_many_addresses_and_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KNOWN", 50)
+    for each in (module, rates):
+        monkeypatch.setattr(each, "MAX_KNOWN", 50)
     admission = Admission(Settings())
 
     async def visit() -> None:

@@ -21,6 +21,10 @@ from .proxy import open_proxy
 
 SECRET = "p@ss:wo/rd#1"
 QUOTED = "p%40ss%3Awo%2Frd%231"
+RULES = (
+    "on", "~fq:*", "&fq:*", "-@all", "+@connection", "+@scripting", "+@pubsub", "+config|get", "+@read", "+@write",
+    "+time", "+info",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -28,9 +32,7 @@ def guarded_store(start_store: Callable[..., stores.LocalServer]) -> stores.Loca
     """A store with a password, and with a user that may do what fairq needs."""
     server = start_store()
     client = stores.connect(server.url)
-    rules = ["on", f">{SECRET}", "~fq:*", "&fq:*", "-@all", "+@connection", "+@scripting", "+@pubsub", "+config|get"]
-    inner = ["+@read", "+@write", "+time", "+info"]
-    client.execute_command("ACL", "SETUSER", "fairq", *rules, *inner)
+    client.execute_command("ACL", "SETUSER", "fairq", f">{SECRET}", *RULES)
     client.config_set("requirepass", SECRET)
     client.close()
     return server
@@ -148,7 +150,11 @@ def test_a_node_is_reached_as_its_seed_is() -> None:
     seed = Address.parse(f"redis://ada:{QUOTED}@one:7000/0")
     node = node_address(seed, "::1", 7002)
     assert (node.host, node.port, node.username, node.password) == ("::1", 7002, "ada", SECRET)
-    assert node.shown == "redis://[::1]:7002"
+    assert (node.shown, node.tls) == ("redis://[::1]:7002", None)
+    seed = Address.parse("rediss://one:7000/0")
+    node = node_address(seed, "two", 7002)
+    assert node.shown == "rediss://two:7002"
+    assert node.tls is seed.tls is not None
 
 
 def test_slots_of_a_node_that_does_not_know_its_own_name_are_where_it_was_asked() -> None:

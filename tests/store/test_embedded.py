@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from fairq.store import embedded as module
 from fairq.store.embedded import embedded_store, is_running, socket_path, store_url
 from fairq.store.opening import check_durability, open_store
 from fairq.store.store import Store
+from tests import processes
+from tests.processes import commands
 
 from .waiting import wait_until
 
@@ -36,23 +38,10 @@ trio.run(main)
 """
 
 
-def store_pid(data_dir: Path) -> int | None:
+def store_pid(data_dir: Path) -> int:
     """Find the process of the embedded store of a data directory."""
-    title = f"valkey-server unixsocket:{socket_path(data_dir)}".encode()  # of the process
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                if title in (entry / "cmdline").read_bytes():
-                    return int(entry.name)
-    return None
-
-
-def is_alive(pid: int | None) -> bool:
-    """True if a process runs, and is not a zombie."""
-    try:
-        return pid is not None and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
+    title = f"valkey-server unixsocket:{socket_path(data_dir)}"  # of the process
+    return next(pid for pid, words in commands() if any(title in word for word in words))
 
 
 @asynccontextmanager
@@ -73,9 +62,9 @@ def other_owner(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.terminate()
     process.wait(10)
     process.stdout.close()
-    if is_alive(pid := store_pid(tmp_path)):
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+    for pid, words in commands():
+        if any(str(socket_path(tmp_path)) in word for word in words):
+            os.kill(pid, signal.SIGKILL)
 
 
 async def test_data_survives_a_stop_and_a_start_and_no_process_is_left(tmp_path: Path) -> None:
@@ -83,9 +72,9 @@ async def test_data_survives_a_stop_and_a_start_and_no_process_is_left(tmp_path:
         assert await check_durability(store) == []
         assert await store.enqueue("q", "ada", [NewTask("a", b"1")]) == ["ok"]
         pid = store_pid(tmp_path)
-        assert is_alive(pid)
+        assert processes.is_running(pid)
         assert await is_running(tmp_path)
-    assert not is_alive(pid)
+    assert not processes.is_running(pid)
     assert not await is_running(tmp_path)
     async with embedded(tmp_path) as store:
         assert (await store.queue("q")).ready == 1
@@ -131,7 +120,6 @@ async def test_a_killed_child_is_started_again_and_everything_acknowledged_is_th
                 nursery.start_soon(enqueue, store, name)
             await enough.wait()
             pid = store_pid(tmp_path)
-            assert pid is not None
             os.kill(pid, signal.SIGKILL)
         with trio.fail_after(30):
             await wait_until(lambda: not store.connection.is_connected)
@@ -161,10 +149,10 @@ async def test_the_orphan_of_a_killed_owner_is_shut_down_before_its_data_is_used
             await store.enqueue("q", "ada", [NewTask("a", b"1")])
     other_owner.kill()
     other_owner.wait()
-    assert is_alive(orphan)
+    assert processes.is_running(orphan)
     async with embedded(tmp_path) as store:
-        assert not is_alive(orphan)
-        assert store_pid(tmp_path) not in (None, orphan)
+        assert not processes.is_running(orphan)
+        assert store_pid(tmp_path) != orphan
         assert (await store.queue("q")).ready == 1
 
 
@@ -174,7 +162,6 @@ async def test_a_store_that_hangs_is_not_waited_for_long(tmp_path: Path, monkeyp
         with trio.fail_after(60):
             await module.wait_loaded(tmp_path)
             pid = store_pid(tmp_path)
-            assert pid is not None
             os.kill(pid, signal.SIGSTOP)
             try:
                 with pytest.raises(Unavailable, match=r"has not answered for 0 s$"):
@@ -189,7 +176,7 @@ async def test_it_stops_cleanly_when_cancelled_and_when_the_block_fails(tmp_path
             cancelled = store_pid(tmp_path)
             scope.cancel()
             await trio.sleep_forever()
-    assert not is_alive(cancelled)
+    assert not processes.is_running(cancelled)
     failed: list[int | None] = []
 
     async def fail() -> None:
@@ -199,7 +186,7 @@ async def test_it_stops_cleanly_when_cancelled_and_when_the_block_fails(tmp_path
 
     with pytest.raises(ZeroDivisionError):
         await fail()
-    assert not is_alive(failed[0])
+    assert not processes.is_running(failed[0])
 
 
 async def test_a_data_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:

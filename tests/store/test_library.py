@@ -28,15 +28,6 @@ def bare_url(store_url: str) -> str:
     return store_url
 
 
-def libraries(url: str) -> dict[str, str]:
-    """Read the function libraries of a store: name -> text."""
-    client = stores.connect(url, decode_responses=True)
-    found = client.execute_command("FUNCTION", "LIST", "WITHCODE")
-    client.close()
-    rows = [row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True)) for row in found]
-    return {row["library_name"]: row["library_code"] for row in rows}
-
-
 def test_the_source_joins_the_sections_in_order() -> None:
     source = library.source()
     first = ["prelude", "formats"]
@@ -122,26 +113,6 @@ async def test_a_flushed_library_is_loaded_again_and_no_call_is_lost(store: Stor
         assert outcomes == [["ok"]] * 40
         redis_client.function_flush()
         assert (await store.queue("q")).ready == 40
-
-
-async def test_many_servers_may_start_on_one_empty_store_at_once(bare_url: str) -> None:
-    ready = trio.Event()
-    started = 0
-
-    async def start() -> None:
-        nonlocal started
-        async with open_store(bare_url, connect_timeout=30) as store:
-            assert await store.queues() == []
-            started += 1
-            if started == 5:
-                ready.set()
-            await ready.wait()
-
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(start)
-    assert libraries(bare_url) == {library.name(): library.source()}
 
 
 async def test_two_loaders_that_both_found_nothing_do_not_fail() -> None:

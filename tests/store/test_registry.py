@@ -277,22 +277,6 @@ async def test_a_queue_whose_removal_was_broken_off_is_made_anew_or_removed_by_a
         assert (await two.queue(Q)).ready == 1
 
 
-async def test_whatever_is_put_in_while_servers_remove_queues_is_in_one_that_is_registered(
-    store_url: str, redis_client: redis.Redis
-) -> None:
-    with trio.fail_after(60):
-        async with opened(store_url, 3, quota=1) as (one, two, three):
-            for number in range(60):
-                entry = await make_idle((one, three)[number % 2])
-                async with trio.open_nursery() as nursery:
-                    for n in range(4):
-                        nursery.start_soon((one, two)[n % 2].registry.drop_idle, Q, entry, 1)
-                    nursery.start_soon(put_schedule, (one, three)[number % 3 > 0])
-                assert await three.queues() == [Q]
-                assert len((await three.schedules(Q))[1]) == 1
-                assert redis_client.hgetall(keys.REGISTRY + ":makers") == {b"ada": b"1"}
-
-
 async def test_a_queue_that_is_slow_to_make_holds_up_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when its node of a cluster does not answer, or a tenant names thousands; its own calls keep their order."""
     answers, is_asked, call, ended = trio.Event(), trio.Event(), store.registry.call, list[str]()

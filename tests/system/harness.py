@@ -17,6 +17,7 @@ from attrs import define, field, frozen
 
 import fairq
 from fairq.errors import FairqError
+from tests.processes import commands
 from tests.server.harness import OPERATOR, tenant
 from tests.store.waiting import wait_until
 
@@ -86,15 +87,7 @@ class Process:
 
 def child_of(pid: int, name: str) -> int:
     """Find the child process of that name."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                _, _, rest = (entry / "stat").read_text().rpartition(")")
-                if int(rest.split()[1]) == pid and name in (entry / "cmdline").read_text():
-                    return int(entry.name)
-            except (OSError, ValueError):
-                continue
-    raise AssertionError(f"process {pid} has no child {name}")
+    return next(child for child, words in commands(pid) if any(name in word for word in words))
 
 
 @frozen

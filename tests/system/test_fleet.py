@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import httpx
 import pytest
@@ -20,6 +19,7 @@ from fairq.errors import SettingsError
 from fairq.server.fleet import Fleet, environment_of, part_of, serve_fleet, shared_listeners
 from fairq.server.settings import Settings, load_settings
 from fairq.store.embedded import socket_path
+from tests.processes import commands, is_running
 from tests.server.harness import WORKER, raw
 from tests.server.web.admin.test_health import values
 from tests.store.waiting import wait_until
@@ -29,25 +29,7 @@ from .harness import Process, World, operating, producing, wait_drained
 
 def servers_of(pid: int) -> list[int]:
     """Find the server processes that a process has started."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                command = (entry / "cmdline").read_text().split("\0")
-            except (OSError, ValueError):
-                continue
-            if parent == pid and "serve" in command:
-                found.append(int(entry.name))
-    return sorted(found)
-
-
-def is_gone(pid: int) -> bool:
-    """Tell whether a process is no more."""
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    return sorted(child for child, words in commands(pid) if "serve" in words)
 
 
 async def test_processes_share_a_port_tell_their_own_metrics_and_drain_at_a_signal(world: World) -> None:
@@ -69,7 +51,7 @@ async def test_processes_share_a_port_tell_their_own_metrics_and_drain_at_a_sign
                     await trio.sleep(0.1)
         server.send(signal.SIGTERM)
         assert await server.wait() == 0
-        assert all(is_gone(pid) for pid in children)
+        assert not any(map(is_running, children))
 
 
 def metrics_of(server: Process) -> list[str]:
@@ -118,7 +100,7 @@ async def test_children_end_with_the_process_that_started_them(world: World) -> 
         await server.wait_url()
         children = servers_of(server.pid)
         server.kill()
-        await wait_until(lambda: all(is_gone(pid) for pid in children), 30)
+        await wait_until(lambda: not any(map(is_running, children)), 30)
         with redis.Redis(unix_socket_path=str(socket_path(world.directory / "data"))) as store:
             store.shutdown(nosave=True)  # it outlives a killed server; the next one on its data would end it
 

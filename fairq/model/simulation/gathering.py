@@ -7,26 +7,27 @@ from typing import Protocol
 
 from fairq.errors import NotFound
 from fairq.model.history import MAX_NAMED, OTHERS, History, Period
-from fairq.model.limits import Limits
-from fairq.model.operating import QueueRow
+from fairq.model.operating import HeldLimits, QueueRow
 from fairq.model.simulation.observed import Observed, cut, observe
 from fairq.model.simulation.setup import Proposal
 from fairq.model.tenants import TenantState
 
 
 class Reader(Protocol):
-    """Answers what operators and viewers may ask of one queue."""
+    """Answers what operators and viewers may ask, as an operator's client does."""
 
-    async def row(self) -> QueueRow | None:
-        """Read the queue; None if there is none."""
+    async def queues(self, queue: str, /) -> Sequence[QueueRow]:
+        """Read a queue, if there is one."""
 
-    async def history(self, period: Period, tenants: Sequence[str] | None, since_ms: int) -> History:
+    async def history(
+        self, queue: str, period: Period, /, *, tenants: Sequence[str] | None, since_ms: int = 0
+    ) -> History:
         """Read its history."""
 
-    async def tenant(self, name: str) -> TenantState | None:
-        """Read a tenant; None if there is none."""
+    async def tenants(self, queue: str, /, *, tenant: str) -> Sequence[TenantState]:
+        """Read a tenant, if there is one."""
 
-    async def limits(self, tenant: str | None) -> Limits:
+    async def limits(self, queue: str, tenant: str | None, /) -> HeldLimits:
         """Read the limits that hold for a tenant, or (None) for all."""
 
 
@@ -37,22 +38,21 @@ async def gather(
 
     Raises: NotFound; BadRequest, see `observe`.
     """
-    row = await reader.row()
-    if row is None:
+    rows = await reader.queues(queue)
+    if not rows:
         raise NotFound(f"there is no queue {queue}", field="queue")
-    history = await reader.history(period, None, 0)
+    history = await reader.history(queue, period, tenants=None)
     since_ms = cut(history, max(proposal.traffic.values(), default=1.0))
     names = [each.tenant for each in history.tenants if each.tenant]
     named = sorted(proposal.tenants)
     names = [*named, *(name for name in names if name not in named)][:MAX_NAMED]
     if since_ms or named:
-        history = await reader.history(period, names or None, since_ms)
-    states, limits = {}, {OTHERS: await reader.limits(None)}
+        history = await reader.history(queue, period, tenants=names or None, since_ms=since_ms)
+    states, limits = {}, {OTHERS: (await reader.limits(queue, None)).holds}
     for name in names:
-        state = await reader.tenant(name)
-        if state is not None:
-            states[name], limits[name] = state, await reader.limits(name)
+        if found := await reader.tenants(queue, tenant=name):
+            states[name], limits[name] = found[0], (await reader.limits(queue, name)).holds
         elif name in named:
             raise NotFound(f"queue {queue} has no tenant {name}", field="tenant")
-    slots = None if row.slots else proposal.slots
-    return observe(row, history, states, limits, slots=slots, run_s=run_s, is_cut=since_ms > 0)
+    slots = None if rows[0].slots else proposal.slots
+    return observe(rows[0], history, states, limits, slots=slots, run_s=run_s, is_cut=since_ms > 0)

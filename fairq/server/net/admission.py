@@ -21,7 +21,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import TooMany, Unauthorized
-from fairq.model.rates import Rate
+from fairq.model.rates import MAX_KNOWN, Rate, Rates
 from fairq.server.net.auth import Identity
 from fairq.server.settings import Settings
 from fairq.turns import Gate
@@ -34,7 +34,6 @@ WRONG_PER_S, WRONG_BURST = 5.0, 100.0  # the same, of its wrong tokens
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 PER_TURN, HTTP_PER_TURN = 8, 1  # messages of one tenant, and HTTP requests, that begin in one turn of the scheduler
 RECONNECT_MS = 1_000  # after which a refused client may connect again
-MAX_KNOWN = 10_000  # addresses and tenants whose rates are remembered
 
 
 @define(eq=False)
@@ -62,35 +61,28 @@ class Admission:
     settings: Settings
     _unfinished: dict[str, dict[trio.CancelScope, None]] = field(factory=dict, init=False)  # by address, oldest first
     _handshakes: int = field(default=0, init=False)
-    _rates: dict[str, Rate] = field(factory=dict, init=False)  # of handshakes, by address
-    _wrong: dict[str, Rate] = field(factory=dict, init=False)  # of wrong tokens, by address
+    _rates: Rates = field(factory=lambda: Rates(HANDSHAKES_PER_S, HANDSHAKE_BURST), init=False)  # of addresses
+    _wrong: Rates = field(factory=lambda: Rates(WRONG_PER_S, WRONG_BURST), init=False)  # of wrong tokens
     _connections: Counter[str] = field(factory=Counter, init=False)  # by address
     _usages: dict[str, Usage] = field(factory=dict, init=False)  # by tenant
 
     def hears(self, address: str, now: float) -> bool:
         """True if one more handshake from this address is within its rate."""
-        if self._is_unlimited(address):
-            return True
-        if len(self._rates) >= MAX_KNOWN:
-            self._rates = _not_whole(self._rates, now)
-        rate = self._rates.setdefault(block_of(address), Rate(HANDSHAKES_PER_S, HANDSHAKE_BURST))
-        return rate.take_now(1, now)
+        return self._is_unlimited(address) or self._rates.of(block_of(address), now).take_now(1, now)
 
     @contextmanager
     def wrong_tokens(self, address: str) -> Iterator[None]:
         """Look a token up in the context, unless its address has sent too many wrong ones. Raises: TooMany."""
         now = trio.current_time()
-        rate = self._wrong.get(block := block_of(address))
-        if rate and rate.paid_at > now:
+        rate = self._wrong.of(block := block_of(address), now)
+        if rate.paid_at > now:
             message = "too many wrong tokens came from this address"
             raise TooMany(message, retry_in_ms=math.ceil((rate.paid_at - now) * 1000))
         try:
             yield
         except Unauthorized:
             if not self._is_unlimited(address):
-                if len(self._wrong) >= MAX_KNOWN:
-                    self._wrong = _not_whole(self._wrong, now)
-                self._wrong.setdefault(block, Rate(WRONG_PER_S, WRONG_BURST)).take(1, now)
+                self._wrong.of(block, now).take(1, now)
             raise
 
     @contextmanager
@@ -177,8 +169,3 @@ def block_of(address: str) -> str:
     if ip.version == 4 or ip.is_loopback:
         return address
     return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))
-
-
-def _not_whole(rates: dict[str, Rate], now: float) -> dict[str, Rate]:
-    """Return the rates that something was taken of lately."""
-    return {each: rate for each, rate in rates.items() if not rate.is_whole(now)}

@@ -19,7 +19,7 @@ from fairq.errors import FairqError
 from fairq.model.cron import next_fire
 from fairq.model.limits import OpeningHours
 from fairq.model.opening_hours import next_change
-from fairq.model.rates import Rate
+from fairq.model.rates import Rates
 from fairq.scopes import run_all
 from fairq.store.store import Fire, Schedule, Store
 
@@ -34,13 +34,12 @@ _NO_TASK = ("misfire", "expired", "quota_exceeded")  # outcomes of fires
 class Firing:
     """Fires the schedules that are due; each tenant's at a rate, over all queues of this server."""
 
-    _rates: dict[str, Rate] = field(factory=dict, init=False)  # by tenant
+    _rates: Rates = field(factory=lambda: Rates(FIRES_PER_S, FIRES_BURST), init=False)  # of tenants
 
     async def fire(self, store: Store, queue: str) -> float:
         """Fire some schedules of a queue; returns the seconds until it can fire more."""
         now = trio.current_time()
-        self._rates = {tenant: rate for tenant, rate in self._rates.items() if not rate.is_whole(now)}
-        passed = [tenant for tenant, rate in self._rates.items() if not rate.has(1, now)]
+        passed = self._rates.spent(now)
         try:
             now_ms, next_ms, due = await store.due_schedules(queue, passed)
             outcomes = await self._fire(store, queue, [one for one in due if self._may_fire(one.state.tenant)], now_ms)
@@ -58,7 +57,8 @@ class Firing:
         return wait if next_ms < 0 else min(wait, (next_ms - now_ms) / 1000)
 
     def _may_fire(self, tenant: str) -> bool:
-        return self._rates.setdefault(tenant, Rate(FIRES_PER_S, FIRES_BURST)).take_now(1, trio.current_time())
+        now = trio.current_time()
+        return self._rates.of(tenant, now).take_now(1, now)
 
     async def _fire(self, store: Store, queue: str, due: Sequence[Schedule], now_ms: int) -> list[str]:
         fires = []

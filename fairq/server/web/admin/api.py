@@ -23,7 +23,7 @@ from fairq.server.web.admin.health import Health
 from fairq.server.web.admin.metrics import Metrics
 from fairq.server.web.admin.operators import Operators
 from fairq.server.web.admin.pace import Pace
-from fairq.server.web.admin.routes import ROWS, plain
+from fairq.server.web.admin.routes import ROWS
 from fairq.server.web.admin.seal import Seal
 from fairq.server.web.http.api import make_application
 from fairq.server.web.http.guard import Guard
@@ -73,7 +73,7 @@ def make_admin_api(
         if has_metrics
         else Route("/metrics", _refuse_metrics),
         Route(DOCUMENT, document),
-        *routes_of(ROWS, plain),
+        *routes_of(ROWS),
         *pages,
     ]
     api = make_application(routes, DOCUMENT)

@@ -16,14 +16,14 @@ import trio
 from attrs import define, field, frozen
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.metrics_core import InfoMetricFamily, Metric
 
 from fairq.model.waiting import PAUSED
 from fairq.server.app import App
 from fairq.server.web.admin.health import Finding, Health
 from fairq.server.web.admin.store_figures import Node, read_nodes
 from fairq.server.web.admin.tenant_metrics import QUEUES as TENANT_QUEUES
-from fairq.server.web.admin.tenant_metrics import Tenants, read_tenants, tell_counted, tell_stored
+from fairq.server.web.admin.tenant_metrics import Tenants, counter, gauge, read_tenants, tell_counted, tell_stored
 
 MAX_QUEUES = 200
 MAX_TENANTS = 32  # that are asked for a queue's oldest wait
@@ -119,81 +119,61 @@ class _Now:
         yield from self._of_dispatch()
         yield from self._of_tenants()
 
-    def _of_server(self) -> Iterable[Metric]:
+    def _of_server(self) -> Iterator[Metric]:
         app = self.app
         yield InfoMetricFamily("fairq_build", "the server's version", value={"version": version("fairq")})
-        yield _gauge("fairq_ready", "1: the server can do its work; see /readyz", not self.health.troubles)
-        yield _gauge("fairq_ticker_lag_seconds", "how late the oldest due tick is", app.ticker.lag_s)
-        yield _gauge("fairq_queues", "queues that there are", self.queue_count)
-        connections = GaugeMetricFamily("fairq_connections", "open connections of this server", labels=["role"])
-        for role, count in Counter(each.identity.role.value for each in app.connections).items():
-            connections.add_metric([role], count)
-        yield connections
+        yield gauge("fairq_ready", "1: the server can do its work; see /readyz", "", [(not self.health.troubles,)])
+        yield gauge("fairq_ticker_lag_seconds", "how late the oldest due tick is", "", [(app.ticker.lag_s,)])
+        yield gauge("fairq_queues", "queues that there are", "", [(self.queue_count,)])
+        roles = Counter(each.identity.role.value for each in app.connections)
+        yield gauge("fairq_connections", "open connections of this server", "role", roles.items())
         attached = [each.account for each in app.connections if each.is_attached]
         credit, held = sum(each.credit for each in attached), sum(each.busy for each in attached)
-        yield _gauge("fairq_worker_credit", "tasks that the workers of this server may hold", credit)
-        yield _gauge("fairq_worker_leases", "tasks that the workers of this server hold", held)
-        refusals = CounterMetricFamily("fairq_refusals", "requests that this server refused", labels=["code"])
-        for code, count in sorted(app.refusals.counts.items()):
-            refusals.add_metric([code], count)
-        yield refusals
+        yield gauge("fairq_worker_credit", "tasks that the workers of this server may hold", "", [(credit,)])
+        yield gauge("fairq_worker_leases", "tasks that the workers of this server hold", "", [(held,)])
+        refused = sorted(app.refusals.counts.items())
+        yield counter("fairq_refusals", "requests that this server refused", "code", refused)
 
     def _of_store(self) -> Iterator[Metric]:
-        yield _gauge("fairq_store_rtt_seconds", "time of one write and one read of the store", self.health.store_s)
-        yield _gauge("fairq_store_clock_ahead", "1: the store's clock is over a minute ahead", self.app.ticker.is_ahead)
-        memory = GaugeMetricFamily("fairq_store_memory_bytes", "memory of a node of the store", labels=["node"])
-        limit = GaugeMetricFamily("fairq_store_memory_limit_bytes", "its maxmemory; 0: no limit", labels=["node"])
-        evicts = GaugeMetricFamily("fairq_store_evicts", "1: a full node drops tasks", labels=["node"])
-        durable = GaugeMetricFamily("fairq_store_durable", "1: its append-only file is written", labels=["node"])
-        for node in self.nodes:
-            memory.add_metric([node.name], node.memory_bytes)
-            limit.add_metric([node.name], node.limit_bytes)
-            evicts.add_metric([node.name], node.evicts)
-            durable.add_metric([node.name], node.is_durable)
-        yield from (memory, limit, evicts, durable)
+        rtt_s, is_ahead, nodes = self.health.store_s, self.app.ticker.is_ahead, self.nodes
+        yield gauge("fairq_store_rtt_seconds", "time of one write and one read of the store", "", [(rtt_s,)])
+        yield gauge("fairq_store_clock_ahead", "1: the store's clock is over a minute ahead", "", [(is_ahead,)])
+        for name, told, figure in (
+            ("memory_bytes", "memory of a node of the store", "memory_bytes"),
+            ("memory_limit_bytes", "its maxmemory; 0: no limit", "limit_bytes"),
+            ("evicts", "1: a full node drops tasks", "evicts"),
+            ("durable", "1: its append-only file is written", "is_durable"),
+        ):
+            yield gauge(f"fairq_store_{name}", told, "node", ((each.name, getattr(each, figure)) for each in nodes))
 
-    def _of_queues(self) -> Iterable[Metric]:
-        tasks = GaugeMetricFamily("fairq_queue_tasks", "tasks by state", labels=["queue", "state"])
-        totals = {
-            name: CounterMetricFamily(f"fairq_tasks_{name}", f"tasks {name} since the queue was made", labels=["queue"])
-            for name in _TOTALS
-        }
-        oldest = GaugeMetricFamily(
-            "fairq_oldest_ready_age_seconds",
-            f"longest wait of a task that is next of its tenant; of {MAX_TENANTS} tenants by chance, if more wait",
-            labels=["queue"],
-        )
-        slots = GaugeMetricFamily("fairq_slots", "tasks that workers may hold, at all servers", labels=["queue"])
-        paused = GaugeMetricFamily("fairq_queue_paused", "1: an operator has paused it", labels=["queue"])
-        for queue in self.queues:
-            for name in _STATES:
-                tasks.add_metric([queue.name, name], queue.counts[name])
-            for name, total in totals.items():
-                total.add_metric([queue.name], queue.counts[_TOTALS[name]])
-            oldest.add_metric([queue.name], queue.oldest_s)
-            slots.add_metric([queue.name], self.app.queues.count_slots(queue.name))
-            paused.add_metric([queue.name], bool(int(queue.counts["blocked"]) & PAUSED))
-        return [tasks, *totals.values(), oldest, slots, paused]
+    def _of_queues(self) -> Iterator[Metric]:
+        queues, slots = self.queues, self.app.queues.count_slots
+        states = ((each.name, state, each.counts[state]) for each in queues for state in _STATES)
+        yield gauge("fairq_queue_tasks", "tasks by state", "queue state", states)
+        for name, count in _TOTALS.items():
+            totals = [(each.name, each.counts[count]) for each in queues]
+            yield counter(f"fairq_tasks_{name}", f"tasks {name} since the queue was made", "queue", totals)
+        oldest = f"longest wait of a task that is next of its tenant; of {MAX_TENANTS} tenants by chance, if more wait"
+        yield gauge("fairq_oldest_ready_age_seconds", oldest, "queue", ((each.name, each.oldest_s) for each in queues))
+        held = ((each.name, slots(each.name)) for each in queues)
+        yield gauge("fairq_slots", "tasks that workers may hold, at all servers", "queue", held)
+        paused = ((each.name, int(each.counts["blocked"]) & PAUSED != 0) for each in queues)
+        yield gauge("fairq_queue_paused", "1: an operator has paused it", "queue", paused)
 
-    def _of_dispatch(self) -> Iterable[Metric]:
-        workers = GaugeMetricFamily("fairq_workers", "workers attached to this server", labels=["queue"])
-        started = CounterMetricFamily("fairq_tasks_dispatched", "attempts that this server began", labels=["queue"])
-        retried = CounterMetricFamily("fairq_tasks_retried", "of these, those not a task's first", labels=["queue"])
-        for queue in self.queues:
-            workers.add_metric([queue.name], self.app.queues.count_workers(queue.name))
-            if dispatcher := self.app.queues.dispatchers.get(queue.name):
-                started.add_metric([queue.name], dispatcher.wait_times.starts)
-                retried.add_metric([queue.name], dispatcher.wait_times.retries)
-        return [workers, started, retried]
+    def _of_dispatch(self) -> Iterator[Metric]:
+        names, queues = [each.name for each in self.queues], self.app.queues
+        waits = [(name, queues.dispatchers[name].wait_times) for name in names if name in queues.dispatchers]
+        attached = ((name, queues.count_workers(name)) for name in names)
+        yield gauge("fairq_workers", "workers attached to this server", "queue", attached)
+        started = ((name, each.starts) for name, each in waits)
+        yield counter("fairq_tasks_dispatched", "attempts that this server began", "queue", started)
+        retried = ((name, each.retries) for name, each in waits)
+        yield counter("fairq_tasks_retried", "of these, those not a task's first", "queue", retried)
 
     def _of_tenants(self) -> Iterator[Metric]:
         recorder = self.app.recorder
         dropped = "starts that this server counted, and that the history has not: the store was away or full"
-        yield CounterMetricFamily("fairq_history_dropped", dropped, value=recorder.dropped)
+        yield counter("fairq_history_dropped", dropped, "", [(recorder.dropped,)])
         yield from tell_stored(self.tenants)
         tallies = recorder.tallies.queues
         yield from tell_counted({each.queue: tallies[each.queue] for each in self.tenants if each.queue in tallies})
-
-
-def _gauge(name: str, told: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, told, value=float(value))

@@ -12,8 +12,8 @@ from attrs import define, field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairq.errors import TooMany
-from fairq.model.rates import Rate
-from fairq.server.net.admission import MAX_KNOWN, block_of
+from fairq.model.rates import Rate, Rates
+from fairq.server.net.admission import block_of
 from fairq.server.web.http.problems import answer_of
 
 PER_ADDRESS, ADDRESS_BURST = 50.0, 500.0  # requests a second, and at once: a hundred tabs open
@@ -28,7 +28,7 @@ class Pace:
 
     inner: ASGIApp
     _whole: Rate = field(factory=lambda: Rate(IN_ALL, BURST), init=False)
-    _rates: dict[str, Rate] = field(factory=dict, init=False)  # by address
+    _rates: Rates = field(factory=lambda: Rates(PER_ADDRESS, ADDRESS_BURST), init=False)  # of addresses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or say that there were too many."""
@@ -42,7 +42,4 @@ class Pace:
 
     def _takes(self, address: str, is_probe: bool) -> bool:
         now = trio.current_time()
-        if len(self._rates) >= MAX_KNOWN:
-            self._rates = {each: rate for each, rate in self._rates.items() if not rate.is_whole(now)}
-        rate = self._rates.setdefault(address, Rate(PER_ADDRESS, ADDRESS_BURST))
-        return rate.take_now(1, now) and (is_probe or self._whole.take_now(1, now))
+        return self._rates.of(address, now).take_now(1, now) and (is_probe or self._whole.take_now(1, now))

@@ -1,29 +1,16 @@
-"""The table of operators' paths: their own rows, and the rows that they share with tenants.
-
-A weight, limits and settings have an ETag, their version; a change with `If-Match` is made only if that is still the
-version, else it is answered 412.
-"""
+"""The table of operators' paths: their own rows, and the rows that they share with tenants."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from fairq.errors import BadRequest
-from fairq.server.web.http.call import Call, answer
-from fairq.server.web.http.fields import names_of
 from fairq.server.web.http.routes import QUEUE as OF_TENANTS
 from fairq.server.web.http.routes import ROWS as TENANTS
-from fairq.server.web.http.routes import Endpoint, Row
+from fairq.server.web.http.routes import Row
 from fairq.wire import messages as wire
 
 QUEUE = "/api/queues/{queue}"
 TENANT = f"{QUEUE}/tenants/{{tenant}}"
-_ETAG = re.compile(r'(?:W/)?"([^"]*)"\Z')
 
 
 def _under(prefix: str, *frames: Any) -> list[Row]:
@@ -73,33 +60,3 @@ ROWS = (
     Row("DELETE", "/api/tokens/{id}", wire.RevokeToken, "Delete a token, and close its connections"),
     Row("GET", "/api/audit", wire.Audit, "Read what operators have changed"),
 )  # fmt: skip
-
-
-def _if_match(request: Request, given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the version that the header If-Match names. Raises: BadRequest."""
-    header = request.headers.get("if-match")
-    if header is None or header.strip() == "*":
-        return {}
-    if not (found := _ETAG.match(header.strip())):
-        raise BadRequest(f"If-Match must be one version in quotes, or *, not {header!r:.80}", field="if_version")
-    if given.get("if_version") not in (None, found[1]):
-        raise BadRequest("If-Match and if_version differ", field="if_version")
-    return {"if_version": found[1]}
-
-
-def plain(row: Row) -> Endpoint:
-    """Make the endpoint of a row whose request becomes its frame, and whose answer is the reply's body."""
-
-    frame: Any = row.frame
-    has_version = "if_version" in names_of(frame)
-
-    async def endpoint(request: Request) -> Response:
-        call = Call.of(request)
-        given = call.given(row.frame, request, row.has_body)
-        if has_version:
-            given |= _if_match(request, given)
-        body = await row.ask(call, given)
-        headers = {"ETag": f'"{body["version"]}"'} if "version" in body else {}
-        return answer(body, row.status_of(body), headers)
-
-    return endpoint

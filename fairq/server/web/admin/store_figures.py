@@ -8,6 +8,7 @@ from attrs import frozen
 
 from fairq.errors import FairqError
 from fairq.store.connection import Connection
+from fairq.store.dial import read_info
 
 MAX_NODES = 64  # that are asked
 
@@ -28,11 +29,9 @@ async def read_nodes(nodes: Sequence[Connection]) -> list[Node]:
     found = []
     for node in nodes[:MAX_NODES]:
         try:
-            reply = await node.call("INFO", "memory", "persistence")
+            values = read_info(await node.call("INFO", "memory", "persistence"))
         except FairqError:
             continue
-        text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
-        values = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
         found.append(
             Node(
                 name=node.address.path or f"{node.address.host}:{node.address.port}",

@@ -7,7 +7,8 @@ worked out from the store, by any server alike. So which tenants have counters a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from attrs import frozen
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -60,50 +61,56 @@ async def read_tenants(store: Store, queue: str) -> Tenants:
     return Tenants(queue, [states[name] for name in told], noisy_ones(list(states.values())), ratios, jain)
 
 
-def tell_stored(all_tenants: Iterable[Tenants]) -> list[Metric]:
+def gauge(name: str, told: str, labels: str, rows: Iterable[tuple[Any, ...]]) -> Metric:
+    """Write a gauge; a row has the values of its labels, and its own."""
+    return _filled(GaugeMetricFamily(name, told, labels=labels.split()), rows)
+
+
+def counter(name: str, told: str, labels: str, rows: Iterable[tuple[Any, ...]]) -> Metric:
+    """Write a counter, in the same way."""
+    return _filled(CounterMetricFamily(name, told, labels=labels.split()), rows)
+
+
+def _filled(family: Any, rows: Iterable[tuple[Any, ...]]) -> Metric:
+    for *values, value in rows:
+        family.add_metric(values, float(value))
+    filled: Metric = family
+    return filled
+
+
+def tell_stored(all_tenants: Sequence[Tenants]) -> Iterator[Metric]:
     """Write what the store knows about tenants."""
-    minutes = "in the last five minutes"
-    ratio = _of_tenants("share_ratio", f"service it got {minutes} by what it was entitled to while it competed")
-    weight = _of_tenants("weight", "its weight")
-    ready = _of_tenants("ready", "its tasks that are ready and wait")
-    noisy = _of_tenants("noisy", "1: a backlog of over twice what its weight is worth of all tenants' tasks")
-    jain = GaugeMetricFamily(
-        "fairq_jain_index", f"how alike tenants' share ratios were {minutes}; 1: all alike", labels=["queue"]
-    )
-    for each in all_tenants:
-        jain.add_metric([each.queue], each.jain)
-        for state in each.states:
-            labels = [each.queue, state.tenant]
-            if state.tenant in each.ratios:
-                ratio.add_metric(labels, each.ratios[state.tenant])
-            weight.add_metric(labels, state.weight)
-            ready.add_metric(labels, state.ready)
-            noisy.add_metric(labels, state.tenant in each.noisy)
-    return [ratio, weight, ready, noisy, jain]
+    minutes, states = "in the last five minutes", [(each, state) for each in all_tenants for state in each.states]
+    for name, told, value in (
+        ("share_ratio", f"service it got {minutes} by what it was entitled to while it competed",
+         lambda each, state: each.ratios.get(state.tenant)),
+        ("weight", "its weight", lambda _, state: state.weight),
+        ("ready", "its tasks that are ready and wait", lambda _, state: state.ready),
+        ("noisy", "1: a backlog of over twice what its weight is worth of all tenants' tasks",
+         lambda each, state: state.tenant in each.noisy),
+    ):  # fmt: skip
+        rows = ((each.queue, state.tenant, value(each, state)) for each, state in states)
+        told = f"{told}; all servers tell the same"
+        yield gauge(f"fairq_tenant_{name}", told, "queue tenant", (row for row in rows if row[2] is not None))
+    jain = f"how alike tenants' share ratios were {minutes}; 1: all alike"
+    yield gauge("fairq_jain_index", jain, "queue", ((each.queue, each.jain) for each in all_tenants))
 
 
-def tell_counted(tallies: Mapping[str, QueueTally]) -> list[Metric]:
+def tell_counted(tallies: Mapping[str, QueueTally]) -> Iterator[Metric]:
     """Write what this server has counted."""
-    counters = {
-        name: CounterMetricFamily(f"fairq_tenant_{name}", f"{told}; {_PER_SERVER}", labels=["queue", "tenant"])
-        for name, told in _COUNTERS.items()
-    }
+    counts = [(queue, name, each.counts) for queue, tally in tallies.items() for name, each in tally.named.items()]
+    counts += [(queue, OTHER, tally.others) for queue, tally in tallies.items()]
+    for name, told in _COUNTERS.items():
+        rows = ((queue, tenant, getattr(each, name)) for queue, tenant, each in counts)
+        yield counter(f"fairq_tenant_{name}", f"{told}; {_PER_SERVER}", "queue tenant", rows)
     waits = HistogramMetricFamily(
         "fairq_wait_seconds",
         f"from when tasks were ready to their first start; {_PER_SERVER}; the sum is right to some 20 %",
         labels=["queue"],
     )
     for queue, tally in tallies.items():
-        rows = {name: each.counts for name, each in tally.named.items()} | {OTHER: tally.others}
-        for tenant, counts in rows.items():
-            for name, counter in counters.items():
-                counter.add_metric([queue, tenant], getattr(counts, name))
         waits.add_metric([queue], _cumulated(tally.waits), sum(middle_of(b) * n for b, n in tally.waits.items()) / 1000)
-    return [*counters.values(), waits]
-
-
-def _of_tenants(name: str, told: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"fairq_tenant_{name}", f"{told}; all servers tell the same", labels=["queue", "tenant"])
+    yield waits
 
 
 def _cumulated(waits: Mapping[int, int]) -> list[tuple[str, float]]:

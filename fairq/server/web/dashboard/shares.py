@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import asdict, frozen
@@ -78,17 +78,18 @@ def _rows(view: View, queue: str, watched: Watched) -> list[Row]:
     return rows
 
 
+def _chart(watched: Watched, times_s: Sequence[float], series: Iterable[Any], marks: Iterable[Mark]) -> dict[str, Any]:
+    """Make a chart; a series is a tenant's name, and the parts that it was given and was entitled to."""
+    rows = [
+        {"tenant": name, "color": watched.color(name), "delivered": delivered, "entitled": entitled}
+        for name, delivered, entitled in series
+    ]
+    return {"times_s": times_s, "series": rows, "marks": [asdict(mark) for mark in marks]}
+
+
 def _live_chart(watched: Watched, rows: Sequence[Row]) -> dict[str, Any]:
-    names = [row.state.tenant for row in rows[:CHARTED]]
-    series = watched.series(names)
-    return {
-        "times_s": watched.times_s(),
-        "series": [
-            {"tenant": name, "color": watched.color(name), "delivered": series[name][0], "entitled": series[name][1]}
-            for name in names
-        ],
-        "marks": [asdict(mark) for mark in watched.marks],
-    }
+    series = watched.series([row.state.tenant for row in rows[:CHARTED]])
+    return _chart(watched, watched.times_s(), ((name, *parts) for name, parts in series.items()), watched.marks)
 
 
 async def _past_chart(view: View, queue: str, period: str, watched: Watched) -> dict[str, Any]:
@@ -98,19 +99,8 @@ async def _past_chart(view: View, queue: str, period: str, watched: Watched) -> 
     begin_ms = past.times_ms[0] if past.times_ms else past.now_ms
     changes = await view.ask(wire.Audit(0, verb="set_weight", queue=queue, since_ms=begin_ms))
     marks = [_mark(change) for change in rows_of(Change, changes["changes"]) if change.outcome == "ok"]
-    return {
-        "times_s": [at / 1000 for at in past.times_ms],
-        "series": [
-            {
-                "tenant": each.tenant,
-                "color": watched.color(each.tenant),
-                "delivered": each.delivered,
-                "entitled": each.entitled,
-            }
-            for each in named
-        ],
-        "marks": [asdict(mark) for mark in marks[:MAX_MARKS]],
-    }
+    series = ((each.tenant, each.delivered, each.entitled) for each in named)
+    return _chart(watched, [at / 1000 for at in past.times_ms], series, marks[:MAX_MARKS])
 
 
 def _mark(change: Change) -> Mark:

@@ -12,7 +12,6 @@ from attrs import frozen
 
 from fairq.errors import BadRequest, NotFound, TooMany
 from fairq.model.history import PERIOD, History, Period
-from fairq.model.limits import Limits
 from fairq.model.operating import HeldLimits, QueueRow
 from fairq.model.simulation.comparison import Comparison
 from fairq.model.simulation.gathering import gather
@@ -32,22 +31,19 @@ class _ViewReader:
     """Answers as this operator may see them."""
 
     view: View
-    queue: str
 
-    async def row(self) -> QueueRow | None:
-        return next(iter(rows_of(QueueRow, (await self.view.ask(wire.Queues(0, self.queue)))["queues"])), None)
+    async def queues(self, queue: str) -> list[QueueRow]:
+        return rows_of(QueueRow, (await self.view.ask(wire.Queues(0, queue)))["queues"])
 
-    async def history(self, period: Period, tenants: Sequence[str] | None, since_ms: int) -> History:
+    async def history(self, queue: str, period: Period, *, tenants: Sequence[str] | None, since_ms: int = 0) -> History:
         named = None if tenants is None else list(tenants)
-        return rows_of(History, [await self.view.ask(wire.History(0, self.queue, period, named, since_ms))])[0]
+        return rows_of(History, [await self.view.ask(wire.History(0, queue, period, named, since_ms))])[0]
 
-    async def tenant(self, name: str) -> TenantState | None:
-        return next(
-            iter(rows_of(TenantState, (await self.view.ask(wire.Tenants(0, self.queue, name)))["tenants"])), None
-        )
+    async def tenants(self, queue: str, *, tenant: str) -> list[TenantState]:
+        return rows_of(TenantState, (await self.view.ask(wire.Tenants(0, queue, tenant)))["tenants"])
 
-    async def limits(self, tenant: str | None) -> Limits:
-        return rows_of(HeldLimits, [await self.view.ask(wire.Limits(0, self.queue, tenant))])[0].holds
+    async def limits(self, queue: str, tenant: str | None) -> HeldLimits:
+        return rows_of(HeldLimits, [await self.view.ask(wire.Limits(0, queue, tenant))])[0]
 
 
 def read_query(query: Mapping[str, str]) -> Proposal:
@@ -95,7 +91,7 @@ async def simulation(view: View) -> Context:
     proposal = read_query(view.query)
 
     async def simulate() -> Comparison:
-        return await compare_apart(await gather(_ViewReader(view, queue), queue, period, proposal), proposal)
+        return await compare_apart(await gather(_ViewReader(view), queue, period, proposal), proposal)
 
     try:
         with trio.move_on_after(DEADLINE_S):

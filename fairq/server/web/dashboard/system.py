@@ -11,6 +11,7 @@ from fairq.errors import StoreRefused
 from fairq.model.audit import Change
 from fairq.model.operating import TokenRow
 from fairq.server.web.dashboard.view import Context, View, rows_of
+from fairq.store.dial import read_info
 from fairq.wire import messages as wire
 
 _INFO = ("server", "memory", "persistence", "clients", "stats")
@@ -28,10 +29,7 @@ async def _info(view: View) -> dict[str, Any]:
     ahead_ms = (int(seconds) + int(micros) / 1e6 - middle) * 1_000
     found: dict[str, Any] = {"appendfsync": fsync.decode(), "ahead_ms": ahead_ms}
     for section in _INFO:
-        for line in (await node.call("INFO", section)).decode().splitlines():
-            name, colon, value = line.partition(":")
-            if colon:
-                found[name] = value
+        found |= read_info(await node.call("INFO", section))
     return found
 
 

@@ -23,7 +23,7 @@ from fairq.server.web.http.connections import Callers
 from fairq.server.web.http.guard import Guard
 from fairq.server.web.http.problems import Problem, answer_of
 from fairq.server.web.http.request_ids import failure_of
-from fairq.server.web.http.routes import ROWS, plain, routes_of
+from fairq.server.web.http.routes import ROWS, routes_of
 from fairq.server.web.http.workers import Workers
 
 DOCUMENT = "/openapi.json"
@@ -80,7 +80,7 @@ def make_api(app: App, callers: Callers, workers: Workers) -> ASGIApp:
     async def document(_: Request) -> Response:
         return Response(_document(), media_type="application/json")
 
-    api = make_application([*routes_of(ROWS, plain), Route(DOCUMENT, document)], DOCUMENT, answers_options=True)
+    api = make_application([*routes_of(ROWS), Route(DOCUMENT, document)], DOCUMENT, answers_options=True)
     api.state.workers = workers
     guard = Guard(api, app, callers)
     origins = app.settings.http_cors_origins

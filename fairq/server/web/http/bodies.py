@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import trio
 from attrs import define, field
 
-from fairq.errors import BadFrame, BadRequest, TooLarge, TooMany
+from fairq.errors import BadFrame, BadRequest, TooLarge
 from fairq.model.checks import MAX_BATCH
-from fairq.server.web.http.bounds import (
-    BODY_S,
-    CHUNK_S,
-    LINGER_S,
-    MAX_BODIES_BYTES,
-    MAX_TENANT_BODIES_BYTES,
-    MAX_TOKEN_BODIES_BYTES,
-    RETRY_MS,
-)
+from fairq.server.web.http.bounds import BODY_S, CHUNK_S, LINGER_S
 from fairq.server.web.http.problems import Problem
 from fairq.wire.strict_json import BRACKET_COST, MAX_COST, check_cost, parse
 
@@ -89,31 +80,6 @@ class Inbox:
         while (await self.receive())["type"] != "http.disconnect":
             pass
         self.is_gone = True
-
-
-@define(eq=False)
-class Bodies:
-    """How many bytes of request bodies this server holds, of which no owner has more than its part."""
-
-    bytes: int = 0
-    _owners: Counter[Hashable] = field(factory=Counter, init=False)
-
-    def hold(self, more: int, owner: Hashable, *, is_token: bool = False) -> None:
-        """Count bytes; `is_token`: the owner is a token of many users. Raises: TooMany."""
-        self.bytes += more
-        self._owners[owner] += more
-        if not self._owners[owner]:
-            del self._owners[owner]
-        if more <= 0:
-            return
-        most = MAX_TOKEN_BODIES_BYTES if is_token else MAX_TENANT_BODIES_BYTES
-        for held, limit, whose in (
-            (self._owners[owner], most, " of one tenant or token"),
-            (self.bytes, MAX_BODIES_BYTES, ""),
-        ):
-            if held > limit:
-                message = f"too many requests: this server holds at most {limit} bytes of bodies{whose}"
-                raise TooMany(message, retry_in_ms=RETRY_MS)
 
 
 async def inflate(body: bytes, encoding: str, limit: int, held: Callable[[int], None]) -> bytes:

@@ -6,8 +6,8 @@ is read to its end, or for LINGER_S after a refusal: else an answer could not be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 import trio
@@ -22,28 +22,19 @@ from fairq.server.net.admission import HTTP_PER_TURN
 from fairq.server.net.origin import ORIGIN, Origin
 from fairq.server.net.refusals import Refusals
 from fairq.server.web.http import request_ids
-from fairq.server.web.http.bodies import Bodies, Gone, Inbox, inflate
-from fairq.server.web.http.bounds import (
-    MAX_REQUESTS,
-    MAX_TENANT_REQUESTS,
-    MAX_TENANT_WAITING,
-    MAX_TOKEN_REQUESTS,
-    MAX_TOKEN_WAITING,
-    MAX_WAITING,
-)
+from fairq.server.web.http.bodies import Gone, Inbox, inflate
 from fairq.server.web.http.call import CALL, Call
 from fairq.server.web.http.connections import Callers, HttpConnection
 from fairq.server.web.http.problems import Problem, answer_of
 from fairq.server.web.http.request_ids import Note
 from fairq.server.web.http.stream import BoundedStream
-from fairq.server.web.http.traffic import Places
+from fairq.server.web.http.traffic import Places, places
 from fairq.tokens import hash_token
 from fairq.transport import bearer_token
 from fairq.turns import Gate
 from fairq.wire.terms import Role
 
 INBOX, STREAM = "fairq.inbox", "fairq.stream"  # their names in the scope
-_REQUESTS, _WAITS = "requests under way", "requests that wait"
 log = structlog.get_logger("fairq.server")
 
 
@@ -127,9 +118,9 @@ class Guard:
     app: App
     callers: Callers
     is_guarded: Callable[[str], bool] = lambda path: path.startswith("/v1/")  # whether a path needs a token
-    requests: Places = field(factory=lambda: Places(_REQUESTS, MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_TOKEN_REQUESTS))
-    waits: Places = field(factory=lambda: Places(_WAITS, MAX_WAITING, MAX_TENANT_WAITING, MAX_TOKEN_WAITING))
-    bodies: Bodies = field(factory=Bodies, init=False)
+    requests: Places = field(factory=lambda: places("requests under way", "REQUESTS"))
+    waits: Places = field(factory=lambda: places("requests that wait", "WAITING"))
+    bodies: Places = field(factory=lambda: places("bytes of bodies", "BODIES_BYTES"), init=False)
     strangers: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # all requests of nobody who is known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,11 +142,11 @@ class Guard:
         caller = await self._find(headers, address)
         with caller.in_use():
             call = Call(caller, inbox, stream, self.waits, _media_type(headers), b"")
-            is_token = caller.identity.role is not Role.TENANT
+            owner, is_token = call.owner(), caller.identity.role is not Role.TENANT
             length = headers.get("content-length", "0")
             if len(length) > 10 or int(length) > limit:
                 raise TooLarge(f"the body has more than {limit} bytes", field="body")
-            with self.requests.one(call.owner(), is_token=is_token), self._held(call.owner(), is_token) as hold:
+            with self.requests.one(owner, is_token=is_token), self.bodies.some(owner, is_token=is_token) as hold:
                 body = await inbox.read(limit, hold)
                 await caller.wait_turn(len(body))
                 if encoding := headers.get("content-encoding", "").lower():
@@ -185,21 +176,6 @@ class Guard:
             return await inflate(body, encoding, self.app.settings.message_bytes, held)
         finally:  # the bytes that were made count as received, also those of a refused body: inflating costs as much
             await caller.wait_turn(made)
-
-    @contextmanager
-    def _held(self, owner: Hashable, is_token: bool) -> Iterator[Callable[[int], None]]:
-        """Count the bytes of a body while the context lasts; yields how to count more."""
-        held = 0
-
-        def hold(more: int) -> None:
-            nonlocal held
-            held += more
-            self.bodies.hold(more, owner, is_token=is_token)
-
-        try:
-            yield hold
-        finally:
-            self.bodies.hold(-held, owner)
 
 
 def _media_type(headers: Headers) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,14 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairq.errors import NotFound
+from fairq.errors import BadRequest, NotFound
 from fairq.server.web.http.call import Call, answer
 from fairq.server.web.http.events import events
+from fairq.server.web.http.fields import names_of
 from fairq.server.web.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, claim, end, enqueue_from
 from fairq.server.web.http.tasks import cancel, enqueue, open_batch, show
 from fairq.wire import messages as wire
 
 QUEUE = "/v1/queues/{queue}"
+_ETAG = re.compile(r'(?:W/)?"([^"]*)"\Z')
 Endpoint = Callable[[Request], Any]
 
 
@@ -113,19 +116,41 @@ class _Id(Convertor[str]):
 register_url_convertor("id", _Id())
 
 
-def plain(row: Row) -> Endpoint:
-    """Make the endpoint of a row whose request becomes its frame, and whose answer is the reply's body."""
+def _plain(row: Row) -> Endpoint:
+    """Make the endpoint of a row whose request becomes its frame, and whose answer is the reply's body.
+
+    The version of an answer is its ETag; a change with `If-Match` is made only if that is still the version, else it is
+    answered 412.
+    """
+    frame: Any = row.frame
+    has_version = "if_version" in names_of(frame)
 
     async def endpoint(request: Request) -> Response:
         call = Call.of(request)
-        body = await row.ask(call, call.given(row.frame, request, row.has_body))
-        return answer(body, row.status_of(body))
+        given = call.given(row.frame, request, row.has_body)
+        if has_version:
+            given |= _if_match(request, given)
+        body = await row.ask(call, given)
+        headers = {"ETag": f'"{body["version"]}"'} if "version" in body else {}
+        return answer(body, row.status_of(body), headers)
 
     return endpoint
 
 
-def routes_of(rows: Iterable[Row], plain: Callable[[Row], Endpoint]) -> list[Route]:
-    """Make routes from rows; `plain` makes the endpoint of a row that has none."""
+def _if_match(request: Request, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the version that the header If-Match names. Raises: BadRequest."""
+    header = request.headers.get("if-match")
+    if header is None or header.strip() == "*":
+        return {}
+    if not (found := _ETAG.match(header.strip())):
+        raise BadRequest(f"If-Match must be one version in quotes, or *, not {header!r:.80}", field="if_version")
+    if given.get("if_version") not in (None, found[1]):
+        raise BadRequest("If-Match and if_version differ", field="if_version")
+    return {"if_version": found[1]}
+
+
+def routes_of(rows: Iterable[Row]) -> list[Route]:
+    """Make routes from rows."""
     return [
-        Route(row.path.replace("{id}", "{id:id}"), row.endpoint or plain(row), methods=[row.method]) for row in rows
+        Route(row.path.replace("{id}", "{id:id}"), row.endpoint or _plain(row), methods=[row.method]) for row in rows
     ]

@@ -1,20 +1,20 @@
-"""How many requests and waits are under way, in all and for each tenant or token."""
+"""How many requests, waits and bytes of bodies are here, in all and for each tenant or token."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from attrs import define, field
 
 from fairq.errors import TooMany
-from fairq.server.web.http.bounds import RETRY_MS
+from fairq.server.web.http import bounds
 
 
 @define(eq=False)
 class Places:
-    """A number of places, of which no owner takes more than its part."""
+    """A number of places, or of bytes, of which no owner takes more than its part."""
 
     what: str
     most: int
@@ -26,18 +26,38 @@ class Places:
     @contextmanager
     def one(self, owner: Hashable, *, is_token: bool = False) -> Iterator[None]:
         """Take a place while the context lasts; `is_token`: the owner is a token of many users. Raises: TooMany."""
-        most = self.most_of_token if is_token else self.most_each
-        if self.taken >= self.most:
-            raise TooMany(f"too many requests: at most {self.most} {self.what} at this server", retry_in_ms=RETRY_MS)
-        if self._owners[owner] >= most:
-            message = f"too many requests: at most {most} {self.what} for this tenant or token"
-            raise TooMany(message, retry_in_ms=RETRY_MS)
-        self.taken += 1
-        self._owners[owner] += 1
-        try:
+        with self.some(owner, is_token=is_token) as take:
+            take(1)
             yield
+
+    @contextmanager
+    def some(self, owner: Hashable, *, is_token: bool = False) -> Iterator[Callable[[int], None]]:
+        """Yield what takes places, which raises TooMany; all are given back at the end of the context."""
+        most, own = self.most_of_token if is_token else self.most_each, 0
+
+        def take(more: int) -> None:
+            nonlocal own
+            for taken, limit, whose in (
+                (self.taken, self.most, "at this server"), (self._owners[owner], most, "for this tenant or token"),
+            ):  # fmt: skip
+                if taken + more > limit:
+                    message = f"too many requests: at most {limit} {self.what} {whose}"
+                    raise TooMany(message, retry_in_ms=bounds.RETRY_MS)
+            own += more
+            self._add(owner, more)
+
+        try:
+            yield take
         finally:
-            self.taken -= 1
-            self._owners[owner] -= 1
-            if not self._owners[owner]:
-                del self._owners[owner]
+            self._add(owner, -own)
+
+    def _add(self, owner: Hashable, more: int) -> None:
+        self.taken += more
+        self._owners[owner] += more
+        if not self._owners[owner]:
+            del self._owners[owner]
+
+
+def places(what: str, name: str) -> Places:
+    """Make the places that bounds.py has under a name: in all, of a tenant, of a token of many users."""
+    return Places(what, *(getattr(bounds, f"MAX_{whose}{name}") for whose in ("", "TENANT_", "TOKEN_")))

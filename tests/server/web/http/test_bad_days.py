@@ -16,7 +16,7 @@ import trio.testing
 from fairq.errors import BY_CODE
 from fairq.server.net.admission import Admission
 from fairq.server.run import Served
-from fairq.server.web.http import bodies, guard, listener, stream
+from fairq.server.web.http import bodies, bounds, listener, stream
 from fairq.server.web.http.bounds import HEAD_BYTES
 from fairq.server.web.http.problems import STATUS
 from tests.server.harness import OPERATOR, WORKER, open_fds, raw
@@ -122,9 +122,9 @@ async def test_a_bomb_is_inflated_up_to_the_bound_only(served: Served, inflated:
 async def test_what_is_inflated_is_held_piece_by_piece_and_given_back(
     served: Served, inflated: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "MAX_TENANT_BODIES_BYTES", 200_000)
+    monkeypatch.setattr(bounds, "MAX_TENANT_BODIES_BYTES", 200_000)
     gzipped = {**JSON, "Content-Encoding": "gzip"}
-    async with api(served) as ada:
+    async with serving(served.store_url) as small_server, api(small_server) as ada:
         for _ in range(3):
             inflated.clear()
             small = gzip.compress(b'{"payload": 1}' + b" " * 1_000_000)
@@ -383,7 +383,7 @@ async def test_a_name_that_points_here_is_refused_with_dev(product: Client) -> N
 async def test_requests_of_a_tenant_have_bounds_and_others_do_not_feel_it(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "MAX_TENANT_WAITING", 2)
+    monkeypatch.setattr(bounds, "MAX_TENANT_WAITING", 2)
     async with serving(served.store_url) as served, api(served) as ada:
         check(await ada.post(TASKS, json={"payload": 1, "id": "t", "delay": 600}), 201)
         async with trio.open_nursery() as nursery:

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from fairq.server.run import Served
+from fairq.server.web.http import bounds
 from fairq.server.web.http import events as module
-from fairq.server.web.http import guard
 from tests.store.waiting import wait_until
 
 from .harness import Client, api, check, check_problem, head, plain, read_until, serving
@@ -74,7 +74,7 @@ async def test_a_stream_without_events_is_kept_alive_and_given_up_with_its_clien
 
 
 async def test_streams_have_a_bound_and_an_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MAX_TENANT_WAITING", 1)
+    monkeypatch.setattr(bounds, "MAX_TENANT_WAITING", 1)
     with trio.fail_after(60):
         async with serving(served.store_url) as small, api(small) as ada:
             async with streaming(small) as stream:

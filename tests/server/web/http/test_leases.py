@@ -187,18 +187,6 @@ async def test_tasks_whose_answer_cannot_be_sent_are_given_back_at_once(
         assert (task["attempt"], task["max_attempts"]) == (2, 4)  # the first does not count
 
 
-async def test_leases_are_ended_at_any_server(served: Served, server_store: str) -> None:
-    async with (
-        serving(server_store) as other, api(served) as ada, api(served, WORKER) as here, api(other, WORKER) as there,
-    ):  # fmt: skip
-        check(await ada.post(TASKS, json={"tasks": [{"payload": n} for n in range(2)]}), 201)
-        first, second = await claim(here, 2)
-        assert await settle(there, first, "extend") == "ok"
-        assert await settle(there, first, "ack") == "ok"
-        assert await settle(there, second, "nack") == "ok"
-        assert await settle(here, first, "ack") == "gone"
-
-
 async def test_http_and_websocket_workers_share_a_queue_and_keep_their_leases_apart(
     served: Served, ada: Client, worker: Client
 ) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from fairq.errors import TooMany
-from fairq.server.web.http.bodies import Bodies
-from fairq.server.web.http.bounds import MAX_BODIES_BYTES, MAX_TENANT_BODIES_BYTES, MAX_TOKEN_BODIES_BYTES
 from fairq.server.web.http.traffic import Places
 
 from .harness import Client, check
@@ -60,23 +58,15 @@ async def test_dead_letters_are_replayed_and_purged_once(ada: Client, worker: Cl
 def test_no_owner_takes_more_than_its_part_of_the_places() -> None:
     places = Places("requests", 4, 2, 3)
     with places.one("ada"), places.one("ada"):
-        with pytest.raises(TooMany), places.one("ada"):
+        with pytest.raises(TooMany, match="at most 2 requests for this tenant"), places.one("ada"):
             pass
-        with places.one("token", is_token=True), places.one("token", is_token=True), pytest.raises(TooMany):
-            places.one("bob").__enter__()
+        with places.some("token", is_token=True) as take:
+            take(1)
+            with pytest.raises(TooMany, match="at most 4 requests at this server"):
+                take(2)
+            take(1)
+            with pytest.raises(TooMany):
+                places.one("bob").__enter__()
     assert places.taken == 0
     with places.one("ada"):
         pass
-
-
-def test_bodies_held_at_once_have_a_bound() -> None:
-    bodies = Bodies()
-    with pytest.raises(TooMany, match="of one tenant"):
-        bodies.hold(MAX_TENANT_BODIES_BYTES + 1, "ada")
-    for token in "ab":
-        bodies.hold(MAX_TOKEN_BODIES_BYTES - MAX_TENANT_BODIES_BYTES, token, is_token=True)
-    bodies.hold(MAX_TENANT_BODIES_BYTES - 1, "bob")
-    with pytest.raises(TooMany, match=f"at most {MAX_BODIES_BYTES} bytes of bodies$"):
-        bodies.hold(1, "eve")
-    bodies.hold(-MAX_TENANT_BODIES_BYTES - 1, "ada")
-    bodies.hold(MAX_TENANT_BODIES_BYTES, "ada")

@@ -13,7 +13,7 @@ from fairq.model.option_tables import TaskOptions
 from fairq.model.tasks import OPTIONS
 from fairq.server.run import Served
 from fairq.server.web.http.fields import make_task
-from tests.server.harness import OPERATOR, PRODUCER, WORKER, raw, tenant
+from tests.server.harness import OPERATOR, PRODUCER, WORKER, raw
 
 from .harness import Client, api, check, check_problem
 
@@ -24,7 +24,9 @@ NDJSON = {"Content-Type": "application/x-ndjson"}
 async def test_a_repeated_post_with_an_idempotency_key_makes_one_task(served: Served) -> None:
     key = {"Idempotency-Key": "order-7"}
     async with api(served) as ada:
-        assert check(await ada.post(TASKS, json={"payload": 1}, headers=key), 201) == {"id": "order-7", "outcome": "ok"}
+        made = await ada.post(TASKS, json={"payload": 1}, headers=key)
+        assert check(made, 201) == {"id": "order-7", "outcome": "ok"}
+        assert check(await ada.get(made.headers["location"]))["state"] == "ready"
         again = check(await ada.post(TASKS, json={"payload": 1}, headers=key), 200)
         assert again == {"id": "order-7", "outcome": "duplicate"}
         assert len(check(await ada.get("/v1/queues/q/next"))["tasks"]) == 1
@@ -181,16 +183,6 @@ async def test_each_token_may_do_what_its_role_may(served: Served) -> None:
             refused = await stranger.get(f"{TASKS}/t")
             check_problem(refused, 401, "unauthorized")
             assert refused.headers["www-authenticate"].startswith("Bearer")
-
-
-async def test_websockets_and_http_see_the_same_tasks(served: Served, ada: Client) -> None:
-    async with raw(served, tenant("ada")) as client, raw(served, WORKER) as worker:
-        check(await ada.post(TASKS, json={"payload": "p", "id": "t"}), 201)
-        assert await client.enqueue("q", ["t"]) == ["duplicate"]
-        await worker.attach("q")
-        (pushed,) = await worker.pushed()
-        assert pushed["payload"] == "p"
-        assert check(await ada.get(f"{TASKS}/t"))["worker"] == "w"
 
 
 async def test_an_empty_body_says_nothing_whatever_its_type(ada: Client) -> None:
