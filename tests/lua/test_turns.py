@@ -1,4 +1,4 @@
-"""Groups inside a tenant take turns, by their weights; each is first in, first out; others pay nothing."""
+"""Groups inside a tenant take equal turns; each is first in, first out; others pay nothing."""
 
 from __future__ import annotations
 
