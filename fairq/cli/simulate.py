@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from attrs import asdict, frozen
 from cyclopts import Parameter
@@ -17,9 +17,6 @@ from fairq.model.history import PERIOD, Period
 from fairq.model.simulation.comparison import Comparison, TenantRow, compare
 from fairq.model.simulation.gathering import gather
 from fairq.model.simulation.setup import LIMITS, Proposal, check_proposal
-
-if TYPE_CHECKING:
-    pass
 
 Of = Annotated[list[str] | None, Parameter(negative=())]
 
