@@ -18,8 +18,8 @@ from fairq.model.operating import QueueRow
 from fairq.model.queues import QueueSettings
 from fairq.model.simulation import run
 from fairq.model.simulation.comparison import compare
-from fairq.model.simulation.fair_pick import Account, FairPick
 from fairq.model.simulation.observed import MAX_TASKS, Observed, cut, observe
+from fairq.model.simulation.queue import SimulatedQueue, Start
 from fairq.model.simulation.run import Played, play
 from fairq.model.simulation.setup import Proposal, Setup, Terms, check_proposal
 from fairq.model.simulation.traffic import Demand, Pattern, arrival_times, batch_size
@@ -85,18 +85,19 @@ def arrivals_of(each: Demand, pattern: Pattern) -> list[float]:
 @given(queues())
 def test_limits_on_running_tasks_hold_at_all_times(drawn: tuple[Setup, list[Demand], Pattern]) -> None:
     setup, demands, pattern = drawn
-    watched: list[tuple[int, int]] = []
+    watched: list[Start] = []
 
-    class Watched(FairPick):
-        def take(self, account: Account) -> tuple[float, int]:
+    class Watched(SimulatedQueue):
+        def claim(self, limit: int, now: float) -> list[Start]:
+            started = super().claim(limit, now)
             assert self.leased <= setup.slots
-            most = account.terms.max_running
-            assert not most or account.leased <= most
-            watched.append((account.leased, most))
-            return super().take(account)
+            for tenant in self.tenants.values():
+                assert not (most := setup.tenants[tenant.name].max_running) or tenant.leased <= most
+            watched.extend(started)
+            return started
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "FairPick", Watched)
+        patch.setattr(run, "SimulatedQueue", Watched)
         played = play(setup, demands, STEP_MS, pattern)
     assert len(watched) == sum(each.started for each in played.outcomes.values())
 

@@ -60,7 +60,7 @@ def simulate(
     queue
         The queue.
     period
-        How much history to use: 1h, 24h or 14d. Of busy queues only the last 40,000 tasks are simulated.
+        How much history to use: 1h, 24h or 14d. Of busy queues only the last 20,000 tasks are simulated.
     """
     proposal = read_proposal(proposed or Proposed())
     wanted = PERIOD.check(period, "period")

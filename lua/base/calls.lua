@@ -17,8 +17,8 @@ end
 function calls.load_queue(prefix)
   local packed, queue, position = redis.call('GET', prefix .. ':queue'), nil, 1
   if packed then queue, position = QUEUE.unpack(packed) else packed, queue = '', QUEUE.new{} end
-  for name, setting in pairs(SETTINGS) do queue[name] = setting[1] end
-  for name, value in pairs(calls.own_settings(queue)) do queue[name] = value end
+  local own = calls.own_settings(queue)
+  for name, setting in pairs(SETTINGS) do queue[name] = own[name] or setting[1] end
   queue.classes = {}
   while position <= #packed do  -- the tail: classes that have tenants, and how many
     local class

@@ -36,10 +36,10 @@ def test_a_setting_begins_with_its_default_and_takes_its_range_and_no_more(queue
 def test_a_setting_of_a_later_version_is_kept_as_it_is(queue: Queue) -> None:
     queue.configure(lease_ms=1000)
     record, end = FORMATS["QUEUE"].unpack(stored(queue))
-    record["settings"] = b"\x82\xa5later\x07\xa8lease_ms\xcd\x03\xe8"
+    record["settings"] = b"\x82\xa5ready\x07\xa8lease_ms\xcd\x03\xe8"
     queue.client.set(queue.key("queue"), FORMATS["QUEUE"].pack(record) + stored(queue)[end:])
     queue.configure(lease_ms=30_000, max_attempts=7)
     record, _ = FORMATS["QUEUE"].unpack(stored(queue))
-    assert record["settings"] in (b"\x82\xa5later\x07\xacmax_attempts\x07", b"\x82\xacmax_attempts\x07\xa5later\x07")
+    assert record["settings"] in (b"\x82\xa5ready\x07\xacmax_attempts\x07", b"\x82\xacmax_attempts\x07\xa5ready\x07")
     state = queue.queue_state()
-    assert (state["lease_ms"], state["max_attempts"]) == (30_000, 7)
+    assert (state["lease_ms"], state["max_attempts"], state["ready"]) == (30_000, 7, 0), "it is no field of the record"

@@ -74,6 +74,7 @@ class Accounts(Limiting):
         self.clock: float = 0
         self.level: float = 0
         self.weight_sum = 0
+        self.leased = 0
         self.running = 0
         self.servable = 0
         self.cursor = 0
@@ -171,13 +172,9 @@ class Accounts(Limiting):
     def count_lease(self, t: Tenant, count: int) -> None:
         """Begin a lease, or (-1) take it back."""
         t.leased += count
+        self.leased += count
         t.starts += count * self.at
         self.running += count * t.in_weight_sum * (t.loan != GIFT)
-
-    @property
-    def leased(self) -> int:
-        """Count the leases."""
-        return sum(t.leased for t in self.tenants.values())
 
     @property
     def ordinary_slots(self) -> int:
@@ -303,6 +300,7 @@ class Accounts(Limiting):
         start = max(began_at, self.epoch_at)
         took = max(until - self.call_origin - start, 1)
         t.leased -= 1
+        self.leased -= 1
         t.starts -= start
         is_gift = t.loan == GIFT
         self.running -= t.in_weight_sum * (not is_gift)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Iterator
+from operator import itemgetter
 
 from attrs import define
 
 from fairq.model.queue.accounts import AWAKE, Accounts, Tenant, is_outside
 
 FEW, FIRST, POOL, PROBES, REDRAWS = 16, 3, 8, 8, 6
+_TIME = itemgetter(0)
 
 
 @define
@@ -38,9 +41,8 @@ class Round:
 
     def add(self, t: Tenant, time: float, most: int) -> None:
         """Add a tenant to the pool, once, behind its equals; the pool keeps the best."""
-        if t not in [other for _, other in self.pool]:
-            self.pool.append((time, t))
-            self.pool.sort(key=lambda entry: entry[0])
+        if all(other is not t for _, other in self.pool):
+            insort(self.pool, (time, t), key=_TIME)
             del self.pool[most:]
 
 

@@ -16,7 +16,7 @@ from fairq.model.simulation.setup import LIMITS, MAX_SLOTS, MAX_TENANTS, Setup, 
 from fairq.model.simulation.traffic import FLUSH_MS, Demand
 from fairq.model.tenants import TenantState
 
-MAX_TASKS = 40_000  # that come in one simulation: of a busier queue only the last part of the period is simulated
+MAX_TASKS = 20_000  # that come in one simulation: of a busier queue only the last part of the period is simulated
 LITTLE_MS, LITTLE_STARTS = 300_000, 30
 Code = Literal[
     "cut", "little_history", "few_starts", "slots", "run_time", "not_served", "others", "fit", "overload", "idle"

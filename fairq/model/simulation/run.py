@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from attrs import frozen
 
-from fairq.model.simulation.fair_pick import Account, FairPick
+from fairq.model.simulation.queue import SimulatedQueue, Start
 from fairq.model.simulation.setup import Setup
 from fairq.model.simulation.traffic import Demand, Pattern, arrival_times, run_times
 
-MAX_STARTS = 100_000  # in one simulation; it ends with the last of them
-_ARRIVES, _ENDS, _UNBLOCKS = range(3)
+MAX_STARTS = 50_000  # in one simulation; it ends with the last of them
+_ARRIVES, _ENDS, _LETS_IN = range(3)
 
 
 @frozen
@@ -51,7 +51,7 @@ def play(
 
     `setup` has the terms of each demand's tenant, in the same order.
     """
-    pick = FairPick(setup, Random(f"{seed} pick"))
+    queue = SimulatedQueue(setup, Random(f"{seed} pick"))
     sources = [Random(f"{seed} {demand.tenant}") for demand in demands]
     lengths = [run_times(demand, pattern, Random(f"{seed} run {demand.tenant}")) for demand in demands]
     arrivals = iter(
@@ -62,13 +62,13 @@ def play(
         )
     )
     until = step_ms * max((len(demand.arrivals) for demand in demands), default=0)
+    places = {demand.tenant: place for place, demand in enumerate(demands)}
     waits: list[list[float]] = [[] for _ in demands]
-    starts = [0] * len(demands)
-    events: list[tuple[float, int, int, int, float, int]] = []  # at, order, what, of whom, came or began at, attempt
-    order = count = 0
+    starts, held_ms = [0] * len(demands), [0.0] * len(demands)
+    events: list[tuple[float, int, int, Start, float]] = []  # at, order, what, of which task, when that began
+    order = count = running = 0
+    now = 0.0
     coming = next(arrivals, None)
-    accounts = pick.accounts
-    places = {id(account): place for place, account in enumerate(accounts)}
     while count < MAX_STARTS:
         next_at = events[0][0] if events else until
         if coming is not None and coming[0] <= next_at:
@@ -76,36 +76,40 @@ def play(
             coming = next(arrivals, None)
             if at >= until:
                 break
-            if at > pick.now:
-                pick.pass_time(at)
-            pick.arrive(accounts[place], at)
+            now = max(now, at)
+            queue.arrive(Start(demands[place].tenant, at, 1), now)
         elif events and next_at < until:
-            at, _, what, place, since, attempt = heapq.heappop(events)
-            pick.pass_time(at)
+            now, _, what, task, since = heapq.heappop(events)
             if what == _ENDS:
-                pick.end(accounts[place], since)
-                order += 1
-                if demands[place].fails and (again_at := _retry_at(setup, demands[place], attempt, at, sources[place])):
-                    heapq.heappush(events, (again_at, order, _ARRIVES, place, 0.0, attempt + 1))
+                place = places[task.tenant]
+                queue.end(task.tenant, since, now)
+                running -= 1
+                held_ms[place] += now - since
+                if again_at := _retry_at(setup, demands[place], task.attempt, now, sources[place]):
+                    order += 1
+                    heapq.heappush(events, (again_at, order, _ARRIVES, task._replace(attempt=task.attempt + 1), 0.0))
             elif what == _ARRIVES:
-                pick.arrive(accounts[place], at, attempt)
+                queue.arrive(task, now)
             else:
-                pick.unblock(accounts[place])
+                queue.let_in(task.tenant, now)
         else:
             break
-        while pick.leased < setup.slots and (account := pick.start()) is not None:
-            place = places[id(account)]
-            came_at, attempt = pick.take(account)
-            starts[place] += 1
-            if attempt == 1:
-                waits[place].append(pick.now - came_at)
-            order, count = order + 1, count + 1
-            heapq.heappush(events, (pick.now + lengths[place](), order, _ENDS, place, pick.now, attempt))
-            if account.blocked_until > pick.now:
-                heapq.heappush(events, (account.blocked_until, -order, _UNBLOCKS, place, 0.0, 0))
+        while (free := min(setup.slots - running, MAX_STARTS - count)) and (started := queue.claim(free, now)):
+            for task in started:
+                place = places[task.tenant]
+                starts[place] += 1
+                if task.attempt == 1:
+                    waits[place].append(now - task.came_at)
+                order, count, running = order + 1, count + 1, running + 1
+                heapq.heappush(events, (now + lengths[place](), order, _ENDS, task, now))
+                if let_in_at := queue.parked.get(task.tenant):
+                    heapq.heappush(events, (let_in_at, -order, _LETS_IN, task, 0.0))
     if count < MAX_STARTS:
-        pick.pass_time(until)
-    return _outcomes(setup, demands, accounts, waits, starts, pick.now)
+        now = until
+    for _, _, what, task, since in events:
+        held_ms[places[task.tenant]] += (now - since) * (what == _ENDS)
+    waiting = [len(queue.tenants[demand.tenant].ready) for demand in demands]
+    return _outcomes(setup, demands, waiting, waits, starts, held_ms, now)
 
 
 def _retry_at(setup: Setup, demand: Demand, attempt: int, now: float, source: Random) -> float:
@@ -116,10 +120,9 @@ def _retry_at(setup: Setup, demand: Demand, attempt: int, now: float, source: Ra
 
 
 def _outcomes(
-    setup: Setup, demands: Sequence[Demand], accounts: Sequence[Account], waits: Sequence[list[float]],
-    starts: Sequence[int], until: float,
+    setup: Setup, demands: Sequence[Demand], waiting: Sequence[int], waits: Sequence[list[float]],
+    starts: Sequence[int], held: Sequence[float], until: float,
 ) -> Played:  # fmt: skip
-    held = [account.held_ms(until) for account in accounts]
     of_share = held if setup.share == "time" else starts
     whole, groups = sum(of_share), dict[str, list[int]]()
     for place, demand in enumerate(demands):
@@ -132,6 +135,6 @@ def _outcomes(
             percentile(waited, 50),
             percentile(waited, 99),
             sum(starts[place] for place in some),
-            sum(len(accounts[place].ready) for place in some),
+            sum(waiting[place] for place in some),
         )
     return Played(outcomes, sum(held) / (until * setup.slots) if until else 0.0, until)

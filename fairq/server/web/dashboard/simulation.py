@@ -22,7 +22,7 @@ from fairq.server.web.dashboard.simulation_process import compare_apart
 from fairq.server.web.dashboard.view import Context, View, rows_of
 from fairq.wire import messages as wire
 
-KEPT_S, DEADLINE_S = 10.0, 8.0
+KEPT_S, DEADLINE_S = 10.0, 20.0
 PERIODS = {"1h": "hour", "24h": "day", "14d": "two weeks"}
 
 
