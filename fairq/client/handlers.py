@@ -61,7 +61,7 @@ def _verdict_on(task: PushedTask, error: BaseException | None, result: bytes) ->
         case Retry(delay_ms=delay_ms):
             return Settlement("nack", task.id, task.lease, delay_ms, _text_of(error))
         case Postpone(delay_ms=delay_ms):
-            return Settlement("postpone", task.id, task.lease, delay_ms, _text_of(error))
+            return Settlement("release", task.id, task.lease, delay_ms, _text_of(error))
         case Reject() | Misfit():
             return Settlement("reject", task.id, task.lease, None, _text_of(error))
         case TimedOut():
@@ -80,7 +80,7 @@ def _text_of(error: BaseException) -> str:
 
 def outcome_of(task: PushedTask, settlement: Settlement) -> str:
     """Say what a settlement makes of its task: `done`, `retry`, `postponed` or `dead`."""
-    if settlement.action == "postpone":
+    if settlement.action == "release":
         return "postponed"
     if settlement.action == "nack" and not is_last_attempt(task.attempt, task.max_attempts):
         return "retry"

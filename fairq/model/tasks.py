@@ -39,16 +39,9 @@ SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for:
 MAX_RESULT_BYTES = 1 << 18
 MAX_PROGRESS_CHARS = 200
 MAX_LINKS, MAX_LINKS_BYTES = 16, 1 << 20  # of one acknowledgement; the bytes of their payloads
-Action = Literal["ack", "nack", "postpone", "reject", "release", "reap", "extend", "take"]
+Action = Literal["ack", "nack", "reject", "release", "reap", "extend", "take"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled", "quota_exceeded"]
-ACTIONS: tuple[Action, ...] = (
-    "ack",
-    "nack",
-    "postpone",
-    "reject",
-    "release",
-    "extend",
-)  # those of a worker; the server also reaps and takes
+ACTIONS: tuple[Action, ...] = ("ack", "nack", "reject", "release", "extend")  # the server also reaps and takes
 
 
 def leased_at_ms(lease: int) -> int:
@@ -243,7 +236,7 @@ class Taken(NamedTuple):
 class Settlement(NamedTuple):
     """What becomes of one lease, which has this number.
 
-    `delay_ms`: of nack (None: backoff) and postpone; `error`: of these and of reject.
+    `delay_ms`: of nack (None: backoff) and release (None: at once); `error`: of these and of reject.
 
     `result` and `links` belong to ack: JSON text, kept if the task asked for it; and tasks that are enqueued with it.
 

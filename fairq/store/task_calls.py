@@ -38,9 +38,9 @@ def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
             args += ("ack_with_result", id, lease, result)
             continue
         args += (action, id, lease)
-        if action in ("nack", "postpone"):
+        if action in ("nack", "release"):
             args.append("" if delay_ms is None else delay_ms)
-        if action in ("nack", "postpone", "reject"):
+        if action in ("nack", "release", "reject"):
             args.append(error[:MAX_ERROR_CHARS])
         if action in ("nack", "reject"):
             args.append(traceback)

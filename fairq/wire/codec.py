@@ -58,9 +58,8 @@ _FENCED = {"action", "id", "lease"}
 _FITTING = {  # the fields that a settlement may have, by its action
     "ack": _FENCED | {"result", "links"},
     "nack": _FENCED | {"delay_ms", "error", "traceback"},
-    "postpone": _FENCED | {"delay_ms", "error"},
     "reject": _FENCED | {"error", "traceback"},
-    "release": _FENCED,
+    "release": _FENCED | {"delay_ms", "error"},
     "extend": _FENCED,
 }
 _REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # the ref of a frame that is not read, in its first 200
@@ -101,8 +100,6 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
             raise BadRequest(f"{action} has no {unfit[0]}", field=unfit[0])
     if delay_ms is not None:
         SPAN.check(delay_ms, "delay_ms")
-    elif action == "postpone":
-        raise BadRequest("delay_ms is required for postpone", field="delay_ms")
     error = "" if error is None else ERROR.check(error, "error")
     lease = LEASE.check(get("lease"), "lease")
     result = _dumps(data["result"]) if "result" in data and action == "ack" else b""

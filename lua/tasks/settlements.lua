@@ -8,9 +8,8 @@
 --   ack_with_result  as ack, and its result kept if asked for                   counts
 --   nack     delayed by detail (ms; empty: backoff with full jitter), or dead       counts
 --   reject   dead at once, `rejected`                                               counts
---   postpone delayed by detail (ms)                                                 does not: max_attempts moves up
---   release  back at the head of its tenant's ready tasks                           does not
---   reap     as release, or dead as `lease_lost` when it was the last               counts
+--   release  delayed by detail (ms; empty: back at the head of its tenant's list)   does not: max_attempts moves up
+--   reap     back at the head, or dead as `lease_lost` when it was the last               counts
 --   extend   (the lease goes on)                                                    -
 --   take     as extend, by another connection than before                           -
 --
@@ -95,19 +94,13 @@ function ACTIONS.reject(call, account, id, _, message, traceback)
   settlements.bury(call, account, id, run, REJECTED, traceback)
 end
 
-function ACTIONS.postpone(call, account, id, _, delay, message)
+function ACTIONS.release(call, account, id, _, delay, message)
   local run = end_run(call, id, leases.SETTLED)
   run.uncounted_attempts = run.uncounted_attempts + 1
-  leases.set_error(call, account, run, message)
+  if message ~= '' then leases.set_error(call, account, run, message) end
   keep_waiting(call, id, run)
+  if delay == '' then return places.put_ready(call, account, {id}, true) end
   places.put(call, account, id, call.now + tonumber(delay))
-end
-
-function ACTIONS.release(call, account, id)
-  local run = end_run(call, id, leases.SETTLED)
-  run.uncounted_attempts = run.uncounted_attempts + 1
-  keep_waiting(call, id, run)
-  places.put_ready(call, account, {id}, true)
 end
 
 function ACTIONS.reap(call, account, id)

@@ -3,10 +3,9 @@
 -- The verbs `settle` (tasks/settlements.lua): many settlements in one call; and `settle_linked`: one, with what follows
 -- it.
 
-local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, postpone = 5, reject = 5, release = 3, reap = 3, extend = 3,
-  take = 3}  -- of each action
--- Actions that cost HEAVY_WORK; so does any action on a task with options:
-local HEAVY = {ack_with_result = true, nack = true, postpone = true, reject = true}
+local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, reject = 5, release = 5, reap = 3, extend = 3, take = 3}
+-- Actions that cost HEAVY_WORK; so do a release with a delay, and any action on a task with options:
+local HEAVY = {ack_with_result = true, nack = true, reject = true}
 local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- beyond which a call leaves the rest to the next
 
 -- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
@@ -35,7 +34,7 @@ local function read_settlements(args)
     ids[n], starts[n], at = args[at + 1], at, at + ARGUMENTS[action]
     if at > #args + 1 then refuse('bad_request', 'settlements') end
     local delay = args[starts[n] + 3]
-    if action == 'nack' and delay ~= '' or action == 'postpone' then
+    if (action == 'nack' or action == 'release') and delay ~= '' then
       delay = tonumber(delay)
       if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
     end
@@ -60,8 +59,8 @@ end
 -- settle(keys, argv): end or extend leases, each fenced by (id, lease).
 --   argv  per lease (at most 500): action, id, lease (its number; with a slash and how often it was taken over
 --         behind it that is part of the fence), and for ack_with_result: result; for nack: delay_ms (may be empty),
---         error, traceback (may be empty, and is kept if the task is dead); for postpone: delay_ms, error; for reject:
---         error, traceback
+--         error, traceback (may be empty, and is kept if the task is dead); for release: delay_ms (may be empty), error;
+--         for reject: error, traceback
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another one owns or owned the task)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop);
@@ -75,7 +74,8 @@ function drains.settle(keys, args)
   local features, work = read_more(call, ids, numbers), 0
   for n = 1, #ids do
     local first = starts[n]
-    local is_heavy = HEAVY[args[first]] or features[n] and has_options(features[n])
+    local is_heavy = HEAVY[args[first]] or args[first] == 'release' and args[first + 3] ~= ''
+      or features[n] and has_options(features[n])
     work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
     if work > WORK_PER_CALL then break end
     outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'

@@ -210,7 +210,7 @@ def words(reply: list[bytes]) -> list[str]:
 MORE_ARGS: dict[str, Callable[[Any, Any, Any], list[Any]]] = {
     "ack_with_result": lambda _, error, __: [error],
     "nack": lambda delay, error, traceback: [delay, error, traceback],
-    "postpone": lambda delay, error, _: [delay or 0, error],
+    "release": lambda delay="", error="", *_: [delay, error],
     "reject": lambda _, error, traceback: [error, traceback],
 }
 

@@ -28,7 +28,8 @@ class FullWalk(Walk):
             case 1:
                 m.claim(limit=max(1, min(6, m.attached - len(m.model.leases))), seed=seed)
             case 2:
-                settle = [(choose(["ack", "ack", "ack", "nack", "release", "extend"]), self.back(), 0, "")]
+                action = choose(["ack", "ack", "ack", "nack", "release", "extend"])
+                settle = [(action, self.back(), 0 if action == "nack" else None, "")]
                 m.settle(chosen=settle * choose([1, 1, 2]), seed=seed)
             case 3:
                 m.advance(ms=choose([1, 1, 50, 50, 400]))

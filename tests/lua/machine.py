@@ -83,12 +83,11 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
     },
 )
 ACTIONS = ["ack", "ack_with_result", "nack", "nack", "reject", "release", "reap", "extend", "take"]
-EVERY_ACTION = [*ACTIONS, "postpone"]
 BATCHES, STATES = ["b1", "b2", "b3"], ["", "open", "closed", "complete"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
 SETTLEMENTS = st.lists(
-    st.tuples(st.sampled_from(EVERY_ACTION), st.integers(0, 15), st.sampled_from(DELAYS), st.sampled_from(["", "bad"])),
+    st.tuples(st.sampled_from(ACTIONS), st.integers(0, 15), st.sampled_from(DELAYS), st.sampled_from(["", "bad"])),
     min_size=1,
     max_size=4,
 )
@@ -283,9 +282,10 @@ class QueueMachine(RuleBasedStateMachine):
         settlements = []
         for action, back, delay, error in chosen:
             id, number = given[-1 - back % len(given)]
-            fence = f"{number}/{seed % 3}" if error and action in ("release", "reap") else number  # of a connection
-            delays = {"nack": delay, "postpone": delay or 0}
-            settlements.append((action, id, fence, delays.get(action), error, f"{id} at {number}" * bool(error)))
+            delay = delay if action in ("nack", "release") else None
+            is_fenced = error and delay is None and action in ("release", "reap")  # by its connection too
+            fence = f"{number}/{seed % 3}" if is_fenced else number
+            settlements.append((action, id, fence, delay, error, f"{id} at {number}" * bool(error)))
         parts = settle_args((*each[:3], "" if each[3] is None else each[3], *each[4:]) for each in settlements)
         random_values = RandomValues(seed, 4)
         outcomes = [word.decode() for word in self.call("settle", *parts, random_values=random_values.packed)]
@@ -629,8 +629,10 @@ class Walk:
             (action, choose([0, 1, 2, self.random.randrange(16)]), choose(DELAYS), choose(["", "bad"]))
             for action in self.some(4, ACTIONS)
         ]
-        postponed = [action == "release" and self.namer.random() < 0.25 for action, *_ in chosen]
-        return [("postpone" if is_one else each[0], *each[1:]) for each, is_one in zip(chosen, postponed, strict=True)]
+        for n, (action, back, delay, error) in enumerate(chosen):
+            if action == "release":  # few have a delay
+                chosen[n] = action, back, delay or 0 if self.namer.random() < 0.25 else None, error
+        return chosen
 
     def window(self) -> dict[str, Any]:
         """Choose a window, or none."""

@@ -340,8 +340,8 @@ MUTANTS = [
     ),
     Mutant(
         "release is not uncounted_attempts",
-        "  run.uncounted_attempts = run.uncounted_attempts + 1\n  keep_waiting",
-        "  keep_waiting",
+        "  run.uncounted_attempts = run.uncounted_attempts + 1\n  if message",
+        "  if message",
     ),
     Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
     Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), untimed)\n", ""),
@@ -632,9 +632,9 @@ MUTANTS = [
     Mutant("who has tasks running is among the idle", "  write('ZREM', key(call, 'idle'), others)\n", ""),
     Mutant("the last slot is kept", "math.max(1, queue.slots - math", "math.max(0, queue.slots - math"),
     Mutant(
-        "a postponed attempt counts",
-        "  run.uncounted_attempts = run.uncounted_attempts + 1\n  leases.set_error",
-        "  leases.set_error",
+        "what a release tells is lost",
+        "  if message ~= '' then leases.set_error(call, account, run, message) end\n",
+        "",
     ),
     # Found in queues whose slots are all in use.
     Mutant("loans count as ordinary leases", "return queue.leased - queue.loans >=", "return queue.leased >="),

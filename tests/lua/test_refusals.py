@@ -86,7 +86,7 @@ REFUSED: dict[str, Rows] = {
         ],
         "bad_request delay_ms": [
             *(("ack", "leased", 1, "nack", "a", 1, delay, "", "") for delay in TIMES),
-            *(("ack", "leased", 1, "postpone", "a", 1, delay, "") for delay in ("", *TIMES)),
+            *(("ack", "leased", 1, "release", "a", 1, delay, "") for delay in TIMES),
         ],
     },
     "tick": {

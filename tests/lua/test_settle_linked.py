@@ -37,7 +37,7 @@ def test_links_are_tasks_at_once(queue: Queue) -> None:
     Keyspace(queue).check()
 
 
-@pytest.mark.parametrize("action", ["nack", "postpone", "reject", "release", "reap"])
+@pytest.mark.parametrize("action", ["nack", "reject", "release", "reap"])
 def test_nothing_leaves_with_a_lease_that_ended_otherwise(queue: Queue, action: str) -> None:
     lease = leased(queue)
     queue.end(action, lease, 1000)

@@ -149,11 +149,11 @@ LINKS: list[tuple[Any, str, str]] = [
     ([{**LINK, "payload": "x" * MAX_INLINE_BYTES}], "too_large", "payload"),
 ]
 UNFIT: list[tuple[str, Any, tuple[str, ...]]] = [  # fields of settlements, and actions that have them not
-    ("delay_ms", 1, ("ack", "reject", "release", "extend")),
-    ("error", "e", ("ack", "release", "extend")),
-    ("result", 1, ("nack", "postpone", "reject", "release", "extend")),
-    ("links", [LINK], ("nack", "postpone", "reject", "release", "extend")),
-    ("traceback", "t", ("ack", "postpone", "release", "extend")),
+    ("delay_ms", 1, ("ack", "reject", "extend")),
+    ("error", "e", ("ack", "extend")),
+    ("result", 1, ("nack", "reject", "release", "extend")),
+    ("links", [LINK], ("nack", "reject", "release", "extend")),
+    ("traceback", "t", ("ack", "release", "extend")),
 ]
 
 
@@ -284,7 +284,6 @@ RULES = [
     Rule({"attach"}, "leases", ([{"queue": "q", "id": "a", "lease": 1}] * (MAX_BATCH + 1),), "too_large"),
     Rule({"attach"}, "prefetch", (1,)),  # of a credit of 0
     Rule({"settle"}, "settlements", ([{"action": "ack", "id": "a", "lease": 1}] * (MAX_BATCH + 1),), "too_large"),
-    Rule({"settle"}, "settlements.delay_ms", (Together(action="postpone"),)),
     Rule({"settle"}, "settlements.traceback", (1,)),
     *(Rule({"settle"}, f"settlements.{name}", (Together({name: value}, action=action),))
       for name, value, actions in UNFIT for action in actions),

@@ -58,8 +58,11 @@ class Held(NamedTuple):
 
 
 async def settle(action: str, held: Held) -> None:
-    more = {"delay_ms": HOUR_MS} if action == "postpone" else {}
-    assert await held.worker.settle("q", action, held.task, **more) == ["ok"]
+    assert await held.worker.settle("q", action, held.task) == ["ok"]
+
+
+async def release_for_an_hour(held: Held) -> None:
+    assert await held.worker.settle("q", "release", held.task, delay_ms=HOUR_MS) == ["ok"]
 
 
 async def close_it(held: Held) -> None:
@@ -105,7 +108,8 @@ async def delete(held: Held) -> None:
 
 
 PLAYED: dict[str, Callable[[Held], Awaitable[None]]] = {
-    **{action: partial(settle, action) for action in ("ack", "nack", "postpone", "reject", "release")},
+    **{action: partial(settle, action) for action in ("ack", "nack", "reject", "release")},
+    "release with a delay_ms": release_for_an_hour,
     "the connection is closed": close_it,
     "the connection is broken": break_it,
     "the token is revoked": revoke,

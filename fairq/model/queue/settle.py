@@ -70,13 +70,10 @@ class Settling(Batching):
             self.note_error(id, run, error)
             self.tell_of(id, "failed", now, run.attempt, error)
             self.bury(id, "rejected", now, traceback)
-        elif action == "postpone":
-            t = self.end_lease(id, run, "settled", until)
-            run.uncounted_attempts += 1
-            self.note_error(id, run, error)
-            self.wait_for(t, id, delay or 0, now)
+        elif action == "release":
+            self.release(id, run, delay, error, now, until)
         else:
-            self.take_back(id, run, {"release": "settled", "reap": "reaped"}[action], now, until)
+            self.reap(id, run, now, until)
         return "ok"
 
     def end_lease(self, id: str, run: Run, state: str, until: float, is_worked: bool = False) -> Tenant:
@@ -94,14 +91,23 @@ class Settling(Batching):
         if self.records[id].expires_at:
             self.expiring[id] = self.records[id].expires_at
 
-    def take_back(self, id: str, run: Run, state: str, now: float, until: float) -> None:
-        """Return a lease to the head of the list."""
-        t = self.end_lease(id, run, state, until)
-        if state == "reaped":
-            self.tell_of(id, "failed", now, run.attempt, "lease_lost")
-        if state == "reaped" and run.is_last:
+    def release(self, id: str, run: Run, delay: float | None, error: str, now: float, until: float) -> None:
+        """Return a lease to the head of the list, or let its task wait; the attempt does not count."""
+        t = self.end_lease(id, run, "settled", until)
+        run.uncounted_attempts += 1
+        if error:
+            self.note_error(id, run, error)
+        if delay is not None:
+            return self.wait_for(t, id, delay, now)
+        self.keep_waiting(id)
+        self.put_ready(t, id, at_head=True)
+
+    def reap(self, id: str, run: Run, now: float, until: float) -> None:
+        """Return a lost lease to the head of the list."""
+        t = self.end_lease(id, run, "reaped", until)
+        self.tell_of(id, "failed", now, run.attempt, "lease_lost")
+        if run.is_last:
             return self.bury(id, "lease_lost", now)
-        run.uncounted_attempts += state == "settled"
         self.keep_waiting(id)
         self.put_ready(t, id, at_head=True)
 

@@ -112,7 +112,7 @@ async def _settle_own(
         await app.store.forget_progress(queue, told)
     for settlement, outcome in zip(settlements, outcomes, strict=True):
         place = queue, settlement.id
-        if settlement.action in ("nack", "postpone"):
+        if settlement.action == "nack" or settlement.delay_ms is not None:
             app.ticker.tick_within(queue, settlement.delay_ms or 0)
         if settlement.action != "extend":
             if place not in ended:

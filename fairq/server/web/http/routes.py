@@ -92,7 +92,7 @@ ROWS = (
     Row("POST", f"{QUEUE}/dead/replay", wire.Replay, "Give dead letters a fresh set of attempts"),
     Row("POST", f"{QUEUE}/dead/purge", wire.Purge, "Delete dead letters"),
     Row("POST", f"{QUEUE}/claims", ClaimTasks, "Claim tasks, now or when there are any", endpoint=claim),
-    Row("POST", "/v1/leases", EndLeases, "Acknowledge, fail, reject, postpone, release or extend leased tasks",
+    Row("POST", "/v1/leases", EndLeases, "Acknowledge, fail, reject, release or extend leased tasks",
         endpoint=end),
     Row("POST", "/v1/leases/tasks", EnqueueFromLease, "Enqueue tasks for the tenant of a leased task", 201,
         endpoint=enqueue_from),

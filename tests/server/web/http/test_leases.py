@@ -66,7 +66,7 @@ async def test_all_that_a_worker_may_say_of_a_lease(ada: Client, worker: Client)
     assert again["attempt"] == 2
     assert await settle(worker, task, "ack") == "stale"
     assert await settle(worker, task, "extend") == "stale"
-    assert await settle(worker, again, "postpone", delay=0) == "ok"
+    assert await settle(worker, again, "release", delay=0, error="not now") == "ok"
     (third,) = await claim(worker)
     assert await settle(worker, third, "release") == "ok"
     (fourth,) = await claim(worker)
@@ -83,7 +83,7 @@ WRONG_SETTLEMENTS: list[tuple[dict[str, Any], str]] = [
     ({"settlements": [{"action": "ack", "id": "t", "lease": 1}]}, "id"),
     ({"settlements": [{"action": "ack", "id": "ada/t", "lease": "1"}]}, "lease"),
     ({"settlements": [{"action": "ack", "id": "ada/t", "lease": 1, "delay_ms": 1}]}, "delay_ms"),
-    ({"settlements": [{"action": "postpone", "id": "ada/t", "lease": 1}]}, "delay"),
+    ({"settlements": [{"action": "release", "id": "ada/t", "lease": 1, "delay": -1}]}, "delay"),
     ({"settlements": [{"action": "nack", "id": "ada/t", "lease": 1, "delay": -1}]}, "delay"),
 ]  # fmt: skip
 
