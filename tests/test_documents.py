@@ -83,7 +83,7 @@ def table_after(text: str, mark: str) -> list[dict[str, str]]:
 def options_of_tasks() -> list[dict[str, str]]:
     """Read the rows of the options that a schedule has for its tasks."""
     names = {f"`{each.name}`" for each in attrs.fields(ScheduledOptions)}
-    return [row for row in table_after(PROTOCOL, "Each *task*") if row["field"] in names]
+    return [row for row in tables_after(PROTOCOL, "Each *task*") if row["field"] in names]
 
 
 def tables_after(text: str, mark: str) -> list[dict[str, str]]:
@@ -184,7 +184,7 @@ def test_every_part_of_a_client_frame_is_described_field_by_field() -> None:
     links = in_code["settlement"]["links"]._replace(default=[])
     in_code["settlement"] |= {"result": Row("any", False, None), "links": links}
     for words, fields in in_code.items():
-        assert fields_in_document(table_after(PROTOCOL, f"Each *{words}*")) == fields, words
+        assert fields_in_document(tables_after(PROTOCOL, f"Each *{words}*")) == fields, words
     assert f"at most {MAX_LINKS}, with payloads of at most {MAX_LINKS_BYTES >> 20} MiB together" in PROTOCOL
 
 

@@ -25,7 +25,7 @@ from fairq.wire.codec import decode_client
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
 from tests import stores
-from tests.test_documents import INPUTS, PROTOCOL, fields_in_code, table_after
+from tests.test_documents import INPUTS, PROTOCOL, fields_in_code, table_after, tables_after
 from tests.test_documents import rows_of as rows_in_page
 
 from . import harness
@@ -200,7 +200,7 @@ def documented(verb: str) -> list[tuple[str, dict[str, str]]]:
     for outer, cls in parts_of(verb).items():
         if outer:
             words = next(words for words, known in INPUTS.items() if known is cls)
-            tables[outer] = table_after(PROTOCOL, f"Each *{words}*")
+            tables[outer] = tables_after(PROTOCOL, f"Each *{words}*")
     if verb == "configure":
         tables["settings"] = [{**row, "field": row["setting"]} for row in table_after(PROTOCOL, "| setting |")]
     places = [(f"{outer}.{row['field'].strip('`')}".lstrip("."), row) for outer, rows in tables.items() for row in rows]
