@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import struct
-
 from fairq.model.queue.accounts import OUT
 from fairq.model.queue.model import Model
+from fairq.store import library
 
 
 def queue_state(model: Model) -> dict[str, float]:
@@ -109,5 +108,5 @@ def schedules(model: Model) -> list[str]:
 
 def revision(packed: bytes) -> tuple[bytes, float, int, int, float]:
     """A schedule's revision in the model's words."""
-    paused, missed, next_at, last_fired_at = struct.unpack_from("<BBdd", packed)
-    return packed[18:], next_at, missed, paused, last_fired_at
+    found, _ = library.formats()["SCHEDULE"].unpack(packed)
+    return found["timing"], found["next_at"], found["misfire"], found["paused"], found["last_fired_at"]

@@ -14,7 +14,6 @@ from fairq.model.option_tables import TaskOptions
 from fairq.model.options import pack_options
 from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask, ScheduledOptions
 from fairq.store import library
-from fairq.store.records import _unpack_task as unpack_task
 from fairq.store.records import pack_options as pack_for_store
 
 TRACE = f"00-{'1' * 32}-{'2' * 16}-01"
@@ -75,22 +74,14 @@ def test_special_options_take_more_places() -> None:
 
 
 def test_every_option_reaches_the_store() -> None:
-    usual = {name: value for name, value in OPTIONS.items() if name != "trace"} | {"max_attempts": -1}
+    usual = OPTIONS | {"max_attempts": -1}
     for name in usual:
         packed = pack_for_store(task(**{name: GIVEN[name]}))
         values, end = library.formats()["OPTIONS"].unpack(packed)
         expected = usual | {name: GIVEN[name]}
-        assert values == {each.removesuffix("_ms"): value for each, value in expected.items()}
+        assert values == {"more": b""} | {each.removesuffix("_ms"): value for each, value in expected.items()}
         assert end == len(packed)
     assert pack_for_store(task()) == b""
-
-
-def test_a_trace_stands_behind_the_name() -> None:
-    for name in ("", "welcome", "n" * 128):
-        packed = pack_for_store(task(name=name, trace=TRACE, priority=3))
-        values, _ = library.formats()["OPTIONS"].unpack(packed)
-        assert values["name"] == f"{name}\x1f{TRACE}"
-        assert unpack_task("a", b"1", packed) == task(name=name, trace=TRACE, priority=3)
 
 
 def test_what_is_no_traceparent_is_refused() -> None:

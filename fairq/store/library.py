@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-DATA_VERSION = 19
+DATA_VERSION = 20
 
 
 _FORMAT = re.compile(r"^--: ([A-Z_]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)
@@ -24,7 +24,8 @@ _TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # texts: with a length of one o
 
 
 _FLAGS = {"reads": "'no-writes'", "drains": "'allow-oom'", "writes": ""}  # of the functions of each table of verbs
-_BYTES = ("options", "made", "settings")  # fields whose bytes are no text
+_BYTES = ("options", "made", "settings", "more")  # fields whose bytes are no text
+_MOST = 255  # bytes of `more`
 
 
 class Field(NamedTuple):
@@ -40,16 +41,17 @@ class Field(NamedTuple):
 
 
 class Format(NamedTuple):
-    """A kind of packed record: its fields in order, and further names that are false after unpacking."""
+    """A kind of packed record: its fields in order, those that stand in `more`, and names that are not kept."""
 
     name: str
     fields: list[Field]
-    more: list[str]
+    later: list[Field]
+    unkept: list[str]
 
     @property
     def code(self) -> str:
         """Return the format string of Lua's struct."""
-        return "<" + "".join(_TEXTS.get(field.type, field.type) for field in self.fields)
+        return _code(self.fields)
 
     @property
     def head(self) -> str:
@@ -62,62 +64,114 @@ class Format(NamedTuple):
         return struct.calcsize(self.head)
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
-        """Pack a record; texts are str or bytes."""
-        packed = b""
-        for field in self.fields:
-            value = values[field.name]
-            if field.type in _TEXTS:
-                text = value.encode() if isinstance(value, str) else value
-                packed += (struct.pack("<" + field.code, len(text)) if field.code else b"") + text
-            else:
-                packed += struct.pack("<" + field.code, value)
-        return packed
+        """Pack a record; texts are str or bytes, and `more` is what a later version has put there."""
+        more = values.get("more", b"")
+        if more or any(values[field.name] for field in self.later):
+            values = {**values, "more": _pack(self.later, values) + more}
+        return _pack(self.fields, {"more": b"", **values})
 
     def unpack(self, packed: bytes) -> tuple[dict[str, Any], int]:
         """Read a record, and where it ends; `t1` and `t2` are str, but for packed ones; `rest` is bytes."""
-        values: dict[str, Any] = {}
-        at = 0
-        for field in self.fields:
-            if field.type == "rest":
-                values[field.name], at = packed[at:], len(packed)
-                break
-            fixed = _struct(field.type)
-            (number,) = fixed.unpack_from(packed, at)
-            at += fixed.size
-            if field.type in _TEXTS:
-                text = packed[at : at + number]
-                values[field.name], at = text if field.name in _BYTES else text.decode(), at + number
-            else:
-                values[field.name] = number
-        return values, at
+        values, end = _unpack(self.fields, packed)
+        if self.later:
+            more = values["more"]
+            found, at = _unpack(self.later, more + bytes(_MOST))
+            values |= {**found, "more": more[at:]}
+        return values, end
 
     def lua(self) -> str:
         """Write the Lua table of this format."""
         packed = [f for f in self.fields if f.type != "rest"]
         rest = [f.name for f in self.fields if f.type == "rest"]
-        values = "".join(f", #r.{f.name}, r.{f.name}" if f.type in _TEXTS else f", r.{f.name}" for f in packed)
-        names = ", ".join(f.name for f in packed)
-        record = ", ".join([f"{f.name} = {f.name}" for f in packed] + [f"{name} = false" for name in self.more])
-        record += "".join(f", {name} = text:sub(position)" for name in rest)
+        record = [f"{f.name} = {f.name}" for f in packed] + [f"{name} = false" for name in self.unkept]
+        record += [f"{name} = text:sub(position)" for name in rest]
+        blank = [f"{f.name} = {_nothing(f)}" for f in [*self.fields, *self.later]]
+        blank += [f"{name} = false" for name in self.unkept]
+        lines = [f"local {self.name} = {{format = '{self.code}', size = {self.size}}}", f"function {self.name}.pack(r)"]
+        if any(f.name == "more" for f in packed):
+            lines += ["  local more = r.more or ''", *self._pack_later()]
         tail = "".join(f" .. r.{name}" for name in rest)
-        texts = {f.name for f in self.fields if f.type in _TEXTS or f.type.startswith("c")}
-        blank = ", ".join(f"{f.name} = {chr(39) * 2 if f.name in texts else 0}" for f in self.fields)
-        blank += "".join(f", {name} = false" for name in self.more)
-        return "\n".join(
-            [
-                f"local {self.name} = {{format = '{self.code}', size = {self.size}}}",
-                f"function {self.name}.pack(r) return struct.pack('{self.code}'{values}){tail} end",
-                f"function {self.name}.unpack(text, at)",
-                f"  local {names}, position = struct.unpack('{self.code}', text, at or 1)",
-                f"  return {{{record}}}, position",
-                "end",
-                f"function {self.name}.new(given)",
-                f"  local r = {{{blank}}}",
-                "  for name, value in pairs(given) do r[name] = value end",
-                "  return r",
-                "end",
-            ]
-        )
+        lines += [
+            f"  return struct.pack('{self.code}'{_values(packed)}){tail}",
+            "end",
+            f"function {self.name}.unpack(text, at)",
+            f"  local {', '.join(f.name for f in packed)}, position = struct.unpack('{self.code}', text, at or 1)",
+            f"  local r = {{{', '.join(record)}}}",
+            *self._unpack_later(),
+            "  return r, position",
+            "end",
+            f"function {self.name}.new(given)",
+            f"  local r = {{{', '.join(blank)}}}",
+            "  for name, value in pairs(given) do r[name] = value end",
+            "  return r",
+            "end",
+        ]
+        return "\n".join(lines)
+
+    def _pack_later(self) -> list[str]:
+        if not self.later:
+            return []
+        is_any = " or ".join(f"r.{f.name} ~= {_nothing(f)}" for f in self.later)
+        packed = f"struct.pack('{_code(self.later)}'{_values(self.later)})"
+        return [f"  if more ~= '' or {is_any} then more = {packed} .. more end"]
+
+    def _unpack_later(self) -> list[str]:
+        if not self.later:
+            return []
+        names = ", ".join(f"r.{f.name}" for f in self.later)
+        return [
+            f"  {names} = {', '.join(map(_nothing, self.later))}",
+            "  if more ~= '' then",
+            f"    {names}, at = struct.unpack('{_code(self.later)}', more .. ('\\0'):rep({_MOST}))",
+            "    r.more = more:sub(at)",
+            "  end",
+        ]
+
+
+def _code(fields: Sequence[Field]) -> str:
+    return "<" + "".join(_TEXTS.get(field.type, field.type) for field in fields)
+
+
+def _nothing(field: Field) -> str:
+    """Write what a field is that was not given."""
+    return "''" if field.type in _TEXTS or field.type.startswith("c") else "0"
+
+
+def _values(fields: Sequence[Field]) -> str:
+    """Write the arguments of `struct.pack`; `more` is a local."""
+    names = ["more" if field.name == "more" else f"r.{field.name}" for field in fields]
+    return "".join(
+        f", #{name}, {name}" if field.type in _TEXTS else f", {name}" for field, name in zip(fields, names, strict=True)
+    )
+
+
+def _pack(fields: Sequence[Field], values: Mapping[str, Any]) -> bytes:
+    packed = b""
+    for field in fields:
+        value = values[field.name]
+        if field.type in _TEXTS:
+            text = value.encode() if isinstance(value, str) else value
+            packed += (struct.pack("<" + field.code, len(text)) if field.code else b"") + text
+        else:
+            packed += struct.pack("<" + field.code, value)
+    return packed
+
+
+def _unpack(fields: Sequence[Field], packed: bytes) -> tuple[dict[str, Any], int]:
+    values: dict[str, Any] = {}
+    at = 0
+    for field in fields:
+        if field.type == "rest":
+            return {**values, field.name: packed[at:]}, len(packed)
+        fixed = _struct(field.type)
+        (number,) = fixed.unpack_from(packed, at)
+        at += fixed.size
+        if field.type in _TEXTS:
+            text = packed[at : at + number]
+            values[field.name], at = text if field.name in _BYTES else text.decode(), at + number
+        else:
+            values[field.name] = number
+    return values, at
 
 
 @cache
@@ -131,8 +185,13 @@ def formats() -> dict[str, Format]:
 
 
 def _format(name: str, text: str) -> Format:
-    fields, _, more = text.replace("\n--:", " ").partition("|")
-    return Format(name, [Field(*field.split(":")) for field in fields.split()], more.split())
+    kept, _, unkept = text.replace("\n--:", " ").partition("|")
+    fields, _, later = kept.partition("+")
+    return Format(name, _fields(fields), _fields(later), unkept.split())
+
+
+def _fields(text: str) -> list[Field]:
+    return [Field(*field.split(":")) for field in text.split()]
 
 
 @cache

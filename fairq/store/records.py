@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 from attrs import evolve
 
-from fairq.errors import StoreRefused
 from fairq.model.history import Row, Slot
 from fairq.model.limits import OpeningHours
 from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
@@ -20,39 +19,38 @@ from fairq.model.webhooks import Webhook, webhook_in
 from fairq.store import library
 
 _FORMATS = library.formats()
-_FIELDS = {name.removesuffix("_ms"): name for name in OPTIONS if name != "trace"}  # of the format OPTIONS
-_TRACE = "\x1f"  # stands before a task's trace, behind its name: names have no such character, few tasks a trace
+_FIELDS = {name.removesuffix("_ms"): name for name in OPTIONS}  # of the format OPTIONS
 _FIXED = struct.Struct("<" + "".join(field.type for field in _FORMATS["OPTIONS"].fields if field.type != "t1"))
 _fixed_of, _texts_of = (
-    attrgetter(*(_FIELDS[field.name] for field in _FORMATS["OPTIONS"].fields if (field.type == "t1") is is_text))
+    attrgetter(
+        *(
+            _FIELDS[field.name]
+            for field in _FORMATS["OPTIONS"].fields
+            if field.name != "more" and (field.type == "t1") is is_text
+        )
+    )
     for is_text in (False, True)  # texts stand behind the rest
 )
-_HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("B"))  # up to the length of the tenant, which follows
+_HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("BB"))  # up to the length of the tenant, which follows
 _PLAIN = tuple(OPTIONS.values())
 _QUEUES = -1  # a packed limit of attempts: the queue's
-_RECORD_VERSION = 1
-_SCHEDULE = struct.Struct(_FORMATS["SCHEDULE"].head)
 _TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
-_TEMPLATE = struct.Struct(_FORMATS["TEMPLATE"].head)
 _SLOT, _ROW, _WAIT = (
-    struct.Struct(head) for head in (_FORMATS["SLOT"].head, _FORMATS["SLOT_ROW"].head.removesuffix("BH"), "<BI")
+    struct.Struct(head) for head in (_FORMATS["SLOT"].head, _FORMATS["SLOT_ROW"].head.removesuffix("BHB"), "<BI")
 )
-_HOURS = struct.Struct(_FORMATS["HOURS"].head)
 
 
 def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str]:
     """Split a record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, name and trace."""
-    version, _, _, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
-    if version != _RECORD_VERSION:
-        raise StoreRefused(f"the store holds a task record of version {version}; this build reads {_RECORD_VERSION}")
+    _, _, _, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
     at = _HEADER.size
     end = at + size
-    begin = end + 1 + record[end]  # of the payload, behind the name
-    name, trace = record[end + 1 : begin].decode(), ""
-    if _TRACE in name:
-        name, _, trace = name.partition(_TRACE)
-    tenant, payload = record[at:end].decode(), record[begin:]
-    return tenant, int(enqueued_at), int(start_at), int(expires_at), payload, name, trace
+    more = end + 1 + record[end]  # behind the name: what came later, of which the trace is the first
+    begin, trace = more + 1 + record[more], ""  # of the payload
+    if record[more]:
+        trace = record[more + 2 : more + 2 + record[more + 1]].decode()
+    tenant, name = record[at:end].decode(), record[end + 1 : more].decode()
+    return tenant, int(enqueued_at), int(start_at), int(expires_at), record[begin:], name, trace
 
 
 CLAIM_HEAD = 7  # values of a claim's reply before its leases
@@ -82,13 +80,11 @@ def pack_options(task: NewTask) -> bytes:
         return b""
     if task.max_attempts is None:
         task = task._replace(max_attempts=_QUEUES)
-    if task.trace:
-        task = task._replace(name=task.name + _TRACE + task.trace)
     packed = _FIXED.pack(*_fixed_of(task))
     for value in _texts_of(task):
         text = value.encode()
         packed += bytes((len(text),)) + text
-    return packed
+    return packed + b"\0"  # nothing is in `more`
 
 
 def pack_timing(timing: Timing) -> bytes:
@@ -100,14 +96,13 @@ def pack_timing(timing: Timing) -> bytes:
 def pack_template(task: NewTask) -> bytes:
     """Pack the template of a schedule's tasks."""
     options = pack_options(task)
-    return _TEMPLATE.pack(len(options)) + options + task.payload
+    return _FORMATS["TEMPLATE"].pack({"options": options, "payload": task.payload})
 
 
 def _unpack_template(template: bytes) -> NewTask:
     """Read the template of a schedule's tasks; every fire gives the task its id."""
-    (size,) = _TEMPLATE.unpack_from(template)
-    options, payload = template[_TEMPLATE.size :][:size], template[_TEMPLATE.size + size :]
-    return _unpack_task("", payload, options)
+    found, _ = _FORMATS["TEMPLATE"].unpack(template)
+    return _unpack_task("", found["payload"], found["options"])
 
 
 def _unpack_task(id: str, payload: bytes, options: bytes) -> NewTask:
@@ -117,20 +112,19 @@ def _unpack_task(id: str, payload: bytes, options: bytes) -> NewTask:
     asked, _ = _FORMATS["OPTIONS"].unpack(options)
     attempts = asked["max_attempts"]
     values = {name: type(OPTIONS[name])(asked[packed]) for packed, name in _FIELDS.items() if name != "max_attempts"}
-    values["name"], _, values["trace"] = values["name"].partition(_TRACE)
     return NewTask(id, payload, **values, max_attempts=None if attempts == _QUEUES else attempts)
 
 
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
     """Read a schedule: its field, its head and, if given, its template."""
     field, head, *templates = row
-    paused, misfire, next_at, last_fired_at = _SCHEDULE.unpack_from(head)
-    every, zone_size, cron_size = _TIMING.unpack_from(head, _SCHEDULE.size)
-    names = head[_SCHEDULE.size + _TIMING.size :].decode()
+    found, _ = _FORMATS["SCHEDULE"].unpack(head)
+    every, zone_size, cron_size = _TIMING.unpack_from(found["timing"])
+    names = found["timing"][_TIMING.size :].decode()
     tenant, _, name = field.decode().partition("/")
     state = ScheduleState(
-        tenant, name, names[zone_size : zone_size + cron_size], names[:zone_size], int(every), MISFIRES[misfire],
-        bool(paused), int(next_at), int(last_fired_at),
+        tenant, name, names[zone_size : zone_size + cron_size], names[:zone_size], int(every),
+        MISFIRES[found["misfire"]], bool(found["paused"]), int(found["next_at"]), int(found["last_fired_at"]),
     )  # fmt: skip
     if not templates:
         return state
@@ -141,8 +135,9 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
 
 def unpack_opening_hours(tenant: bytes, revision: bytes) -> OpeningHours:
     """Read opening hours; their revision is needed to change them (see `set_opening_hours`)."""
-    is_open, changes_at = _HOURS.unpack_from(revision)
-    return OpeningHours(tenant.decode(), revision[_HOURS.size :].decode(), bool(is_open), int(changes_at), revision)
+    found, _ = _FORMATS["HOURS"].unpack(revision)
+    text, is_open, changes_at = found["text"].decode(), bool(found["is_open"]), int(found["changes_at"])
+    return OpeningHours(tenant.decode(), text, is_open, changes_at, revision)
 
 
 def unpack_webhook(id: bytes, packed: bytes) -> Webhook:
@@ -162,14 +157,15 @@ def pack_waits(waits: Mapping[int, int]) -> bytes:
 
 def unpack_slot(packed: bytes) -> Slot:
     """Read an interval of a queue's history."""
-    number, *totals = _SLOT.unpack_from(packed)
-    rows, at = [], _SLOT.size
+    number, *totals, more = _SLOT.unpack_from(packed)
+    rows, at = [], _SLOT.size + more
     while at < len(packed):
         *counts, delivered, entitled = _ROW.unpack_from(packed, at)
         begin = at + _ROW.size + 1
         end = begin + packed[begin - 1]
         at = end + 2 + int.from_bytes(packed[end : end + 2], "little")
         waits = dict(_WAIT.iter_unpack(packed[end + 2 : at]))
+        at += 1 + packed[at]
         # Less than nothing was delivered where a task was given back in the next interval.
         row = packed[begin:end].decode(), *counts, max(0.0, delivered), max(0.0, entitled), waits
         rows.append(Row._make(row))

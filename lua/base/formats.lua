@@ -6,37 +6,43 @@
 -- are those of struct, and t1 and t2 for text whose length stands before it in one or two bytes, `rest` for text up to
 -- the end. Fields after a bar are not kept: they are false in a record that has just been read. lua/KEYS.md says what
 -- each field means.
+--
+-- Records grow. A field that comes in a later version is added behind a plus, at the end of the line, and nothing else
+-- of the line changes. Such fields stand in the text `more`, one after the other; where it ends before a field, that is
+-- 0 or empty, and so `more` is empty while all are. What stands behind the known ones is of a later version: it is kept
+-- as it is. So libraries of several versions share a store.
 
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d hungry:d blocked:d limited:d sweeping:d last_lease:d stage:d kept_until:d
 --:   numbers:d minute:d slots:I loans:I ready:d pending:d delayed:d leased:d dead:d tasks_with_options:d
 --:   remembered:d sequence:d enqueued:d done:d buried:d expired:d cancelled:d delivered:d entitled:d settings:t2
---:   | classes
+--:   more:t1 | classes
 --: CLASS class:b count:I
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B
---:   name:t1 books:rest | tag details
---: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I seen_at:d
+--:   name:t1 more:t1 books:rest | tag details
+--: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I seen_at:d more:t1
 --: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B
---:   limited:B cause:B out_at:d let_in_at:d | packed
---: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d
---: HEADER version:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1
+--:   limited:B cause:B out_at:d let_in_at:d more:t1 | packed
+--: HEADER kind:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 more:t1
+--:   + trace:t1
 --: MARK how:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
---:   uncounted_attempts:I max_attempts:H expires_at:d error:rest
---: BUNDLE left:H together:H claim:t1 ids:rest
---: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 traceback:rest
+--:   uncounted_attempts:I max_attempts:H expires_at:d more:t1 error:rest
+--: BUNDLE left:H together:H claim:t1 more:t1 ids:rest
+--: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 more:t1 traceback:rest
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
---:   result_ttl:d events:B replace:B dedupe_key:t1 batch:t1 group:t1 name:t1
---: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B key:t1 batch:t1 group:t1
+--:   result_ttl:d events:B replace:B dedupe_key:t1 batch:t1 group:t1 name:t1 trace:t1 more:t1
 --: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d
 --:   created_at:d completed_at:d state:B events:B on_complete:H on_success:H on_death:H tenant:t1
---: SCHEDULE paused:B misfire:B next_at:d last_fired_at:d timing:rest
---: TEMPLATE options:t2 payload:rest
---: HOURS is_open:B changes_at:d text:rest
---: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 secrets:rest
---: SLOT number:d enqueued:I done:I dead:I expired:I cancelled:I lost:I
---: SLOT_ROW enqueued:I started:I done:I failed:I delivered:d entitled:d name:t1 waits:t2
+--:   more:t1
+--: SCHEDULE paused:B misfire:B next_at:d last_fired_at:d more:t1 timing:rest
+--: TEMPLATE options:t2 more:t1 payload:rest
+--: HOURS is_open:B changes_at:d more:t1 text:rest
+--: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 more:t1 secrets:rest
+--: SLOT number:d enqueued:I done:I dead:I expired:I cancelled:I lost:I more:t1
+--: SLOT_ROW enqueued:I started:I done:I failed:I delivered:d entitled:d name:t1 waits:t2 more:t1
 --: TOTALS enqueued:d done:d dead:d expired:d cancelled:d delivered:d entitled:d numbers:d
---: LOOKED_AT delivered:d entitled:d done:d
+--:   more:t1
+--: LOOKED_AT delivered:d entitled:d done:d more:t1

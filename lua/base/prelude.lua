@@ -44,7 +44,7 @@ local UNSET = -1                 -- of a tenant's limit: the one for all holds
 local OUT, AWAKE = 0, -1         -- account.slot: in no structure, on the wake list, else its slot in the class
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see pick/README.md; 0: it is not eligible
 local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
-local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, key = '', batch = '',
+local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, dedupe_key = '', batch = '',
   group = ''}                    -- what a task asks for that has no options
 local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
 local KEY_GRACE_MS = 60000       -- keys that end by a TTL end so much later: the functions look at the time in them
@@ -91,6 +91,22 @@ local function scan(command, at, cursor, count)
   local page = cursor:find('^%d+$') and redis.pcall(command, at, cursor, 'COUNT', count)  -- Redis takes empty as 0
   if not page or page.err then refuse('bad_request', 'cursor') end
   return page[1], page[2]
+end
+
+-- Maps by name are kept (as MessagePack) without what is as the defaults say; names that are not known are kept.
+local function with_defaults(map, defaults)
+  for name, default in pairs(defaults) do
+    if map[name] == nil then map[name] = default end
+  end
+  return map
+end
+
+local function without_defaults(map, defaults)
+  local kept = {}
+  for name, value in pairs(map) do
+    if value ~= defaults[name] then kept[name] = value end
+  end
+  return kept
 end
 
 local function text(number)

@@ -20,16 +20,13 @@ local function read_limits(args, first)
 end
 
 local function save_limits(call, name, values)
-  local is_any = 0
-  for _, limit in ipairs(limits.names) do
-    if values[limit] ~= (name == '' and limits.defaults[limit] or UNSET) then is_any = 1 end
-  end
-  if is_any == 1 then
-    redis.call('HSET', key(call, 'limits'), name, LIMITS.pack(values))
-  else
+  local own = without_defaults(values, name == '' and limits.defaults or limits.unset)
+  if not next(own) then
     redis.call('HDEL', key(call, 'limits'), name)
+    return 0
   end
-  return is_any
+  redis.call('HSET', key(call, 'limits'), name, cmsgpack.pack(own))
+  return 1
 end
 
 local function flat(values)

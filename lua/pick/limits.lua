@@ -26,14 +26,15 @@ limits.defaults = {
   max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
   dead = 0,
 }
+limits.unset = {  -- what a tenant has where nothing is set
+  max_running = UNSET, guaranteed = UNSET, rate = UNSET, burst = UNSET, queued = UNSET, stored_bytes = UNSET,
+  delayed = UNSET, dead = UNSET,
+}
 
 -- The limits set for a tenant, or (empty name) for all.
 function limits.set_for(call, name)
   local packed = redis.call('HGET', key(call, 'limits'), name)
-  if packed then return (LIMITS.unpack(packed)) end
-  local values = {}
-  for _, limit in ipairs(limits.names) do values[limit] = name == '' and limits.defaults[limit] or UNSET end
-  return values
+  return with_defaults(packed and cmsgpack.unpack(packed) or {}, name == '' and limits.defaults or limits.unset)
 end
 
 -- True if a tenant has limits of its own.

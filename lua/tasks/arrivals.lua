@@ -20,26 +20,13 @@ function arrivals.read_hint(call, args)
   return #args - 1
 end
 
--- What a task with these OPTIONS asks for that few tasks ask for.
-local function options_of(options)
-  if options.priority == DEFAULT_PRIORITY and options.dedupe_key == '' and options.batch == '' and options.group == ''
-      and options.result_ttl == 0 and options.events == 0 then
-    return PLAIN
-  end
-  return {priority = options.priority, result_ttl = options.result_ttl, opened_at = 0, events = options.events,
-    key = options.dedupe_key, batch = options.batch, group = options.group}
-end
-
--- A task's name without its trace, which may stand behind it after a byte 31.
-local function kind_of(name) return name:match('^[^\31]*') end
-
 -- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked). Returns its terms: those whose times count
 -- from now, with what few tasks ask for (asked), and the features of its record. `due_at`: the start of a fire's task,
 -- else nil.
 function arrivals.read_options(call, packed, due_at)
   if packed == '' then
     return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, dedupe_period = 0,
-      features = 0, replace = 0, name = ''}
+      features = 0, replace = 0, name = '', trace = ''}
   end
   if #packed < OPTIONS.size then refuse('bad_request', 'options') end
   local options = OPTIONS.unpack(packed)
@@ -48,7 +35,7 @@ function arrivals.read_options(call, packed, due_at)
   end
   if options.priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
   if options.group:find('%c') then refuse('bad_request', 'group') end
-  if kind_of(options.name):find('%c') then refuse('bad_request', 'name') end
+  if options.name:find('%c') then refuse('bad_request', 'name') end
   if options.replace > 0 and (options.dedupe_key == '' or options.batch ~= '') then refuse('bad_request', 'replace') end
   if options.delay > 0 then options.start_at = call.now + options.delay end
   options.start_at = due_at or options.start_at
@@ -58,7 +45,7 @@ function arrivals.read_options(call, packed, due_at)
     options.expires_at = (options.start_at > 0 and options.start_at or call.now) + options.expires_after_start
   end
   if options.max_attempts < 0 then options.max_attempts = call.queue.max_attempts end
-  options.asked = options_of(options)
+  options.asked = task_options.asked_by(options)
   options.features = (moves and END_MOVES or 0) + (options.asked == PLAIN and 0 or HAS_OPTIONS)
   return options
 end
@@ -102,7 +89,7 @@ function arrivals.add(call, new, id, payload, terms)
   end
   if asked ~= PLAIN then
     table.insert(new.tasks_with_options, {id, asked, terms.dedupe_period})
-    if asked.key ~= '' then new.holders[asked.key] = id end
+    if asked.dedupe_key ~= '' then new.holders[asked.dedupe_key] = id end
   end
 end
 
@@ -119,9 +106,9 @@ end
 -- id.
 function arrivals.admit(call, new, id, payload, terms)
   if terms.expires_at > 0 and terms.expires_at <= math.max(terms.start_at, call.now) then return 'expired' end
-  if terms.asked.key ~= '' then
-    local new_holder = new.holders[terms.asked.key]
-    local holder = new_holder or task_options.holder_of(call, new.tenant, terms.asked.key)
+  if terms.asked.dedupe_key ~= '' then
+    local new_holder = new.holders[terms.asked.dedupe_key]
+    local holder = new_holder or task_options.holder_of(call, new.tenant, terms.asked.dedupe_key)
     if holder then return 'duplicate ' .. holder, not new_holder and holder end
   end
   arrivals.add(call, new, id, payload, terms)
@@ -174,7 +161,7 @@ function arrivals.store(call, new)
   if #new.tasks_with_options > 0 then task_options.add(call, new.tasks_with_options) end
   for _, task in ipairs(new.tasks_with_options) do
     local id, asked, period = unpack(task)
-    if asked.key ~= '' then task_options.hold_key(call, account, id, asked.key, period) end
+    if asked.dedupe_key ~= '' then task_options.hold_key(call, account, id, asked.dedupe_key, period) end
     if asked.batch ~= '' then
       local batch = batches.find(call, asked.batch)
       batch.total = batch.total + 1

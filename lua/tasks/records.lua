@@ -10,7 +10,7 @@
 -- copy, `<id>+<webhook>-<when its task was enqueued>`, is remembered while its task is stored: each attempt of it, and
 -- each of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
 
-local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: its version, or of a mark how the task ended
+local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: it is a task's record, or a mark and how the task ended
 local LARGE_BYTES = 4096
 local MINUTE_MS, DERIVED_MINUTES = 60000, 60
 
@@ -29,10 +29,10 @@ end
 local function header_of(call, tenant, terms, is_large)
   local kind, asked = is_large and 'large_header' or 'header', terms.asked
   if not terms[kind] then
-    terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.key .. asked.group, 0)
-    terms[kind] = HEADER.pack({version = TASK, features = terms.features + (is_large and IS_LARGE or 0),
+    terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.dedupe_key .. asked.group, 0)
+    terms[kind] = HEADER.pack({kind = TASK, features = terms.features + (is_large and IS_LARGE or 0),
       max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
-      expires_at = terms.expires_at, tenant = tenant, name = terms.name})
+      expires_at = terms.expires_at, tenant = tenant, name = terms.name, trace = terms.trace})
   end
   return terms[kind]
 end
@@ -60,7 +60,7 @@ end
 
 -- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts.
 function records.read_for_claim(record, id)
-  local _, features, max_attempts, extra, _, _, expires_at, _, _, position = struct.unpack(HEADER.format, record)
+  local _, features, max_attempts, extra, _, _, expires_at, _, _, _, position = struct.unpack(HEADER.format, record)
   return features, max_attempts, expires_at, accounts.bytes_of(id, length_of(record, features, position) + extra)
 end
 

@@ -11,6 +11,16 @@
 -- cancelled; or, where the caller gave a period, for that long after it was enqueued, whatever becomes of it (its TTL
 -- only cleans up).
 
+-- What a task with these OPTIONS asks for that few tasks ask for.
+function task_options.asked_by(options)
+  local asked, is_plain = {}, true
+  for name, default in pairs(PLAIN) do
+    asked[name] = options[name] or default
+    is_plain = is_plain and asked[name] == default
+  end
+  return is_plain and PLAIN or asked
+end
+
 -- Reads what these tasks ask for, in one command.
 function task_options.read(call, ids)
   if call.queue.tasks_with_options == 0 then return end
@@ -23,7 +33,7 @@ function task_options.read(call, ids)
   end
   if #missing == 0 then return end
   for i, packed in ipairs(redis.call('HMGET', key(call, 'task_options'), unpack(missing))) do
-    if packed then known[missing[i]] = TASK_OPTIONS.unpack(packed) end
+    if packed then known[missing[i]] = with_defaults(cmsgpack.unpack(packed), PLAIN) end
   end
 end
 
@@ -51,7 +61,7 @@ function task_options.add(call, tasks)
   local known, fields = call.task_options, {}
   for _, task in ipairs(tasks) do
     known[task[1]] = task[2]
-    fields[#fields + 1], fields[#fields + 2] = task[1], TASK_OPTIONS.pack(task[2])
+    fields[#fields + 1], fields[#fields + 2] = task[1], cmsgpack.pack(without_defaults(task[2], PLAIN))
   end
   write('HSET', key(call, 'task_options'), fields)
   call.queue.tasks_with_options = call.queue.tasks_with_options + #tasks
@@ -92,7 +102,7 @@ end
 
 -- Gives a task's dedupe key back, if it is the task's still and not held for a period.
 function task_options.free_key(call, name, id)
-  local dedupe_key = task_options.of(call, id).key
+  local dedupe_key = task_options.of(call, id).dedupe_key
   if dedupe_key == '' then return end
   local at = task_options.unique_key(call, name, dedupe_key)
   if redis.call('GET', at) == '0 ' .. id then redis.call('DEL', at) end

@@ -13,7 +13,7 @@ local function find_replaced(call, id, dedupe_key)
   leases.read_runs(call, {id})
   local run = leases.run_of(call, id)
   local asked = task_options.of(call, id)
-  if run and leases.is_leased(run.state) or asked.key ~= dedupe_key or asked.batch ~= '' then return nil end
+  if run and leases.is_leased(run.state) or asked.dedupe_key ~= dedupe_key or asked.batch ~= '' then return nil end
   return {id = id, record = record, run = run}
 end
 
@@ -21,7 +21,7 @@ end
 local function admit(call, new, id, payload, terms)
   arrivals.check_batch(call, new.tenant, terms.asked)
   local outcome, holder = arrivals.admit(call, new, id, payload, terms)
-  local replaced = holder and terms.replace > 0 and find_replaced(call, holder, terms.asked.key)
+  local replaced = holder and terms.replace > 0 and find_replaced(call, holder, terms.asked.dedupe_key)
   if not replaced then return outcome end
   arrivals.replace(call, new, replaced)
   arrivals.add(call, new, id, payload, terms)

@@ -3,7 +3,9 @@
 -- The verbs `settle` (tasks/settlements.lua): many settlements in one call; and `settle_linked`: one, with what follows
 -- it.
 
-local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, reject = 5, release = 5, reap = 3, extend = 3, take = 3}
+-- How many arguments each action has:
+local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, reject = 5, release = 5, reap = 3, extend = 3,
+  take = 3}
 -- Actions that cost HEAVY_WORK; so do a release with a delay, and any action on a task with options:
 local HEAVY = {ack_with_result = true, nack = true, reject = true}
 local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- beyond which a call leaves the rest to the next
@@ -59,8 +61,8 @@ end
 -- settle(keys, argv): end or extend leases, each fenced by (id, lease).
 --   argv  per lease (at most 500): action, id, lease (its number; with a slash and how often it was taken over
 --         behind it that is part of the fence), and for ack_with_result: result; for nack: delay_ms (may be empty),
---         error, traceback (may be empty, and is kept if the task is dead); for release: delay_ms (may be empty), error;
---         for reject: error, traceback
+--         error, traceback (may be empty, and is kept if the task is dead); for release: delay_ms (may be empty),
+--         error; for reject: error, traceback
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another one owns or owned the task)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop);

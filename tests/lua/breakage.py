@@ -7,6 +7,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import ormsgpack
+
 from .calls import FORMATS, Queue, unpack
 
 GARBAGE = ["ghost", "id0", "id9"]
@@ -26,19 +28,7 @@ COUNTS = [
 
 def packed(name: str, record: Any) -> bytes:
     """Pack a record as `unpack` has read it."""
-    out = b""
-    for field in FORMATS[name].fields:
-        value = getattr(record, field.name)
-        value = value.encode() if isinstance(value, str) else value
-        if field.type == "rest":
-            out += value
-        elif field.type in ("t1", "t2"):
-            out += struct.pack("<B" if field.type == "t1" else "<H", len(value)) + value
-        elif field.type.startswith("c"):
-            out += value
-        else:
-            out += struct.pack(f"<{field.type}", value)
-    return out
+    return FORMATS[name].pack(vars(record))
 
 
 class Breaker:
@@ -112,7 +102,7 @@ class Breaker:
             1 - value if name in ("is_on_wake_list", "is_odd", "limited") else value + self.random.choice([-1, 1, 3])
         )
         if name not in ("slot", "class"):
-            changed = min(max(changed, 0), 99) if name == "priority" else max(changed, 0)
+            changed = max(changed, 0)
         setattr(values, name, changed)
         self.done += f" {name} {value}"
         self.client.hset(key, field, packed(format, values))
@@ -125,6 +115,13 @@ class Breaker:
         books.bytes = max(0, books.bytes + self.random.choice([-1, 1, 3]))
         account.books = packed("BOOKS", books)
         self.client.hset(key, tag, packed("ACCOUNT", account))
+
+    def priority(self, key: str) -> None:
+        """Alter the priority of a task."""
+        id, packed = self.random.choice(sorted(self.client.hgetall(key).items()))
+        asked = ormsgpack.unpackb(packed)
+        asked["priority"] = min(max(asked.get("priority", 50) + self.random.choice([-1, 1, 3]), 0), 99)
+        self.client.hset(key, id, ormsgpack.packb(asked))
 
     def queue_(self, key: str) -> None:
         """Alter a count of the queue, or how many tenants a class has."""
@@ -192,5 +189,5 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
     "tenants": record_of("DETAILS", "pending", "delayed", "dead", "grouped", "limited"),
     "batches": record_of("BATCH", "running", "admitted", "total", deletes=False),
     "runs": record_of("RUN", "features", deletes=False),
-    "task_options": record_of("TASK_OPTIONS", "priority", deletes=False),
+    "task_options": Breaker.priority,
 }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import ormsgpack
 import pytest
 import redis
 
@@ -166,6 +167,11 @@ def unpack(name: str, packed: bytes) -> Any:
     return SimpleNamespace(**values, end=end)
 
 
+def unpack_map(packed: bytes, defaults: Mapping[str, Any]) -> Any:
+    """Read a map by name."""
+    return SimpleNamespace(**{**defaults, **ormsgpack.unpackb(packed)})
+
+
 def random_values(seed: int = 0, count: int = 1500) -> bytes:
     """Pack `count` random numbers in [0, 1)."""
     source = random.Random(seed)
@@ -174,7 +180,8 @@ def random_values(seed: int = 0, count: int = 1500) -> bytes:
 
 SHORT = {"after_start": "expires_after_start", "key": "dedupe_key", "period": "dedupe_period", "result": "result_ttl"}
 UNASKED: dict[str, Any] = {field.name: "" if field.type == "t1" else 0 for field in FORMATS["OPTIONS"].fields}
-UNASKED |= {"max_attempts": -1, "priority": 50}
+UNASKED |= {"max_attempts": -1, "priority": 50, "more": b""}
+PLAIN = {"priority": 50, "result_ttl": 0, "opened_at": 0, "events": 0, "dedupe_key": "", "batch": "", "group": ""}
 BESIDE = ("replace",)  # they say nothing alone
 
 
@@ -188,8 +195,7 @@ def options(**asked: Any) -> bytes:
 
 def packed_template(payload: bytes = b"{}", **asked: Any) -> bytes:
     """Pack the task of a schedule; what it may ask is what `options` takes."""
-    packed = options(**asked)
-    return struct.pack("<H", len(packed)) + packed + payload
+    return FORMATS["TEMPLATE"].pack({"options": options(**asked), "payload": payload})
 
 
 def packed_link(id: str, payload: bytes = b"{}", **asked: Any) -> tuple[object, ...]:

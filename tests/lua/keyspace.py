@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import fairq
-from fairq.model.queue.limits import bytes_of
+from fairq.model.queue.limits import ALL_UNSET, DEFAULTS, bytes_of
 
-from .calls import FORMATS, Queue, unpack
+from .calls import FORMATS, PLAIN, Queue, unpack, unpack_map
 
 KEYS = (Path(fairq.__file__).parent / "lua" / "KEYS.md").read_text()
 TYPES = dict(
@@ -80,7 +80,7 @@ class Keyspace:
         self.dead = {id: unpack("DEATH", death) for id, death in named["dead"].items()}
         self.bundles = {number: unpack("BUNDLE", bundle) for number, bundle in named["bundles"].items()}
         self.claims, self.payloads = named["claims"], named["payloads"]
-        self.task_options = {id: unpack("TASK_OPTIONS", packed) for id, packed in named["task_options"].items()}
+        self.task_options = {id: unpack_map(packed, PLAIN) for id, packed in named["task_options"].items()}
         self.unique = {name: values[name].decode() for name in self.names if name.startswith("unique:")}
         self.deadlines, self.extended, self.due = scores["leases"], scores["extended"], scores["due"]
         self.expiring, self.deaths = scores["expiring"], scores["deaths"]
@@ -97,7 +97,7 @@ class Keyspace:
             for c, count in self.queue.classes.items()
             for slot in range(1, count + 1)
         }
-        self.limits = {n: unpack("LIMITS", packed) for n, packed in named["limits"].items()}
+        self.limits = {n: unpack_map(packed, ALL_UNSET if n else DEFAULTS) for n, packed in named["limits"].items()}
         self.opening_hours, self.parked, self.opening_changes = (
             named["opening_hours"],
             scores["parked"],
@@ -273,7 +273,7 @@ class Keyspace:
         for name, held in self.unique.items():
             until, _, id = held.partition(" ")
             key = name.split(":", 2)[2]
-            assert until != "0" or self.task_options[id].key == key, name
+            assert until != "0" or self.task_options[id].dedupe_key == key, name
         for loose in self.loose.values():
             for id, score in loose.items():
                 asked = self.task_options.get(id)

@@ -302,7 +302,7 @@ MUTANTS = [
         "",
     ),
     Mutant("a wait for a place in a batch counts", "if batch and batch.max_running > 0 then return nil end", ""),
-    Mutant("another task of the holder's id is replaced", " or asked.key ~= dedupe_key or", " or"),
+    Mutant("another task of the holder's id is replaced", " or asked.dedupe_key ~= dedupe_key or", " or"),
     Mutant("replaced payloads weigh as before", "  new.freed_bytes = new.freed_bytes + bytes", "  new.freed_bytes = 0"),
     Mutant("tasks served from groups stay counted", "        details.grouped = details.grouped - source.taken\n", ""),
     Mutant(

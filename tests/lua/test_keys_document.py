@@ -50,6 +50,10 @@ def test_keys_are_built_in_one_way_only() -> None:
     assert len(re.findall(r"\bprefix \.\.", TEXT)) == 2, "key(), and load_queue, which has no call yet"
 
 
+def told_of(format: library.Format) -> list[str]:
+    return [field.name for field in [*format.fields, *format.later] if field.name != "more"]
+
+
 def test_every_packed_field_is_in_the_document_in_its_order() -> None:
     end = r"(?:A tail|The payload|: the head of|\n\n)"
     in_brackets = re.compile(r"\([^()]*\)")
@@ -57,7 +61,7 @@ def test_every_packed_field_is_in_the_document_in_its_order() -> None:
         told = re.search(rf"^{name}\b[^:]*:(.*?){end}", DOCUMENT, re.MULTILINE | re.DOTALL)
         assert told, name
         text = in_brackets.sub("", in_brackets.sub("", told[1]))
-        assert re.findall(r"`(\w+)`", text) == [field.name for field in FORMATS[name].fields], name
+        assert re.findall(r"`(\w+)`", text) == told_of(FORMATS[name]), name
 
 
 def test_the_document_has_no_other_format() -> None:

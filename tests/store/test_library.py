@@ -42,8 +42,8 @@ def test_every_format_is_a_table_with_what_it_packs() -> None:
     form = library.formats()["DEATH"]
     assert [field.name for field in form.fields][:3] == ["reason", "attempts", "lease"]
     assert form.fields[-1] == ("traceback", "rest")
-    assert (form.code, form.size) == ("<BIddBc0Hc0", 24)
-    assert "function DEATH.pack(r) return struct.pack('<BIddBc0Hc0', r.reason, " in library.source()
+    assert (form.code, form.size) == ("<BIddBc0Hc0Bc0", 25)
+    assert "  return struct.pack('<BIddBc0Hc0Bc0', r.reason, " in library.source()
     assert "--:" not in library.source().partition("-- ")[0]
 
 

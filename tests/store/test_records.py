@@ -5,17 +5,15 @@ from __future__ import annotations
 import struct
 
 import orjson
-import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairq.errors import StoreRefused
 from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, TENANT_PATTERN
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask
 from fairq.store import keys, library
-from fairq.store.records import pack_options, pack_template, pack_timing, unpack_leases, unpack_record, unpack_schedule
+from fairq.store.records import pack_options, pack_template, pack_timing, unpack_leases, unpack_schedule
 
 NOW_MS = 1_800_000_000_000
 FIRST_LEASE = (NOW_MS - 1_735_689_600_000) * 32  # by that time
@@ -72,15 +70,11 @@ def test_a_schedules_task_is_read_as_it_was_packed(
     asked["events"] = bool(priority % 2)
     plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts, "expires_after_start_ms": period}
     timing = Timing("0 3 * * *", "UTC")
-    head = struct.pack("<BBdd", 0, 1, NOW_MS, 0) + pack_timing(timing)
+    schedule = {"paused": 0, "misfire": 1, "next_at": NOW_MS, "last_fired_at": 0, "timing": pack_timing(timing)}
+    head = library.formats()["SCHEDULE"].pack(schedule)
     for options in ({}, plain, asked, plain | asked):
         packed = pack_template(NewTask("", b'"any"', **options))
         state = unpack_schedule((b"ada/nightly", head, packed))
         assert (state.tenant, state.name, state.misfire, state.timing) == ("ada", "nightly", "once", timing)
         assert {name: getattr(state, name) for name in options} == options
         assert orjson.dumps(state.payload) == b'"any"'
-
-
-def test_a_record_of_another_version_is_refused() -> None:
-    with pytest.raises(StoreRefused, match="version 9"):
-        unpack_record(struct.pack("<BBHHdddBB", 9, 0, 5, 0, 0, 0, 0, 0, 0))

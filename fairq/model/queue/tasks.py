@@ -10,7 +10,7 @@ from fairq.model.queue.limits import bytes_of
 from fairq.model.queue.ready import Asked
 from fairq.model.queue.sorted_set import SortedSet
 
-HEADER_BYTES = 32  # of a record: the fixed ones of HEADER in lua/base/formats.lua
+HEADER_BYTES = 33  # of a record: the fixed ones of HEADER in lua/base/formats.lua
 
 
 @define
