@@ -31,6 +31,7 @@ _COMMANDS = {
     "docs": "List the guides, or print one.",
     "serve": "Run a server.",
     "doctor": "Look the store over, and a server if one answers.",
+    "migrate": "Take a store's data to this fairq's version, ahead of its servers.",
     "backup": "Write a backup of the store to a file, while servers run.",
     "restore": "Put a backup into an empty store.",
     "worker": "Run the handlers of an app.",

@@ -33,8 +33,9 @@ from fairq.server.queues import Queues
 from fairq.server.settings import Settings
 from fairq.server.stats.recorder import Recorder
 from fairq.server.timers.forgetting import forget_idle
+from fairq.server.timers.migrating import migrate_in_time
 from fairq.server.timers.ticker import Ticker
-from fairq.store import keys
+from fairq.store import keys, library
 from fairq.store.counts import Counts
 from fairq.store.store import Store
 
@@ -97,9 +98,11 @@ class App:
         await self.store.subscription.add(keys.REVOKED, sharded=False)
         await self.store.subscription.add(keys.WORKERS, sharded=False)
         await self.store.subscription.add(keys.DELETED, sharded=False)
+        await self.store.subscription.add(f"{keys.VERSIONS}{library.DATA_VERSION}", sharded=False)
         self.nursery.start_soon(self.queues.run)
         self.nursery.start_soon(self.ticker.run)
         self.nursery.start_soon(forget_idle, self.store, self.takers)
+        self.nursery.start_soon(migrate_in_time, self.store)
         self.nursery.start_soon(self.worker_registry.run)
         self.nursery.start_soon(self.worker_registry.renew)
         self.nursery.start_soon(self.recorder.run)

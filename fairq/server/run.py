@@ -21,7 +21,8 @@ from fairq.server.garbage import control_collection
 from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_listeners, port_of
 from fairq.server.settings import Settings
 from fairq.store.embedded import embedded_store
-from fairq.store.opening import check_data_version, check_durability, open_store
+from fairq.store.migrations import check_data_version
+from fairq.store.opening import check_durability, open_store
 from fairq.store.store import Store
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
         app = App(settings, store, nursery)
         hearers.append(app)
         await app.start()
-        await check_data_version(store)  # again: a restore that began meanwhile could not see this server
+        await check_data_version(store.connection.call)  # again: a restore or migration could not see this server
         listeners = await _open_listeners(settings.host, settings.port, tls, is_shared=is_shared)
         listener = Listener(app)
         nursery.start_soon(_accept, listener, listeners)

@@ -9,13 +9,14 @@ from typing import Any
 import structlog
 from attrs import define, field
 
-from fairq.errors import FairqError, StoreRefused, Unavailable
+from fairq.errors import FairqError, SettingsError, StoreRefused, Unavailable
 from fairq.store import keys, library
 from fairq.store.audit import Audit
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
 from fairq.store.counts import Counts
+from fairq.store.migrations import check_data_version
 from fairq.store.registry import Registry
 from fairq.store.tokens import Tokens
 from fairq.store.workers import Workers
@@ -31,12 +32,12 @@ def wall_ms() -> int:
     return round(time.time() * 1000)
 
 
-async def load_library(ask: Callable[..., Awaitable[Any]]) -> None:
-    """Load our version of the function library into a store, unless it is there."""
-    if await ask("FUNCTION", "LIST", "LIBRARYNAME", library.name()):
+async def load_library(call: Callable[..., Awaitable[Any]]) -> None:
+    """Load our version of the function library into a node, unless it is there."""
+    if await call("FUNCTION", "LIST", "LIBRARYNAME", library.name()):
         return
     try:
-        await ask("FUNCTION", "LOAD", library.source())
+        await call("FUNCTION", "LOAD", library.source())
     except StoreRefused as error:
         if "already exists" not in error.message:  # it does if another server or call was faster
             raise
@@ -70,7 +71,11 @@ class Calls:
         except StoreRefused as error:
             if "Function not found" not in error.message:
                 raise
-        log.warning("loading the function library", library=library.name())
+        try:
+            await check_data_version(self.connection.call)  # a later one may have come, and deleted our library
+        except SettingsError as error:
+            raise Unavailable(error.message) from None
+        log.info("loading the function library", library=library.name())
         for node in self.connection.nodes():
             if node.is_connected:
                 await load_library(node.call)

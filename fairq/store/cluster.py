@@ -57,12 +57,11 @@ class _Node:
 class Cluster:
     """Calls a cluster as `Connection` calls a single store, while `run` runs; `seeds` are the nodes asked first.
 
-    `refreshed()` is called after every read of the topology. `timeout` and `prepare` are used for each connection.
+    `refreshed()` is called after every read of the topology. `timeout` is that of each connection.
     """
 
     seeds: Sequence[Address]
     timeout: float = 5.0
-    prepare: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
     refreshed: Callable[[], None] = lambda: None
     trouble: str = ""  # why the cluster cannot be used
     _owners: list[Connection | None] = field(factory=lambda: [None] * SLOTS, init=False)
@@ -206,7 +205,7 @@ class Cluster:
         node = self._nodes.get((host, port))
         if node is None:
             address = node_address(self.seeds[0], host, port)
-            node = self._nodes[host, port] = _Node(Connection(address, self.timeout, self.prepare))
+            node = self._nodes[host, port] = _Node(Connection(address, self.timeout))
             node.left_at = trio.current_time()
             assert self._nursery is not None  # nodes are only known while `run` runs
             self._nursery.start_soon(self._keep, node)

@@ -11,7 +11,7 @@ it was. Nothing is resent here; callers repeat with the same ids.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -25,7 +25,7 @@ from redis.backoff import FullJitterBackoff
 from fairq.errors import FairqError, OutcomeUnknown, StoreFull, StoreRefused, Unavailable
 from fairq.sockets import receive_some, send_now
 from fairq.store.address import Address
-from fairq.store.dial import BROKEN, Word, as_error, ask, connect, pack
+from fairq.store.dial import BROKEN, Word, as_error, connect, pack
 from fairq.turns import at_end_of_turn, call_from_end
 
 log = structlog.get_logger("fairq.store")
@@ -51,13 +51,11 @@ class _Waiter:
 class Connection:
     """Stays connected while `run` runs, and serves any number of callers at once.
 
-    `prepare(ask)` is called on every new stream before it is used; it loads the function library. `timeout` (s) is the
-    deadline of connecting and of every call.
+    `timeout` (s) is the deadline of connecting and of every call.
     """
 
     address: Address
     timeout: float = 5.0
-    prepare: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
     is_connected: bool = False
     trouble: str = ""  # why the last attempt to connect failed
     fatal: FairqError | None = None  # why the store refuses us; a retry will not help
@@ -141,9 +139,6 @@ class Connection:
         self._changed = trio.Event()
 
     async def _serve(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
-        if self.prepare:
-            with trio.fail_after(self.timeout):
-                await self.prepare(lambda *command: ask(stream, reader, *command))
         self.is_connected, self.fatal, self._stream = True, None, stream
         self._note_change()
         log.debug("store connected", store=self.address.shown)

@@ -13,10 +13,11 @@ from typing import Any, Literal
 import trio
 from attrs import evolve, frozen
 
-from fairq.errors import FairqError, StoreRefused
+from fairq.errors import FairqError, SettingsError, StoreRefused
 from fairq.store import keys, library
 from fairq.store.address import Address
 from fairq.store.dial import BROKEN, Redirected, ask, connect, read_info
+from fairq.store.migrations import DataState, Migration, data_state, libraries_of
 from fairq.store.topology import read_topology
 
 ANSWER_S = 5.0  # how long connecting to a node, and each of its answers, may take
@@ -161,12 +162,6 @@ async def _permissions(call: Ask) -> list[Finding]:
     return [Finding("ok", "permissions", "the store's user may run all that fairq runs")]
 
 
-async def libraries_of(call: Ask) -> list[str]:
-    """Name fairq's function libraries in a node."""
-    rows = await call("FUNCTION", "LIST", "LIBRARYNAME", "fairq_*")
-    return sorted(dict(zip(row[::2], row[1::2], strict=True))[b"library_name"].decode() for row in rows)
-
-
 async def _libraries(call: Ask) -> list[Finding]:
     try:
         names = await libraries_of(call)
@@ -182,19 +177,29 @@ async def _libraries(call: Ask) -> list[Finding]:
 
 async def _data(call: Ask) -> list[Finding]:
     try:
-        found = await call("GET", keys.DATA_VERSION)
+        state = await data_state(call)
     except Redirected:  # the node that has the slot tells
         return []
+    except SettingsError as error:
+        told, _, remedy = error.message.partition(": ")
+        return [Finding("problem", "data", told, remedy)]
     except FairqError as error:
         return [Finding("problem", "data", error.message, "extend the user's ACL")]
-    if found is None:
+    if state is None:
         return [Finding("ok", "data", "the store is empty")]
-    if found.decode() == str(library.DATA_VERSION):
-        return [Finding("ok", "data", f"version {found.decode()}")]
-    if found.decode() == keys.RESTORING:
-        return [Finding("problem", "data", keys.RESTORING, "repeat fairq restore with --replace")]
-    told = f"the store holds data of version {found.decode()[:80]}, this fairq reads {library.DATA_VERSION}"
-    return [Finding("problem", "data", told, "use the fairq that wrote it until its tasks are done, or an empty store")]
+    if not state.pending:
+        return [Finding("ok", "data", f"version {state.version}")]
+    return [_migration(state, each) for each in state.pending]
+
+
+def _migration(state: DataState, each: Migration) -> Finding:
+    """Say what an upgrade to this fairq does to the data."""
+    told = f"version {state.version}; it will be migrated to {each.number}: {each.about}"
+    remedy = "back up, then roll the servers: new ones do it when no older one runs, and no older one comes back then"
+    if each.number == state.target:
+        told = f"version {state.version}; it is being migrated to {each.number}: {each.about}"
+        remedy = "servers do it beside their work; fairq migrate does it too"
+    return Finding("warning", "data", told, remedy)
 
 
 async def _clock(call: Ask, now_ms: Callable[[], float]) -> list[Finding]:

@@ -6,7 +6,6 @@ from hashlib import sha256
 
 REGISTRY = "fq:{queues}"  # the prefix of the registry of queues: KEYS[1] of its functions
 QUEUES = REGISTRY + ":names"  # hash: queue name -> when it was made, and by which tenant
-QUEUES_BEFORE_5 = "fq:queues"  # set of queue names, in data of versions before 5
 DELETED = "fq:deleted"  # channel: the name of a queue
 AUDIT = "fq:{audit}"  # the prefix of the audit of what operators change: KEYS[1] of its functions
 TENANTS_AUDIT = "fq:{audit-of-tenants}"  # the same of what tenants set
@@ -14,7 +13,10 @@ TOKENS = "fq:tokens"  # hash: token id -> JSON
 TOKEN_USES = "fq:token_uses"  # hash: token id -> when it was last used, to a minute
 REVOKED = "fq:revoked"  # channel: token id
 REVOCATIONS = "fq:revocations"  # the number of tokens deleted so far
-DATA_VERSION = "fq:data_version"  # string: the version of the data in all keys
+DATA_VERSION = "fq:data_version"  # string: the version of the data in all keys (fairq/store/migrations.py)
+MIGRATION = "fq:migration"  # hash: queue -> how far its migration is
+MIGRATOR = "fq:migrator"  # string: held by who migrates
+VERSIONS = "fq:version:"  # channels: a server listens to that of the version of the data that it writes
 RESTORING = "unfinished: fairq restore has not ended"  # in place of that version
 WRITTEN = "fq:written"  # string: the server that last saw that the store can be written (/readyz)
 SERVERS = "fq:servers"  # set of servers' names

@@ -10,12 +10,11 @@ import trio
 
 from fairq.errors import SettingsError, StoreRefused, Unavailable
 from fairq.scopes import background
-from fairq.store import keys, library
 from fairq.store.address import without_secrets
-from fairq.store.calls import load_library
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
+from fairq.store.migrations import check_data_version
 from fairq.store.store import Store
 from fairq.store.topology import is_cluster, parse_seeds
 
@@ -64,29 +63,11 @@ async def _make_store(url: str, on_message: Callable[[str, str], None], connect_
     if await is_cluster(seeds, connect_timeout):
         if seeds[0].database:
             raise SettingsError("a cluster has only database 0: end the store URL in /0", field="store")
-        cluster = Cluster(seeds, prepare=load_library)
+        cluster = Cluster(seeds)
         return Store(cluster, ClusterSubscription(cluster, on_message))
     if len(seeds) > 1:
         raise SettingsError("the store URL names several hosts, but they are not a cluster", field="store")
-    return Store(Connection(seeds[0], prepare=load_library), Subscription(seeds[0], on_message))
-
-
-async def check_data_version(store: Store) -> None:
-    """Check the store's data version; an empty store gets ours. Raises: SettingsError if the version differs."""
-    call, ours = store.connection.call, str(library.DATA_VERSION)
-    found = await call("GET", keys.DATA_VERSION)
-    if found is None and not await call("EXISTS", keys.QUEUES_BEFORE_5):
-        await call("SET", keys.DATA_VERSION, ours, "NX")
-        found = await call("GET", keys.DATA_VERSION)
-    theirs = found.decode() if found else "2 or older"
-    if theirs == keys.RESTORING:
-        raise SettingsError(f"the store cannot be used, {theirs}: repeat it with --replace", field="store")
-    if theirs != ours:
-        raise SettingsError(
-            f"the store holds data of version {theirs}, this fairq reads {ours}: let the fairq that wrote it finish its"
-            " tasks, or use an empty store",
-            field="store",
-        )
+    return Store(Connection(seeds[0]), Subscription(seeds[0], on_message))
 
 
 @asynccontextmanager
@@ -120,8 +101,8 @@ async def open_store(
             try:
                 await store.connection.wait_connected()
                 if is_checked:
+                    await check_data_version(store.connection.call)
                     await check_permissions(store)
-                    await check_data_version(store)
             except StoreRefused as error:
                 raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
         if waiting.cancelled_caught:

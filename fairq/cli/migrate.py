@@ -1,0 +1,44 @@
+"""`fairq migrate`: takes a store's data to this fairq's version, ahead of its servers."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import trio
+
+from fairq.cli.output import configure_logging
+from fairq.cli.stores import StoreChoice, chosen
+
+if TYPE_CHECKING:
+    from fairq.store.migrations import Migration
+
+
+def migrate(*, store: StoreChoice | None = None) -> int:
+    """Take the data of a store to this fairq's version.
+
+    Servers do that by themselves, beside their work, as soon as none of an older version runs; this does it at once. It
+    may be interrupted, and goes on where it was. Older servers cannot use the data afterwards: `fairq doctor` says what
+    is to be done, and `fairq backup` comes first. The exit code is 1 while older servers run, or a server does it.
+
+    Example: `fairq migrate --store redis://127.0.0.1:6379/0`
+    """
+    configure_logging("critical")
+    return trio.run(_migrate, store or StoreChoice())
+
+
+async def _migrate(choice: StoreChoice) -> int:
+    from fairq.store import library, migrations
+    from fairq.store.opening import open_store
+
+    def show(migration: Migration, queue: str) -> None:
+        print(f"queue {queue} is migrated to version {migration.number}")
+
+    async with chosen(choice) as url, open_store(url) as store:
+        outcome = await migrations.migrate(store, show)
+    if outcome == "done":
+        print(f"the data has version {library.DATA_VERSION}")
+        return 0
+    why = "servers of an older version run: stop them first" if outcome == "waits" else "a server migrates it now"
+    print(f"fairq: {why}", file=sys.stderr)
+    return 1
