@@ -39,6 +39,11 @@ class Field(NamedTuple):
         """Return its struct format; of a text, that of its length."""
         return re.sub(r"c(\d+)", r"\1s", _TEXTS.get(self.type, self.type).removesuffix("c0"))
 
+    @property
+    def nothing(self) -> str | int:
+        """Return what a field is that was not given."""
+        return "" if self.type in _TEXTS or self.type.startswith("c") else 0
+
 
 class Format(NamedTuple):
     """A kind of packed record: its fields in order, those that stand in `more`, and names that are not kept."""
@@ -65,10 +70,13 @@ class Format(NamedTuple):
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
         """Pack a record; texts are str or bytes, and `more` is what a later version has put there."""
-        more = values.get("more", b"")
-        if more or any(values[field.name] for field in self.later):
-            values = {**values, "more": _pack(self.later, values) + more}
-        return _pack(self.fields, {"more": b"", **values})
+        more, later = (
+            values.get("more", b""),
+            {field.name: values.get(field.name, field.nothing) for field in self.later},
+        )
+        if more or any(later.values()):
+            more = _pack(self.later, later) + more
+        return _pack(self.fields, {**values, "more": more})
 
     def unpack(self, packed: bytes) -> tuple[dict[str, Any], int]:
         """Read a record, and where it ends; `t1` and `t2` are str, but for packed ones; `rest` is bytes."""
@@ -85,7 +93,7 @@ class Format(NamedTuple):
         rest = [f.name for f in self.fields if f.type == "rest"]
         record = [f"{f.name} = {f.name}" for f in packed] + [f"{name} = false" for name in self.unkept]
         record += [f"{name} = text:sub(position)" for name in rest]
-        blank = [f"{f.name} = {_nothing(f)}" for f in [*self.fields, *self.later]]
+        blank = [f"{f.name} = {f.nothing!r}" for f in [*self.fields, *self.later]]
         blank += [f"{name} = false" for name in self.unkept]
         lines = [f"local {self.name} = {{format = '{self.code}', size = {self.size}}}", f"function {self.name}.pack(r)"]
         if any(f.name == "more" for f in packed):
@@ -111,16 +119,17 @@ class Format(NamedTuple):
     def _pack_later(self) -> list[str]:
         if not self.later:
             return []
-        is_any = " or ".join(f"r.{f.name} ~= {_nothing(f)}" for f in self.later)
-        packed = f"struct.pack('{_code(self.later)}'{_values(self.later)})"
-        return [f"  if more ~= '' or {is_any} then more = {packed} .. more end"]
+        given = [f"  local {f.name} = r.{f.name} or {f.nothing!r}" for f in self.later]
+        is_any = " or ".join(f"{f.name} ~= {f.nothing!r}" for f in self.later)
+        packed = f"struct.pack('{_code(self.later)}'{_values(self.later, '')})"
+        return [*given, f"  if more ~= '' or {is_any} then more = {packed} .. more end"]
 
     def _unpack_later(self) -> list[str]:
         if not self.later:
             return []
         names = ", ".join(f"r.{f.name}" for f in self.later)
         return [
-            f"  {names} = {', '.join(map(_nothing, self.later))}",
+            f"  {names} = {', '.join(repr(f.nothing) for f in self.later)}",
             "  if more ~= '' then",
             f"    {names}, at = struct.unpack('{_code(self.later)}', more .. ('\\0'):rep({_MOST}))",
             "    r.more = more:sub(at)",
@@ -132,14 +141,9 @@ def _code(fields: Sequence[Field]) -> str:
     return "<" + "".join(_TEXTS.get(field.type, field.type) for field in fields)
 
 
-def _nothing(field: Field) -> str:
-    """Write what a field is that was not given."""
-    return "''" if field.type in _TEXTS or field.type.startswith("c") else "0"
-
-
-def _values(fields: Sequence[Field]) -> str:
+def _values(fields: Sequence[Field], of: str = "r.") -> str:
     """Write the arguments of `struct.pack`; `more` is a local."""
-    names = ["more" if field.name == "more" else f"r.{field.name}" for field in fields]
+    names = ["more" if field.name == "more" else of + field.name for field in fields]
     return "".join(
         f", #{name}, {name}" if field.type in _TEXTS else f", {name}" for field, name in zip(fields, names, strict=True)
     )

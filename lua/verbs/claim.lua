@@ -37,10 +37,10 @@ local function add_lease(call, claim, id, record, last_run)
   local n = #ids
   if last_run then
     run.attempt, run.uncounted_attempts = last_run.attempt + 1, last_run.uncounted_attempts
-    run.max_attempts, run.error = last_run.max_attempts, last_run.error
+    run.max_attempts, run.error, run.more = last_run.max_attempts, last_run.error, last_run.more
     run.bytes = run.bytes + #last_run.error
   else
-    run.attempt, run.uncounted_attempts, run.error = 1, 0, ''
+    run.attempt, run.uncounted_attempts, run.error, run.more = 1, 0, '', ''
   end
   if run.features >= IS_LARGE then
     record = records.whole(call, id, record)
