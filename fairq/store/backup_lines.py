@@ -14,7 +14,7 @@ A line is an object with `kind` first and, of what is in a queue, `queue`. The r
 | `task` | `id`, HEADER, `options`, `run`, `death`, `delayed_until`, `payload` | a task |
 | `done` | `id`, MARK | a task that was done or cancelled in the last minutes |
 | `callback` | `id`, `payload` | the payload of a callback task of a batch |
-| `schedule` | `tenant`, `id`, SCHEDULE, with `every`, `zone` and `cron` in `timing` | a schedule |
+| `schedule` | `tenant`, `id`, SCHEDULE (`timing`: `every`, `zone`, `cron`) | |
 | `template` | `id`, `options` (OPTIONS), `payload` | a schedule's task |
 | `opening_change`, `fire` | `id`, `at` | when a tenant opens or closes, when a schedule fires |
 | `cancelling` | `id`, `at` | since when a batch is being cancelled |
@@ -22,7 +22,7 @@ A line is an object with `kind` first and, of what is in a queue, `queue`. The r
 | `kept` | `of` (`r` or `k`), `tag`, `bytes`, `id`, `until` | what a result, or a held dedupe key, counts |
 | `event` | `tenant`, `id`, `fields` | an event of a feed |
 
-Names in capitals are records of lua/KEYS.md, whose fields stand in the line by their names. A field that is missing is 0
+Names in capitals are records of lua/KEYS.md; their fields stand in the line by name. A field that is missing is 0
 or empty; one that is not known is ignored. Infinity is `"inf"`. A text that is no UTF-8 is `{"base64": ...}`. A payload
 stands last in its line, byte for byte, or in `payload_base64` if it is no JSON in one line.
 """
@@ -95,9 +95,8 @@ def _tell_field(field: str, value: Any) -> Any:
         return tell_record(NESTED[field], value)[0] if value else None
     if field == "timing":
         every, zone_size, cron_size = TIMING.unpack_from(value)
-        names = value[TIMING.size :].decode()
-        cut = zone_size, zone_size + cron_size
-        return {"every": tell_number(every), "zone": names[: cut[0]], "cron": names[cut[0] : cut[1]]}
+        zone, cron = value[TIMING.size :][:zone_size], value[TIMING.size + zone_size :][:cron_size]
+        return {"every": tell_number(every), "zone": zone.decode(), "cron": cron.decode()}
     if isinstance(value, str):
         return tell_text(value.encode(errors="surrogateescape"))
     return tell_text(value) if isinstance(value, bytes) else tell_number(value)
@@ -125,7 +124,7 @@ def _read_field(field: library.Field, told: Any) -> Any:
         return TIMING.pack(read_number(told["every"]), len(zone), len(cron)) + zone + cron
     if field.type in ("t1", "t2", "rest"):
         return read_text(told) if told is not None else b""
-    number = read_number(told or 0)
+    number = read_number(0 if told is None else told)
     return float(number) if field.type == "d" else number
 
 
