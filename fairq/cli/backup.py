@@ -46,7 +46,7 @@ def backup(
         with backups.new_file(file) as out, meter("backup") as show:
             async with chosen(store or StoreChoice()) as url:
                 made = await backups.back_up(url, out, folder, lambda n: show(f"{n:,} lines", 0, 0), server_program)
-        return asdict(made) | (asdict(backups.verify(file).counts) if verify else {})
+        return asdict(made) | (asdict((await backups.verify(file)).counts) if verify else {})
 
     told = run_stoppable(main) | {"bytes": file.stat().st_size, "verified": verify}
     if as_json:

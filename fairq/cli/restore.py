@@ -40,7 +40,7 @@ def restore(
 
     async def main() -> backups.Contents:
         if check:
-            return backups.verify(file)
+            return await backups.verify(file)
         with meter("restore") as show:
             async with chosen(store or StoreChoice(), may_make=True) as url:
                 return await backups.restore(

@@ -176,8 +176,12 @@ async def _data_version(primaries: Sequence[Address]) -> int:
     raise Unavailable("no node of the cluster has the version of the data")
 
 
-def verify(path: Path) -> Contents:
+async def verify(path: Path) -> Contents:
     """Read a backup whole, and count. Raises: BadRequest if it cannot be used."""
+    return await trio.to_thread.run_sync(_read, path, abandon_on_cancel=True)
+
+
+def _read(path: Path) -> Contents:
     counts = Counts()
     with path.open("rb") as file:
         lines = read_lines(file)
@@ -197,7 +201,7 @@ async def restore(path: Path, url: str, *, replace: bool, show: Show = lambda _:
     """
     async with open_store(url, is_checked=False) as store:
         await _refuse_servers(store)
-        found = await trio.to_thread.run_sync(verify, path)
+        found = await verify(path)
         async with _reserved(store):
             await _refuse_servers(store)
             if not replace:

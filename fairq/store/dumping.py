@@ -97,7 +97,7 @@ async def _lines_in_queue(
                 yield dump({"kind": kind, "queue": queue, "id": tell_text(id)} | tell_record(record, packed)[0])
     elif name == b"tasks":
         async for pairs in _scanned(call, "HSCAN", key):
-            for line in await _tasks(call, queue, prefix, pairs):
+            async for line in _tasks(call, queue, prefix, pairs):
                 yield line
     elif name == b"payloads":
         async for line in _callbacks(call, queue, prefix, key):
@@ -129,8 +129,8 @@ async def _lines_in_queue(
             yield dump(head | {"until": tell_number(float(until)), "value": tell_text(value)})
     elif name == b"events" and rest is not None:
         streams.add(key)
-        async for at, fields in _entries(call, key):
-            yield dump({"kind": "event", "queue": queue, "tenant": rest.decode(), "id": at, "fields": fields})
+        async for entry, fields in _entries(call, key):
+            yield dump({"kind": "event", "queue": queue, "tenant": rest.decode(), "id": entry, "fields": fields})
 
 
 async def _state(call: Call, queue: str, packed: bytes) -> AsyncGenerator[bytes, None]:
@@ -161,15 +161,15 @@ async def _tenants(call: Call, queue: str, pairs: Sequence[tuple[bytes, bytes]])
     ]  # fmt: skip
 
 
-async def _tasks(call: Call, queue: str, prefix: str, pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-    lines = [
-        dump({"kind": "done", "queue": queue, "id": tell_text(id)} | tell_record("MARK", packed)[0])
-        for id, packed in pairs
-        if packed[0] != TASK
-    ]
+async def _tasks(
+    call: Call, queue: str, prefix: str, pairs: Sequence[tuple[bytes, bytes]]
+) -> AsyncGenerator[bytes, None]:
+    for id, packed in pairs:
+        if packed[0] != TASK:
+            yield dump({"kind": "done", "queue": queue, "id": tell_text(id)} | tell_record("MARK", packed)[0])
     tasks = [(id, packed, *tell_record("HEADER", packed)) for id, packed in pairs if packed[0] == TASK]
     if not tasks:
-        return lines
+        return
     ids = [id for id, *_ in tasks]
     options = await call("HMGET", prefix + "task_options", *ids)
     runs = await call("HMGET", prefix + "runs", *ids)
@@ -190,8 +190,7 @@ async def _tasks(call: Call, queue: str, prefix: str, pairs: Sequence[tuple[byte
         if starts[id] is not None:
             line["delayed_until"] = tell_number(float(starts[id]))
         is_large = header["features"] & IS_LARGE
-        lines.append(dump(line, await call("HGET", prefix + "payloads", id) or b"" if is_large else packed[end:]))
-    return lines
+        yield dump(line, await call("HGET", prefix + "payloads", id) or b"" if is_large else packed[end:])
 
 
 async def _callbacks(call: Call, queue: str, prefix: str, key: bytes) -> AsyncGenerator[bytes, None]:

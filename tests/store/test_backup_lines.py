@@ -49,7 +49,7 @@ def shown(lines: list[bytes], *kinds: str) -> list[bytes]:
     return sorted(line for line in lines if orjson.loads(line)["kind"] in kinds)
 
 
-def give_times(client: redis.Redis) -> None:
+def give_times(client: Any) -> None:
     """Give each schedule a timing as servers pack it: the library's tests have other texts there."""
     for key in client.scan_iter("fq:*:schedules:*"):
         for name, packed in client.hgetall(key).items():
