@@ -24,34 +24,31 @@ def backup(
     file: Path,
     *,
     store: StoreChoice | None = None,
-    verify: Annotated[bool, Parameter(help="Load the backup into a Valkey of its own afterwards, and count.")] = True,
+    verify: Annotated[bool, Parameter(help="Read the backup afterwards, and count.")] = True,
     server_program: Program = None,
     as_json: Json = False,
 ) -> None:
-    """Write a backup of the store to a file, while servers run.
+    """Write a backup of the store to a file, while servers run: lines of JSON, which every later version reads.
 
     The store sends its data as to a replica, all of one moment: all tasks acknowledged when the backup began are in it,
     and each queue is whole. (The nodes of a cluster follow one another.) It holds payloads and tokens' hashes, so only
-    its owner may read the file. Verifying takes as much disk beside the file, and as much memory as the store.
+    its owner may read the file. Meanwhile a Valkey of its own takes as much disk beside the file, and as much memory,
+    as the store. `zcat FILE | grep ...` looks something up.
 
-    Example: `fairq backup nightly.fairq --store redis://127.0.0.1:6379/0`
+    Example: `fairq backup nightly.jsonl.gz --store redis://127.0.0.1:6379/0`
     """
     from fairq.store import backup as backups
 
     configure_logging("critical")
+    folder = file.absolute().parent
 
     async def main() -> dict[str, object]:
         with backups.new_file(file) as out, meter("backup") as show:
             async with chosen(store or StoreChoice()) as url:
-                made = await backups.back_up(url, out, lambda count: show(f"{count >> 20:,} MiB", 0, 0))
-        if not verify:
-            return {**asdict(made.header), "bytes": made.bytes, "verified": False}
-        found = await backups.verify(file, server_program)
-        return {**asdict(made.header), "bytes": made.bytes, "verified": True} | {
-            "keys": found.keys, "queues": found.queues, "tasks": found.tasks,
-        }  # fmt: skip
+                made = await backups.back_up(url, out, folder, lambda n: show(f"{n:,} lines", 0, 0), server_program)
+        return asdict(made) | (asdict((await backups.verify(file)).counts) if verify else {})
 
-    told = run_stoppable(main)
+    told = run_stoppable(main) | {"bytes": file.stat().st_size, "verified": verify}
     if as_json:
         print_json(told)
     elif told["verified"]:

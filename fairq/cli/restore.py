@@ -8,7 +8,6 @@ from typing import Annotated
 from attrs import asdict
 from cyclopts import Parameter
 
-from fairq.cli.backup import Program
 from fairq.cli.meter import meter
 from fairq.cli.options import Json
 from fairq.cli.output import configure_logging, print_json
@@ -22,17 +21,16 @@ def restore(
     *,
     store: StoreChoice | None = None,
     replace: Annotated[bool, Parameter(negative=(), help="Delete what fairq has in the store first.")] = False,
-    check: Annotated[bool, Parameter(negative=(), help="Only load the backup and count; change nothing.")] = False,
-    server_program: Program = None,
+    check: Annotated[bool, Parameter(negative=(), help="Only read the backup and count; change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Put a backup into an empty store, a single one or a cluster, of Valkey or Redis, whatever it came from.
 
-    The backup is checked, loaded into a Valkey of its own, and copied; each key's length is compared. Until it has
-    ended no server starts on the store. Tasks that ran when the backup was made run again; those that were done since
-    run again too, and those that were enqueued since are gone.
+    The backup is read whole and checked; then what it has is written, and each queue is repaired. Until it has ended no
+    server starts on the store. Tasks that ran when the backup was made run again; those that were done since run again
+    too, and those that were enqueued since are gone, as is the history of the queues.
 
-    Example: `fairq restore nightly.fairq --store redis://127.0.0.1:6379/0`
+    Example: `fairq restore nightly.jsonl.gz --store redis://127.0.0.1:6379/0`
     """
     from fairq.store import backup as backups
 
@@ -42,17 +40,17 @@ def restore(
 
     async def main() -> backups.Contents:
         if check:
-            return await backups.verify(file, server_program)
+            return await backups.verify(file)
         with meter("restore") as show:
             async with chosen(store or StoreChoice(), may_make=True) as url:
                 return await backups.restore(
-                    file, url, replace=replace, server=server_program, show=lambda count: show(f"{count:,} keys", 0, 0)
+                    file, url, replace=replace, show=lambda count: show(f"{count:,} lines", 0, 0)
                 )
 
     found = run_stoppable(main)
-    counts = {"keys": found.keys, "queues": found.queues, "tasks": found.tasks}
+    counts = found.counts
     if as_json:
-        print_json({**asdict(found.header), **counts, "restored": not check})
+        print_json({**asdict(found.header), **asdict(counts), "restored": not check})
     else:
         done = "can be restored" if check else "restored"
-        print(f"{file}: {done}: {found.queues:,} queues, {found.tasks:,} tasks, of {found.header.made_at}")
+        print(f"{file}: {done}: {counts.queues:,} queues, {counts.tasks:,} tasks, of {found.header.made_at}")

@@ -1,7 +1,8 @@
-"""Backups: the snapshots of all primaries of a store in one file, verified and restored through a Valkey of their own.
+"""Backups: what is true of a store, in lines of one file; they are read from snapshots of its primaries.
 
-A queue lives on one node, so it is whole, as it was at one moment; the nodes of a cluster follow one another, each at
-its own moment. While a restore is under way the store's data version says so, and no server starts on it.
+A snapshot is loaded into a Valkey of our own. A queue lives on one node, so it is whole, as it was at one moment; the
+nodes of a cluster follow one another, each at its own moment. While a restore is under way the store's data version
+says so, and no server starts on it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -20,16 +21,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import trio
-from attrs import define, frozen
+from attrs import frozen
 
 from fairq.errors import BadRequest, FairqError, NotEmpty, SettingsError, Unavailable
 from fairq.scopes import background
-from fairq.store import copying, keys, library
+from fairq.store import keys, library
 from fairq.store.address import Address
-from fairq.store.backup_file import Header, Writer, read_blocks, read_header
+from fairq.store.backup_file import Header, Writer, read_header, read_lines
+from fairq.store.calls import load_library
 from fairq.store.connection import Connection
 from fairq.store.dial import BROKEN, Redirected, ask_once, read_info
+from fairq.store.dumping import lines_of, scan
 from fairq.store.embedded import log_tail, program
+from fairq.store.loading import Counts, Loading, parts_of
 from fairq.store.opening import open_store
 from fairq.store.snapshot import SILENT_S, read_snapshot
 from fairq.store.store import Store
@@ -37,6 +41,8 @@ from fairq.store.topology import SLOTS, Topology, is_moving_slots, read_topology
 
 _LOAD_S = 3_600.0  # that loading a node's data may take
 _PUT_BACK_S = 5.0  # that putting back the version of the data may take
+_SHOWN = 1_000  # lines from one showing to the next
+_OF_SERVERS = (keys.SERVERS.encode(), f"{keys.WORKERS}:".encode(), keys.WRITTEN.encode())  # that run, or ran
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _CONFIG = """\
 port 0
@@ -54,21 +60,11 @@ Show = Callable[[int], None]
 
 
 @frozen
-class Backup:
-    """A backup that is written."""
-
-    header: Header
-    bytes: int
-
-
-@define
 class Contents:
     """The contents of a backup."""
 
     header: Header
-    keys: int = 0
-    queues: int = 0
-    tasks: int = 0  # those that are done and remembered, too
+    counts: Counts
 
 
 @contextmanager
@@ -93,8 +89,12 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-async def back_up(url: str, file: BinaryIO, show: Show = lambda _: None) -> Backup:
-    """Write a backup of the store at a URL; `show` is told how many bytes were read.
+async def back_up(
+    url: str, file: BinaryIO, near: Path, show: Show = lambda _: None, server: Path | None = None
+) -> Header:
+    """Write a backup of the store at a URL; `show` is told how many lines were written.
+
+    Snapshots go into a folder that is made in `near`, and deleted.
 
     Raises: SettingsError, Unavailable, StoreRefused (the store gives no snapshots to this user).
     """
@@ -103,23 +103,35 @@ async def back_up(url: str, file: BinaryIO, show: Show = lambda _: None) -> Back
     await _check_nodes(topology)
     told = read_info(await _ask(primaries[0], "INFO", "server"))
     kind = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told.get('redis_version', '?')}"
-    header = Header(
-        await _data_version(primaries), datetime.now(UTC).isoformat(timespec="seconds"), version("fairq"), kind,
-        primaries[0].database, len(primaries),
-    )  # fmt: skip
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    header = Header(await _data_version(primaries), made_at, version("fairq"), kind, len(primaries))
     writer = Writer(file)
     writer.begin(header)
     for address in primaries:
-        writer.begin_node(address.shown)
-        async with aclosing(read_snapshot(address)) as pieces:
-            async for piece in pieces:
-                writer.add(piece)
-                show(writer.size)
+        with tempfile.TemporaryDirectory(prefix=".fairq-", dir=near) as made:
+            data = Path(made) / "node.rdb"
+            await _save(address, data)
+            async with _serving(data, address.database, server) as call, aclosing(lines_of(call)) as lines:
+                async for line in lines:
+                    writer.add(line)
+                    if writer.lines % _SHOWN == 0:
+                        show(writer.lines)
     if (await read_topology(url)).slots != topology.slots:
         raise Unavailable("slots of the cluster moved during the backup: make it again when they have")
     await _check_nodes(topology)
     writer.end()
-    return Backup(header, writer.size)
+    return header
+
+
+async def _save(address: Address, data: Path) -> None:
+    """Write the snapshot of a node into a file."""
+    with data.open("wb") as out:
+        async with aclosing(read_snapshot(address)) as pieces:
+            async for piece in pieces:
+                try:
+                    out.write(piece)
+                except OSError as error:
+                    raise Unavailable(f"cannot write {data}: {error.strerror}") from None
 
 
 async def _check_nodes(topology: Topology) -> None:
@@ -165,63 +177,52 @@ async def _data_version(primaries: Sequence[Address]) -> int:
     raise Unavailable("no node of the cluster has the version of the data")
 
 
-async def verify(path: Path, server: Path | None = None) -> Contents:
-    """Read a backup, load it into a Valkey of its own, and count. Raises: BadRequest if it cannot be used."""
+async def verify(path: Path) -> Contents:
+    """Read a backup whole, and count. Raises: BadRequest if it cannot be used."""
+    return await trio.to_thread.run_sync(_read, path, abandon_on_cancel=True)
+
+
+def _read(path: Path) -> Contents:
+    counts = Counts()
     with path.open("rb") as file:
-        found = Contents(read_header(file))
-        for data in _files_of(file, path.parent):
-            async with _serving(data, found.header.database, server) as call:
-                async for some in copying.scan(call):
-                    found.keys += sum(not copying.is_of_servers(key) for key in some)
-                    for key in some:
-                        if key.endswith(b"}:tasks"):
-                            found.tasks += await call("HLEN", key)
-                        elif key == keys.QUEUES.encode():
-                            found.queues += await call("HLEN", key)
-    return found
+        lines = read_lines(file)
+        header = read_header(next(lines))
+        for line in lines:
+            kind, _, _ = parts_of(line)
+            counts.add(kind)
+    return Contents(header, counts)
 
 
-async def restore(
-    path: Path, url: str, *, replace: bool, server: Path | None = None, show: Show = lambda _: None
-) -> Contents:
-    """Copy a backup into a store, and compare each key's length with its source's.
+async def restore(path: Path, url: str, *, replace: bool, show: Show = lambda _: None) -> Contents:
+    """Write what a backup has into a store, and have its queues derive all else from that.
 
-    Nothing is changed until the backup has been loaded here. `replace`: delete what fairq has in the store first.
+    Nothing is changed until the backup has been read whole. `replace`: delete what fairq has in the store first.
     Raises: NotEmpty if there is something, or a server runs on it; BadRequest if the backup cannot be used;
     SettingsError, Unavailable.
     """
-    with path.open("rb") as file:
-        found = Contents(read_header(file))
-        if found.header.data_version != library.DATA_VERSION:
-            raise BadRequest(
-                f"the backup holds data of version {found.header.data_version}, this fairq reads"
-                f" {library.DATA_VERSION}: restore it with fairq {found.header.fairq}",
-                field="file",
-            )
-        async with open_store(url, is_checked=False) as store:
-            call = store.connection.call
+    async with open_store(url, is_checked=False) as store:
+        await _refuse_servers(store)
+        found = await verify(path)
+        async with _reserved(store):
             await _refuse_servers(store)
-            await verify(path, server)
-            async with _reserved(store):
-                await _refuse_servers(store)
-                if not replace:
-                    await _refuse_keys(store)
-            await _delete_all(store)
-            await _refuse_servers(store)
-            for data in _files_of(file, path.parent):
-                async with _serving(data, found.header.database, server) as source:
-                    copy = copying.Copying(source, call, partial(_add, show, found.keys))
-                    await copy.run()
-                    found.keys += copy.keys
-                    found.queues += copy.queues
-                    found.tasks += copy.tasks
-            await _refuse_servers(store)
-            await call("SET", keys.DATA_VERSION, found.header.data_version)
+            if not replace:
+                await _refuse_keys(store)
+        await _delete_all(store)
+        await _refuse_servers(store)
+        loading = Loading(store.connection.call, show)
+        with path.open("rb") as file:
+            lines = read_lines(file)
+            next(lines)
+            for line in lines:
+                await loading.add(line)
+            await loading.end()
+        for node in store.connection.nodes():
+            await load_library(node.call)
+        for queue in loading.queues:
+            await store.repair(queue)
+        await _refuse_servers(store)
+        await store.connection.call("SET", keys.DATA_VERSION, library.DATA_VERSION)
     return found
-
-
-def _add(show: Show, done: int, count: int) -> None:
-    show(done + count)
 
 
 @asynccontextmanager
@@ -248,7 +249,7 @@ async def _refuse_keys(store: Store) -> None:
     """Raises: NotEmpty if fairq has something in the store."""
     async with aclosing(_keys_of(store)) as found:
         async for _, key in found:
-            if not copying.is_of_servers(key):
+            if not key.startswith(_OF_SERVERS):
                 raise NotEmpty(
                     f"the store is not empty (it has {key.decode(errors='replace')[:80]}): use another one, or"
                     " --replace, which deletes all that fairq has there",
@@ -265,30 +266,11 @@ async def _delete_all(store: Store) -> None:
 async def _keys_of(store: Store) -> AsyncGenerator[tuple[Connection, bytes], None]:
     """List fairq's keys, each with its node, but for the version of the data."""
     for node in store.connection.nodes():
-        async with aclosing(copying.scan(node.call)) as found:
+        async with aclosing(scan(node.call)) as found:
             async for some in found:
                 for key in some:
                     if key != keys.DATA_VERSION.encode():
                         yield node, key
-
-
-def _files_of(file: BinaryIO, near: Path) -> Iterator[Path]:
-    """Write the data of each node into a file of its own, one after the other; each is there until the next one."""
-    with tempfile.TemporaryDirectory(prefix=".fairq-", dir=near.absolute()) as made, ExitStack() as stack:
-        data = Path(made) / "node.rdb"
-        out: BinaryIO | None = None
-        for kind, content in read_blocks(file):
-            if kind == b"D":
-                try:
-                    out = out or stack.enter_context(data.open("wb"))
-                    out.write(content)
-                except OSError as error:
-                    raise Unavailable(f"cannot write {data}: {error.strerror}") from None
-            elif out is not None:  # the next node begins, or the backup ends
-                out.close()
-                out = None
-                yield data
-                data.unlink()
 
 
 def _dying_with_us() -> Callable[[], object] | None:
@@ -327,7 +309,7 @@ async def _serving(data: Path, database: int, server: Path | None) -> AsyncItera
                             await connection.wait_connected()
                 if not connection.is_connected:
                     why = log_tail(log) or "no answer"
-                    raise BadRequest(f"the store that should load the backup does not: {why}", field="file")
+                    raise BadRequest(f"the Valkey that should load the snapshot does not: {why}", field="file")
                 yield connection.call
         finally:
             process.kill()

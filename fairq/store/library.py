@@ -154,7 +154,7 @@ def _pack(fields: Sequence[Field], values: Mapping[str, Any]) -> bytes:
     for field in fields:
         value = values[field.name]
         if field.type in _TEXTS:
-            text = value.encode() if isinstance(value, str) else value
+            text = value.encode(errors="surrogateescape") if isinstance(value, str) else value
             packed += (struct.pack("<" + field.code, len(text)) if field.code else b"") + text
         else:
             packed += struct.pack("<" + field.code, value)
@@ -172,7 +172,8 @@ def _unpack(fields: Sequence[Field], packed: bytes) -> tuple[dict[str, Any], int
         at += fixed.size
         if field.type in _TEXTS:
             text = packed[at : at + number]
-            values[field.name], at = text if field.name in _BYTES else text.decode(), at + number
+            values[field.name] = text if field.name in _BYTES else text.decode(errors="surrogateescape")
+            at += number
         else:
             values[field.name] = number
     return values, at

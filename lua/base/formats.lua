@@ -24,7 +24,7 @@
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I seen_at:d more:t1
 --: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B
 --:   limited:B cause:B out_at:d let_in_at:d more:t1 | packed
---: HEADER kind:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 more:t1
+--: HEADER type:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 more:t1
 --:   + trace:t1
 --: MARK how:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I

@@ -30,7 +30,7 @@ local function header_of(call, tenant, terms, is_large)
   local kind, asked = is_large and 'large_header' or 'header', terms.asked
   if not terms[kind] then
     terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.dedupe_key .. asked.group, 0)
-    terms[kind] = HEADER.pack({kind = TASK, features = terms.features + (is_large and IS_LARGE or 0),
+    terms[kind] = HEADER.pack({type = TASK, features = terms.features + (is_large and IS_LARGE or 0),
       max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
       expires_at = terms.expires_at, tenant = tenant, name = terms.name, trace = terms.trace})
   end

@@ -509,8 +509,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.open(self.now)
         state = self.queue.queue_state()
         given = state.pop("delivered"), state.pop("entitled")
-        expected = reports.queue_state(self.model)
-        self.same({name: state[name] for name in expected}, expected)
+        known = reports.queue_state(self.model)
+        self.same({name: state[name] for name in known}, known)
         shares = {name: vars(share) for name, share in self.queue.tenants().items()}
         self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
         self.service_adds_up(*given, state)

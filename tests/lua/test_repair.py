@@ -32,11 +32,11 @@ def repair(queue: Queue, most: int = 100_000) -> int:
     return 0
 
 
-def walked(client: redis.Redis, seed: int, kind: type[Walk] = Walk) -> Queue:
+def walked(client: redis.Redis, seed: int, kind: type[Walk] = Walk, steps: int = 60) -> Queue:
     """Make a queue by a walk of the state machine."""
     machine: QueueMachine = type("StoreMachine", (QueueMachine,), {"client": client})()
     path = kind(machine, seed)
-    for _ in range(60):
+    for _ in range(steps):
         path.step()
     machine.queue.now = machine.latest
     machine.queue.call("configure", "retry_base_ms", 1)  # the queue's clock is that of what follows

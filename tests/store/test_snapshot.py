@@ -1,21 +1,19 @@
-"""Snapshots from nodes that fail half way or talk nonsense, and copies of large keys in pieces."""
+"""Snapshots from nodes that fail half way or talk nonsense."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import trio
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
-from fairq.store import backup, copying, snapshot
+from fairq.store import backup, snapshot
 from fairq.store.address import Address
 from fairq.store.backup import back_up
-from fairq.store.connection import Connection
 from fairq.store.snapshot import read_snapshot
-from tests import stores
 
 from .cases import case
 
@@ -92,44 +90,7 @@ async def test_a_node_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPa
         await read_from([BEGUN, b"$EOF:" + MARK + b"\r\n", None])
 
 
-async def test_a_large_key_is_copied_in_pieces(store_url: str, redis_client: Any) -> None:
-    for n in range(64):
-        redis_client.hset("fq:{a/0}:payloads", str(n), bytes(200_000))
-        redis_client.rpush("fq:{a/0}:ready:t", *(f"{n}-{m}-{'x' * 200}" for m in range(200)))
-        redis_client.zadd("fq:{a/0}:due", {f"{n}-{m}-{'x' * 200}": n + m / 7 for m in range(200)})
-        redis_client.xadd("fq:{a/0}:events:t", {"e": bytes(1_000)}, id=f"0-{n + 1}")
-    redis_client.set("fq:{a/0}:class:1", bytes(5_000_000))
-    redis_client.set("fq:{a/0}:gone", "x", px=1)
-    longest, written = 0, dict[str, int]()
-    connection = Connection(Address.parse(stores.of_owner(store_url)))
-
-    def record(call: Callable[..., Any]) -> Callable[..., Any]:
-        async def recorded(name: str, *words: Any) -> Any:
-            nonlocal longest
-            if name in ("UNLINK", "PEXPIREAT"):
-                return 0
-            if name in copying._LENGTHS.values():
-                return await call(name, *words)
-            size = sum(len(word) for word in words if isinstance(word, bytes))
-            longest, written[name] = max(longest, size), written.get(name, 0) + size
-            return None
-
-        return recorded
-
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run)
-            await connection.wait_connected()
-            copy = copying.Copying(connection.call, record(connection.call))
-            await copy.run()
-            nursery.cancel_scope.cancel()
-    assert longest < 4 << 20
-    assert written["HSET"] > 64 * 200_000
-    assert written["SET"] + written["APPEND"] > 5_000_000
-    assert written["EVAL"] > 64_000
-
-
-async def test_a_store_that_stops_answering_ends_a_backup(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_stops_answering_ends_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def serve(stream: trio.SocketStream) -> None:
         async with stream:
             await stream.receive_some()
@@ -148,6 +109,6 @@ async def test_a_store_that_stops_answering_ends_a_backup(monkeypatch: pytest.Mo
                 trio.serve_listeners, serve, await trio.open_tcp_listeners(0, host="127.0.0.1")
             )
             with pytest.raises(Unavailable, match="does not answer"):
-                await back_up(f"redis://127.0.0.1:{listener.socket.getsockname()[1]}", io.BytesIO())
+                await back_up(f"redis://127.0.0.1:{listener.socket.getsockname()[1]}", io.BytesIO(), tmp_path)
             nursery.cancel_scope.cancel()
     assert silent.is_set()

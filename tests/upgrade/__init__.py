@@ -1,0 +1,1 @@
+"""Backups of each version of the data, which today's code restores."""

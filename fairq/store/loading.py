@@ -1,0 +1,182 @@
+"""Writes the lines of a backup into a store, by plain commands; all that is derived is left to the repair of queues."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import orjson
+from attrs import define, field
+
+from fairq.errors import BadRequest
+from fairq.scopes import run_all
+from fairq.store import keys
+from fairq.store.backup_lines import load, read_map, read_number, read_record, read_text
+from fairq.store.dumping import IS_LARGE, RECORDS, STREAMS, TIMES, Call
+
+COMMANDS, PIECE_BYTES = 500, 1 << 20  # of what is written at once
+LATE_MS = 60_000  # by which results, and held dedupe keys, outlive their time
+
+_QUEUE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_HASHES = {kind: (name.decode(), record) for name, (kind, record) in RECORDS.items()}
+_SETS = {kind: name.decode() for name, kind in TIMES.items()}
+_STREAMS = {name: key for key, name in STREAMS.items()}
+_BAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, struct.error)
+_ADD = """\
+local at = 1
+while at < #ARGV do
+  local count = tonumber(ARGV[at + 1])
+  redis.call('XADD', KEYS[1], ARGV[at], unpack(ARGV, at + 2, at + 1 + count))
+  at = at + 2 + count
+end"""  # id, how many words, and they: of each entry
+
+Part = tuple[tuple[Any, ...], list[Any]]  # the beginning of a command, which others may share, and its last words
+
+
+@define
+class Counts:
+    """What a backup has."""
+
+    lines: int = 0
+    queues: int = 0
+    tasks: int = 0
+    done: int = 0  # tasks that are remembered
+
+    def add(self, kind: str) -> None:
+        """Count a line."""
+        self.lines += 1
+        self.queues += kind == "queue"
+        self.tasks += kind == "task"
+        self.done += kind == "done"
+
+
+def parts_of(text: bytes) -> tuple[str, str, list[Part]]:
+    """Read a line: its kind, its queue, and what is written. Raises: BadRequest."""
+    try:
+        line, payload = load(text)
+        kind, queue = line["kind"], line.get("queue", "")
+        if queue and not _QUEUE.fullmatch(queue):
+            raise ValueError("its queue is no name of one")
+        return kind, queue, list(_parts(kind, queue, line, payload))
+    except _BAD as error:
+        raise BadRequest(f"the backup cannot be used: {text[:200]!r} is wrong: {error!r}", field="file") from None
+
+
+def _parts(kind: str, queue: str, line: dict[str, Any], payload: bytes | None) -> Iterator[Part]:
+    match kind:
+        case "queue":
+            yield ("HSET", keys.QUEUES), [queue, read_text(line["made"])]
+        case "token":
+            yield ("HSET", keys.TOKENS), [read_text(line["id"]), orjson.dumps(line["value"])]
+        case "token_use":
+            yield ("HSET", keys.TOKEN_USES), [read_text(line["id"]), orjson.dumps(line["value"])]
+        case "audit":
+            yield _entry(_STREAMS[line["stream"]], line)
+            if line["stream"] == "tenants":
+                entry = f"{line['fields']['tenant']}/{line['id']}"
+                yield ("ZADD", f"{keys.TENANTS_AUDIT}:of_tenants"), [0, entry]
+        case _ if queue:
+            yield from _parts_in_queue(kind, keys.queue_prefix(queue) + ":", line, payload)
+
+
+def _parts_in_queue(kind: str, prefix: str, line: dict[str, Any], payload: bytes | None) -> Iterator[Part]:
+    id = read_text(line.get("id", ""))
+    match kind:
+        case "state":
+            yield ("SET", prefix + "queue"), [read_record("QUEUE", line)]
+        case "tenant":
+            tag, account, details = int(line["tag"]).to_bytes(4, "little"), line["account"], line["details"]
+            yield ("HSET", prefix + "accounts"), [tag, read_record("ACCOUNT", account)]
+            if details:
+                yield ("HSET", prefix + "tenants"), [read_text(account["name"]), read_record("DETAILS", details)]
+        case "task":
+            yield from _parts_of_task(prefix, id, line, payload or b"")
+        case "done":
+            yield ("HSET", prefix + "tasks"), [id, read_record("MARK", line)]
+        case "callback":
+            yield ("HSET", prefix + "payloads"), [id, payload or b""]
+        case "schedule":
+            yield ("HSET", f"{prefix}schedules:{line['tenant']}"), [id, read_record("SCHEDULE", line)]
+        case "template":
+            record = read_record("TEMPLATE", line | {"payload": ""})
+            yield ("HSET", prefix + "templates"), [id, record + (payload or b"")]
+        case "kept":
+            tag = int(line["tag"]).to_bytes(4, "little")
+            member = struct.pack("<c4sI", line["of"].encode(), tag, line["bytes"]) + id
+            yield ("ZADD", prefix + "ends"), [read_number(line["until"]), member]
+        case "result" | "unique":
+            until, key = read_number(line["until"]), f"{prefix}{kind}:".encode() + id
+            when = ["PXAT", int(until) + LATE_MS] if until else []
+            yield ("SET", key), [str(line["until"]).encode() + b" " + read_text(line["value"]), *when]
+        case "event":
+            yield _entry(f"{prefix}events:{line['tenant']}", line)
+        case "limits":
+            yield ("HSET", prefix + "limits"), [id, read_map(line["limits"])]
+        case _ if kind in _HASHES:
+            name, record_name = _HASHES[kind]
+            yield ("HSET", prefix + name), [id, read_record(record_name, line)]
+        case _ if kind in _SETS:
+            yield ("ZADD", prefix + _SETS[kind]), [read_number(line["at"]), id]
+
+
+def _parts_of_task(prefix: str, id: bytes, line: dict[str, Any], payload: bytes) -> Iterator[Part]:
+    is_large = line.get("features", 0) & IS_LARGE
+    body = struct.pack("<I", len(payload)) if is_large else payload
+    yield ("HSET", prefix + "tasks"), [id, read_record("HEADER", line) + body]
+    if is_large:
+        yield ("HSET", prefix + "payloads"), [id, payload]
+    if "options" in line:
+        yield ("HSET", prefix + "task_options"), [id, read_map(line["options"])]
+    for field_name, name, record in (("run", "runs", "RUN"), ("death", "dead", "DEATH")):
+        if field_name in line:
+            yield ("HSET", prefix + name), [id, read_record(record, line[field_name])]
+    if "delayed_until" in line:
+        yield ("ZADD", f"{prefix}delayed:{line['tenant']}"), [read_number(line["delayed_until"]), id]
+
+
+def _entry(key: str, line: dict[str, Any]) -> Part:
+    words = [word for name, value in line["fields"].items() for word in (name.encode(), read_text(value))]
+    return ("EVAL", _ADD, 1, key), [line["id"], len(words), *words]  # XADD takes one entry
+
+
+@define(eq=False)
+class Loading:
+    """Writes into a store: what goes to one key goes in one command, at most some hundred lines at a time."""
+
+    call: Call
+    show: Callable[[int], None] = lambda _: None
+    counts: Counts = field(factory=Counts, init=False)
+    makers: dict[bytes, int] = field(factory=dict, init=False)
+    queues: list[str] = field(factory=list, init=False)  # that are to be repaired
+    _commands: dict[tuple[Any, ...], list[Any]] = field(factory=dict, init=False)
+    _count: int = field(default=0, init=False)
+    _bytes: int = field(default=0, init=False)
+
+    async def add(self, text: bytes) -> None:
+        """Write a line, soon."""
+        kind, queue, parts = parts_of(text)
+        self.counts.add(kind)
+        if kind == "state":
+            self.queues.append(queue)
+        for begin, words in parts:
+            if kind == "queue" and (maker := words[1].partition(b" ")[2]):
+                self.makers[maker] = self.makers.get(maker, 0) + 1
+            self._commands.setdefault(begin, []).extend(words)
+        self._count, self._bytes = self._count + 1, self._bytes + len(text)
+        if self._count >= COMMANDS or self._bytes >= PIECE_BYTES:
+            await self.flush()
+
+    async def end(self) -> None:
+        """Write the rest."""
+        for maker, count in self.makers.items():
+            self._commands.setdefault(("HSET", f"{keys.REGISTRY}:makers"), []).extend((maker, count))
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Write what has been added so far."""
+        commands, self._commands, self._count, self._bytes = self._commands, {}, 0, 0
+        await run_all(*(partial(self.call, *begin, *words) for begin, words in commands.items()), stops_at_failure=True)
+        self.show(self.counts.lines)

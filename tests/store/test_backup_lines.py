@@ -1,0 +1,142 @@
+"""What lines of a backup keep: all that is true of a queue, in walks through every kind of state."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+import redis
+import trio
+
+from fairq.errors import BadRequest
+from fairq.model.schedules import Timing
+from fairq.scopes import background
+from fairq.store import library
+from fairq.store.address import Address
+from fairq.store.backup_file import Header, Writer, read_header, read_lines
+from fairq.store.backup_lines import dump, load, read_record, tell_record
+from fairq.store.connection import Connection
+from fairq.store.dumping import lines_of
+from fairq.store.loading import Loading, parts_of
+from fairq.store.records import pack_timing
+from tests import stores
+from tests.lua.full_walk import FullWalk
+from tests.lua.keyspace import Keyspace
+from tests.lua.machine import Walk
+from tests.lua.test_repair import check_rebuilt, facts, repair, walked
+
+
+async def moved(url: str, empty: Callable[[], object]) -> list[bytes]:
+    """Write the lines of a store, empty it, and load them; returns them."""
+    connection = Connection(Address.parse(url), timeout=20.0)
+    with trio.fail_after(60):
+        async with background(connection.run):
+            await connection.wait_connected()
+            lines = [line async for line in lines_of(connection.call)]
+            empty()
+            loading = Loading(connection.call)
+            for line in lines:
+                await loading.add(line)
+            await loading.end()
+    return lines
+
+
+def shown(lines: list[bytes], *kinds: str) -> list[bytes]:
+    """Return the lines of these kinds, sorted."""
+    return sorted(line for line in lines if orjson.loads(line)["kind"] in kinds)
+
+
+def give_times(client: Any) -> None:
+    """Give each schedule a timing as servers pack it: the library's tests have other texts there."""
+    for key in client.scan_iter("fq:*:schedules:*"):
+        for name, packed in client.hgetall(key).items():
+            form = library.formats()["SCHEDULE"]
+            timing = pack_timing(Timing("0 3 * * *", "Europe/Zürich", 1_500))
+            client.hset(key, name, form.pack(form.unpack(packed)[0] | {"timing": timing}))
+
+
+KEPT = (
+    "queue", "limits", "opening_hours", "webhook", "done", "callback", "schedule", "template", "opening_change",
+    "cancelling", "fire", "result", "unique", "kept", "event",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Walk, FullWalk])
+def test_a_queue_that_is_restored_has_all_that_is_true_of_it(
+    redis_client: redis.Redis, store_url: str, kind: type[Walk]
+) -> None:
+    for seed in range(4):
+        queue = walked(redis_client, seed, kind)
+        give_times(redis_client)
+        before = facts(Keyspace(queue))
+
+        def empty() -> None:
+            for key in redis_client.scan_iter("fq:*"):
+                redis_client.delete(key)
+
+        lines = trio.run(moved, stores.of_owner(store_url), empty)
+        again = trio.run(moved, stores.of_owner(store_url), empty)
+        redis_client.set(queue.key("test"), 1)
+        assert shown(again, *KEPT) == shown(lines, *KEPT)
+        assert repair(queue)
+        check_rebuilt(queue, before)
+
+
+def test_a_payload_stays_byte_for_byte() -> None:
+    for payload in (
+        b'{"a": 1.0, "payload":[1e3]}',
+        b'"x\\u00e9"',
+        b"\xff\x00",
+        b"{",
+        b"1\n",
+        b"",
+        b"123456789012345678901",
+    ):
+        line, found = load(dump({"kind": "task", "id": 'a,"payload":'}, payload))
+        assert (found, line) == (payload, {"kind": "task", "id": 'a,"payload":'})
+
+
+def test_a_record_that_lacks_fields_has_their_defaults_and_others_are_ignored() -> None:
+    assert tell_record("MARK", read_record("MARK", {"unknown": 1, "lease": 5}))[0] == {"how": 0, "lease": 5}
+
+
+def written(lines: list[bytes]) -> bytes:
+    """Write the file of a backup."""
+    out = io.BytesIO()
+    writer = Writer(out)
+    writer.begin(Header(19, "2026-01-01", "0", "Valkey 9", 1))
+    for line in lines:
+        writer.add(line)
+    writer.end()
+    return out.getvalue()
+
+
+def test_a_file_that_is_cut_changed_or_appended_to_is_found() -> None:
+    whole = written([b'{"kind":"queue","queue":"q%d","made":"1 "}' % n for n in range(3_000)])
+    first, *lines = read_lines(io.BytesIO(whole))
+    assert read_header(first).data_version == 19
+    assert len(lines) == 3_000
+    changed = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (0, 2, len(whole) // 2, -7)]
+    for bad in [*changed, whole[:-1], whole[:-30], whole[:200], whole + b"x", whole + whole, b"", b"PK" * 99]:
+        with pytest.raises(BadRequest, match="cannot be used"):
+            list(read_lines(io.BytesIO(bad)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "queue", "queue": "A}", "made": "1 "}, {"kind": "queue", "queue": "a"}, {"queue": "a"}, [], 1,
+        {"kind": "task", "queue": "a", "id": 1}, {"kind": "done", "queue": "a", "id": "x", "how": 256},
+        {"kind": "limits", "queue": "a", "id": "x", "limits": {"rate": []}},
+        {"kind": "state", "queue": "a", "now": "x"},
+        {"kind": "event", "queue": "a", "tenant": "x", "id": "1", "fields": {"a": 1}}, {"kind": "audit", "stream": "x"},
+        {"kind": "kept", "queue": "a", "id": "x", "of": "rr", "tag": 1, "bytes": 1, "until": 1},
+        {"kind": "unique", "queue": "a", "id": {"base64": "?"}, "until": 1, "value": "a"},
+    ],
+)  # fmt: skip
+def test_a_line_that_is_wrong_is_refused(line: Any) -> None:
+    with pytest.raises(BadRequest, match="cannot be used"):
+        parts_of(orjson.dumps(line))

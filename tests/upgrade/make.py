@@ -1,0 +1,75 @@
+"""Makes the backup of this version of the data: `python -m tests.upgrade.make`.
+
+The store has a queue of a walk through all states (tests/lua/walks.py), and what a server writes for its clients.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from fairq.store import keys, library
+from tests import stores
+from tests.cli.harness import ServerThread, fairq_here
+from tests.cli.test_backup import fill
+from tests.lua.test_repair import walked
+from tests.store.test_backup_lines import give_times
+
+FOLDER = Path(__file__).parent
+WALKED = "mail"  # the queue of the walk
+SEED, STEPS = 0, 171  # of a walk that comes by most kinds of state
+MADE_AT = 1_735_689_600_000
+
+
+def fill_store(url: str) -> None:
+    """Put something of every kind into an empty store."""
+    with stores.connect(url) as client:
+        client.function_load(library.source())
+        queue = walked(client, SEED, steps=STEPS)
+        give_times(client)
+        client.delete(queue.key("test"))
+        thread = ServerThread(stores.of_owner(url))
+        thread.start()
+        fill(thread.url)
+        made = fairq_here(
+            "tokens", "create", "--role", "viewer", "--label", "upgrade", "--url", thread.url, "--token", "dev-operator"
+        )
+        assert made.code == 0, made.err
+        made = fairq_here(
+            "webhooks", "add", "emails", "https://example.com/", "--url", thread.url, "--token", "dev-operator"
+        )
+        assert made.code == 0, made.err
+        thread.stop()
+        client.hset(keys.QUEUES, WALKED, f"{MADE_AT} ")  # now: servers would have fired and expired what is due
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    """Read the lines of a backup between its header and its end."""
+    return [orjson.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()][1:-1]
+
+
+def main() -> int:
+    """Make the file, and tell how many lines of each kind it has."""
+    file = FOLDER / f"backup-{library.DATA_VERSION}.jsonl.gz"
+    file.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        server = stores.LocalServer("valkey", Path(folder), {"repl-diskless-sync-delay": "0"})
+        server.start()
+        try:
+            fill_store(server.url)
+            made = fairq_here("backup", file, "--store", stores.of_owner(server.url))
+            assert made.code == 0, made.err
+        finally:
+            server.stop()
+    print(made.out, Counter(line["kind"] for line in lines_of(file)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
