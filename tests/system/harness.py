@@ -108,8 +108,8 @@ class World:
     _stack: ExitStack = field(factory=ExitStack)
     _count: int = 0
 
-    def run(self, *argv: str | Path) -> Process:
-        """Start a fairq command."""
+    def run(self, *argv: str | Path, home: Path = ROOT) -> Process:
+        """Start a fairq command, of the package in the folder `home`."""
         self._count += 1
         output = self.directory / f"output-{self._count}-{argv[0]}"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
@@ -117,16 +117,16 @@ class World:
         with output.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "fairq", *map(str, argv)],
-                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
             )  # fmt: skip
         started = Process(output, process, argv[0] == "worker")
         self._stack.callback(started.stop)
         return started
 
-    def serve(self, *argv: str | Path) -> Process:
+    def serve(self, *argv: str | Path, home: Path = ROOT) -> Process:
         """Start a server with development tokens, on a free port unless told otherwise."""
         port = () if "--port" in argv else ("--port", "0")
-        return self.run("serve", "--dev", *port, *argv)
+        return self.run("serve", "--dev", *port, *argv, home=home)
 
     def work(self, *urls: str, concurrency: int = 4, name: str = "") -> Process:
         """Start a worker process; without a name it makes up one of its own."""

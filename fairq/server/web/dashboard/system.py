@@ -12,6 +12,7 @@ from fairq.model.audit import Change
 from fairq.model.operating import TokenRow
 from fairq.server.web.dashboard.view import Context, View, rows_of
 from fairq.store.dial import read_info
+from fairq.store.migrations import data_state
 from fairq.wire import messages as wire
 
 _INFO = ("server", "memory", "persistence", "clients", "stats")
@@ -30,7 +31,7 @@ async def _info(view: View) -> dict[str, Any]:
     found: dict[str, Any] = {"appendfsync": fsync.decode(), "ahead_ms": ahead_ms}
     for section in _INFO:
         found |= read_info(await node.call("INFO", section))
-    return found
+    return found | {"data": await data_state(view.app.store.connection.call)}
 
 
 async def system(view: View) -> Context:
