@@ -12,6 +12,7 @@ import trio
 
 from fairq.store import keys, library
 from tests import stores
+from tests.store.waiting import wait_until
 from tests.system.harness import ROOT, Process, Producer, World, operating, producing, wait_drained, wait_workers
 
 from .tomorrow import build
@@ -132,8 +133,7 @@ async def test_the_last_new_server_migrates_the_data_and_no_old_one_comes_back(
         assert "servers of an older version run" in told.printed
         roll.servers[1].kill()
         await roll.serve(1, tomorrow)
-        while client.get(keys.DATA_VERSION) != str(ours + 1).encode():
-            await trio.sleep(0.05)
+        await wait_until(lambda: client.get(keys.DATA_VERSION) == str(ours + 1).encode())
         assert client.hgetall(keys.queue_prefix("q") + ":tomorrow") == {b"ada": b"migrated"}
         assert not client.exists(keys.MIGRATION, keys.MIGRATOR)
         old = world.serve("--store", store.url)
