@@ -34,9 +34,16 @@ class Watchdog:
 
     ask: Callable[[Callable[[], None]], None]
     thread_id: int = field(factory=threading.get_ident)
+    workers: int = field(default=0, init=False)  # that it watches for
+    ended: threading.Event = field(factory=threading.Event, init=False)
     _asked_at: float | None = field(default=None, init=False)
     _has_warned: bool = field(default=False, init=False)
     _looked_at: float = field(factory=time.monotonic, init=False)
+
+    def run(self) -> None:
+        """Look until `ended`."""
+        while not self.ended.wait(LOOK_S):
+            self.look(time.monotonic())
 
     def look(self, now: float) -> None:
         """Look once. A thread that could not look for long was itself kept from running, by what it finds now."""
@@ -73,17 +80,22 @@ def handler_in(frame: FrameType | None) -> tuple[str, Any, str] | None:
     return None
 
 
+_watchdogs: dict[int, Watchdog] = {}  # of event loops, by their threads
+
+
 @contextmanager
 def watching(runtime: Runtime) -> Iterator[None]:
-    """Watch the running event loop while the block lasts."""
-    watchdog, is_over = Watchdog(runtime.call_from_thread), threading.Event()
-
-    def watch() -> None:
-        while not is_over.wait(LOOK_S):
-            watchdog.look(time.monotonic())
-
-    threading.Thread(target=watch, name="fairq watchdog", daemon=True).start()
+    """Watch the running event loop while the block lasts; one thread does it for all workers of a loop."""
+    me = threading.get_ident()
+    if (watchdog := _watchdogs.get(me)) is None:
+        watchdog = Watchdog(runtime.call_from_thread)
+        threading.Thread(target=watchdog.run, name="fairq watchdog", daemon=True).start()
+        _watchdogs[me] = watchdog
+    watchdog.workers += 1
     try:
         yield
     finally:
-        is_over.set()
+        watchdog.workers -= 1
+        if not watchdog.workers:
+            del _watchdogs[me]
+            watchdog.ended.set()

@@ -14,8 +14,9 @@ import trio
 import fairq
 from fairq.client.handlers import perform
 from fairq.client.kinds import Handler
+from fairq.client.runtime import current_runtime
 from fairq.client.threads import Threads
-from fairq.client.watchdog import BLOCKED_S, LOOK_S, Watchdog, handler_in
+from fairq.client.watchdog import BLOCKED_S, LOOK_S, Watchdog, _watchdogs, handler_in, watching
 from fairq.log import Log, shown
 from fairq.wire.frames import PushedTask
 from tests.logs import captured_logs
@@ -155,6 +156,21 @@ def test_a_loop_without_a_handler_is_not_asked() -> None:
     for moment in range(100):
         watchdog.look(time.monotonic() + moment)
     assert asked == []
+
+
+@on_both
+async def test_the_workers_of_a_loop_share_one_watchdog_until_the_last_has_ended(service: Service) -> None:
+    def ended() -> list[bool]:
+        return [watchdog.ended.is_set() for watchdog in {id(each): each for each in seen}.values()]
+
+    seen = list[Watchdog]()
+    with watching(current_runtime()):
+        seen.append(_watchdogs[threading.get_ident()])
+        with watching(current_runtime()):
+            seen.append(_watchdogs[threading.get_ident()])
+        assert ended() == [False]
+    assert ended() == [True]
+    assert threading.get_ident() not in _watchdogs
 
 
 @on_both
