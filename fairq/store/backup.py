@@ -34,6 +34,7 @@ from fairq.store.dial import BROKEN, Redirected, ask_once, read_info
 from fairq.store.dumping import lines_of, scan
 from fairq.store.embedded import log_tail, program
 from fairq.store.loading import Counts, Loading, parts_of
+from fairq.store.migrations import OLDEST, READABLE
 from fairq.store.opening import open_store
 from fairq.store.snapshot import SILENT_S, read_snapshot
 from fairq.store.store import Store
@@ -190,6 +191,9 @@ def _read(path: Path) -> Contents:
         for line in lines:
             kind, _, _ = parts_of(line)
             counts.add(kind)
+    if not OLDEST <= header.data_version <= library.DATA_VERSION:
+        told = f"it holds data of version {header.data_version}, this fairq reads {READABLE}"
+        raise BadRequest(f"the backup cannot be used: {told}: use the fairq that wrote it", field="file")
     return Contents(header, counts)
 
 
@@ -221,7 +225,7 @@ async def restore(path: Path, url: str, *, replace: bool, show: Show = lambda _:
         for queue in loading.queues:
             await store.repair(queue)
         await _refuse_servers(store)
-        await store.connection.call("SET", keys.DATA_VERSION, library.DATA_VERSION)
+        await store.connection.call("SET", keys.DATA_VERSION, found.header.data_version)  # from there it is migrated
     return found
 
 

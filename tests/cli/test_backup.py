@@ -24,7 +24,9 @@ from fairq.errors import SettingsError, Unavailable
 from fairq.model.tasks import NewTask
 from fairq.server.app import App
 from fairq.store import backup, embedded, keys, library
+from fairq.store.backup_file import Header, Writer
 from fairq.store.loading import Loading
+from fairq.store.migrations import OLDEST
 from fairq.store.opening import open_store
 from fairq.sync import open_client, open_operator
 from tests import clusters, stores
@@ -318,6 +320,20 @@ def test_damage_is_found_and_nothing_is_changed(backed_up: Path, start_store: St
     with stores.connect(target.url) as client:
         assert client.get(keys.DATA_VERSION) is None
     assert fairq("restore", backed_up, "--check").code == 0
+
+
+@pytest.mark.parametrize("version", [library.DATA_VERSION + 1, OLDEST - 1])
+def test_a_backup_of_a_version_that_is_not_read_is_refused(start_store: Start, tmp_path: Path, version: int) -> None:
+    file, target = tmp_path / "b.jsonl.gz", start_store()
+    with file.open("wb") as out:
+        writer = Writer(out)
+        writer.begin(Header(version, "2026-01-01", "0", "Valkey 9", 1))
+        writer.end()
+    told = fairq("restore", file, "--store", stores.of_owner(target.url))
+    assert told.code == 2
+    assert f"it holds data of version {version}, this fairq reads {library.DATA_VERSION}" in told.err
+    with stores.connect(target.url) as client:
+        assert client.keys() == []
 
 
 def test_a_user_that_may_not_replicate_is_told_what_it_needs(filled: str, tmp_path: Path) -> None:
