@@ -1,8 +1,8 @@
 """Backups: what is true of a store, in lines of one file; they are read from snapshots of its primaries.
 
-A snapshot is loaded into a Valkey of our own. A queue lives on one node, so it is whole, as it was at one moment; the
-nodes of a cluster follow one another, each at its own moment. While a restore is under way the store's data version
-says so, and no server starts on it.
+Each snapshot is loaded into a private Valkey. A queue lives on one node, so its lines are of one moment. The nodes of a
+cluster are read one after the other. While a restore is under way, the store's data version says so, and no server
+starts on it.
 """
 
 from __future__ import annotations

@@ -32,17 +32,17 @@ from __future__ import annotations
 
 import base64
 import math
-import struct
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import ormsgpack
 
+from fairq.model.schedules import Timing
 from fairq.store import library
+from fairq.store.records import pack_timing, unpack_timing
 
 FORMATS = library.formats()
-TIMING = struct.Struct("<dBB")  # of a schedule: every, lengths of zone and cron, which follow
 PAYLOAD = b',"payload":'
 NESTED = {"books": "BOOKS", "options": "OPTIONS"}  # fields that are records
 
@@ -107,9 +107,8 @@ def _tell_field(field: str, value: Any) -> Any:
     if field in NESTED:
         return tell_record(NESTED[field], value)[0] if value else None
     if field == "timing":
-        every, zone_size, cron_size = TIMING.unpack_from(value)
-        zone, cron = value[TIMING.size :][:zone_size], value[TIMING.size + zone_size :][:cron_size]
-        return {"every": tell_number(every), "zone": zone.decode(), "cron": cron.decode()}
+        timing = unpack_timing(value)
+        return {"every": timing.every_ms, "zone": timing.zone, "cron": timing.cron}
     if isinstance(value, str):
         return tell_text(value.encode(errors="surrogateescape"))
     return tell_text(value) if isinstance(value, bytes) else tell_number(value)
@@ -129,8 +128,7 @@ def _read_field(field: library.Field, told: Any) -> Any:
     if field.name == "settings":
         return read_map(told) if told else b""
     if field.name == "timing":
-        zone, cron = told["zone"].encode(), told["cron"].encode()
-        return TIMING.pack(read_number(told["every"]), len(zone), len(cron)) + zone + cron
+        return pack_timing(Timing(told["cron"], told["zone"], int(read_number(told["every"]))))
     if field.type in ("t1", "t2", "rest"):
         return read_text(told) if told is not None else b""
     number = read_number(0 if told is None else told)

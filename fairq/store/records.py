@@ -93,6 +93,13 @@ def pack_timing(timing: Timing) -> bytes:
     return _TIMING.pack(timing.every_ms, len(zone), len(cron)) + zone + cron
 
 
+def unpack_timing(packed: bytes) -> Timing:
+    """Read a schedule's timing."""
+    every, zone_size, cron_size = _TIMING.unpack_from(packed)
+    begin = _TIMING.size + zone_size  # of cron, behind the zone
+    return Timing(packed[begin : begin + cron_size].decode(), packed[_TIMING.size : begin].decode(), int(every))
+
+
 def pack_template(task: NewTask) -> bytes:
     """Pack the template of a schedule's tasks."""
     options = pack_options(task)
@@ -119,12 +126,10 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
     """Read a schedule: its field, its head and, if given, its template."""
     field, head, *templates = row
     found, _ = _FORMATS["SCHEDULE"].unpack(head)
-    every, zone_size, cron_size = _TIMING.unpack_from(found["timing"])
-    names = found["timing"][_TIMING.size :].decode()
-    tenant, _, name = field.decode().partition("/")
+    timing, (tenant, _, name) = unpack_timing(found["timing"]), field.decode().partition("/")
     state = ScheduleState(
-        tenant, name, names[zone_size : zone_size + cron_size], names[:zone_size], int(every),
-        MISFIRES[found["misfire"]], bool(found["paused"]), int(found["next_at"]), int(found["last_fired_at"]),
+        tenant, name, *timing, MISFIRES[found["misfire"]], bool(found["paused"]), int(found["next_at"]),
+        int(found["last_fired_at"]),
     )  # fmt: skip
     if not templates:
         return state

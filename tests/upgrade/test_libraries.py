@@ -59,7 +59,7 @@ def test_two_versions_of_the_library_share_a_queue(
     load(redis_client, "tomorrow", tomorrows_library)
     choice, machine = (
         random.Random(seed),
-        type("Rolling", (QueueMachine,), {"client": redis_client, "version": "today"}),
+        type("Rolling", (QueueMachine,), {"client": redis_client, "version": "today", "later": frozenset({"later"})}),
     )
     walk = OF_MACHINE[kind](machine(), seed)
     queue, kept = walk.machine.queue, 0

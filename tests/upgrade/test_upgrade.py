@@ -20,7 +20,7 @@ DAY_MS = 86_400_000
 
 
 def drain(queue: Queue) -> list[str]:
-    """Let everybody in, and end all tasks, of whatever start; returns the ids of those that were taken."""
+    """Lift all limits, then claim and acknowledge every task, also the delayed ones; returns the claimed ids."""
     queue.configure(reserve=0, dead_keep_ms=365 * DAY_MS)
     for name in ["", *queue.tenants()]:
         queue.set_limits(name, **dict.fromkeys(("max_running", "rate"), 0 if not name else -1))
@@ -63,7 +63,7 @@ def test_a_backup_of_an_earlier_version_is_restored_and_drained(
                 if not key.startswith(prefix.encode()):
                     client.delete(key)
             (made_at,) = (line["now"] for line in lines if line["kind"] == "state" and line["queue"] == name)
-            queue = Queue(client, prefix, now=int(made_at))  # as it was then, so that no dead letter is too old
+            queue = Queue(client, prefix, now=int(made_at))  # the time of the backup: no dead letter is too old yet
             ids = {line["id"] for line in lines if line["kind"] == "task" and line["queue"] == name}
             found = Keyspace(queue)
             assert set(found.records) == ids

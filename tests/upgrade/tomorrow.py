@@ -14,7 +14,6 @@ from pathlib import Path
 from fairq.store import library
 
 ROOT = Path(__file__).parents[2]
-_FORMAT = re.compile(r"^--: ([A-Z_]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)
 GROWN = (  # the records that it writes with its fields; not those whose length counts among what a tenant keeps
     "QUEUE", "ACCOUNT", "BOOKS", "DETAILS", "RUN", "BUNDLE", "DEATH", "BATCH", "SCHEDULE", "HOURS", "WEBHOOK",
 )  # fmt: skip
@@ -34,7 +33,7 @@ MIGRATIONS: Sequence[Migration] = (Migration(library.DATA_VERSION, "tenants are 
 def build(folder: Path, *, migrates: bool = False) -> Path:
     """Make tomorrow's package in a folder; to run it, run Python there."""
     shutil.copytree(ROOT / "fairq", folder / "fairq", ignore=shutil.ignore_patterns("__pycache__"))
-    _change(folder / "fairq/lua/base/formats.lua", lambda text: _FORMAT.sub(_grown, text))
+    _change(folder / "fairq/lua/base/formats.lua", lambda text: library._FORMAT.sub(_grown, text))
     _replace(
         folder / "fairq/store/library.py",
         'f"function {self.name}.pack(r)"]',
