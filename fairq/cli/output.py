@@ -87,8 +87,9 @@ def make_table(
     table = Table(title=title, title_justify="left", header_style="bold")
     columns = {key: heading for key, heading in columns.items() if key not in rare or any(row.get(key) for row in rows)}
     for key, heading in columns.items():
-        is_number = not key.endswith("_at_ms") and all(
-            isinstance(row.get(key), int | float) and not isinstance(row.get(key), bool) for row in rows
+        is_number = key.endswith("_part") or (
+            not key.endswith("_at_ms")
+            and all(isinstance(row.get(key), int | float) and not isinstance(row.get(key), bool) for row in rows)
         )
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=key == "id")
     for row in rows:
@@ -118,7 +119,7 @@ def local_time(moment: datetime, zone: str | None) -> str:
 def _cell(key: str, value: Any) -> str:
     match value:
         case None:
-            return ""
+            return "no contest" if key == "entitled_part" else ""
         case int() if key.endswith("_at_ms"):
             return say_moment(value)
         case float() if key.endswith("_part"):

@@ -14,9 +14,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fairq.demo.figures import fractions, percentile
+from fairq.demo.figures import percentile
 from fairq.demo.phase import Progress, Row
 from fairq.demo.scenario import WEIGHTS
+from fairq.model.fairness import NOTHING, shares
 
 _LINE_EVERY_S = 2.0
 _COLUMNS = ("tenant", "weight", "queued", "running", "done", "delivered", "entitled", "dwell p50", "dwell p99")
@@ -44,14 +45,14 @@ def phase_table(progress: Progress) -> Table:
     table = Table(header_style="bold", expand=False)
     for column in _COLUMNS:
         table.add_column(column, justify="left" if column == "tenant" else "right", min_width=8)
-    delivered, entitled = fractions(progress.rows, "delivered"), fractions(progress.rows, "entitled")
+    parts = shares({row["tenant"]: (row["delivered"], row["entitled"]) for row in progress.rows})
     rows = {row["tenant"]: row for row in progress.rows}
     for name in progress.phase.tenants:
         row: Row = rows.get(name, {"weight": 1, "ready": 0, "delayed": 0, "leased": 0, "done": 0})
         owners = [name] if name in WEIGHTS else list(WEIGHTS)
         table.add_row(
             name, f"{row['weight']:g}", str(row["ready"] + row["delayed"]), str(row["leased"]), str(row["done"]),
-            as_percent(delivered.get(name)), as_percent(entitled.get(name)), *_dwell_cells(progress, *owners),
+            *map(as_percent, parts.get(name, NOTHING)), *_dwell_cells(progress, *owners),
         )  # fmt: skip
         for owner in owners if name not in WEIGHTS else ():
             count = len(progress.wait_times(owner))

@@ -9,9 +9,10 @@ from typing import Any
 from attrs import asdict, frozen
 
 from fairq.demo.executions import Execution
-from fairq.demo.figures import fractions, percentile
+from fairq.demo.figures import percentile
 from fairq.demo.phase import Progress
 from fairq.demo.scenario import FAIR, FIFO, SHARES, WEIGHTS, Planned
+from fairq.model.fairness import NOTHING, shares
 
 
 @frozen
@@ -75,13 +76,13 @@ def tenant_rows(progress: Mapping[str, Progress]) -> list[dict[str, Any]]:
     waiting: only then do the weights alone decide.
     """
     fair, rows = progress[FAIR], progress[SHARES].backlogged_rows
-    entitled, delivered = fractions(rows, "entitled"), fractions(rows, "delivered")
+    parts = shares({row["tenant"]: (row["delivered"], row["entitled"]) for row in rows})
     return [
         {
             "name": name,
             "weight": weight,
-            "entitled": round(entitled.get(name, 0.0), 4),
-            "delivered": round(delivered.get(name, 0.0), 4),
+            "entitled": round(parts.get(name, NOTHING).entitled or 0.0, 4),
+            "delivered": round(parts.get(name, NOTHING).delivered or 0.0, 4),
             "p50_ms": percentile(fair.wait_times(name), 50),
             "p99_ms": percentile(fair.wait_times(name), 99),
             "tasks": len(fair.wait_times(name)),

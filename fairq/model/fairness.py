@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+from fairq.model.history import OTHERS
 from fairq.model.tenants import TenantState
 
 _NOISY_TASKS, _NOISY_TIMES = 30, 2.0
+_ALONE = 0.999  # of all that tenants were entitled to: no other one had a claim worth the name
+
+
+class Share(NamedTuple):
+    """What parts of all that was given a tenant was given, and was entitled to.
+
+    Both are None if nothing was given. `entitled` is None without a contest: when only one tenant was entitled to
+    anything, as when no other had tasks that could start.
+    """
+
+    delivered: float | None = None
+    entitled: float | None = None
+
+
+NOTHING = Share()
+
+
+def shares(service: Mapping[str, tuple[float, float]]) -> dict[str, Share]:
+    """Return the shares of tenants by the service that each was given, and was entitled to."""
+    given = sum(got for got, _ in service.values())
+    if given <= 0:
+        return dict.fromkeys(service, NOTHING)
+    due = sum(claim for _, claim in service.values())
+    is_contest = max((claim for name, (_, claim) in service.items() if name != OTHERS), default=0.0) < _ALONE * due
+    return {name: Share(got / given, claim / given if is_contest else None) for name, (got, claim) in service.items()}
 
 
 def noisy_ones(states: Sequence[TenantState]) -> set[str]:

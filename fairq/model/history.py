@@ -102,7 +102,8 @@ class QueueSeries:
 @frozen
 class TenantTotals:
     """A tenant's sums over a period: `delivered` and `entitled` in seconds of worker time, or tasks; and what parts of
-    all tenants' these are (0 to 1; None: nobody got anything).
+    all that was given these are (0 to 1; None: nobody got anything, or without a contest there is nothing to be
+    entitled to).
     """
 
     enqueued: int = 0
@@ -121,7 +122,7 @@ class TenantTotals:
 class TenantSeries:
     """A tenant's counts in each interval; of all others if the name is empty.
 
-    `delivered` and `entitled` are parts of what all tenants got, or were entitled to, in that interval.
+    `delivered` and `entitled` are parts of what all tenants got in that interval, as in the totals.
     """
 
     tenant: str

@@ -24,7 +24,7 @@ def progress() -> Progress:
     made = Progress(fair)
     made.saw_execution(ONE)
     made.saw_rows([
-        {"tenant": name, "weight": float(weight), "delivered": 10.0 * weight, "entitled": 20.0 * weight, **COUNTS}
+        {"tenant": name, "weight": float(weight), "delivered": 10.0 * weight, "entitled": 10.0 * weight, **COUNTS}
         for name, weight in WEIGHTS.items()
     ])  # fmt: skip
     return made

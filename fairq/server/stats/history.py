@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import trio
 from attrs import fields
 
+from fairq.model.fairness import Share, shares
 from fairq.model.history import (
     NAMED,
     OTHERS,
@@ -92,6 +93,8 @@ def summed(
         sums[OTHERS] = _merged(sums[name] for name in rest)
     wholes = [_merged(column) for column in zip(*shown.values(), strict=True)] if shown else [_NOTHING] * len(grid)
     whole = _merged(sums[name] for name in shown)
+    parts = _shares({name: sums[name] for name in shown})
+    parts_then = [_shares(dict(zip(shown, column, strict=True))) for column in zip(*shown.values(), strict=True)]
     by_number = {slot.number: slot for slot in slots}
     return History(
         now_ms,
@@ -99,7 +102,10 @@ def summed(
         [number * step_ms for number in grid],
         _queue_series([by_number.get(number) for number in grid], wholes),
         _queue_totals(slots, whole),
-        [_series(name, column, wholes, _totals(sums[name], whole, unit)) for name, column in shown.items()],
+        [
+            _series(name, column, [then[name] for then in parts_then], _totals(sums[name], parts[name], unit))
+            for name, column in shown.items()
+        ],
     )
 
 
@@ -125,17 +131,21 @@ def _most_served(sums: dict[str, Row]) -> list[str]:
     return sorted(named, key=lambda name: (-sums[name].delivered, -sums[name].started, name))[:NAMED]
 
 
-def _part(mine: float, whole: float) -> float | None:
-    return round(mine / whole, 4) if whole > 0 else None
+def _shares(rows: Mapping[str, Row]) -> dict[str, Share]:
+    return shares({name: (row.delivered, row.entitled) for name, row in rows.items()})
 
 
-def _series(name: str, column: Sequence[Row], wholes: Sequence[Row], totals: TenantTotals) -> TenantSeries:
-    each = [_totals(row, whole) for row, whole in zip(column, wholes, strict=True)]
+def _rounded(part: float | None) -> float | None:
+    return None if part is None else round(part, 4)
+
+
+def _series(name: str, column: Sequence[Row], parts: Sequence[Share], totals: TenantTotals) -> TenantSeries:
+    each = [_totals(row, part) for row, part in zip(column, parts, strict=True)]
     columns = {shown.removesuffix("_part"): [getattr(one, shown) for one in each] for shown in _SHOWN}
     return TenantSeries(tenant=name, totals=totals, **columns)
 
 
-def _totals(row: Row, whole: Row, unit: float = 1.0) -> TenantTotals:
+def _totals(row: Row, part: Share, unit: float = 1.0) -> TenantTotals:
     return TenantTotals(
         row.enqueued,
         row.started,
@@ -143,8 +153,8 @@ def _totals(row: Row, whole: Row, unit: float = 1.0) -> TenantTotals:
         row.failed,
         round(row.delivered / unit, 3),
         round(row.entitled / unit, 3),
-        _part(row.delivered, whole.delivered),
-        _part(row.entitled, whole.entitled),
+        _rounded(part.delivered),
+        _rounded(part.entitled),
         percentile_of(row.waits, 50),
         percentile_of(row.waits, 99),
     )

@@ -82,7 +82,7 @@ def tell_stored(all_tenants: Sequence[Tenants]) -> Iterator[Metric]:
     """Write what the store knows about tenants."""
     minutes, states = "in the last five minutes", [(each, state) for each in all_tenants for state in each.states]
     for name, told, value in (
-        ("share_ratio", f"service it got {minutes} by what it was entitled to while it competed",
+        ("share_ratio", f"all service it got {minutes} by what it was entitled to while it competed",
          lambda each, state: each.ratios.get(state.tenant)),
         ("weight", "its weight", lambda _, state: state.weight),
         ("ready", "its tasks that are ready and wait", lambda _, state: state.ready),

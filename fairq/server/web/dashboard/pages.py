@@ -13,6 +13,7 @@ from fairq.model.batches import BatchState
 from fairq.model.checks import MAX_BATCH
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
+from fairq.model.fairness import NOTHING
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import TaskState, WaitingTask
 from fairq.model.waiting import WaitCause, Why
@@ -89,7 +90,7 @@ async def tenant(view: View) -> Context:
         "causes": _CAUSES,
         "queue_row": await view.queue_row(),
         "row": rows[0],
-        "share": watched.shares().get(name, (None, None)),
+        "share": watched.shares().get(name, NOTHING),
         "held": held,
         "report": (await view.ask(wire.TenantReport(0, view.queue, name)))["report"],
         "next": rows_of(WaitingTask, (await view.ask(wire.Peek(0, view.queue, 10, name)))["tasks"]),

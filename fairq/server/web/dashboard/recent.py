@@ -1,7 +1,8 @@
 """The shares of the last two minutes, second by second: what a page shows of a weight that was just changed.
 
-History in the store has intervals of ten seconds. While somebody looks at a queue, its tenants' accounts are read each
-second, of at most MAX_TENANTS tenants, once for all who look; IDLE_S after the last look that ends.
+While somebody looks at a queue, its tenants' accounts are read each second, of at most MAX_TENANTS tenants, once for
+all who look; IDLE_S after the last look that ends. What was before the first look is in the queue's history, in
+intervals of ten seconds.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import trio
 from attrs import define, field, frozen
 
 from fairq.errors import FairqError
+from fairq.model.fairness import NOTHING, Share, shares
+from fairq.model.history import STEPS
 from fairq.model.tenants import TenantState
 from fairq.server.app import App
 from fairq.store.overview import some_tenants
+from fairq.store.queue_calls import HistoryPage
 
 MAX_TENANTS, MAX_QUEUES, MAX_MARKS = 200, 20, 20
 STEP_S, KEPT_S, IDLE_S = 1.0, 120, 5.0
+PAST_STEP_S = STEPS["1h"][0]
 COLORS = 8  # of tenants, in fairq.css
 _WINDOW = 10  # samples of which a share is told, so that it does not jump with each task
 _SLACK = 0.05  # by which a share must be larger for its row to move up: rows stay where somebody is about to press
@@ -32,6 +37,14 @@ class Sample:
 
     at_s: float  # of the wall clock, for a chart's axis
     accounts: Mapping[str, tuple[float, float]]
+
+
+@frozen
+class Past:
+    """An interval before the first sample: tenant -> service delivered and entitled in it."""
+
+    end_s: float
+    service: Mapping[str, tuple[float, float]]
 
 
 @frozen
@@ -47,12 +60,13 @@ class Watched:
     """The samples of one queue."""
 
     samples: deque[Sample] = field(factory=lambda: deque(maxlen=KEPT_S + _WINDOW))
+    past: list[Past] = field(factory=list)
     tenants: list[TenantState] = field(factory=list)
     marks: deque[Mark] = field(factory=lambda: deque(maxlen=MAX_MARKS))
     total: int = 0  # of the queue's tenants, the ones that are not told too
     looked_at: float = field(factory=trio.current_time)
     sampled: trio.Event = field(factory=trio.Event)
-    _colors: dict[str, int] = field(factory=dict, init=False)
+    _colors: dict[str, int] = field(factory=dict)
     _order: list[str] = field(factory=list, init=False)  # of the rows that were shown last
 
     def color(self, tenant: str) -> int:
@@ -63,17 +77,18 @@ class Watched:
 
     def in_calm_order(self, tenants: Iterable[str]) -> list[str]:
         """Return tenants in their last order; a tenant whose share is clearly larger moves up."""
-        shares, last = self.shares(), {tenant: at for at, tenant in enumerate(self._order)}
+        given = {tenant: share.delivered or 0.0 for tenant, share in self.shares().items()}
+        last = {tenant: at for at, tenant in enumerate(self._order)}
         order: list[str] = []
         for tenant in sorted(tenants, key=lambda each: last.get(each, len(last))):
-            at, share = len(order), shares.get(tenant, (0.0, 0.0))[0]
-            while at and share > shares.get(order[at - 1], (0.0, 0.0))[0] + _SLACK:
+            at, share = len(order), given.get(tenant, 0.0)
+            while at and share > given.get(order[at - 1], 0.0) + _SLACK:
                 at -= 1
             order.insert(at, tenant)
         self._order = order
         return order
 
-    def shares(self, now: int = -1) -> dict[str, tuple[float, float]]:
+    def shares(self, now: int = -1) -> dict[str, Share]:
         """Return the parts that tenants were given and entitled to in the seconds up to a sample."""
         if len(self.samples) < 2:
             return {}
@@ -84,21 +99,40 @@ class Watched:
             for tenant, (given, due) in last.items()
             if tenant in first
         }
-        given, due = (sum(column) for column in zip(*gained.values(), strict=True)) if gained else (0.0, 0.0)
-        return {tenant: (a / given if given else 0.0, b / due if due else 0.0) for tenant, (a, b) in gained.items()}
+        return shares(gained)
 
     def series(self, tenants: Iterable[str]) -> dict[str, tuple[list[float | None], list[float | None]]]:
-        """Return the parts of some tenants at each sample but the first."""
-        rows = [self.shares(at) for at in range(1, len(self.samples))]
-        none = (None, None)
-        return {
-            each: ([row.get(each, none)[0] for row in rows], [row.get(each, none)[1] for row in rows])
-            for each in tenants
-        }
+        """Return the parts of some tenants at each of `times_s`."""
+        rows = [shares(each.service) for each in self._shown_past()]
+        rows += [self.shares(at) for at in range(1, len(self.samples))]
+        found = {each: [row.get(each, NOTHING) for row in rows] for each in tenants}
+        return {each: ([part.delivered for part in of], [part.entitled for part in of]) for each, of in found.items()}
 
     def times_s(self) -> list[float]:
-        """Return the times of the samples of `series`."""
-        return [each.at_s for each in self.samples][1:]
+        """Return when the intervals of `series` end."""
+        return [each.end_s for each in self._shown_past()] + [each.at_s for each in self.samples][1:]
+
+    def behind(self, state: TenantState) -> float:
+        """Return the service that a tenant was entitled to and not given in the last KEPT_S."""
+        then = self.samples[0].accounts.get(state.tenant) if self.samples else None
+        given, due = then or (state.delivered, state.entitled)
+        before = sum(
+            due - given for given, due in (each.service.get(state.tenant, (0, 0)) for each in self._shown_past())
+        )
+        return (state.entitled - due) - (state.delivered - given) + before
+
+    def _shown_past(self) -> list[Past]:
+        since = self.samples[-1].at_s - KEPT_S if self.samples else 0.0
+        return [each for each in self.past if each.end_s > since]
+
+
+def past_of(told: HistoryPage, before_s: float) -> list[Past]:
+    """Return the intervals of a history that ended before a time."""
+    return [
+        Past(end_s, {row.tenant: (row.delivered / told.unit, row.entitled / told.unit) for row in slot.rows})
+        for slot in told.slots
+        if (end_s := (slot.number + 1) * PAST_STEP_S) < before_s
+    ]
 
 
 @define(eq=False)
@@ -108,6 +142,7 @@ class Recent:
     app: App
     nursery: trio.Nursery
     _watched: dict[str, Watched] = field(factory=dict, init=False)
+    _colors: dict[str, dict[str, int]] = field(factory=dict, init=False)  # of queues' tenants; they outlast a look
 
     async def look(self, queue: str) -> Watched:
         """Return the samples of a queue, at least the first one, and keep taking them for a while."""
@@ -115,7 +150,9 @@ class Recent:
         if watched is None:
             if len(self._watched) >= MAX_QUEUES:
                 del self._watched[min(self._watched, key=lambda name: self._watched[name].looked_at)]
-            watched = self._watched[queue] = Watched()
+            if queue not in self._colors and len(self._colors) >= MAX_QUEUES:
+                del self._colors[next(iter(self._colors))]
+            watched = self._watched[queue] = Watched(colors=self._colors.setdefault(queue, {}))
             self.nursery.start_soon(self._follow, queue, watched)
         watched.looked_at = trio.current_time()
         with trio.move_on_after(STEP_S):
@@ -127,6 +164,9 @@ class Recent:
             until = trio.current_time() + STEP_S
             with suppress(FairqError):  # the page says itself that the store does not answer
                 await self._sample(queue, watched)
+                if len(watched.samples) == 1:
+                    told = await self.app.store.history(queue, PAST_STEP_S, -1, KEPT_S // PAST_STEP_S + 1)
+                    watched.past = past_of(told, watched.samples[0].at_s)
             watched.sampled.set()
             await trio.sleep_until(until)
         if self._watched.get(queue) is watched:

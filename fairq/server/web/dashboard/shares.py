@@ -9,7 +9,7 @@ from attrs import asdict, frozen
 
 from fairq.errors import NotFound
 from fairq.model.audit import Change
-from fairq.model.fairness import noisy_ones
+from fairq.model.fairness import NOTHING, Share, noisy_ones
 from fairq.model.history import History
 from fairq.model.tenants import TenantState
 from fairq.server.stats.wait_times import percentile, summarize
@@ -27,8 +27,7 @@ class Row:
     """A tenant: its account of the last seconds, its waiting times of the last minutes at this server."""
 
     state: TenantState
-    delivered: float
-    entitled: float
+    share: Share
     lag_s: float
     is_noisy: bool
     waits: dict[str, Any]
@@ -61,20 +60,18 @@ def _waits(view: View, queue: str, tenant: str) -> dict[str, Any]:
 
 def _rows(view: View, queue: str, watched: Watched) -> list[Row]:
     shares = watched.shares()
+    given = {tenant: share.delivered or 0.0 for tenant, share in shares.items()}
     states = sorted(
-        watched.tenants, key=lambda each: (-shares.get(each.tenant, (0, 0))[0], -each.ready - each.leased, each.tenant)
+        watched.tenants, key=lambda each: (-given.get(each.tenant, 0.0), -each.ready - each.leased, each.tenant)
     )
     noisy = noisy_ones(watched.tenants)
-    busy = [each for each in states if each.ready or each.leased or shares.get(each.tenant, (0, 0))[0]]
+    busy = [each for each in states if each.ready or each.leased or given.get(each.tenant)]
     rows = []
-    first = watched.samples[0].accounts if watched.samples else {}
     shown = {state.tenant: state for state in (busy or states)[:SHOWN]}
     for state in map(shown.__getitem__, watched.in_calm_order(shown)):
-        given, due = shares.get(state.tenant, (0.0, 0.0))
-        then = first.get(state.tenant, (state.delivered, state.entitled))
-        lag = (state.entitled - then[1]) - (state.delivered - then[0])
         waits = _waits(view, queue, state.tenant)
-        rows.append(Row(state, given, due, lag, state.tenant in noisy, waits, watched.color(state.tenant)))
+        share = shares.get(state.tenant, NOTHING)
+        rows.append(Row(state, share, watched.behind(state), state.tenant in noisy, waits, watched.color(state.tenant)))
     return rows
 
 

@@ -7,9 +7,12 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from fairq.model.history import Row, Slot
+from fairq.model.tenants import TenantState
 from fairq.server.web.dashboard import recent as module
 from fairq.server.web.dashboard.recent import Sample, Watched
 from fairq.store.overview import find_tenants, some_tenants
+from fairq.store.queue_calls import HistoryPage
 from tests.server.harness import raw, tenant
 
 from .harness import Site, visited
@@ -28,11 +31,11 @@ def test_shares_are_parts_of_what_was_gained_in_the_last_seconds(gains: list[dic
         }
         watched.samples.append(Sample(at, total))
     counted = gains[max(1, len(gains) - module._WINDOW) :]
-    for name, parts in watched.shares().items():
-        for side in (0, 1):
-            whole = sum(each[side] for gained in counted for each in gained.values())
-            mine = sum(gained.get(name, (0, 0))[side] for gained in counted)
-            assert parts[side] == (mine / whole if whole else 0)
+    sums = {name: [sum(gained.get(name, (0, 0))[n] for gained in counted) for n in (0, 1)] for name in "abcd"}
+    given, is_contest = sum(got for got, _ in sums.values()), sum(due > 0 for _, due in sums.values()) > 1
+    for name, (delivered, entitled) in watched.shares().items():
+        assert delivered == (sums[name][0] / given if given else None)
+        assert entitled == (sums[name][1] / given if given and is_contest else None)
 
 
 def test_rows_stay_where_they_are_until_a_share_is_clearly_larger() -> None:
@@ -50,6 +53,29 @@ def test_rows_stay_where_they_are_until_a_share_is_clearly_larger() -> None:
     assert order(a=20, b=20, c=60) == "cab"
     assert order(b=20, d=80) == "db"
     assert order(a=50, b=4, d=46) == "dab"
+
+
+def test_the_chart_begins_with_what_was_before_anybody_looked() -> None:
+    rows = [Row("ada", 0, 1, 1, 0, 3_000.0, 1_000.0, {}), Row("bob", 0, 1, 1, 0, 1_000.0, 3_000.0, {})]
+    slots = [Slot(number, 0, 0, 0, 0, 0, 0, rows) for number in (80, 91, 98, 100)]
+    watched = Watched(looked_at=0.0, past=module.past_of(HistoryPage(1_003_000, 1000.0, slots), 1_003.0))
+    watched.samples.append(Sample(1_003.0, {"ada": (50.0, 50.0)}))
+    assert watched.times_s() == [920, 990]  # not what is too old, nor what is not over
+    assert watched.series(["ada"]) == {"ada": ([0.75, 0.75], [0.25, 0.25])}
+    flags = False, False, False, False, False
+    ada = TenantState("ada", 1.0, 0, 0, 0, 0, 0, 9, 51.0, 52.0, *flags, 0)
+    assert watched.behind(ada) == -3.0
+
+
+async def test_colors_stay_a_tenants_own_after_nobody_looked(site: Site) -> None:
+    recent = module.Recent(site.served.app, site.served.app.nursery)
+    with trio.fail_after(60):
+        first = await recent.look("q")
+        assert [first.color(name) for name in ("ada", "bob")] == [0, 1]
+        del recent._watched["q"]
+        again = await recent.look("q")
+    assert again is not first
+    assert again.color("bob") == 1
 
 
 async def test_of_many_tenants_some_are_sampled_and_any_is_found(
