@@ -1,7 +1,7 @@
 """The shares of the last two minutes, second by second: what a page shows of a weight that was just changed.
 
 While somebody looks at a queue, its tenants' accounts are read each second, of at most MAX_TENANTS tenants, once for
-all who look; IDLE_S after the last look that ends. What was before the first look is in the queue's history, in
+all who look; IDLE_S after the last look that ends. The minutes before the first look come from the queue's history, in
 intervals of ten seconds.
 """
 
