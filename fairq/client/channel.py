@@ -72,20 +72,15 @@ class Target:
         return Unavailable(f"{self.url} cannot be reached: {said}")
 
 
-def choose_servers(
-    urls: str | Sequence[str] | None, token: str | None, tls: ssl.SSLContext | None
-) -> tuple[list[Target], str]:
-    """Return the servers of these URLs, in any order, and the token. None: as the environment says.
-
-    Raises: SettingsError.
-    """
+def choose_servers(urls: str | Sequence[str] | None, tls: ssl.SSLContext | None) -> list[Target]:
+    """Return the servers of these URLs, in any order; None: those of FAIRQ_URL. Raises: SettingsError."""
     targets = [Target.parse(url, tls) for url in choose_urls(urls)]
-    return random.sample(targets, len(targets)), check_token(choose_token(token))
+    return random.sample(targets, len(targets))
 
 
-def check_token(token: str) -> str:
-    """Return a token without surrounding white space, checked for use in a header. Raises: SettingsError."""
-    text = token.strip()
+def check_token(token: str | None) -> str:
+    """Return a token, or (None) that of FAIRQ_TOKEN, as a header takes it. Raises: SettingsError."""
+    text = choose_token(token).strip()
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise SettingsError("invalid token: printable ASCII without spaces", field="token")
     return text

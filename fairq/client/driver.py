@@ -11,7 +11,7 @@ import anyio
 from attrs import define, field
 
 from fairq.client import bodies as bodies  # so that the first call does not wait for it
-from fairq.client.channel import Target, choose_servers
+from fairq.client.channel import Target, check_token, choose_servers
 from fairq.client.dial import dial
 from fairq.client.link import Link
 from fairq.client.runtime import Event, Runtime, background, current_runtime
@@ -59,7 +59,7 @@ class Driver(Generic[S]):
 
         Raises: SettingsError; RuntimeError outside an event loop.
         """
-        return cls(session, *choose_servers(urls, token, tls))
+        return cls(session, choose_servers(urls, tls), check_token(token))
 
     @property
     def is_connected(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 from attrs import define, field
@@ -17,17 +17,38 @@ log = Log("fairq.worker")
 SHUTDOWN_S = 5.0  # for all functions of on_shutdown together
 
 Hook = Callable[[], Any]
-Around = Callable[[Any], AbstractAsyncContextManager[Any]]
-Middleware = Around | Callable[[Any], AsyncIterator[None]]
+Middleware = Callable[[Any], AsyncIterator[None] | Iterator[None]]
 
 
 @define(eq=False)
 class Hooks:
-    """The functions that an app registered, in their order."""
+    """The functions that an app registered, in their order.
+
+    Around each task: `around` in the event loop, and within them `inside`, where the handler runs.
+    """
 
     startup: list[Hook] = field(factory=list, init=False)
     shutdown: list[Hook] = field(factory=list, init=False)
-    around: list[Around] = field(factory=list, init=False)
+    around: list[Callable[[Any], AbstractAsyncContextManager[Any]]] = field(factory=list, init=False)
+    inside: list[Callable[[Any], AbstractContextManager[Any]]] = field(factory=list, init=False)
+
+    def add(self, middleware: Middleware) -> None:
+        """Add a generator function; its kind says where it runs. Raises: BadRequest."""
+        if inspect.isasyncgenfunction(middleware):
+            self.around.append(asynccontextmanager(middleware))
+        elif inspect.isgeneratorfunction(middleware):
+            self.inside.append(contextmanager(middleware))
+        else:
+            raise BadRequest(
+                f"middleware {name_of(middleware)}: it must be a function with one `yield`, `def` or `async def`,"
+                " without @contextmanager",
+                field="middleware",
+            )
+
+    @property
+    def has_middleware(self) -> bool:
+        """True if something is to be done around each task."""
+        return bool(self.around or self.inside)
 
     async def start(self) -> None:
         """Call the functions of on_startup, in order. Raises: what the first one does that fails."""
@@ -61,16 +82,3 @@ async def _call(hook: Hook) -> None:
         threads.close()
     if inspect.isawaitable(returned):
         await returned
-
-
-def around_of(middleware: Middleware) -> Around:
-    """Make a function that returns a context manager of registered middleware. Raises: BadRequest."""
-    if inspect.isasyncgenfunction(middleware):
-        return asynccontextmanager(middleware)
-    if not callable(middleware) or inspect.iscoroutinefunction(middleware) or inspect.isgeneratorfunction(middleware):
-        raise BadRequest(
-            f"middleware {name_of(middleware)}: it must be an async generator function with one `yield`, or return an"
-            " async context manager",
-            field="middleware",
-        )
-    return middleware  # type: ignore[return-value]

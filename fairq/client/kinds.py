@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from functools import partial
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial, update_wrapper
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
+from fairq.client.hooks import Hooks
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
@@ -41,13 +42,18 @@ class Handler:
     name: str = ""
     payload_type: PayloadType | None = None
     timeout_s: float = inf
-    around: Sequence[Callable[[Any], AbstractAsyncContextManager[Any]]] = ()
+    hooks: Hooks = field(factory=Hooks)
     is_async: bool = field(init=False)
+    _in_thread: Callable[[Any], Any] = field(init=False)
 
     @is_async.default
     def _is_async(self) -> bool:
         function: Any = self.function
         return iscoroutinefunction(function) or iscoroutinefunction(function.__call__)
+
+    @_in_thread.default
+    def _named(self) -> Callable[[Any], Any]:
+        return update_wrapper(partial(self._call), self.function)  # it goes by the function's name
 
     @property
     def title(self) -> str:
@@ -55,12 +61,12 @@ class Handler:
         return name_of(self.function)
 
     def run(self, task: Any, threads: Threads, run_timeout_s: float = inf) -> Awaitable[Any]:
-        """Run the function inside the app's context managers, for no longer than its timeout and the queue's.
+        """Run the function inside the app's middleware, for no longer than its timeout and the queue's.
 
         Raises, when awaited: what it does; Misfit, TimedOut.
         """
         limit_s = min(self.timeout_s, run_timeout_s)
-        if self.is_async and limit_s == inf and self.payload_type is None and not self.around:
+        if self.is_async and limit_s == inf and self.payload_type is None and not self.hooks.has_middleware:
             found: Awaitable[Any] = self.function(task)  # the most frequent case, at no cost
             return found
         return self._run(task, threads, limit_s)
@@ -68,18 +74,22 @@ class Handler:
     async def _run(self, task: Any, threads: Threads, limit_s: float) -> Any:
         if self.payload_type is not None:
             task = await self._typed(self.payload_type, task, threads)
-        if not self.around:
-            return await self._call(task, threads, limit_s)
         async with AsyncExitStack() as stack:
-            for enter in self.around:
+            for enter in self.hooks.around:
                 await stack.enter_async_context(enter(task))
-            return await self._call(task, threads, limit_s)
+            if not self.is_async:
+                return await threads.run(self._in_thread, task, limit_s)
+            for enter_here in self.hooks.inside:
+                stack.enter_context(enter_here(task))
+            return await within(limit_s, partial(self.function, task))
         return None  # one of them has taken the error
 
-    async def _call(self, task: Any, threads: Threads, limit_s: float) -> Any:
-        if not self.is_async:
-            return await threads.run(self.function, task, limit_s)
-        return await within(limit_s, partial(self.function, task))
+    def _call(self, task: Any) -> Any:
+        with ExitStack() as stack:
+            for enter in self.hooks.inside:
+                stack.enter_context(enter(task))
+            return self.function(task)
+        return None
 
     async def _typed(self, payload_type: PayloadType, task: Any, threads: Threads) -> Any:
         """Return the task with its payload converted to the function's type; a long payload in a thread."""

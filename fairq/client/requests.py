@@ -15,7 +15,7 @@ from fairq.wire.terms import ANSWER_S, WAIT_MS
 if TYPE_CHECKING:
     from fairq.client.caller import Caller
 
-DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
+DEFAULT_TIMEOUT = 20.0  # under the 30 s of gunicorn, and the minute for which the store remembers ids that are done
 
 Body = dict[str, Any]
 

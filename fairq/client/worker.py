@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from attrs import define, field
 
 from fairq.client import later
-from fairq.client.hooks import Hook, Hooks, Middleware, around_of
+from fairq.client.hooks import Hook, Hooks, Middleware
 from fairq.client.task import Function, Task
 from fairq.model.checks import check_name
 
@@ -87,7 +87,7 @@ class Worker:
             check_function(function)
             kinds = self.handlers.get(queue) or QueueHandlers(queue)
             payload_type = payload_type_of(function, Task)
-            kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks.around))
+            kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks))
             self.handlers[queue] = kinds
             return function
 
@@ -110,11 +110,13 @@ class Worker:
         return function
 
     def middleware(self, function: M) -> M:
-        """Run an async context manager around each task, also those of plain functions.
+        """Run a function with one `yield` around each task; `def` where the handler runs, `async def` in the loop.
 
-        Several nest, the first outside. A function that yields once is made into one. What the handler raises comes
-        out of its `yield`, as in contextlib, a timeout too: what it raises instead decides, and a task whose error it
-        takes is done. To send errors to Sentry, for example:
+        So `def` runs in the handler's own thread, with its thread-locals, or in the event loop around `async def`.
+        Several nest, the first outside, and those of `async def` outside the others. What the handler raises comes out
+        of the `yield`, as in contextlib: what it raises instead decides, and a task whose error it takes is done. The
+        timeout of a plain handler counts for `def` around it too, and is seen by `async def` only. To send errors to
+        Sentry, for example:
 
             @app.middleware
             async def report(task):
@@ -128,7 +130,7 @@ class Worker:
                         sentry_sdk.capture_exception(error)
                         raise
         """
-        self.hooks.around.append(around_of(function))
+        self.hooks.add(function)
         return function
 
     async def run(self, *, burst: bool = False, task_status: TaskStatus[None] | None = None) -> None:

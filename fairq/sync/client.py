@@ -176,7 +176,8 @@ def open_client(
     """Open a client for the URL of a server (or several of servers on one store); close it, or use it in a `with`.
 
     For threads, scripts, Django, Flask: its calls block. URL and token are those of FAIRQ_URL and FAIRQ_TOKEN unless
-    they are given. Raises: SettingsError for an invalid URL or no token; RuntimeError inside an event loop.
+    they are given. A module may open it where there is no token: only its first call raises that.
+    Raises: SettingsError for an invalid URL or token; RuntimeError inside an event loop.
     """
     driver = driver_to(url, token, tls)
     return Client(client.Client(driver, timeout), driver)

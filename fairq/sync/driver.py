@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from attrs import define, field
 
-from fairq.client.channel import Target, choose_servers
+from fairq.client.channel import Target, check_token, choose_servers
 from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
@@ -75,7 +75,7 @@ class Driver:
     """Makes calls and waits for them, for any number of threads; a `fairq.client.caller.Caller`."""
 
     targets: Sequence[Target]
-    token: str = field(repr=False)
+    token: str | None = field(repr=False)  # None: that of FAIRQ_TOKEN at the first call
     session: ClientSession = field(factory=ClientSession, init=False)
     _lock: threading.RLock = field(factory=threading.RLock, init=False)
     _is_changing: bool = field(default=False, init=False)
@@ -100,7 +100,7 @@ class Driver:
         Raises: SettingsError; RuntimeError inside an event loop.
         """
         check_thread()
-        return cls(*choose_servers(urls, token, tls))
+        return cls(choose_servers(urls, tls), None if token is None else check_token(token))
 
     @property
     def max_payload_bytes(self) -> int:
@@ -116,15 +116,15 @@ class Driver:
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Call:
         """Make a request; the call's result is the reply's body."""
-        return self._change(lambda: self._usable().request(verb, body, deadline))
+        return self._ask(lambda session: session.request(verb, body, deadline))
 
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
         """Enqueue at least one task; the call's result is one outcome per task."""
-        return self._change(lambda: self._usable().enqueue(queue, tasks, deadline))
+        return self._ask(lambda session: session.enqueue(queue, tasks, deadline))
 
     def wait_task(self, queue: str, id: str, deadline: float) -> Call:
         """Wait for a task's end; the call's result is its row of `wait_tasks`."""
-        return self._change(lambda: self._usable().wait_task(queue, id, deadline))
+        return self._ask(lambda session: session.wait_task(queue, id, deadline))
 
     async def wait(self, call: Call) -> Any:
         """Block the thread until a call is done; returns its result. Raises: its error."""
@@ -196,6 +196,12 @@ class Driver:
         self._end_session()
         if self._server is None:
             self._alarm.close()
+
+    def _ask(self, ask: Callable[[ClientSession], R]) -> R:
+        """Make a call of the session. Raises: SettingsError without a token."""
+        if self.token is None:
+            self.token = check_token(None)
+        return self._change(lambda: ask(self._usable()))
 
     def _usable(self) -> ClientSession:
         """Return the session; a new one after an end that is not for ever, such as a refused token."""
@@ -304,7 +310,7 @@ class Driver:
         if error:
             self._fail(error, _now())
         elif not self._is_closed:
-            self._link = Link(target, self.token, addresses, self._outgoing)
+            self._link = Link(target, check_token(self.token), addresses, self._outgoing)
             self._proceed(_now())
 
     def _outgoing(self) -> Sequence[Message]:

@@ -163,7 +163,6 @@ async def test_middleware_nests_around_each_task_of_every_handler(service: Servi
         done.append("outer ends")
 
     @app.middleware
-    @contextlib.asynccontextmanager
     async def inner(task: fairq.Task) -> AsyncIterator[None]:
         done.append("inner")
         yield
@@ -231,13 +230,122 @@ async def test_errors_pass_through_middleware_as_in_contextlib(service: Service)
     ]  # fmt: skip
 
 
-def generator(task: object) -> Iterator[None]:
-    """Be no async generator."""
+local = threading.local()
+
+
+@on_both
+async def test_plain_middleware_runs_where_the_handler_runs(service: Service) -> None:
+    app, done = service.worker(), list[str]()
+
+    @app.middleware
+    def mark(task: fairq.Task) -> Iterator[None]:
+        local.mark = task.payload
+        yield
+        done.append(f"{task.payload} {local.mark} {threading.current_thread() is threading.main_thread()}")
+        del local.mark
+
+    @app.middleware
+    async def loop(task: fairq.Task) -> AsyncIterator[None]:
+        assert threading.current_thread() is threading.main_thread()
+        assert not hasattr(local, "mark")  # it is outside of the other, though it was registered later
+        yield
+        assert not hasattr(local, "mark")
+
+    @app.task("emails", name="plain")
+    def plain(task: fairq.Task) -> str:
+        return f"{local.mark} {threading.current_thread() is threading.main_thread()}"
+
+    @app.task("emails", name="async")
+    async def handle(task: fairq.Task) -> str:
+        return f"{local.mark} {threading.current_thread() is threading.main_thread()}"
+
+    async with service.client() as client, working(app):
+        tasks = [await client.enqueue("emails", n, name="plain", result_ttl=60) for n in range(20)]
+        assert [await task.result() for task in tasks] == [f"{n} False" for n in range(20)]
+        assert sorted(done) == sorted(f"{n} {n} False" for n in range(20))
+        done.clear()
+        task = await client.enqueue("emails", "here", name="async", result_ttl=60)
+        assert await task.result() == "here True"
+        assert done == ["here here True"]
+
+
+@on_both
+async def test_errors_pass_through_plain_middleware_and_its_own_are_the_task_s(service: Service) -> None:
+    app, closed = service.worker(), list[str]()
+
+    @app.middleware
+    def watch(task: fairq.Task) -> Iterator[None]:
+        if task.payload == "refused":
+            raise fairq.Reject("ahead of the handler")
+        try:
+            yield
+        except KeyError as error:
+            if task.payload == "taken":
+                return
+            raise fairq.Reject("instead") from error
+        finally:
+            closed.append(task.payload)
+        if task.payload == "late":
+            raise ValueError("after the handler")
+        if task.payload == "twice":
+            yield
+
+    async def fail(task: fairq.Task) -> None:
+        if task.payload not in ("late", "twice"):
+            raise KeyError(task.payload)
+
+    app.task("emails", name="async")(fail)
+
+    @app.task("emails", name="plain")
+    def plain(task: fairq.Task) -> None:
+        if task.payload not in ("late", "twice"):
+            raise KeyError(task.payload)
+
+    ends = {"other": "instead", "late": "ValueError: after the handler", "refused": "ahead of the handler"}
+    ends |= {"twice": "RuntimeError: generator didn't stop"}
+    async with service.client() as client, working(app):
+        for name in ("plain", "async"):
+            task = await client.enqueue("emails", "taken", name=name, result_ttl=60)
+            assert await task.result() is None
+            for payload, error in ends.items():
+                task = await client.enqueue("emails", payload, name=name, max_attempts=1)
+                assert (await wait_state(task, "dead")).error == error
+    assert closed == ["taken", "other", "late", "twice"] * 2
+
+
+@on_both
+async def test_plain_middleware_of_a_thread_that_was_left_ends_with_its_function(service: Service) -> None:
+    app, leave, closed = service.worker(), threading.Event(), threading.Event()
+
+    @app.middleware
+    def close(task: fairq.Task) -> Iterator[None]:
+        yield
+        closed.set()
+
+    @app.task("emails", timeout=0.05)
+    def block(task: fairq.Task) -> None:
+        leave.wait(30)
+
+    async with service.client() as client:
+        with captured_logs() as lines:
+            async with working(app):
+                task = await client.enqueue("emails", 1, max_attempts=1)
+                assert (await wait_state(task, "dead")).error == "timeout: the handler did not end within 0.05 s"
+                assert not closed.is_set()
+        leave.set()
+        assert await anyio.to_thread.run_sync(closed.wait, 30)
+    (line,) = [line for line in lines if line["event"].startswith("plain functions still run")]
+    assert [name.rpartition(".")[2] for name in line["functions"]] == ["block"]
+
+
+@contextlib.contextmanager
+def manager(task: object) -> Iterator[None]:
+    """Be a context manager already."""
     yield
 
 
 def test_what_is_no_middleware_is_refused() -> None:
-    cases: list[Any] = [generator, anyio.sleep, None]
+    cases: list[Any] = [manager, anyio.sleep, None]
     for middleware in cases:
-        with case(middleware), pytest.raises(BadRequest, match="async generator"):
+        with case(middleware), pytest.raises(BadRequest, match="one `yield`"):
             fairq.Worker(token="x").middleware(middleware)

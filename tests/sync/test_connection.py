@@ -117,12 +117,26 @@ def test_inside_an_event_loop_it_says_what_to_use_there(service: Service, ada: f
     asyncio.run(asyncio.to_thread(ada.enqueue, "emails", 1))  # a thread of an event loop's has none
 
 
-def test_settings_are_checked_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FAIRQ_TOKEN", raising=False)
-    with pytest.raises(SettingsError, match="token"):
-        fairq.sync.open_client("ws://127.0.0.1:1")
+def test_settings_are_checked_when_it_is_opened() -> None:
+    with pytest.raises(SettingsError, match="invalid token"):
+        fairq.sync.open_client("ws://127.0.0.1:1", token="two words")
     with pytest.raises(SettingsError, match="invalid server URL"):
         fairq.sync.open_client("http://127.0.0.1:1", token="t")
+
+
+def test_a_client_opened_without_a_token_needs_one_at_its_first_call(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FAIRQ_TOKEN", raising=False)
+    with fairq.sync.open_client(service.url) as client:
+        for call in (lambda: client.enqueue("emails", 1), lambda: client.tasks("emails", ["one"])):
+            with pytest.raises(SettingsError, match="missing token"):
+                call()
+        monkeypatch.setenv("FAIRQ_TOKEN", "two words")
+        with pytest.raises(SettingsError, match="invalid token"):
+            client.enqueue("emails", 1)
+        monkeypatch.setenv("FAIRQ_TOKEN", tenant("ada"))
+        assert client.enqueue("emails", 1, id="one").id == "one"
 
 
 FORK = """
