@@ -93,7 +93,7 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
         ) as store,
         background() as nursery,
     ):
-        if not settings.dev and not settings.unsafe_store:
+        if not settings.unsafe_store:
             problems = await check_durability(store)
             if problems:
                 raise SettingsError(f"the store is not safe: {'; '.join(problems)}", field="unsafe_store")

@@ -17,6 +17,7 @@ from fairq.errors import FairqError, SettingsError, StoreRefused
 from fairq.store import keys, library
 from fairq.store.address import Address
 from fairq.store.dial import BROKEN, Redirected, ask, connect, read_info
+from fairq.store.durability import risks
 from fairq.store.migrations import DataState, Migration, data_state, libraries_of
 from fairq.store.topology import read_topology
 
@@ -78,8 +79,9 @@ async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float]) -> 
     config = await _settings(call)
     return [
         *_version(info),
+        *(Finding("problem", risk.subject, risk.told, risk.remedy) for risk in risks(info)),
         *_persistence(info, config),
-        *_memory(info, config),
+        *_memory(info),
         *await _permissions(call),
         *await _libraries(call),
         *await _data(call),
@@ -119,25 +121,19 @@ def _persistence(info: Mapping[str, str], config: Mapping[str, str] | None) -> l
         found.append(
             Finding("problem", "persistence", "the store's last snapshot failed, so it takes no writes", remedy)
         )
-    if info.get("aof_enabled") == "0":
-        remedy = "CONFIG SET appendonly yes, and CONFIG REWRITE"
-        told = "appendonly is no: a restart would lose acknowledged tasks"
-        found.append(Finding("problem", "persistence", told, remedy))
-    elif config is not None and config.get("appendfsync") != "always":
+    if config is not None and info.get("aof_enabled") == "1" and config.get("appendfsync") != "always":
         told = f"appendfsync is {config.get('appendfsync')}: a power cut loses up to a second of acknowledged tasks"
         if config.get("appendfsync") == "no":
             told = "appendfsync is no: a power cut loses what the system had not written yet, perhaps half a minute"
         found.append(Finding("warning", "persistence", told, "CONFIG SET appendfsync always, if that matters"))
     hidden = "the append-only file is on; the store does not tell when it is synced"
-    return found or [Finding("ok", "persistence", hidden if config is None else "what is acknowledged is kept")]
+    if found or info.get("aof_enabled") != "1":
+        return found
+    return [Finding("ok", "persistence", hidden if config is None else "what is acknowledged is kept")]
 
 
-def _memory(info: Mapping[str, str], config: Mapping[str, str] | None) -> list[Finding]:
+def _memory(info: Mapping[str, str]) -> list[Finding]:
     limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
-    policy = info.get("maxmemory_policy", "noeviction")
-    if limit and policy != "noeviction":
-        told = f"maxmemory-policy is {policy}: a full store would drop tasks"
-        return [Finding("problem", "eviction", told, "CONFIG SET maxmemory-policy noeviction, and CONFIG REWRITE")]
     if limit and used > NEAR_FULL * limit:
         told = f"{used * 100 // limit} % of maxmemory is used; a full store takes no new tasks"
         return [Finding("warning", "memory", told, "raise maxmemory, or find the queue that grows: fairq queues list")]

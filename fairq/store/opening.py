@@ -14,6 +14,8 @@ from fairq.store.address import without_secrets
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
+from fairq.store.dial import read_info
+from fairq.store.durability import Risk, risks
 from fairq.store.migrations import check_data_version
 from fairq.store.store import Store
 from fairq.store.topology import is_cluster, parse_seeds
@@ -27,7 +29,7 @@ async def check_durability(store: Store) -> list[str]:
     problems = []
     for node in nodes:
         where = f"{node.address.shown}: " if len(nodes) > 1 else ""
-        problems += [where + problem for problem in await _weaknesses(node)]
+        problems += [f"{where}{risk.told} ({risk.remedy})" for risk in await _risks(node)]
     return problems
 
 
@@ -40,21 +42,11 @@ async def check_permissions(store: Store) -> None:
         )
 
 
-async def _weaknesses(node: Connection) -> list[str]:
+async def _risks(node: Connection) -> list[Risk]:
     try:
-        flat = await node.call("CONFIG", "GET", "appendonly", "maxmemory-policy", "maxmemory")
+        return risks(read_info(await node.call("INFO", "persistence", "memory")))
     except StoreRefused:
-        return []  # a managed store hides its settings
-    config = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
-    problems = []
-    if config.get("appendonly") == "no":
-        problems.append(
-            "appendonly is no: a restart would lose acknowledged tasks (`CONFIG SET appendonly yes` while it runs, and"
-            " then in its file: set in the file alone, it restarts empty)"
-        )
-    if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
-        problems.append("maxmemory-policy evicts keys: a full store would drop tasks (set `noeviction`)")
-    return problems
+        return risks({})
 
 
 async def _make_store(url: str, on_message: Callable[[str, str], None], connect_timeout: float) -> Store:

@@ -78,7 +78,8 @@ def test_an_unsafe_store_is_refused_and_says_how_to_mend_it(
     start_store: Callable[..., stores.LocalServer], tmp_path: Path
 ) -> None:
     store = start_store({"appendonly": "no"})
-    one_line_error(fairq_here("serve", "--port", "0", "--store", store.url, cwd=tmp_path), 2, "appendonly")
+    for mode in ((), ("--dev",)):
+        one_line_error(fairq_here("serve", *mode, "--port", "0", "--store", store.url, cwd=tmp_path), 2, "appendonly")
 
 
 def test_a_server_serves_tokens_work_offline_and_a_second_server_is_refused(tmp_path: Path) -> None:

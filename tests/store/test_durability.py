@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import redis
 
+from fairq.store.durability import risks
 from fairq.store.opening import check_durability
 from fairq.store.store import Store
 from tests import stores
@@ -18,7 +19,7 @@ async def test_a_store_without_its_file_is_named(store: Store, redis_client: red
     try:
         (problem,) = await check_durability(store)
         assert "appendonly" in problem
-        assert "`CONFIG SET appendonly yes` while it runs" in problem  # how to mend it
+        assert "`CONFIG SET appendonly yes`, then `CONFIG REWRITE`" in problem  # how to mend it
     finally:
         redis_client.config_set("appendonly", "yes")
 
@@ -32,17 +33,26 @@ async def test_a_policy_that_evicts_is_named_where_memory_is_limited(store: Stor
                     redis_client.config_set("maxmemory-policy", policy)
                     problems = await check_durability(store)
                     assert len(problems) == (limit > 0 and policy != "noeviction")
-                    assert all("maxmemory-policy" in each and "`noeviction`" in each for each in problems)
+                    assert all("maxmemory-policy" in each and "noeviction`" in each for each in problems)
     finally:
         redis_client.config_set("maxmemory", 0)
         redis_client.config_set("maxmemory-policy", "noeviction")
 
 
-async def test_a_store_that_hides_its_settings_is_not_blamed(store: Store, store_url: str) -> None:
-    client = stores.connect(store_url)
-    client.execute_command("ACL", "SETUSER", "default", "-config")
-    try:
-        assert await check_durability(store) == []
-    finally:
-        client.execute_command("ACL", "SETUSER", "default", "+@all")
-        client.close()
+async def test_a_store_that_hides_its_settings_is_judged_by_what_it_tells(store: Store, store_url: str) -> None:
+    with stores.connect(stores.of_owner(store_url)) as owner:
+        owner.execute_command("ACL", "SETUSER", "fairq", "-config|get")
+        try:
+            assert await check_durability(store) == []
+            owner.execute_command("ACL", "SETUSER", "fairq", "-info")
+            (problem,) = await check_durability(store)
+            assert problem.startswith("the store does not tell whether it has an append-only file")
+        finally:
+            owner.execute_command("ACL", "SETUSER", "fairq", "+info", "+config|get")
+
+
+def test_what_is_not_known_of_a_store_counts_as_a_risk() -> None:
+    assert [risk.subject for risk in risks({})] == ["persistence"]
+    assert risks({"aof_enabled": "1"}) == []
+    hidden = risks({"aof_enabled": "1", "maxmemory": "9"})
+    assert [risk.told for risk in hidden] == ["maxmemory-policy is not told: a full store would drop tasks"]
