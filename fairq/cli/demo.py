@@ -19,12 +19,23 @@ Files = Annotated[
 ]
 
 
-def demo(*, files: Files = None, json: Json = False) -> int:
+Stay = Annotated[
+    bool, Parameter(negative=(), help="Leave the server, its dashboard and the workers up, in the folder fairq-demo.")
+]
+End = Annotated[bool, Parameter(negative=(), help="End what --stay left up, and remove its folder.")]
+
+
+def demo(*, files: Files = None, json: Json = False, stay: Stay = False, end: End = False) -> int:
     """Run the same real work first-in-first-out and then fair, and check that each task ran exactly once.
 
-    Example: `fairq demo --files 200`
+    Example: `fairq demo --stay`
     """
     configure_logging("error")
+    if end:
+        from fairq.demo import staying
+
+        print("ended" if staying.end() else f"no demo stayed up in {staying.FOLDER.absolute()}")
+        return 0
     from fairq.demo.run import run_demo
 
-    return run_demo(as_json=json, file_count=files)
+    return run_demo(as_json=json, file_count=files, stays=stay)

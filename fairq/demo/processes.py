@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import orjson
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from fairq.demo.executions import DIRECTORY_VARIABLE
 from fairq.errors import FairqError
@@ -25,10 +25,11 @@ from fairq.store.address import Address
 from fairq.store.dial import ask, connect
 from fairq.store.embedded import store_url
 
+HANDLERS = "fairq.demo.handlers:app"
 WORKERS = 2
 CONCURRENCY = 2
 _START_LIMIT_S = 30.0
-_STOP_LIMIT_S = 5.0
+STOP_LIMIT_S = 5.0
 
 
 class ChildFailed(FairqError):
@@ -37,12 +38,17 @@ class ChildFailed(FairqError):
     code = "child_failed"
 
 
-@frozen
+@define
 class Service:
-    """A running service: its URL, and the directory of its workers' records."""
+    """A running service: its URL, the directory of its workers' records, and its processes, in the order of their end.
+
+    `stays`: the processes go on when the context ends in good order.
+    """
 
     url: str
     executions: Path
+    processes: Mapping[str, int]
+    stays: bool = False
 
 
 @define(eq=False)
@@ -67,7 +73,7 @@ class _Child:
         """Stop the process; kill it if it does not end in time."""
         with suppress(ProcessLookupError):
             self.process.terminate()
-        with trio.move_on_after(_STOP_LIMIT_S):
+        with trio.move_on_after(STOP_LIMIT_S):
             await self.process.wait()
             return
         self.process.kill()
@@ -107,12 +113,12 @@ async def _stop_all(servers: Sequence[_Child], workers: Sequence[_Child], data_d
                 nursery.start_soon(worker.stop)
         for server in servers:
             await server.stop()
-            await _stop_orphaned_store(data_dir)
+            await stop_orphaned_store(data_dir)
 
 
-async def _stop_orphaned_store(data_dir: Path) -> None:
+async def stop_orphaned_store(data_dir: Path) -> None:
     """Shut down the store if the server died and left it running."""
-    with suppress(OSError, FairqError, trio.BrokenResourceError), trio.move_on_after(_STOP_LIMIT_S):
+    with suppress(OSError, FairqError, trio.BrokenResourceError), trio.move_on_after(STOP_LIMIT_S):
         stream, reader = await connect(Address.parse(store_url(data_dir)))
         async with stream:
             await ask(stream, reader, "SHUTDOWN", "NOSAVE")
@@ -137,29 +143,35 @@ async def _wait_serving(server: _Child) -> str:
 
 
 @asynccontextmanager
-async def running_service(directory: Path) -> AsyncIterator[Service]:
-    """Run the server and its workers while the context lasts; all their processes end with it.
+async def running_service(directory: Path, port: int = 0) -> AsyncIterator[Service]:
+    """Run the server and its workers while the context lasts; all their processes end with it, unless they stay.
 
     Raises: ChildFailed, also inside the context, when one of them ends before its time.
     """
     data_dir, executions = directory / "data", directory / "executions"
     executions.mkdir()
     children: _Children | None = None
+    service: Service | None = None
     try:
         async with background() as nursery:
             children = _Children(directory, nursery)
             server = await children.start(
-                children.servers, "server", "serve", "--dev", "--host", "127.0.0.1", "--port", "0",
+                children.servers, "server", "serve", "--dev", "--host", "127.0.0.1", "--port", str(port),
                 "--data-dir", str(data_dir), "--grace", "2", "--log-json",
             )  # fmt: skip
             url = await _wait_serving(server)
             for number in range(1, WORKERS + 1):
                 await children.start(
-                    children.workers, f"worker-{number}", "worker", "fairq.demo.handlers:app", "-c", str(CONCURRENCY),
+                    children.workers, f"worker-{number}", "worker", HANDLERS, "-c", str(CONCURRENCY),
                     "--name", f"worker-{number}", "--no-task-log", "--url", url,
                     FAIRQ_TOKEN="dev-worker", **{DIRECTORY_VARIABLE: str(executions)},
                 )  # fmt: skip
-            yield Service(url, executions)
+            processes = {each.name: each.process.pid for each in (*children.workers, server)}
+            service = Service(url, executions, processes)
+            yield service
+    except BaseException:
+        service = None
+        raise
     finally:
-        if children is not None:
+        if children is not None and not (service and service.stays):
             await _stop_all(children.servers, children.workers, data_dir)

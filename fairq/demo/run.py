@@ -6,13 +6,15 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 import trio
 from rich.console import Console
 
+from fairq.demo import staying
 from fairq.demo.corpus import choose_files, digest_directly
 from fairq.demo.live import View, open_view
 from fairq.demo.phase import open_stage
@@ -20,20 +22,22 @@ from fairq.demo.processes import WORKERS, running_service
 from fairq.demo.report import Report, make_report
 from fairq.demo.scenario import plan_phases
 from fairq.demo.summary import print_summary
+from fairq.server.settings import DEFAULT_PORT
 
 DIRECT_S = 6.0  # of direct tokenizing, which decides the number of files, and so the whole duration
 _BETWEEN_S = 0.3
 
 
-def run_demo(*, as_json: bool, file_count: int | None = None) -> int:
+def run_demo(*, as_json: bool, file_count: int | None = None, stays: bool = False) -> int:
     """Run the demonstration; returns 0 if the proof holds, 1 if not, 128 + the signal that ended it early.
 
-    Without `file_count` the machine's speed decides how many files there are (see `digest_directly`).
+    Without `file_count` the machine's speed decides how many files there are (see `digest_directly`). `stays`: the
+    server and the workers go on after it.
     """
-    return trio.run(_until_signalled, as_json, file_count)
+    return trio.run(_until_signalled, as_json, file_count, stays)
 
 
-async def _until_signalled(as_json: bool, file_count: int | None) -> int:
+async def _until_signalled(as_json: bool, file_count: int | None, stays: bool) -> int:
     """Run the demonstration in a scope that the first signal cancels; the clean-up has its own time limits."""
     received: list[int] = []
     report: Report | None = None
@@ -45,11 +49,11 @@ async def _until_signalled(as_json: bool, file_count: int | None) -> int:
             scope = trio.CancelScope()
             nursery.start_soon(_note_signals, signals, received, scope)
             with scope:
-                report = await _demonstrate(as_json, file_count)
+                report = await _demonstrate(as_json, file_count, stays)
             nursery.cancel_scope.cancel()
     if received or report is None:
         return 128 + received[0]
-    _print(report, as_json)
+    _print(report, as_json, stays)
     return 0 if report.proof.holds else 1
 
 
@@ -59,32 +63,42 @@ async def _note_signals(signals: AsyncIterator[int], received: list[int], scope:
         scope.cancel()
 
 
-def _print(report: Report, as_json: bool) -> None:
+def _print(report: Report, as_json: bool, stays: bool) -> None:
     if as_json:
         print(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode())
     else:
-        print_summary(Console(width=None if sys.stdout.isatty() else 120), report)
+        print_summary(Console(width=None if sys.stdout.isatty() else 120), report, staying.describe() if stays else "")
 
 
-async def _demonstrate(as_json: bool, file_count: int | None) -> Report:
+async def _demonstrate(as_json: bool, file_count: int | None, stays: bool) -> Report:
     began = trio.current_time()
     console = Console()
     is_live = sys.stdout.isatty() and not as_json
     with (
-        tempfile.TemporaryDirectory(prefix="fairq-demo-") as directory,
+        staying.folder_of_its_own() if stays else _temporary() as directory,
         open_view(console, sys.stderr, is_live=is_live) as view,
     ):
         digests, direct_s = await _digest(view, file_count)
         expected_s = direct_s / min(WORKERS, os.cpu_count() or 1)
         phases = plan_phases(list(digests), expected_s)
         view.show_step("starting a server, its store and two workers")
-        async with running_service(Path(directory)) as service, open_stage(service, phases, view.show_phase) as stage:
-            for phase in phases:
-                await stage.run(phase)
-                await trio.sleep(_BETWEEN_S)
+        async with running_service(directory, DEFAULT_PORT if stays else 0) as service:
+            async with open_stage(service, phases, view.show_phase) as stage:
+                for phase in phases:
+                    await stage.run(phase)
+                    await trio.sleep(_BETWEEN_S)
+            if stays:
+                staying.note(directory, service.processes)
+                service.stays = True
         view.show_step("checking the workers' records")
         stage.follow()  # complete, since the workers have ended
         return make_report(stage.progress, digests, direct_s, trio.current_time() - began)
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="fairq-demo-") as directory:
+        yield Path(directory)
 
 
 async def _digest(view: View, file_count: int | None) -> tuple[dict[str, str], float]:

@@ -67,7 +67,7 @@ def describe_next_steps() -> str:
     )
 
 
-def print_summary(console: Console, report: Report) -> None:
+def print_summary(console: Console, report: Report, next_steps: str = "") -> None:
     """Print the contrast, the shares, the proof and what to try next."""
     waited = f"{as_duration(report.fifo['quiet_p99_ms'])} behind the flood, {as_duration(report.fair['quiet_p99_ms'])}"
     console.print(
@@ -84,4 +84,4 @@ def print_summary(console: Console, report: Report) -> None:
     console.print(_tenant_table(report))
     style = "bold green" if report.proof.holds else "bold red"
     console.print(f"{describe_proof(report.proof)} {report.seconds:.0f} seconds in all.", style=style, highlight=False)
-    console.print(describe_next_steps(), highlight=False, soft_wrap=True)
+    console.print(next_steps or describe_next_steps(), highlight=False, soft_wrap=True)
