@@ -180,33 +180,37 @@ async def _data_version(primaries: Sequence[Address]) -> int:
 
 async def verify(path: Path) -> Contents:
     """Read a backup whole, and count. Raises: BadRequest if it cannot be used."""
-    return await trio.to_thread.run_sync(_read, path, abandon_on_cancel=True)
-
-
-def _read(path: Path) -> Contents:
     counts = Counts()
-    with path.open("rb") as file:
-        lines = read_lines(file)
-        header = read_header(next(lines))
-        for line in lines:
-            kind, _, _ = parts_of(line)
-            counts.add(kind)
-    if not OLDEST <= header.data_version <= library.DATA_VERSION:
-        told = f"it holds data of version {header.data_version}, this fairq reads {READABLE}"
-        raise BadRequest(f"the backup cannot be used: {told}: use the fairq that wrote it", field="file")
-    return Contents(header, counts)
+    return Contents(await _read(path, lambda line: counts.add(parts_of(line)[0])), counts)
+
+
+async def _read(path: Path, see: Callable[[bytes], None]) -> Header:
+    """Read a backup whole, in a thread. Raises: BadRequest if it was changed or cut, or has another version's data."""
+
+    def read() -> Header:
+        with path.open("rb") as file:
+            lines = read_lines(file)
+            header = read_header(next(lines, b""))
+            if not OLDEST <= header.data_version <= library.DATA_VERSION:
+                told = f"it holds data of version {header.data_version}, this fairq reads {READABLE}"
+                raise BadRequest(f"the backup cannot be used: {told}: use the fairq that wrote it", field="file")
+            for line in lines:
+                see(line)
+        return header
+
+    return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
 
 
 async def restore(path: Path, url: str, *, replace: bool, show: Show = lambda _: None) -> Contents:
     """Write what a backup has into a store, and have its queues derive all else from that.
 
-    Nothing is changed until the backup has been read whole. `replace`: delete what fairq has in the store first.
+    Nothing is changed until the sum over the backup is right. `replace`: delete what fairq has in the store first.
     Raises: NotEmpty if there is something, or a server runs on it; BadRequest if the backup cannot be used;
     SettingsError, Unavailable.
     """
     async with open_store(url, is_checked=False) as store:
         await _refuse_servers(store)
-        found = await verify(path)
+        header = await _read(path, lambda line: None)
         async with _reserved(store):
             await _refuse_servers(store)
             if not replace:
@@ -225,8 +229,8 @@ async def restore(path: Path, url: str, *, replace: bool, show: Show = lambda _:
         for queue in loading.queues:
             await store.repair(queue)
         await _refuse_servers(store)
-        await store.connection.call("SET", keys.DATA_VERSION, found.header.data_version)  # from there it is migrated
-    return found
+        await store.connection.call("SET", keys.DATA_VERSION, header.data_version)  # from there it is migrated
+    return Contents(header, loading.counts)
 
 
 @asynccontextmanager

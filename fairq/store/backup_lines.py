@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -44,7 +44,6 @@ from fairq.store.records import pack_timing, unpack_timing
 
 FORMATS = library.formats()
 PAYLOAD = b',"payload":'
-NESTED = {"books": "BOOKS", "options": "OPTIONS"}  # fields that are records
 
 
 def tell_text(text: bytes) -> Any:
@@ -73,17 +72,18 @@ def tell_number(value: float) -> Any:
 
 def read_number(told: Any) -> float:
     """Read a number that `tell_number` wrote. Raises: ValueError."""
+    if type(told) in (int, float):
+        return told  # type: ignore[no-any-return]
     if isinstance(told, str):
         return float(told)
-    if isinstance(told, bool) or not isinstance(told, int | float):
-        raise ValueError("a number is none")
-    return told
+    raise ValueError("a number is none")
 
 
 def tell_record(name: str, packed: bytes) -> tuple[dict[str, Any], int]:
     """Unpack a record for a line, and tell where it ends."""
     values, end = FORMATS[name].unpack(packed)
-    return {field: _tell_field(field, value) for field, value in values.items() if field != "more" or value}, end
+    told = {each: _TELLERS.get(each, _tell_value)(value) for each, value in values.items() if each != "more" or value}
+    return told, end
 
 
 def tell_map(packed: bytes) -> dict[str, Any]:
@@ -99,40 +99,49 @@ def read_map(told: Mapping[str, Any]) -> bytes:
     })  # fmt: skip
 
 
-def _tell_field(field: str, value: Any) -> Any:
-    if field == "tag":
-        return int.from_bytes(value, "little")
-    if field == "settings":
-        return tell_map(value) if value else {}
-    if field in NESTED:
-        return tell_record(NESTED[field], value)[0] if value else None
-    if field == "timing":
-        timing = unpack_timing(value)
-        return {"every": timing.every_ms, "zone": timing.zone, "cron": timing.cron}
+def read_record(name: str, told: Mapping[str, Any]) -> bytes:
+    """Pack what a line says of a record. Raises: ValueError, KeyError, TypeError, struct.error, AttributeError."""
+    return FORMATS[name].pack({each: read(told.get(each, nothing)) for each, nothing, read in _READERS[name]})
+
+
+def _tell_value(value: Any) -> Any:
+    if type(value) is int:
+        return value
     if isinstance(value, str):
-        return tell_text(value.encode(errors="surrogateescape"))
+        return value if value.isascii() else tell_text(value.encode(errors="surrogateescape"))
     return tell_text(value) if isinstance(value, bytes) else tell_number(value)
 
 
-def read_record(name: str, told: Mapping[str, Any]) -> bytes:
-    """Pack what a line says of a record. Raises: ValueError, KeyError, TypeError, struct.error, AttributeError."""
-    form = FORMATS[name]
-    return form.pack({field.name: _read_field(field, told.get(field.name)) for field in [*form.fields, *form.later]})
+def _tell_timing(packed: bytes) -> dict[str, Any]:
+    timing = unpack_timing(packed)
+    return {"every": timing.every_ms, "zone": timing.zone, "cron": timing.cron}
 
 
-def _read_field(field: library.Field, told: Any) -> Any:
-    if field.name == "tag":
-        return int(told or 0).to_bytes(4, "little")
-    if field.name in NESTED:
-        return read_record(NESTED[field.name], told) if told else b""
-    if field.name == "settings":
-        return read_map(told) if told else b""
-    if field.name == "timing":
-        return pack_timing(Timing(told["cron"], told["zone"], int(read_number(told["every"]))))
-    if field.type in ("t1", "t2", "rest"):
-        return read_text(told) if told is not None else b""
-    number = read_number(0 if told is None else told)
-    return float(number) if field.type == "d" else number
+def _read_timing(told: Mapping[str, Any]) -> bytes:
+    return pack_timing(Timing(told["cron"], told["zone"], int(read_number(told["every"]))))
+
+
+_TELLERS: dict[str, Callable[[Any], Any]] = {  # of fields that are more than a number or a text
+    "tag": lambda tag: int.from_bytes(tag, "little"),
+    "settings": lambda packed: tell_map(packed) if packed else {},
+    "books": lambda packed: tell_record("BOOKS", packed)[0] if packed else None,
+    "options": lambda packed: tell_record("OPTIONS", packed)[0] if packed else None,
+    "timing": _tell_timing,
+}
+_READ: dict[str, Callable[[Any], bytes]] = {  # the same, back
+    "tag": lambda told: int(told or 0).to_bytes(4, "little"),
+    "settings": lambda told: read_map(told) if told else b"",
+    "books": lambda told: read_record("BOOKS", told) if told else b"",
+    "options": lambda told: read_record("OPTIONS", told) if told else b"",
+    "timing": _read_timing,
+}
+_READERS: dict[str, list[tuple[str, str | int, Callable[[Any], Any]]]] = {  # field, its default, how it is read
+    name: [
+        (each.name, each.nothing, _READ.get(each.name, read_text if each.nothing == "" else read_number))
+        for each in [*form.fields, *form.later]
+    ]
+    for name, form in FORMATS.items()
+}
 
 
 def dump(line: dict[str, Any], payload: bytes | None = None) -> bytes:

@@ -27,6 +27,10 @@ RECORDS = {
 }  # fmt: skip
 TIMES = {b"opening_changes": "opening_change", b"cancelling": "cancelling", b"fires": "fire"}
 _NAME = re.compile(rb"fq:\{([a-z0-9][a-z0-9_-]*)/0\}:([a-z_]+)(?::(.*))?", re.DOTALL)
+_STARTS = """\
+local found = {}
+for at = 2, #ARGV, 2 do found[at / 2] = redis.call('ZSCORE', ARGV[1] .. ARGV[at], ARGV[at + 1]) end
+return found"""  # of tasks: their tenants and ids; a set for each tenant
 _KEPT = struct.Struct("<c4sI")  # of a member of `ends`: what, the tenant's tag, how many bytes; its name follows
 
 Call = Callable[..., Awaitable[Any]]
@@ -170,19 +174,18 @@ async def _tasks(
     options = await call("HMGET", prefix + "task_options", *ids)
     runs = await call("HMGET", prefix + "runs", *ids)
     deaths = await call("HMGET", prefix + "dead", *ids)
-    starts = dict[bytes, Any]()
-    for tenant in {header["tenant"] for _, _, header, _ in tasks}:
-        theirs = [id for id, _, header, _ in tasks if header["tenant"] == tenant]
-        starts |= zip(theirs, await call("ZMSCORE", f"{prefix}delayed:{tenant}", *theirs), strict=True)
-    for (id, packed, header, end), option, run, death in zip(tasks, options, runs, deaths, strict=True):
+    pairs_of_tenants = [word for id, _, header, _ in tasks for word in (header["tenant"], id)]
+    starts = await call("EVAL", _STARTS, 0, prefix + "delayed:", *pairs_of_tenants)
+    found = zip(tasks, options, runs, deaths, starts, strict=True)
+    for (id, packed, header, end), option, run, death, start in found:
         line = {"kind": "task", "queue": queue, "id": tell_text(id)} | header
         if option:
             line["options"] = tell_map(option)
-        for name, record, found in (("run", "RUN", run), ("death", "DEATH", death)):
-            if found:
-                line[name] = tell_record(record, found)[0]
-        if starts[id] is not None:
-            line["delayed_until"] = tell_number(float(starts[id]))
+        for name, record, state in (("run", "RUN", run), ("death", "DEATH", death)):
+            if state:
+                line[name] = tell_record(record, state)[0]
+        if start is not None:
+            line["delayed_until"] = tell_number(float(start))
         is_large = header["features"] & IS_LARGE
         yield dump(line, await call("HGET", prefix + "payloads", id) or b"" if is_large else packed[end:])
 

@@ -16,6 +16,8 @@ from graphlib import TopologicalSorter
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from attrs import Factory, field, frozen
+
 DATA_VERSION = 20
 
 
@@ -45,13 +47,25 @@ class Field(NamedTuple):
         return "" if self.type in _TEXTS or self.type.startswith("c") else 0
 
 
-class Format(NamedTuple):
+class _Run(NamedTuple):
+    """Fixed fields that stand together, and the text behind them, if there is one."""
+
+    fixed: struct.Struct  # with the length of the text, unless that goes up to the end
+    names: list[str]
+    text: str
+    is_rest: bool
+
+
+@frozen
+class Format:
     """A kind of packed record: its fields in order, those that stand in `more`, and names that are not kept."""
 
     name: str
     fields: list[Field]
     later: list[Field]
     unkept: list[str]
+    _runs: list[_Run] = field(init=False, default=Factory(lambda self: _runs_of(self.fields), takes_self=True))
+    _later_runs: list[_Run] = field(init=False, default=Factory(lambda self: _runs_of(self.later), takes_self=True))
 
     @property
     def code(self) -> str:
@@ -70,21 +84,20 @@ class Format(NamedTuple):
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
         """Pack a record; texts are str or bytes, and `more` is what a later version has put there."""
-        more, later = (
-            values.get("more", b""),
-            {field.name: values.get(field.name, field.nothing) for field in self.later},
-        )
+        more = values.get("more", b"")
+        later = {each.name: values.get(each.name, each.nothing) for each in self.later}
         if more or any(later.values()):
-            more = _pack(self.later, later) + more
-        return _pack(self.fields, {**values, "more": more})
+            more = _pack(self._later_runs, later) + more
+        return _pack(self._runs, {**values, "more": more})
 
     def unpack(self, packed: bytes) -> tuple[dict[str, Any], int]:
         """Read a record, and where it ends; `t1` and `t2` are str, but for packed ones; `rest` is bytes."""
-        values, end = _unpack(self.fields, packed)
-        if self.later:
-            more = values["more"]
-            found, at = _unpack(self.later, more + bytes(_MOST))
+        values, end = _unpack(self._runs, packed)
+        if self.later and (more := values["more"]):
+            found, at = _unpack(self._later_runs, more + bytes(_MOST))
             values |= {**found, "more": more[at:]}
+        else:
+            values |= {each.name: each.nothing for each in self.later}
         return values, end
 
     def lua(self) -> str:
@@ -149,39 +162,41 @@ def _values(fields: Sequence[Field], of: str = "r.") -> str:
     )
 
 
-def _pack(fields: Sequence[Field], values: Mapping[str, Any]) -> bytes:
-    packed = b""
-    for field in fields:
-        value = values[field.name]
-        if field.type in _TEXTS:
-            text = value.encode(errors="surrogateescape") if isinstance(value, str) else value
-            packed += (struct.pack("<" + field.code, len(text)) if field.code else b"") + text
-        else:
-            packed += struct.pack("<" + field.code, value)
-    return packed
+def _runs_of(fields: Sequence[Field]) -> list[_Run]:
+    runs, run = list[_Run](), list[Field]()
+    for each in fields:
+        run.append(each)
+        if each.type in _TEXTS or each is fields[-1]:
+            names = [every.name for every in run]
+            text = names.pop() if each.type in _TEXTS else ""
+            fixed = struct.Struct("<" + "".join(every.code for every in run))
+            runs, run = [*runs, _Run(fixed, names, text, each.type == "rest")], []
+    return runs
 
 
-def _unpack(fields: Sequence[Field], packed: bytes) -> tuple[dict[str, Any], int]:
-    values: dict[str, Any] = {}
-    at = 0
-    for field in fields:
-        if field.type == "rest":
-            return {**values, field.name: packed[at:]}, len(packed)
-        fixed = _struct(field.type)
-        (number,) = fixed.unpack_from(packed, at)
+def _pack(runs: Sequence[_Run], values: Mapping[str, Any]) -> bytes:
+    parts = list[bytes]()
+    for fixed, names, text_name, is_rest in runs:
+        numbers, text = [values[name] for name in names], values[text_name] if text_name else b""
+        if isinstance(text, str):
+            text = text.encode(errors="surrogateescape")
+        if text_name and not is_rest:
+            numbers.append(len(text))
+        parts += fixed.pack(*numbers), text
+    return b"".join(parts)
+
+
+def _unpack(runs: Sequence[_Run], packed: bytes) -> tuple[dict[str, Any], int]:
+    values, at = dict[str, Any](), 0
+    for fixed, names, text_name, is_rest in runs:
+        found = fixed.unpack_from(packed, at)
+        values.update(zip(names, found, strict=False))  # the length of the text is left over
         at += fixed.size
-        if field.type in _TEXTS:
-            text = packed[at : at + number]
-            values[field.name] = text if field.name in _BYTES else text.decode(errors="surrogateescape")
-            at += number
-        else:
-            values[field.name] = number
+        if text_name:
+            end = len(packed) if is_rest else at + found[-1]
+            text, at = packed[at:end], end
+            values[text_name] = text if is_rest or text_name in _BYTES else text.decode(errors="surrogateescape")
     return values, at
-
-
-@cache
-def _struct(type: str) -> struct.Struct:
-    return struct.Struct("<" + Field("", type).code)
 
 
 def formats() -> dict[str, Format]:

@@ -28,8 +28,8 @@ local function clear(call)
   limits.block(queue, BLOCKED_REPAIR, true)
 end
 
--- How far the repair is: its number, and what is done next, step and cursor; begins it, or begins it anew. Until the
--- call has ended only the number is kept, so that one that fails half way is not gone on with.
+-- How far the repair is: its number, what is done next, step and cursor, and the store's life; begins it, or begins it
+-- anew. Until the call has ended only the number is kept, so that one that fails half way is not gone on with.
 local function begin(call)
   local at, life = key(call, 'repair'), calls.life_of_store()
   local saved = redis.call('GET', at) or text(call.now)
@@ -39,7 +39,7 @@ local function begin(call)
     clear(call)
   end
   redis.call('SET', at, number)
-  return number, tonumber(step), cursor
+  return number, tonumber(step), cursor, life
 end
 
 -- repair(keys, argv): build some of a queue anew, which is blocked until all is.
@@ -51,7 +51,7 @@ function drains.repair(keys, args)
   local queue, at, level = call.queue, key(call, 'repair'), call.queue.level
   local known = redis.call('GET', at)
   if given and not (known and tonumber(known:match('^%d+')) == given) then return {'gone', given, '', 0, 0} end
-  local number, step, cursor = begin(call)
+  local number, step, cursor, life = begin(call)
   queue.level = LOWEST
   cursor = repair_steps.all[step][2](call, cursor)
   seats.seat_all(call)
@@ -59,7 +59,7 @@ function drains.repair(keys, args)
   if not cursor then step = step + 1 end
   local next_step = repair_steps.all[step]
   if next_step then
-    redis.call('SET', at, table.concat({number, calls.life_of_store(), step, cursor or '0'}, ' '))
+    redis.call('SET', at, table.concat({number, life, step, cursor or '0'}, ' '))
   else
     redis.call('DEL', at)
     limits.block(queue, BLOCKED_REPAIR, false)

@@ -1,8 +1,8 @@
--- needs: accounts, batches, leases, places, records
+-- needs: accounts, batches, leases, places, records, task_options
 --
 -- Repair (operate/repair.lua): how the tasks that were put aside get their places, tenant by tenant.
 
-local PLACES_PER_CALL = 40  -- tasks, or tenants, that get theirs
+local PLACES_PER_CALL = 200  -- tasks, or tenants, that get theirs
 
 -- A run says of its task what the record says, and has no deadline of its own.
 local function mend_run(call, account, id, run, header, bytes)
@@ -25,13 +25,6 @@ local function put_leased(call, account, id, run)
   redis.call('ZADD', key(call, 'leases'), 'GT', text(call.at + run.lasts), leases.field(run.lease))
 end
 
--- Puts a task that waits for its start there; the sets of those are replaced when the tenant's are all known.
-local function put_delayed(call, account, id, start_at)
-  redis.call('ZADD', key(call, 'repair:delayed:' .. account.name), start_at, id)
-  redis.call('ZADD', key(call, 'due'), 'LT', start_at, account.name)
-  places.count_delayed(call, account, 1)
-end
-
 -- When a waiting task starts, if that is known and not over. The time of a retry stands nowhere else.
 local function start_of(call, at, header, run)
   return at or not run and header.start_at > call.now and text(header.start_at)
@@ -39,12 +32,14 @@ end
 
 -- Puts tasks of a tenant into their places.
 local function put_tasks(call, account, ids)
-  local found, ready = records.of(call, ids), {}
+  local found, ready, delayed = records.of(call, ids), {}, {}
   local starts = redis.call('ZMSCORE', key(call, 'delayed:' .. account.name), unpack(ids))
   leases.read_runs(call, ids)
+  task_options.read(call, ids)
   for i, id in ipairs(ids) do
     local header, bytes = records.read(found[i], id)
     local run, batch = leases.run_of(call, id), batches.of_task(call, id)
+    accounts.add_bytes(call, account, bytes)
     if run then mend_run(call, account, id, run, header, bytes) end
     if batch then
       batch.total = batch.total + 1
@@ -55,10 +50,16 @@ local function put_tasks(call, account, ids)
     else
       if header.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), text(header.expires_at), id) end
       local start_at = start_of(call, starts[i], header, run)
-      if start_at then put_delayed(call, account, id, start_at) else ready[#ready + 1] = id end
+      if start_at then
+        delayed[#delayed + 1], delayed[#delayed + 2] = start_at, id
+      else
+        ready[#ready + 1] = id
+      end
     end
   end
   if #ready > 0 then places.put_ready(call, account, ready) end
+  -- the tenant's set of those is replaced when all its tasks are known
+  if #delayed > 0 then places.put_delayed(call, account, delayed, 'repair:delayed:') end
 end
 
 -- All tasks of a tenant have their places.

@@ -2,14 +2,14 @@
 --
 -- The steps of a repair (operate/repair.lua), in order; each does a page and returns the next cursor, nil at its end.
 --
--- A page has 40 elements, and 4 where they may be long; of a hash that is small, which the store returns whole, up to
+-- A page has 200 elements, and 4 where they may be long; of a hash that is small, which the store returns whole, up to
 -- 512 short ones. A page of the search for keys looks at 500.
 --
 -- A tenant's tasks are not put into their places (operate/repair_places.lua) as they are found, but first into
 -- `repair:tasks:<tenant>`, in the order in which they were enqueued; leased ones come before all others, since they
 -- have the slots of their batches.
 
-local PAGE, LONG_PAGE, KEYS = 40, 4, 500  -- elements; elements that may be long; keys
+local PAGE, LONG_PAGE, KEYS = 200, 4, 500  -- elements; elements that may be long; keys
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
   ready = true, priorities = true, group = true, turns = true, class = true, wake = true, idle = true,
   sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,
@@ -61,17 +61,14 @@ local function clear_tenant(call, account)
   if bit.band(details.blocked, BLOCKED_RATE) ~= 0 then limits.meter(call, account) end
 end
 
--- Notes that a tenant has tasks that need a place.
-local function await(call, name)
-  redis.call('ZADD', key(call, 'repair:tenants'), 0, name)
-end
-
 local function clear_tenants(call, cursor)
   local flat, next_cursor = page_of(call, 'tenants', cursor)
   for i = 1, #flat, 2 do
     local account = accounts.touch(call, accounts.named(call, flat[i], flat[i + 1]))
     clear_tenant(call, account)
-    if redis.call('EXISTS', key(call, 'delayed:' .. account.name)) == 1 then await(call, account.name) end
+    if redis.call('EXISTS', key(call, 'delayed:' .. account.name)) == 1 then
+      redis.call('ZADD', key(call, 'repair:tenants'), 0, account.name)  -- tasks that are gone leave it
+    end
   end
   return next_cursor
 end
@@ -93,35 +90,39 @@ local function clear_batches(call, cursor)
 end
 
 -- Notes a task that is not dead for its tenant's turn.
-local function put_aside(call, account, id, header, run)
-  local is_leased = run and leases.is_leased(LEASE.unpack(run).state)
-  redis.call('ZADD', key(call, 'repair:tasks:' .. account.name), is_leased and '-inf' or text(header.enqueued_at), id)
-  await(call, account.name)
+local function put_aside(aside, id, header, run)
+  local tasks = aside[header.tenant] or {}
+  aside[header.tenant] = tasks
+  tasks[#tasks + 1] = run and leases.is_leased(LEASE.unpack(run).state) and '-inf' or text(header.enqueued_at)
+  tasks[#tasks + 1] = id
 end
 
 local function find_tasks(call, cursor)
   local flat, next_cursor, ids = page_of(call, 'tasks', cursor)
   if cursor == '0' then call.queue.tasks_with_options = redis.call('HLEN', key(call, 'task_options')) end
   if #ids == 0 then return next_cursor end
-  local deaths, marks = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
+  local deaths, marks, aside = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}, {}
   local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
   for i, id in ipairs(ids) do
-    if records.is_task(flat[2 * i]) then
-      local header, bytes = records.read(flat[2 * i], id)
-      local account = accounts.touch_named(call, header.tenant)
-      accounts.add_bytes(call, account, bytes)
-      if deaths[i] then
-        local death = DEATH.unpack(deaths[i])
-        places.count_dead(call, account, id, death.died_at)
-        call.queue.last_lease = math.max(call.queue.last_lease, death.lease)
-        leases.set_run(call, id, nil)  -- a call failed half way
-      else
-        put_aside(call, account, id, header, runs[i])
-      end
-    else
+    if not records.is_task(flat[2 * i]) then
       marks[#marks + 1] = id
+    elseif deaths[i] then
+      local header, bytes = records.read(flat[2 * i], id)
+      local death, account = DEATH.unpack(deaths[i]), accounts.touch_named(call, header.tenant)
+      accounts.add_bytes(call, account, bytes)
+      places.count_dead(call, account, id, death.died_at)
+      call.queue.last_lease = math.max(call.queue.last_lease, death.lease)
+      leases.set_run(call, id, nil)  -- a call failed half way
+    else
+      put_aside(aside, id, records.read(flat[2 * i]), runs[i])
     end
   end
+  local awaited = {}
+  for name, tasks in pairs(aside) do
+    write('ZADD', key(call, 'repair:tasks:' .. name), tasks)
+    awaited[#awaited + 1], awaited[#awaited + 2] = 0, name
+  end
+  write('ZADD', key(call, 'repair:tenants'), awaited)
   records.name_marks(call, marks)
   leases.write(call)
   return next_cursor

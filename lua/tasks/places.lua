@@ -14,11 +14,11 @@ function places.count_delayed(call, account, count)
 end
 
 -- Puts tasks where they wait for their start. `starts`: start and id of each, alternately. The sorted set `due`
--- holds each tenant's earliest start, so that the ticker visits tenants, not tasks.
-function places.put_delayed(call, account, starts)
+-- holds each tenant's earliest start, so that the ticker visits tenants, not tasks. `set`: another one than `delayed:`.
+function places.put_delayed(call, account, starts, set)
   local first = starts[1]
   for i = 3, #starts, 2 do first = math.min(first, starts[i]) end
-  write('ZADD', key(call, 'delayed:' .. account.name), starts)
+  write('ZADD', key(call, (set or 'delayed:') .. account.name), starts)
   redis.call('ZADD', key(call, 'due'), 'LT', first, account.name)
   places.count_delayed(call, account, #starts / 2)
 end
