@@ -189,7 +189,7 @@ def row(ready: int = 0, leased: int = 0, slots: int = 4, share: str = "time") ->
     """Make a queue as it is now."""
     return QueueRow(
         "mail", ready, 0, 0, leased, 0, 0, 0, 0, 0, is_paused=False, is_closed=False, is_deleting=False,
-        is_repairing=False, settings=QueueSettings(share=share), workers=1, slots=slots, kept=0, idle=0,
+        is_repairing=False, settings=QueueSettings(share=share, max_attempts=5), workers=1, slots=slots, kept=0, idle=0,
     )  # fmt: skip
 
 

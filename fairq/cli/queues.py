@@ -12,12 +12,13 @@ from fairq.cli.confirm import Yes, agrees
 from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import IfVersion, Json, Server, run_with
-from fairq.cli.output import columns_of, make_table, print_json
+from fairq.cli.output import columns_of, make_table, print_json, print_rows
 from fairq.cli.purges import DryRun, purge
 from fairq.cli.watch import Watch
 from fairq.cli.watch import watch as draw
-from fairq.errors import BadRequest
-from fairq.model.queues import SETTING_RANGES, SETTINGS, SHARES, QueueSettings
+from fairq.errors import BadRequest, NotFound
+from fairq.model.queues import SETTING_RANGES, SETTINGS, SHARES, QueueSettings, longest_retries_ms
+from fairq.model.texts import say_span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,6 +61,32 @@ async def _picture(client: OperatorClient, lines: int) -> RenderableType:
     untaken = [row["queue"] for row in rows if row["takers"] == "none"]
     told = f"nobody takes these: tasks wait, and no worker is attached: {', '.join(untaken)}"
     return Group(table, *([told] if untaken else []))
+
+
+@queues.command
+def show(queue: str, *, json: Json = False, server: Server | None = None) -> None:
+    """Show a queue's settings, and for how long its tasks are retried.
+
+    Example: `fairq queues show emails`
+    """
+    rows = run_with(server, lambda client: client.queues(queue))
+    if not rows or not rows[0].made_at_ms:
+        raise NotFound(f"there is no queue {queue}", field="queue")
+    settings = rows[0].settings
+    if json:
+        print_json(asdict(rows[0]))
+        return
+    table = [{"setting": name, "value": value, "default": _DEFAULTS[name]} for name, value in asdict(settings).items()]
+    print_rows(f"queue {queue}", columns_of("setting", "value", "default"), table, empty="")
+    print(_say_retries(settings))
+
+
+def _say_retries(settings: QueueSettings) -> str:
+    if not settings.max_attempts:
+        return "tasks without a limit of their own are tried until they succeed"
+    longest_ms = longest_retries_ms(settings)
+    waits = f"{say_span(longest_ms // 2)} in all on average, {say_span(longest_ms)} at most"
+    return f"retries: {settings.max_attempts} attempts, with waits of {waits}"
 
 
 @queues.command(name="set")

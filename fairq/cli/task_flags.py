@@ -26,6 +26,13 @@ class TaskFlags:
         int | None,
         Parameter(help="Attempts before a task becomes a dead letter, 0 for no limit (default: the queue's)."),
     ] = None
+    retry_base: Annotated[
+        Span | None,
+        Parameter(help="Longest wait before a second attempt, as 10s; doubles each time (default: the queue's)."),
+    ] = None
+    retry_cap: Annotated[
+        Span | None, Parameter(help="Longest wait before any attempt, as 1h (default: the queue's).")
+    ] = None
     priority: Annotated[
         int | None,
         Parameter(help="Priority among the tenant's own tasks, 0 (most urgent) to 99 (default: 50)."),

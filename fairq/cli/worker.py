@@ -23,8 +23,9 @@ from fairq.cli.supervisor import (
     take_child_number,
     tell_ready,
 )
-from fairq.cli.working import Loop, run_in, work_until_stopped
+from fairq.cli.working import run_in, work_until_stopped
 from fairq.client.defaults import split_urls
+from fairq.client.loops import Loop, choose_loop
 from fairq.errors import Forbidden, SettingsError, Superseded, Unauthorized
 
 
@@ -59,7 +60,7 @@ def worker(
     prefetch: int | None = None,
     queue: Annotated[list[str] | None, Parameter(negative=())] = None,
     name: str | None = None,
-    loop: Loop = "asyncio",
+    loop: Loop | None = None,
     grace: float = 30.0,
     processes: int = 1,
     burst: Annotated[bool, Parameter(negative=())] = False,
@@ -88,7 +89,8 @@ def worker(
         Unique name that the worker keeps across restarts (default: a new name for each start).
         A start ends an older worker of this name, and its tasks are ready again at once.
     loop
-        Event loop of async handlers: asyncio (uvloop if that is installed) or trio.
+        Event loop of async handlers: asyncio (uvloop if that is installed) or trio (default: trio if modules of async
+        handlers import it, else asyncio).
     grace
         Seconds that running tasks get to finish at a stop.
         A second signal ends the worker at once, and after 5 s where a handler does not end.
@@ -132,9 +134,11 @@ def worker(
         if queue:
             found.queues = list(dict.fromkeys(queue))
         found.log_tasks = task_log and log_level in ("debug", "info")
+        handlers = (handler for kinds in found.handlers.values() for handler in kinds.by_name.values())
+        chosen = loop or choose_loop(handlers)
         began = monotonic()
         try:
-            run_in(loop, partial(work_until_stopped, found, grace, burst, tell_ready if number else None))
+            run_in(chosen, partial(work_until_stopped, found, grace, burst, tell_ready if number else None))
         except (Unauthorized, Forbidden, Superseded) as error:
             if not number:
                 raise

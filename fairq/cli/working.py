@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable, Set
 from importlib.util import find_spec
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskStatus
 
+from fairq.client.loops import Loop
 from fairq.groups import ungrouped
 
 T = TypeVar("T")
-Loop = Literal["asyncio", "trio"]
 
 KILL_S = 5.0  # after a second signal: some handlers swallow their cancellation
 

@@ -18,10 +18,11 @@ from attrs import define, field
 from fairq.client import tracing
 from fairq.client.driver import Driver
 from fairq.client.handlers import outcome_of, perform
+from fairq.client.loops import fault_of
 from fairq.client.runtime import Event, Lot, Runtime
 from fairq.client.threads import Threads
 from fairq.client.watchdog import watching
-from fairq.errors import BadRequest, Closed, FairqError, Retryable
+from fairq.errors import BadRequest, Closed, FairqError, Retryable, SettingsError
 from fairq.groups import ungrouped
 from fairq.log import Log
 from fairq.model.checks import bare_id, check_int
@@ -83,6 +84,7 @@ class Working:
     scopes: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
     settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
+    fault: SettingsError | None = field(default=None, init=False)  # of the worker, not of a task: it ends
     rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     is_stopping: bool = field(default=False, init=False)
     has_rested: bool = field(default=False, init=False)  # no task has come since it was asked whether there are any
@@ -134,6 +136,8 @@ class Working:
                     task_status.started()
                 try:
                     await self._run_until_idle(burst)
+                    if self.fault:
+                        raise self.fault
                 finally:
                     await self._give_all_back()
                     connection.cancel()
@@ -273,6 +277,14 @@ class Working:
         self.driver.session.settle(queue, Settlement("release", task.id, task.lease))
         self.driver.wake_writer()
 
+    def _stop_for(self, fault: SettingsError, task: PushedTask) -> Settlement:
+        """Stop, since every task would meet this fault of the worker; returns how the first that did goes back."""
+        if self.fault is None:
+            self.fault = fault
+            log.error("the worker stops", error=fault.message)
+        self.stop()
+        return Settlement("release", task.id, task.lease, None, fault.message)
+
     def _report(self, queue: str, task: PushedTask, fraction: float, text: str) -> None:
         self.driver.session.report(queue, Report(task.id, task.lease, fraction, text))
         self.driver.wake_writer()
@@ -351,8 +363,12 @@ class Working:
         try:
             handler = self.app.handlers[queue].find(pushed.name)
             limit_s = self.run_timeouts.get(queue, inf)
-            settlement, _ = await perform(handler, queue, pushed, self.threads, self._report, self._enqueue, limit_s)
+            settlement, error = await perform(
+                handler, queue, pushed, self.threads, self._report, self._enqueue, limit_s
+            )
             outcome = outcome_of(pushed, settlement)
+            if error is not None and handler.is_async and (fault := fault_of(error, self.runtime.name, handler)):
+                outcome, settlement = "released", self._stop_for(fault, pushed)
         finally:
             del self.scopes[key]
             if settlement is None and not scope.cancel_called:  # it is the worker that is cancelled

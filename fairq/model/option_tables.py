@@ -39,6 +39,15 @@ class UnnamedTaskOptions(TypedDict, total=False):
     result_ttl: Annotated[
         Seconds | None, "how long what its handler returns is kept, in seconds or as a timedelta (not at all)"
     ]
+    retry_base: Annotated[
+        Seconds | None,
+        "the longest wait before its second attempt, in seconds or as a timedelta; it doubles for each one after that"
+        " (as the queue is configured)",
+    ]
+    retry_cap: Annotated[
+        Seconds | None,
+        "and the longest wait before any attempt, in seconds or as a timedelta (as the queue is configured)",
+    ]
     events: Annotated[bool, "what becomes of it is told in its tenant's feed, `Client.events` (False)"]
     batch: Annotated[str | None, "the id of an open batch of this queue (none)"]
     group: Annotated[str | None, "a name; groups of one tenant and priority take turns (that of its batch, if any)"]

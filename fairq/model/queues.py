@@ -42,7 +42,7 @@ class QueueSettings:
 
     share: str = "time"
     lease_ms: int = _whole(30_000, 100, 86_400_000)
-    max_attempts: int = _whole(5, 0, MAX_ATTEMPTS)
+    max_attempts: int = _whole(25, 0, MAX_ATTEMPTS)
     retry_base_ms: int = _whole(1_000, 1, 86_400_000)
     retry_cap_ms: int = _whole(3_600_000, 1, 604_800_000)
     dead_keep_ms: int = _whole(14 * 86_400_000, 1_000, 31_536_000_000)
@@ -51,6 +51,12 @@ class QueueSettings:
     max_tenants: int = _whole(1_000_000, 1, 100_000_000)
     reserve: int = _whole(0, 0, 90)
     run_timeout_ms: int = _whole(0, 0, 604_800_000)
+
+
+def longest_retries_ms(settings: QueueSettings) -> int:
+    """Return how long the waits between all attempts of a task are together at most; on average they are half."""
+    base, cap = settings.retry_base_ms, settings.retry_cap_ms
+    return sum(min(cap, base << min(n, 40)) for n in range(max(settings.max_attempts, 1) - 1))
 
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {

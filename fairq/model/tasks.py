@@ -126,6 +126,8 @@ class NewTask(NamedTuple):
     dedupe_period_ms: Annotated[int, SPAN] = 0
     replace: Annotated[bool, FLAG] = False
     result_ttl_ms: Annotated[int, SPAN, _SPECIAL] = 0
+    retry_base_ms: Annotated[int, SPAN, _SPECIAL] = 0  # the queue's
+    retry_cap_ms: Annotated[int, SPAN, _SPECIAL] = 0  # the queue's
     events: Annotated[bool, FLAG, _SPECIAL] = False
     batch: Annotated[str, TASKS_BATCH, _SPECIAL] = ""
     group: Annotated[str, SHORT_NAME, _SPECIAL] = ""
@@ -178,6 +180,8 @@ class ScheduledOptions:
     dedupe_key: Annotated[str, DEDUPE_KEY] = ""
     dedupe_period_ms: Annotated[int, SPAN] = 0
     result_ttl_ms: Annotated[int, SPAN] = 0
+    retry_base_ms: Annotated[int, SPAN] = 0
+    retry_cap_ms: Annotated[int, SPAN] = 0
     events: Annotated[bool, FLAG] = False
     group: Annotated[str, SHORT_NAME] = ""
 

@@ -31,6 +31,8 @@ _fixed_of, _texts_of = (
     )
     for is_text in (False, True)  # texts stand behind the rest
 )
+_LATER = struct.Struct("<" + "".join(field.type for field in _FORMATS["OPTIONS"].later))
+_later_of = attrgetter(*(_FIELDS[field.name] for field in _FORMATS["OPTIONS"].later))
 _HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("BB"))  # up to the length of the tenant, which follows
 _PLAIN = tuple(OPTIONS.values())
 _QUEUES = -1  # a packed limit of attempts: the queue's
@@ -84,7 +86,8 @@ def pack_options(task: NewTask) -> bytes:
     for value in _texts_of(task):
         text = value.encode()
         packed += bytes((len(text),)) + text
-    return packed + b"\0"  # nothing is in `more`
+    later = _later_of(task)
+    return packed + (bytes((_LATER.size,)) + _LATER.pack(*later) if any(later) else b"\0")  # the text `more`
 
 
 def pack_timing(timing: Timing) -> bytes:

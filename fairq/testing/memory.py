@@ -204,7 +204,8 @@ def _options(tenant: str, task: NewTask) -> dict[str, Any]:
         "expires_at": task.expires_at_ms, "after_start": task.expires_after_start_ms, "priority": task.priority,
         "key": task.dedupe_key, "period": task.dedupe_period_ms, "replace": task.replace, "result": task.result_ttl_ms,
         "events": int(task.events), "batch": task.batch and full_id(tenant, task.batch), "group": task.group,
-        "name": task.name, "size": len(task.payload), **attempts,
+        "retry_base": task.retry_base_ms, "retry_cap": task.retry_cap_ms, "name": task.name,
+        "size": len(task.payload), **attempts,
     }  # fmt: skip
 
 

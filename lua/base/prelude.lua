@@ -20,7 +20,7 @@
 local SHARE_TIME, SHARE_COUNT = 0, 1
 -- setting of a queue -> its default, minimum and maximum, whole numbers; fairq/wire/VERBS.md says what each means.
 local SETTINGS = {
-  share = {SHARE_TIME, SHARE_TIME, SHARE_COUNT}, lease_ms = {30000, 100, 86400000}, max_attempts = {5, 0, 1000},
+  share = {SHARE_TIME, SHARE_TIME, SHARE_COUNT}, lease_ms = {30000, 100, 86400000}, max_attempts = {25, 0, 1000},
   retry_base_ms = {1000, 1, 86400000}, retry_cap_ms = {3600000, 1, 604800000}, reserve = {0, 0, 90},
   dead_keep_ms = {1209600000, 1000, 31536000000}, dead_keep = {100000, 0, 10000000}, events_keep = {10000, 0, 1000000},
   max_tenants = {1000000, 1, 100000000}, run_timeout_ms = {0, 0, 604800000},
@@ -44,8 +44,8 @@ local UNSET = -1                 -- of a tenant's limit: the one for all holds
 local OUT, AWAKE = 0, -1         -- account.slot: in no structure, on the wake list, else its slot in the class
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see pick/README.md; 0: it is not eligible
 local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
-local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, dedupe_key = '', batch = '',
-  group = ''}                    -- what a task asks for that has no options
+local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, retry_base = 0, retry_cap = 0, opened_at = 0, events = 0,
+  dedupe_key = '', batch = '', group = ''}  -- what a task asks for that has no options
 local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
 local KEY_GRACE_MS = 60000       -- keys that end by a TTL end so much later: the functions look at the time in them
 local OPENED, CLOSED, COMPLETE = 0, 1, 2

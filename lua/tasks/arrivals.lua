@@ -3,7 +3,8 @@
 -- New tasks: what they ask for, which of them are taken, and how they are stored.
 
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
-local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl'}
+local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl',
+  'retry_base', 'retry_cap'}
 
 -- Reads who is to be notified from the last argument, if it says so (`wake <server>`, `covered`). Returns the index of
 -- the last argument that belongs to the tasks.

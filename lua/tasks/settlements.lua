@@ -9,7 +9,8 @@
 --   nack     delayed by detail (ms; empty: backoff with full jitter), or dead       counts
 --   reject   dead at once, `rejected`                                               counts
 --   release  delayed by detail (ms; empty: back at the head of its tenant's list)   does not: max_attempts moves up
---   reap     back at the head, or dead as `lease_lost` when it was the last               counts
+--   reap     back at the head after the first attempt, delayed after others; or dead      counts
+--            as `lease_lost` when it was the last
 --   extend   (the lease goes on)                                                    -
 --   take     as extend, by another connection than before                           -
 --
@@ -57,10 +58,25 @@ local function keep_waiting(call, id, run)
   if run.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), run.expires_at, id) end
 end
 
--- Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count.
-local function backoff_ms(call, run)
-  local queue, failed = call.queue, math.min(run.attempt - run.uncounted_attempts - 1, 40)
-  return math.floor(calls.random(call) * math.min(queue.retry_cap_ms, queue.retry_base_ms * 2 ^ failed)) + 1
+-- The longest wait after so many attempts that count: min(cap, base * 2^(attempts - 1)). The task's own base and cap
+-- come before the queue's.
+local function longest_wait_ms(call, id, run, attempts)
+  local queue, asked = call.queue, has_options(run.features) and task_options.of(call, id) or PLAIN
+  local base = asked.retry_base > 0 and asked.retry_base or queue.retry_base_ms
+  local cap = asked.retry_cap > 0 and asked.retry_cap or queue.retry_cap_ms
+  return math.min(cap, base * 2 ^ math.min(attempts - 1, 40))
+end
+
+-- After a failure: full jitter, anywhere up to the longest wait.
+local function backoff_ms(call, id, run)
+  return math.floor(calls.random(call) * longest_wait_ms(call, id, run, run.attempt - run.uncounted_attempts)) + 1
+end
+
+-- After a lost lease: nothing the first time, for most workers die of something else. A task that kills its workers
+-- must not kill one after the other: it waits the longer the more attempts it had.
+local function lost_wait_ms(call, id, run)
+  local before = run.attempt - run.uncounted_attempts - 1
+  return before > 0 and longest_wait_ms(call, id, run, before) or 0
 end
 
 local ENDS_WELL = {ack = true, ack_with_result = true}
@@ -84,7 +100,7 @@ function ACTIONS.nack(call, account, id, _, delay, message, traceback)
   feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)
   if is_last_attempt(run) then return settlements.bury(call, account, id, run, EXHAUSTED, traceback) end
   keep_waiting(call, id, run)
-  places.put(call, account, id, call.now + (tonumber(delay) or backoff_ms(call, run)))
+  places.put(call, account, id, call.now + (tonumber(delay) or backoff_ms(call, id, run)))
 end
 
 function ACTIONS.reject(call, account, id, _, message, traceback)
@@ -108,7 +124,9 @@ function ACTIONS.reap(call, account, id)
   feeds.tell_of(call, account, id, 'failed', run.attempt, REASONS[LEASE_LOST])
   if is_last_attempt(run) then return settlements.bury(call, account, id, run, LEASE_LOST) end
   keep_waiting(call, id, run)
-  places.put_ready(call, account, {id}, true)
+  local delay = lost_wait_ms(call, id, run)
+  if delay == 0 then return places.put_ready(call, account, {id}, true) end
+  places.put(call, account, id, call.now + delay)
 end
 
 -- Why this number does not open a lease: `gone` if its owner settled it already, or there is no such lease; else

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import signal
 import sys
 import threading
@@ -174,6 +175,11 @@ def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
         "emails", 2, "count", 5000,
     )  # fmt: skip
     assert row["settings"]["max_attempts"] == 9
+    told = commands("queues", "show", "emails").out
+    assert re.search(r"max_attempts\W+9\W+25\W", told)
+    assert "retries: 9 attempts, with waits of 2 min 7 s in all on average, 4 min 15 s at most" in told
+    assert commands("queues", "show", "emails", "--json").json == row
+    assert "there is no queue mails" in commands("queues", "show", "mails").err
     for text, percent in (("20%", 20), ("0.07", 7), ("0", 0), ("90%", 90)):
         commands("queues", "set", "emails", f"reserve={text}")
         (row,) = commands("queues", "list", "--json").json

@@ -275,6 +275,48 @@ def test_a_worker_runs_in_the_loop_that_it_is_told(commands: Commands, server: S
     assert fairq_here("worker", "mail:app", "--loop", "curio", cwd=tmp_path).code == 2
 
 
+OF_TRIO = """
+import fairq
+{imports}
+
+app = fairq.Worker()
+
+@app.task("emails")
+async def send(task):
+    import trio
+    await trio.sleep(0)
+    print("sent", task.attempt, task.max_attempts, flush=True)
+"""
+
+
+def test_the_loop_is_that_which_the_handlers_modules_import(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    (tmp_path / "mail.py").write_text(OF_TRIO.format(imports="from trio import sleep"))
+    to_server = ("--url", server.url, "--token", "dev-worker")
+    commands.enqueue("emails", "1")
+    assert fairq_here("worker", "mail:app", "--burst", *to_server, cwd=tmp_path).out.startswith("sent 1 25\n")
+    (tmp_path / "mail.py").write_text(OF_TRIO.format(imports="import asyncio, trio"))
+    both = fairq_here("worker", "mail:app", "--burst", *to_server, cwd=tmp_path)
+    one_line_error(both, 2, "say --loop asyncio or --loop trio")
+
+
+def test_a_worker_of_the_wrong_loop_ends_and_costs_no_attempt(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    (tmp_path / "mail.py").write_text(OF_TRIO.format(imports=""))
+    to_server = ("--url", server.url, "--token", "dev-worker")
+    commands.enqueue("emails", "1")
+    for _ in range(2):
+        wrong = fairq_here("worker", "mail:app", *to_server, cwd=tmp_path)
+        told = (
+            "handler send of queue emails is written for trio, and this worker runs asyncio: start it with --loop trio"
+        )
+        one_line_error(wrong, 2, told)
+    done = fairq_here("worker", "mail:app", "--burst", "--loop", "trio", *to_server, cwd=tmp_path)
+    assert done.out.startswith("sent 3 27\n"), "two attempts did not count"
+
+
 def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP)
     burst = ("worker", "mail:app", "--burst", "--url", server.url, "--token", "dev-worker")

@@ -32,6 +32,8 @@ async def test_schedules_are_read_listed_paused_resumed_and_removed(served: Serv
             "dedupe_key": "k",
             "dedupe_period": 2.5,
             "result_ttl": 9,
+            "retry_base": 1.5,
+            "retry_cap": 7200,
         }
         await ada.schedule("reports", name, [name], every=3600, misfire="once", **asked)
     assert await ada.pause_schedule("reports", "a") is False
@@ -40,6 +42,7 @@ async def test_schedules_are_read_listed_paused_resumed_and_removed(served: Serv
     one = await ada.read_schedule("reports", "b")
     assert (one.tenant, one.every_ms, one.misfire, one.expires_in_ms) == ("ada", 3_600_000, "once", 60_000)
     assert (one.priority, one.dedupe_key, one.dedupe_period_ms, one.result_ttl_ms) == (0, "k", 2500, 9000)
+    assert (one.retry_base_ms, one.retry_cap_ms) == (1500, 7_200_000)
     assert one.payload == ["b"]
     assert await ada.resume_schedule("reports", "a") is True
     async with fairq.open_client(url_of(served), token=OPERATOR) as operator:

@@ -179,9 +179,11 @@ def random_values(seed: int = 0, count: int = 1500) -> bytes:
 
 
 SHORT = {"after_start": "expires_after_start", "key": "dedupe_key", "period": "dedupe_period", "result": "result_ttl"}
-UNASKED: dict[str, Any] = {field.name: "" if field.type == "t1" else 0 for field in FORMATS["OPTIONS"].fields}
+_OPTIONS = FORMATS["OPTIONS"]
+UNASKED: dict[str, Any] = {field.name: "" if field.type == "t1" else 0 for field in (*_OPTIONS.fields, *_OPTIONS.later)}
 UNASKED |= {"max_attempts": -1, "priority": 50, "more": b""}
-PLAIN = {"priority": 50, "result_ttl": 0, "opened_at": 0, "events": 0, "dedupe_key": "", "batch": "", "group": ""}
+PLAIN: dict[str, Any] = {"priority": 50, "result_ttl": 0, "retry_base": 0, "retry_cap": 0, "opened_at": 0, "events": 0}
+PLAIN |= {"dedupe_key": "", "batch": "", "group": ""}
 BESIDE = ("replace",)  # they say nothing alone
 
 

@@ -76,6 +76,8 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "replace": st.sampled_from([0, 1]),
         "period": st.sampled_from([1, 50, LEASE]),
         "result": st.sampled_from([0, 50, LEASE]),
+        "retry_base": st.sampled_from([0, 1, 40]),
+        "retry_cap": st.sampled_from([0, 1, 60]),
         "events": st.sampled_from([0, 1, 1]),
         "batch": st.sampled_from(["b1", "b2", "b3"]),
         "group": st.sampled_from(["", "g1", "g2", "b1", "g:3"]),
@@ -609,6 +611,7 @@ class Walk:
         self.has_groups = self.grouper.random() < 0.5
         self.namer = random.Random(seed)  # of what is postponed, and of tasks' names, in one of five walks
         self.has_names = self.namer.random() < 0.2
+        self.retrier = random.Random(seed)  # of how long tasks wait for their next attempts
         self.bounder = random.Random(seed)  # of how many tenants there may be, in one of seven walks
         self.has_max_tenants = self.bounder.random() < 0.15
         self.attacher = random.Random(seed)  # of slots and what is kept of them, in half of the walks
@@ -652,7 +655,8 @@ class Walk:
         }
         batch = {"batch": choose(BATCHES), "result": choose([0, 0, LEASE])}
         told = self.teller.choice([{}, {}, {"events": 1}])
-        return window | choose([extras, batch, batch, extras | batch, {}, {}]) | told | self.group() | self.named()
+        asked = window | choose([extras, batch, batch, extras | batch, {}, {}])
+        return asked | told | self.group() | self.named() | self.waits()
 
     def group(self) -> dict[str, Any]:
         """Choose a group, or none; in half of the walks there are none but batches."""
@@ -663,6 +667,12 @@ class Walk:
     def named(self) -> dict[str, Any]:
         """Choose a task's name, or none."""
         return {"name": self.namer.choice(["n1", "n2"])} if self.has_names and self.namer.random() < 0.5 else {}
+
+    def waits(self) -> dict[str, Any]:
+        """Choose a task's longest waits, or none."""
+        if self.retrier.random() < 0.8:
+            return {}
+        return {"retry_base": self.retrier.choice([0, 1, 40]), "retry_cap": self.retrier.choice([0, 2, 60])}
 
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""

@@ -332,6 +332,14 @@ MUTANTS = [
         "run.attempt - run.uncounted_attempts >= run.max_attempts",
         "run.attempt - run.uncounted_attempts >= run.max_attempts - 1",
     ),
+    Mutant("a task has no base of its own", "asked.retry_base > 0 and asked.retry_base or ", ""),
+    Mutant("a task has no cap of its own", "asked.retry_cap > 0 and asked.retry_cap or ", ""),
+    Mutant("a lost lease never makes a task wait", "return before > 0 and", "return false and"),
+    Mutant(
+        "a postponed attempt makes a lost lease wait",
+        "run.attempt - run.uncounted_attempts - 1\n  return",
+        "run.attempt - 1\n  return",
+    ),
     Mutant("a limit of 0 is the queue's", "if options.max_attempts < 0 then", "if options.max_attempts <= 0 then"),
     Mutant(
         "releases give a task without a limit one",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,47 @@ def test_the_backoff_of_a_task_without_a_limit_stays_bounded(queue: Queue, drawn
     assert lease.attempt == 1050
 
 
+def test_a_task_waits_by_its_own_base_and_cap_and_else_by_the_queues(queue: Queue) -> None:
+    queue.configure(retry_base_ms=8, retry_cap_ms=100)
+    cases: list[tuple[str, dict[str, Any], list[int]]] = [
+        ("queues", {}, [8, 16, 32, 64, 100, 100]),
+        ("base", {"retry_base": 20}, [20, 40, 80, 100]),
+        ("cap", {"retry_cap": 30}, [8, 16, 30, 30]),
+        ("both", {"retry_base": 1000, "retry_cap": 5}, [5, 5]),
+    ]
+    for id, asked, waits in cases:
+        queue.enqueue("ada", id, **asked)
+        for longest in waits:
+            lease = queue.claim()[0]
+            queue.call("settle", "nack", id, lease.lease, "", "", "", random_values=struct.pack("<d", 0.999999))
+            assert queue.tasks(id)[0].at - queue.now == longest
+            queue.advance(longest)
+            queue.tick()
+        queue.settle(("reject", id, queue.claim()[0].lease))
+
+
+def test_a_task_that_loses_its_leases_kills_no_worker_after_the_other(queue: Queue) -> None:
+    """The first lost lease makes it ready at once; from then on it waits, as long as after a failure less."""
+    queue.configure(retry_base_ms=10, retry_cap_ms=25)
+    queue.enqueue("ada", "a", max_attempts=6)
+    for wait in (0, 10, 20, 25, 25):
+        lease = queue.claim()[0]
+        assert queue.settle(("reap", "a", lease.lease)) == ["ok"]
+        state = queue.tasks("a")[0]
+        assert (state.state, wait and state.at - queue.now) == ("delayed" if wait else "ready", wait)
+        queue.advance(wait)
+        queue.tick()
+    assert queue.settle(("reap", "a", queue.claim()[0].lease)) == ["ok"]
+    assert queue.dead()[0].reason == "lease_lost"
+
+
+def test_an_attempt_that_does_not_count_makes_no_lost_lease_wait(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    for action in ("release", "release", "reap"):
+        assert queue.settle((action, "a", queue.claim()[0].lease)) == ["ok"]
+    assert queue.tasks("a")[0].state == "ready"
+
+
 def test_a_traceback_is_kept_up_to_8_kib(queue: Queue) -> None:
     queue.end("reject", leased(queue), "", "no", "x" * 8192 + "y")
     assert queue.dead()[0].traceback == "x" * 8192
@@ -56,7 +98,7 @@ def test_two_hundred_and_fifty_thousand_releases_do_not_wrap_the_attempt(queue: 
     set_attempts(queue, "a", 250_000, 249_999)
     queue.settle(("release", "a", 1))
     lease = queue.claim()[0]
-    assert (lease.attempt, lease.max_attempts) == (250_001, 250_005)
+    assert (lease.attempt, lease.max_attempts) == (250_001, 250_025)
 
 
 def test_a_connection_that_lost_a_lease_to_another_does_not_give_it_back(queue: Queue) -> None:

@@ -55,7 +55,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
         redis_client.fcall(library.function_name("claim"), 1, prefix, NOW_MS, random_values, "w", 1)
     )
     expires_at_ms = NOW_MS + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
-    attempts = 5 if task.max_attempts is None else task.max_attempts
+    attempts = 25 if task.max_attempts is None else task.max_attempts
     assert lease == (
         task.id, FIRST_LEASE, 1, attempts, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload,
         False, task.name, "", task.trace,
@@ -67,7 +67,7 @@ def test_a_schedules_task_is_read_as_it_was_packed(
     task: NewTask, priority: int, key: str, period: int, result_ttl: int
 ) -> None:
     asked = {"priority": priority, "dedupe_key": key, "dedupe_period_ms": period, "result_ttl_ms": result_ttl}
-    asked["events"] = bool(priority % 2)
+    asked |= {"events": bool(priority % 2), "retry_base_ms": period}
     plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts, "expires_after_start_ms": period}
     timing = Timing("0 3 * * *", "UTC")
     schedule = {"paused": 0, "misfire": 1, "next_at": NOW_MS, "last_fired_at": 0, "timing": pack_timing(timing)}

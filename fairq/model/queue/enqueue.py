@@ -61,6 +61,7 @@ class Enqueueing(Batching):
                 asked = (priority, key, result_ttl, given.get("batch", ""), given.get("events", 0))
                 task = Task(t, start_at, expires_at, attempts, *asked, size=given.get("size", 2))
                 task.group = given.get("group", "")
+                task.retry_base, task.retry_cap = given.get("retry_base", 0), given.get("retry_cap", 0)
                 task.end_moves, task.created_at = bool(given.get("after_start")), now
                 task.name = given.get("name", "")
                 new[id] = task, given

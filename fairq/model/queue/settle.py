@@ -103,11 +103,13 @@ class Settling(Batching):
         self.put_ready(t, id, at_head=True)
 
     def reap(self, id: str, run: Run, now: float, until: float) -> None:
-        """Return a lost lease to the head of the list."""
+        """Return a lost lease to the head of the list; after later attempts than the first its task waits."""
         t = self.end_lease(id, run, "reaped", until)
         self.tell_of(id, "failed", now, run.attempt, "lease_lost")
         if run.is_last:
             return self.bury(id, "lease_lost", now)
+        if before := run.attempt - run.uncounted_attempts - 1:
+            return self.wait_for(t, id, self.longest_wait(id, before), now)
         self.keep_waiting(id)
         self.put_ready(t, id, at_head=True)
 
@@ -121,9 +123,14 @@ class Settling(Batching):
         if run.is_last:
             return self.bury(id, "exhausted", now, traceback)
         if delay is None:
-            longest = self.settings["retry_base_ms"] * 2 ** min(run.attempt - run.uncounted_attempts - 1, 40)
-            delay = math.floor(next(random) * min(self.settings["retry_cap_ms"], longest)) + 1
+            delay = math.floor(next(random) * self.longest_wait(id, run.attempt - run.uncounted_attempts)) + 1
         self.wait_for(t, id, delay, now)
+
+    def longest_wait(self, id: str, attempts: int) -> float:
+        """Return how long a task waits at most after so many attempts that count."""
+        task = self.records[id]
+        base, cap = task.retry_base or self.settings["retry_base_ms"], task.retry_cap or self.settings["retry_cap_ms"]
+        return float(min(cap, base * 2 ** min(attempts - 1, 40)))
 
     def wait_for(self, t: Tenant, id: str, delay: float, now: float) -> None:
         """Let a task wait for its next attempt."""

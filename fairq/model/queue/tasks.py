@@ -33,6 +33,8 @@ class Task:
     size: int = 2  # of its payload
     is_apart: bool = False  # its payload, however short: that of a callback
     name: str = ""
+    retry_base: float = 0  # 0: the queue's
+    retry_cap: float = 0  # likewise
 
     @property
     def length(self) -> int:
@@ -42,6 +44,7 @@ class Task:
     def bytes(self, id: str) -> int:
         """Return the bytes that it counts for its tenant."""
         asks = self.priority != 50 or self.key or self.result_ttl or self.batch or self.events or self.group
+        asks = asks or self.retry_base or self.retry_cap
         return bytes_of(id, self.length + (bytes_of(self.key + self.group, 0) if asks else 0))
 
     @property

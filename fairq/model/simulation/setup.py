@@ -38,7 +38,7 @@ class Setup:
     tenants: Mapping[str, Terms]
     share: str = "time"
     reserve: int = 0
-    max_attempts: int = 5
+    max_attempts: int = 25
     retry_base_ms: int = 1_000
     retry_cap_ms: int = 3_600_000
 

@@ -42,8 +42,9 @@ async def test_a_key_that_cannot_be_an_id_or_is_for_many_is_refused(ada: Client)
 
 async def test_every_option_of_the_sdk_is_one_of_a_task(served: Served) -> None:
     given: dict[str, Any] = {
-        "delay": 5, "expires_in": 60, "max_attempts": 3, "priority": 7, "dedupe_key": "k", "dedupe_period": 30,
-        "replace": True, "result_ttl": 90.5, "events": True, "group": "g", "name": "welcome",
+        "delay": 5, "expires_in": 60, "max_attempts": 3, "retry_base": 2.5, "retry_cap": 60, "priority": 7,
+        "dedupe_key": "k", "dedupe_period": 30, "replace": True, "result_ttl": 90.5, "events": True,
+        "group": "g", "name": "welcome",
     }  # fmt: skip
     others = {
         "start_at": "2030-01-01T00:00:00Z", "expires_at": 1_900_000_000, "expires_after_start": 5, "batch": "b",
@@ -51,7 +52,7 @@ async def test_every_option_of_the_sdk_is_one_of_a_task(served: Served) -> None:
     }  # fmt: skip
     assert given.keys() | others.keys() == TaskOptions.__annotations__.keys()
     task, _ = make_task({"payload": 1, "id": "t", **given}, 1000)
-    seconds = ("delay", "expires_in", "dedupe_period", "result_ttl")
+    seconds = ("delay", "expires_in", "retry_base", "retry_cap", "dedupe_period", "result_ttl")
     for name, value in given.items():
         assert getattr(task, f"{name}_ms") == value * 1000 if name in seconds else getattr(task, name) == value
     task, _ = make_task({"payload": 1, "id": "t", "start_at": others["start_at"], "expires_after_start": 5}, 1000)
