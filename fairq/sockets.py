@@ -7,8 +7,11 @@ and read only when data is there. Other streams (TLS, those of tests) are used t
 from __future__ import annotations
 
 import os
+import select
 
 import trio
+
+_ENDED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 def send_now(stream: trio.abc.Stream, data: bytes) -> int:
@@ -35,3 +38,10 @@ async def receive_some(stream: trio.abc.Stream, max_bytes: int) -> bytes:
             continue  # another reader took it, or the kernel dropped it
         except OSError as error:
             raise trio.BrokenResourceError(str(error)) from error
+
+
+def is_over(sock: trio.socket.SocketType) -> bool:
+    """Return whether the other end has closed, also if it has sent something that was not read yet."""
+    poll = select.poll()
+    poll.register(sock.fileno(), _ENDED)
+    return bool(poll.poll(0))

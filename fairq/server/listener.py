@@ -24,6 +24,7 @@ from fairq.server.net.auth import Identity
 from fairq.server.net.opening import Opening, read_request
 from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.verbs.table import handle_request
+from fairq.sockets import is_over
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
 from fairq.turns import Gate
 from fairq.wire.frames import Welcome
@@ -80,6 +81,8 @@ class Listener:
                 if not asked:
                     return
                 await self.begins.enter()
+                if is_over(_socket_of(stream)):  # it has given up: who still waits must not wait for its handshake too
+                    return
                 opening = Opening(stream, scope, asked)
                 async with trio.open_nursery() as nursery:
                     request = await wrap_server_stream(nursery, opening, receive_buffer_size=RECEIVE_BYTES)
@@ -157,9 +160,13 @@ async def open_listeners(
 
 def address_of(stream: Stream) -> tuple[str, int]:
     """Return the host and port of the other end of a stream. Raises: OSError if it is gone."""
-    tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
-    host, port, *_ = tcp.socket.getpeername()
+    host, port, *_ = _socket_of(stream).getpeername()
     return host, port
+
+
+def _socket_of(stream: Stream) -> trio.socket.SocketType:
+    tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+    return tcp.socket
 
 
 def port_of(listener: AnyListener) -> int:

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from socket import create_connection
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ import trio.testing
 
 from fairq.errors import Forbidden, Unavailable
 from fairq.server import listener as module
+from fairq.server.net.auth import Auth, Identity
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.wire.endings import Disconnected
@@ -234,6 +236,22 @@ async def test_an_exception_in_a_handler_is_contained(served: Served, monkeypatc
                 assert "bug" not in str(caught.value)
         assert (await operator.ask("queues"))["queues"] == []
     await check_healthy(served)
+
+
+async def test_those_who_gave_up_cost_no_handshake(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    known = Auth.identify
+
+    async def identify(auth: Auth, token: str) -> Identity:
+        begun.append(token)
+        return await known(auth, token)
+
+    monkeypatch.setattr(Auth, "identify", identify)
+    for _ in range(20):  # without a turn of the scheduler, so that each has left before it is looked at
+        with create_connection((served.host, served.port)) as gone:
+            gone.sendall(handshake())
+    await check_healthy(served)
+    assert begun == [tenant("ada")]
 
 
 async def test_connections_over_the_limit_are_refused_until_one_leaves(server_store: str) -> None:
