@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import trio
+from attrs import frozen
 
 from fairq.store import keys
+from fairq.store.backup_lines import FORMATS, tell_map
+from fairq.store.dumping import IS_LARGE, TASK
 from fairq.store.store import Store
 
 STEP, _STEPS = 4_000, 250  # of a search by name: the store takes some 1 ms for a step, and looks at a million tenants
@@ -62,3 +66,32 @@ async def due(store: Store, queue: str, tenants: int, hours: int) -> tuple[int, 
                 nursery.start_soon(count, key, hour)
         found.append(Due(name.decode(), int(float(at)), await call("ZCARD", key)))
     return now_ms, found, in_hour
+
+
+@frozen
+class StoredTask:
+    """A task as it was enqueued; times are 0 if it has none, `options` are those that it asked for."""
+
+    enqueued_at_ms: int
+    start_at_ms: int
+    expires_at_ms: int
+    max_attempts: int
+    name: str
+    options: Mapping[str, Any]
+    payload: bytes
+
+
+async def stored_task(store: Store, queue: str, id: str) -> StoredTask | None:
+    """Return what is kept of a task that has not ended; None if it has, or ended just now."""
+    call, prefix = store.connection.call, keys.queue_prefix(queue)
+    packed = await call("HGET", f"{prefix}:tasks", id)
+    if not packed or packed[0] != TASK:
+        return None
+    header, end = FORMATS["HEADER"].unpack(packed)
+    options = await call("HGET", f"{prefix}:task_options", id)
+    payload = packed[end:] if not header["features"] & IS_LARGE else await call("HGET", f"{prefix}:payloads", id)
+    if payload is None:
+        return None
+    enqueued_at, start_at, expires_at = (int(header[name]) for name in ("enqueued_at", "start_at", "expires_at"))
+    asked = tell_map(options) if options else {}
+    return StoredTask(enqueued_at, start_at, expires_at, header["max_attempts"], header["name"], asked, payload)

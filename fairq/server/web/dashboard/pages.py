@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+import orjson
 import trio
+from attrs import frozen
 
 from fairq.errors import FairqError, NotFound
+from fairq.model.audit import Change
 from fairq.model.batches import BatchState
 from fairq.model.checks import MAX_BATCH
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
 from fairq.model.fairness import NOTHING
+from fairq.model.history import STEPS
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import TaskState, WaitingTask
+from fairq.model.tenants import TenantState
 from fairq.model.waiting import WaitCause, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.why_text import say_why
@@ -25,8 +31,8 @@ from fairq.server.web.dashboard.shares import choose_queue, fairness
 from fairq.server.web.dashboard.simulation import simulation
 from fairq.server.web.dashboard.system import audit, system, tokens
 from fairq.server.web.dashboard.view import Context, Page, View, rows_of
-from fairq.server.web.dashboard.writing import sought
-from fairq.store.overview import due
+from fairq.server.web.dashboard.writing import as_json, size, sought
+from fairq.store.overview import due, stored_task
 from fairq.wire import messages as wire
 
 _ROWS = 100
@@ -40,12 +46,59 @@ _CAUSES: Mapping[WaitCause, str] = {
     "share": "others' tasks had the slots",
 }
 _TENANTS = 200
+_RATED, _TENANTS_ASKED = 30, 8  # queues whose rates are read; tenants that are asked for the longest wait of each
+_SEARCHED, _SEARCH_S = 50, 5.0  # queues that are searched, the busiest ones, and for how long
+_CHANGES = 20  # that are looked at for who has paused something
+_PAYLOAD_CHARS = 20_000  # of a payload that a page shows
 _HOURS = 24
 
 
+@frozen
+class Rates:
+    """A queue in the last minute: what came and was done a second, which part of attempts failed, the longest wait."""
+
+    enqueued: float
+    done: float
+    failed_part: float | None
+    oldest_ms: int | None
+
+
 async def queues(view: View) -> Context:
-    """All queues."""
-    return {"rows": await view.queues()}
+    """All queues, and the rates of the busiest ones."""
+    rows = await view.queues()
+    busiest = sorted(rows, key=lambda row: (-row["ready"] - row["leased"], -row["enqueued"]))[:_RATED]
+    rates: dict[str, Rates] = {}
+
+    async def read(row: Mapping[str, Any]) -> None:
+        rates[row["queue"]] = await _rates(view, row)
+
+    async with trio.open_nursery() as nursery:
+        for row in busiest:
+            nursery.start_soon(read, row)
+    return {"rows": rows, "rates": rates}
+
+
+async def _rates(view: View, row: Mapping[str, Any]) -> Rates:
+    step_s, store = STEPS["1h"][0], view.app.store
+    told = await store.history(row["queue"], step_s, -1, 60 // step_s + 1)
+    newest = told.now_ms // 1000 // step_s
+    whole = [slot for slot in told.slots if slot.number < newest]
+    started, failed = (
+        sum(getattr(each, name) for slot in whole for each in slot.rows) for name in ("started", "failed")
+    )
+    return Rates(
+        sum(slot.enqueued for slot in whole) / 60,
+        sum(slot.done for slot in whole) / 60,
+        failed / started if started else None,
+        await store.oldest_wait_ms(row["queue"], _TENANTS_ASKED) if row["ready"] else None,
+    )
+
+
+async def _paused_by(view: View, queue: str, tenant: str | None = None) -> Change | None:
+    """Return who paused a queue or a tenant, as far as the audit has it."""
+    page = await view.ask(wire.Audit(0, verb=wire.SetPaused.type, queue=queue, tenant=tenant, count=_CHANGES))
+    changes = rows_of(Change, page["changes"])
+    return next((each for each in changes if each.outcome == "ok" and each.tenant == (tenant or "")), None)
 
 
 async def queue(view: View) -> Context:
@@ -53,7 +106,9 @@ async def queue(view: View) -> Context:
     row = await view.queue_row()
     held = await view.ask(wire.Limits(0, view.queue))
     webhooks = rows_of(Webhook, (await view.ask(wire.Webhooks(0, view.queue)))["webhooks"])
-    return {"row": row, "limits": held["limits"], "hours": held["opening_hours"], "webhooks": webhooks}
+    paused_by = await _paused_by(view, view.queue) if row["is_paused"] else None
+    hours = held["opening_hours"]
+    return {"row": row, "limits": held["limits"], "hours": hours, "webhooks": webhooks, "paused_by": paused_by}
 
 
 async def tenants(view: View) -> Context:
@@ -85,17 +140,35 @@ async def tenant(view: View) -> Context:
         raise NotFound(f"queue {view.queue} has no tenant {name!r:.80}", field="tenant")
     held = await view.ask(wire.Limits(0, view.queue, name))
     watched = await view.site.recent.look(view.queue)
+    queue_row = await view.queue_row()
+    is_paused = queue_row["is_paused"] or rows[0]["is_paused"]
     return {
         "name": name,
         "causes": _CAUSES,
-        "queue_row": await view.queue_row(),
+        "queue_row": queue_row,
         "row": rows[0],
+        "paused_by": is_paused and await _paused_by(view, view.queue, None if queue_row["is_paused"] else name),
+        "elsewhere": await _queues_of(view, name),
         "share": watched.shares().get(name, NOTHING),
         "held": held,
         "report": (await view.ask(wire.TenantReport(0, view.queue, name)))["report"],
         "next": rows_of(WaitingTask, (await view.ask(wire.Peek(0, view.queue, 10, name)))["tasks"]),
         "dead": rows_of(DeadLetter, (await view.ask(wire.Dead(0, view.queue, name, count=10, brief=True)))["dead"]),
     }
+
+
+async def _queues_of(view: View, tenant: str) -> list[tuple[str, TenantState]]:
+    """Return the other queues in which a tenant has something, of the busiest ones, and its state there."""
+    found = []
+    for name in await _busiest(view, _SEARCHED):
+        if name != view.queue and (states := await view.app.store.tenants(name, [tenant])):
+            found.append((name, states[0]))
+    return found
+
+
+async def _busiest(view: View, count: int) -> list[str]:
+    rows = sorted(await view.queues(), key=lambda row: (-row["ready"] - row["leased"], -row["enqueued"]))
+    return [row["queue"] for row in rows[:count]]
 
 
 async def task(view: View) -> Context:
@@ -105,14 +178,24 @@ async def task(view: View) -> Context:
     if state.state == "unknown":
         raise NotFound(f"queue {view.queue} has no task {id!r:.80}: it may have ended a while ago", field="id")
     why: list[str] = []
-    dead_letter = None
+    dead_letter, stored = None, None
+    if state.state not in ("dead", "done", "cancelled"):
+        stored = await stored_task(view.app.store, view.queue, state.id)
     if state.state in ("ready", "pending", "delayed"):
         body = await view.ask(wire.Why(0, view.queue, id))
         names = {each.name for each in Why.__attrs_attrs__}
         why = list(say_why(Why(**{name: value for name, value in body.items() if name in names})))
     if state.state == "dead":
         dead_letter = rows_of(DeadLetter, [(await view.ask(wire.DeadLetter(0, view.queue, id)))["dead_letter"]])[0]
-    return {"id": id, "state": state, "why": why, "dead_letter": dead_letter, "events": await _events_of(view, id)}
+    found = {"id": id, "state": state, "why": why, "dead_letter": dead_letter, "stored": stored}
+    return found | {"payload": stored and _payload_text(stored.payload), "events": await _events_of(view, id)}
+
+
+def _payload_text(payload: bytes) -> str:
+    """Write the beginning of a payload for people."""
+    if len(payload) > _PAYLOAD_CHARS:
+        return payload[:_PAYLOAD_CHARS].decode(errors="replace") + f" … ({size(len(payload))} in all)"
+    return as_json(orjson.loads(payload), indent=True)
 
 
 async def _events_of(view: View, id: str) -> Sequence[Event]:
@@ -188,24 +271,38 @@ async def dead(view: View) -> Context:
     return {"row": row, "queues": queues, "which": which, "groups": groups.most_common(12), **shown}
 
 
+@frozen
+class Found:
+    """What a search found in one queue."""
+
+    queue: str
+    task: TaskState | None
+    tenants: Sequence[str]
+    dead: Sequence[DeadLetter]
+
+
 async def search(view: View) -> Context:
     """Search results: a task by its id, tenants by a part of the name, dead letters by a part of the error."""
-    row, queues = await choose_queue(view)
-    text = view.query.get("text", "").strip()[:200]
-    found: Context = {"task": None, "tenants": [], "dead": []}
-    if row and text:
-        queue = row["queue"]
-        with trio.move_on_after(5):
-            if "/" in text:
-                try:
-                    state = rows_of(TaskState, (await view.ask(wire.Tasks(0, queue, [text])))["tasks"])[0]
-                    found["task"] = state if state.state != "unknown" else None
-                except FairqError:
-                    pass  # no task can be called so
-            found["tenants"], _ = await view.site.finder.find(queue, text[:128], 50)
-            which = {"tenant": None, "reason": None, "error": sought(text)}
-            found["dead"] = rows_of(DeadLetter, (await find_letters(view, queue, which, 50))["dead"])
-    return {"row": row, "queues": queues, "text": text, **found}
+    text, found = view.query.get("text", "").strip()[:200], list[Found]()
+    names = [view.queue] if view.queue else await _busiest(view, _SEARCHED)
+    is_whole = False
+    with trio.move_on_after(_SEARCH_S):
+        for queue in names if text else []:
+            one = await _search_in(view, queue, text)
+            found += [one] if one.task or one.tenants or one.dead else []
+        is_whole = True
+    return {"text": text, "found": found, "is_whole": is_whole and len(names) < _SEARCHED}
+
+
+async def _search_in(view: View, queue: str, text: str) -> Found:
+    task = None
+    if "/" in text:
+        with suppress(FairqError):  # else no task can be called so
+            state = rows_of(TaskState, (await view.ask(wire.Tasks(0, queue, [text])))["tasks"])[0]
+            task = state if state.state != "unknown" else None
+    tenants, _ = await view.site.finder.find(queue, text[:128], 50)
+    which = {"tenant": None, "reason": None, "error": sought(text)}
+    return Found(queue, task, tenants, rows_of(DeadLetter, (await find_letters(view, queue, which, 50))["dead"]))
 
 
 PAGES: Sequence[Page] = (
@@ -222,10 +319,10 @@ PAGES: Sequence[Page] = (
     Page("/batches", "batches.html", "Batches", batches),
     Page("/workers", "workers.html", "Workers", workers),
     Page("/workers/{worker}", "worker.html", "Workers", worker),
-    Page("/dead", "dead.html", "Dead letters", dead, is_live=False),
+    Page("/dead", "dead.html", "Dead letters", dead),
     Page("/simulate", "simulate.html", "Simulate", simulation, is_live=False),
     Page("/audit", "audit.html", "Audit", audit),
-    Page("/tokens", "tokens.html", "Tokens", tokens, is_live=False),
+    Page("/tokens", "tokens.html", "Tokens", tokens),
     Page("/system", "system.html", "System", system),
     Page("/search", "search.html", "", search, is_live=False),
 )

@@ -16,7 +16,7 @@ from fairq.model.checks import MAX_TIME_MS
 from fairq.server.web.dashboard import site as module
 from fairq.server.web.dashboard.pages import PAGES
 from tests import stores
-from tests.server.harness import raw, tenant
+from tests.server.harness import OPERATOR, raw, tenant
 from tests.store.proxy import open_proxy
 
 from .harness import Raw, Site, text_of, visited
@@ -35,11 +35,12 @@ async def test_an_empty_service_says_what_to_do_next(site: Site) -> None:
 SHOWN: list[tuple[str, list[str]]] = [
     ("/", ["q", "ada", "1 / 1 running / slots", "2 ready"]),
     ("/?queue=q&period=live", ["ada"]),
-    ("/queues", ["q", "1 / 1"]),
+    ("/queues", ["q", "1 / 1", "In/s", "Oldest wait"]),
     ("/queues/q", ["lease_ms 30.0 s", "stored bytes 1.0 GiB", "Always open."]),
     ("/tenants", ["ada", "bob"]), ("/tenants?text=ad&sort=weight", ["ada"]), ("/tenants?text=*", ["No tenant"]),
     ("/queues/q/tenants/ada", ["Tenant ada", "ada/t1", "ada/t2", "smtp <said> no"]),
-    ("/queues/q/tasks/ada/t1", ["ready", "Why it waits", "its tenant's own tasks use all 1 slots"]),
+    ("/queues/q/tasks/ada/t1", ["ready", "Why it waits", "its tenant's own tasks use all 1 slots", "Payload 1",
+     "attempts, at most 25", "enqueued 20"]),
     ("/queues/q/tasks/ada/t0", ["leased", "attempt 1", "on worker w1"]),
     ("/queues/q/tasks/ada/dies", ["dead", "exhausted, after 1 attempt", "smtp <said> no", '"to": "<b>"']),
     ("/queues/q/tasks/bob/later", ["delayed", "its start time has not come"]),
@@ -70,6 +71,40 @@ NOT_THERE: list[tuple[str, int, str]] = [
     ("/dead?queue=q&cursor=" + "x" * 300, 400, "invalid cursor"), ("/?queue=" + "q" * 7000, 413, "6144"),
     ("/batches?queue=q&state=odd", 400, "state must be one of"),
 ]  # fmt: skip
+
+
+async def test_a_task_that_waits_shows_its_payload_and_what_it_was_enqueued_with(site: Site) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        asked = {"priority": 7, "dedupe_key": "k1", "name": "welcome", "expires_at_ms": 4_102_444_800_000}
+        await ada.ask("enqueue", queue="q", tasks=[{"id": "t", "payload": {"to": ["<b>"]}, **asked}])
+        await ada.ask("enqueue", queue="q", tasks=[{"id": "long", "payload": "x" * 100_000}])
+        told = text_of(await site.read("/queues/q/tasks/ada/t"))
+        for said in ('{ "to": [ "<b>" ] }', "name welcome", "priority 7", "dedupe key k1", "expires 2100-01-01"):
+            assert said in told
+        assert "… (97.7 KiB in all)" in await site.read("/queues/q/tasks/ada/long")
+
+
+async def test_who_has_paused_is_told_where_it_shows(site: Site, worker: Raw) -> None:
+    async with raw(site.served, OPERATOR) as operator:
+        await operator.ask("set_paused", queue="q", tenant="ada", paused=True)
+        assert "Tenant ada is paused: nothing of it is started. Paused by dev-operator at 20" in text_of(
+            await site.read("/queues/q/tenants/ada")
+        )
+        assert "Paused by" not in text_of(await site.read("/queues/q/tenants/bob"))
+        await operator.ask("set_paused", queue="q", paused=True)
+    for path in ("/queues/q", "/queues/q/tenants/bob"):
+        assert "Paused by dev-operator at 20" in text_of(await site.read(path))
+
+
+async def test_a_tenant_and_a_search_are_followed_over_all_queues(site: Site, worker: Raw) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        await ada.enqueue("other", ["elsewhere"])
+    assert "In other queues" in await site.read("/queues/q/tenants/ada")
+    assert "In other queues" not in await site.read("/queues/q/tenants/bob")
+    found = text_of(await site.read("/search?text=ada"))
+    assert found.index("Queue other") > 0 < found.index("Queue q")
+    assert "ada/elsewhere" in await site.read("/search?text=ada/elsewhere")
+    assert "Queue other" not in text_of(await site.read("/search?text=ada&queue=q"))
 
 
 async def test_what_is_not_there_is_said_on_a_page(site: Site, worker: Raw) -> None:
