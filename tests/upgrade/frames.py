@@ -37,7 +37,8 @@ _SERVER = re.compile(r'("(?:server|session)":)"[^"]*"')
 
 def head_of(message: str | bytes) -> dict[str, Any]:
     """Read the frame of a message, without the payloads beside it."""
-    head: dict[str, Any] = orjson.loads(message.partition("\n")[0] if type(message) is str else message.split(b"\n")[0])
+    text = message.encode() if isinstance(message, str) else message
+    head: dict[str, Any] = orjson.loads(text.partition(b"\n")[0])
     return head
 
 

@@ -308,7 +308,7 @@ async def _operate(operator: fairq.OperatorClient) -> None:
     with pytest.raises(NotFound):
         await operator.revoke_token(record.id)
     page = await operator.audit(queue=QUEUE, count=3)
-    await operator.audit(cursor=page.cursor, count=3)
+    await operator.audit(cursor=page.cursor or "", count=3)
     await operator.audit(by_tenants=True)
 
 
