@@ -319,7 +319,8 @@ class Client(ScheduleRequests):
         so_far = later.purges.Purge()
         while True:
             reply = await self.request("cancel_all", body, timeout=timeout)
-            so_far = so_far.plus(later.purges.Purge(**{**reply, "cursor": reply["cursor"] or ""}))
+            step = later.bodies.structure(reply | {"cursor": reply["cursor"] or ""}, later.purges.Purge)
+            so_far = so_far.plus(step)
             yield so_far
             if not so_far.cursor:
                 return

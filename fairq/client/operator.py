@@ -139,7 +139,8 @@ class OperatorClient(Client):
         """Repair a queue step by step; each step takes about a second. Raises: NotFound."""
         number = None
         while True:
-            step = later.queues.Repair(**await self.request("repair", {"queue": queue, "number": number}))
+            reply = await self.request("repair", {"queue": queue, "number": number})
+            step = later.bodies.structure(reply, later.queues.Repair)
             yield step
             if step.outcome != "more":
                 return
@@ -179,7 +180,7 @@ class OperatorClient(Client):
         version that `limits` tells. Raises: StaleVersion.
         """
         body = {"queue": queue, "tenant": tenant, "limits": limits} | _based_on(if_version)
-        return later.limits.Limits(**(await self.request("set_limits", body))["previous"])
+        return later.bodies.structure((await self.request("set_limits", body))["previous"], later.limits.Limits)
 
     async def set_opening_hours(
         self, queue: str, text: str, tenant: str | None = None, *, if_version: str | None = None

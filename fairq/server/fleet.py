@@ -32,6 +32,7 @@ CHILD = "FAIRQ_CHILD"  # the variable that marks a process as a child
 READY = b"ready\n"  # printed by a child when it serves
 RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
+UNFIT = 2  # the exit code of a child whose settings, or whose store's data, are not for it
 KILL_S = 10.0  # beyond the grace, before a child is killed
 
 
@@ -150,8 +151,8 @@ class Fleet:
         while not self._is_stopping:
             began = trio.current_time()
             code, is_ready = await self._run_child(settings, task_status if is_first else trio.TASK_STATUS_IGNORED)
-            if is_first and not is_ready:
-                raise SettingsError(f"a server process exited with code {code} before it was ready; see its log")
+            if code == UNFIT or (is_first and not is_ready):
+                raise SettingsError(f"a server process exited with code {code}; see its log")
             is_first, settings = False, evolve(settings, repair=False)
             if self._is_stopping:
                 return

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
+import trio
 from attrs import define, field
 
 from fairq.errors import FairqError, SettingsError, StoreRefused, Unavailable
@@ -54,11 +55,19 @@ class Calls:
     audit: Audit = field(init=False)
     tokens: Tokens = field(init=False)
     workers: Workers = field(init=False)
+    _unfit: SettingsError | None = field(default=None, init=False)  # why the data is not ours any more
+    _is_unfit: trio.Event = field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.tokens, self.workers = Tokens(self.connection), Workers(self.connection)
         self.registry = Registry(self.connection, self._call_at)
         self.audit = Audit(self.connection, self._call_at)
+
+    async def watch_data(self) -> None:
+        """Wait until a later version has migrated the data, or a backup takes its place. Raises: SettingsError."""
+        await self._is_unfit.wait()
+        assert self._unfit
+        raise self._unfit
 
     async def _call(self, verb: str, queue: str, *args: str | bytes | int | float) -> Any:
         return await self._call_at(keys.queue_prefix(queue), verb, *args)
@@ -74,6 +83,8 @@ class Calls:
         try:
             await check_data_version(self.connection.call)  # a later one may have come, and deleted our library
         except SettingsError as error:
+            self._unfit = error
+            self._is_unfit.set()
             raise Unavailable(error.message) from None
         log.info("loading the function library", library=library.name())
         for node in self.connection.nodes():

@@ -13,7 +13,7 @@ and new servers share a store until the last old one has gone. Then a new one mi
 1. It writes "20>21": from now on no older server starts.
 2. Each server shows its version by a channel to which it listens. If one shows an older version, "20" is written again.
 3. It deletes the libraries of other builds. So an older server that only slept cannot change anything: its next call
-   fails, and it looks at the version of the data before it loads its library again.
+   fails, it looks at the version of the data before it loads its library again, and ends.
 4. It takes step after step of each queue. What is done stands in `fq:migration`, so any server goes on after a kill.
    A step may be taken twice: by two servers, or after a kill.
 5. It writes "21".

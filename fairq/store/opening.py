@@ -77,7 +77,7 @@ async def open_store(
     write, a store whose data may be of any version.
 
     Raises: SettingsError if the URL is invalid, the store does not answer within `connect_timeout` seconds, its user
-    may not run all commands of the library, or it holds data of another version.
+    may not run all commands of the library, or it holds data of another version, also if that comes later.
     """
     shown, deadline = without_secrets(url), trio.current_time() + connect_timeout
     away = f"the store at {shown} cannot be used after {connect_timeout:g} s"
@@ -88,7 +88,7 @@ async def open_store(
         raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
     except Unavailable as error:
         raise SettingsError(f"{away}: {error.message}", field="store") from None
-    async with background(store.connection.run, store.subscription.run):
+    async with background(store.connection.run, store.subscription.run, store.watch_data):
         with trio.move_on_at(deadline) as waiting:
             try:
                 await store.connection.wait_connected()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin
 
 import orjson
 
@@ -24,7 +24,14 @@ _loads = orjson.loads
 def _converter() -> Converter:
     from cattrs import Converter  # when the first frame comes: programs that only import the SDK do without
 
-    return Converter(forbid_extra_keys=False)
+    converter = Converter(forbid_extra_keys=False)
+    converter.register_structure_hook_func(_is_word, lambda value, _: value)
+    return converter
+
+
+def _is_word(kind: Any) -> bool:
+    """True for a list of words, such as a task's states: a later server may say one that is not in it."""
+    return get_origin(kind) is Literal
 
 
 @cache

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fairq.store import keys, library
+from fairq.store.migrations import READABLE
 from tests import stores
 from tests.logs import captured_logs
 from tests.store.waiting import wait_until
@@ -99,6 +101,27 @@ def test_a_server_serves_tokens_work_offline_and_a_second_server_is_refused(tmp_
     one_line_error(fairq_here("tokens", "revoke", "nobody", *place), 2, "there is no token nobody")
     listed = fairq_here("tokens", "list", "--json", *place)
     assert {row["role"] for row in listed.json} == {"tenant", "operator"}
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_server_ends_with_code_2_when_a_later_version_has_migrated_the_data(
+    start_store: Callable[..., stores.LocalServer], processes: str
+) -> None:
+    later, store = str(library.DATA_VERSION + 1), start_store()
+    with (
+        started("serve", "--dev", "--store", store.url, "--port", "0", "--processes", processes) as process,
+        stores.connect(store.url) as client,
+    ):
+        found = re.search(r"ws://\S+", read_until(process, "serving"))
+        assert found
+        made = fairq_here("enqueue", "emails", "1", "--url", found[0], "--token", "dev-tenant:ada")
+        assert made.code == 0, made.err
+        client.set(keys.DATA_VERSION, later)
+        client.function_delete(library.name())
+        told, _ = process.communicate(timeout=EXIT_SECONDS)
+        assert process.returncode == 2, told
+        assert f"fairq: the store holds data of version {later}, this fairq reads {READABLE}" in told
+        assert "Traceback" not in told
 
 
 def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(

@@ -87,6 +87,7 @@ async def play(roll: Roll, homes: Sequence[tuple[int, Path, bool]]) -> None:
     victim = roll.world.work(*roll.urls, concurrency=50, name="victim")
     async with producing(*roll.urls) as producer, operating(*roll.urls) as operator:
         await wait_workers(operator, 1)
+        began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for number in range(PRODUCERS):
                 nursery.start_soon(produce, producer, f"id{number}", stop)
@@ -99,8 +100,10 @@ async def play(roll: Roll, homes: Sequence[tuple[int, Path, bool]]) -> None:
                     roll.world.work(*roll.urls, concurrency=50, name="heir")
                     await roll.goes_on()
             stop.set()
+        rate = len(producer.acknowledged) / (trio.current_time() - began)
+        print(f"{len(producer.acknowledged)} tasks, {rate:.0f} a second")
         row = await wait_drained(operator, 60)
-        assert (row["dead"], row["done"]) == (0, len(producer.acknowledged))
+        assert (row["dead"], row["done"]) == (0, len(producer.acknowledged)), f"at {rate:.0f} tasks a second"
         assert producer.acknowledged == producer.attempted, "the SDK repeats what had no answer"
         may_repeat = roll.may_repeat()
         producer.check(roll.world.journal(), may_repeat=lambda id: id in may_repeat)
