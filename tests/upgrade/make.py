@@ -16,8 +16,8 @@ import orjson
 
 from fairq.store import keys, library
 from tests import stores
+from tests.cli.backups import fill
 from tests.cli.harness import ServerThread, fairq_here
-from tests.cli.test_backup import fill
 from tests.lua.test_repair import walked
 from tests.store.test_backup_lines import give_times
 
