@@ -80,7 +80,7 @@ def test_an_embedded_store_that_reads_its_data_is_waited_for(tmp_path: Path, mon
 
 
 def test_a_backup_goes_to_a_cluster_and_comes_from_one(
-    backed_up: Path, cluster: clusters.Cluster, tmp_path: Path
+    backed_up: Path, cluster: clusters.Cluster, start_store: Start, tmp_path: Path
 ) -> None:
     again = tmp_path / "again.jsonl.gz"
     told = fairq("restore", backed_up, "--store", cluster.url)
@@ -91,6 +91,10 @@ def test_a_backup_goes_to_a_cluster_and_comes_from_one(
     assert made.code == 0, made.err
     assert made.json["nodes"] == 3
     assert lines_in(again, *CHANGING) == lines_in(backed_up, *CHANGING)
+    single, third = start_store({"repl-diskless-sync-delay": "0"}), tmp_path / "third.jsonl.gz"
+    assert fairq("restore", again, "--store", stores.of_owner(single.url)).code == 0
+    assert fairq("backup", third, "--store", stores.of_owner(single.url)).code == 0
+    assert lines_in(third, *CHANGING) == lines_in(backed_up, *CHANGING)
 
 
 def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from fairq.store import keys, library
+from fairq.store.records import pack_waits
 from tests import stores
 from tests.cli.backups import fill
 from tests.cli.harness import ServerThread, fairq_here
@@ -33,6 +34,7 @@ def fill_store(url: str) -> None:
         client.function_load(library.source())
         queue = walked(client, SEED, steps=STEPS)
         give_times(client)
+        queue.call("add_history", 0, "ada", 2, 1, 0, pack_waits({3: 1}))
         client.delete(queue.key("test"))
         thread = ServerThread(stores.of_owner(url))
         thread.start()
