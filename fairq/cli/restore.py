@@ -28,7 +28,7 @@ def restore(
 
     The backup is read whole and checked; then what it has is written, and each queue is repaired. Until it has ended no
     server starts on the store. Tasks that ran when the backup was made run again; those that were done since run again
-    too, and those that were enqueued since are gone, as is the history of the queues.
+    too, and those that were enqueued since are gone.
 
     Example: `fairq restore nightly.jsonl.gz --store redis://127.0.0.1:6379/0`
     """

@@ -126,13 +126,13 @@ async def back_up(
 
 async def _save(address: Address, data: Path) -> None:
     """Write the snapshot of a node into a file."""
-    with data.open("wb") as out:
-        async with aclosing(read_snapshot(address)) as pieces:
-            async for piece in pieces:
-                try:
+    try:
+        with data.open("wb") as out:
+            async with aclosing(read_snapshot(address)) as pieces:
+                async for piece in pieces:
                     out.write(piece)
-                except OSError as error:
-                    raise Unavailable(f"cannot write {data}: {error.strerror}") from None
+    except OSError as error:
+        raise Unavailable(f"cannot write {data}: {error.strerror}") from None
 
 
 async def _check_nodes(topology: Topology) -> None:

@@ -22,6 +22,7 @@ A line is an object with `kind` first and, of what is in a queue, `queue`. The r
 | `result`, `unique` | `id`, `until`, `value` | a kept result; the task that holds a dedupe key |
 | `kept` | `of` (`r` or `k`), `tag`, `bytes`, `id`, `until` | what a result, or a held dedupe key, counts |
 | `event` | `tenant`, `id`, `fields` | an event of a feed |
+| `slot` | `step` (s), `place` in the ring, SLOT, `rows` (SLOT_ROW; `waits`: pairs of a bucket and a count) | history |
 
 Names in capitals are records of lua/KEYS.md; their fields stand in the line by name. A field that is missing is 0
 or empty; one that is not known is ignored. Infinity is `"inf"`. A text that is no UTF-8 is `{"base64": ...}`. A payload
@@ -40,7 +41,7 @@ import ormsgpack
 
 from fairq.model.schedules import Timing
 from fairq.store import library
-from fairq.store.records import pack_timing, unpack_timing
+from fairq.store.records import pack_timing, pack_waits, unpack_timing, unpack_waits
 
 FORMATS = library.formats()
 PAYLOAD = b',"payload":'
@@ -127,6 +128,7 @@ _TELLERS: dict[str, Callable[[Any], Any]] = {  # of fields that are more than a 
     "books": lambda packed: tell_record("BOOKS", packed)[0] if packed else None,
     "options": lambda packed: tell_record("OPTIONS", packed)[0] if packed else None,
     "timing": _tell_timing,
+    "waits": lambda packed: list(unpack_waits(packed).items()),
 }
 _READ: dict[str, Callable[[Any], bytes]] = {  # the same, back
     "tag": lambda told: int(told or 0).to_bytes(4, "little"),
@@ -134,6 +136,7 @@ _READ: dict[str, Callable[[Any], bytes]] = {  # the same, back
     "books": lambda told: read_record("BOOKS", told) if told else b"",
     "options": lambda told: read_record("OPTIONS", told) if told else b"",
     "timing": _read_timing,
+    "waits": lambda told: pack_waits(dict(told)),
 }
 _READERS: dict[str, list[tuple[str, str | int, Callable[[Any], Any]]]] = {  # field, its default, how it is read
     name: [

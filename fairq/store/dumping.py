@@ -138,6 +138,10 @@ async def _lines_in_queue(
         streams.add(key)
         async for entry, fields in _entries(call, key):
             yield dump({"kind": "event", "queue": queue, "tenant": rest.decode(), "id": entry, "fields": fields})
+    elif name == b"history" and rest is not None:
+        async for pairs in _scanned(call, "HSCAN", key):
+            for place, packed in pairs:
+                yield dump({"kind": "slot", "queue": queue, "step": int(rest), "place": int(place)} | _slot(packed))
 
 
 async def _state(call: Call, queue: str, packed: bytes) -> AsyncGenerator[bytes, None]:
@@ -202,6 +206,16 @@ async def _callbacks(call: Call, queue: str, prefix: str, key: bytes) -> AsyncGe
                 yield dump({"kind": "callback", "queue": queue, "id": tell_text(id)}, payload)
         if cursor == b"0":
             return
+
+
+def _slot(packed: bytes) -> dict[str, Any]:
+    slot, at = tell_record("SLOT", packed)
+    slot["rows"] = rows = list[dict[str, Any]]()
+    while at < len(packed):
+        row, size = tell_record("SLOT_ROW", packed[at:])
+        rows.append(row)
+        at += size
+    return slot
 
 
 def _kept(member: bytes, until: bytes) -> dict[str, Any]:

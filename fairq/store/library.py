@@ -26,7 +26,7 @@ _TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # texts: with a length of one o
 
 
 _FLAGS = {"reads": "'no-writes'", "drains": "'allow-oom'", "writes": ""}  # of the functions of each table of verbs
-_BYTES = ("options", "made", "settings", "more")  # fields whose bytes are no text
+_BYTES = ("options", "made", "settings", "more", "waits")  # fields whose bytes are no text
 _MOST = 255  # bytes of `more`
 
 

@@ -32,6 +32,9 @@ while at < #ARGV do
   redis.call('XADD', KEYS[1], ARGV[at], unpack(ARGV, at + 2, at + 1 + count))
   at = at + 2 + count
 end"""  # id, how many words, and they: of each entry
+_FILL = """\
+redis.call('HSET', KEYS[1], unpack(ARGV))
+redis.call('EXPIRE', KEYS[1], 1209600)"""  # two weeks: as long as the longest ring
 
 Part = tuple[tuple[Any, ...], list[Any]]  # the beginning of a command, which others may share, and its last words
 
@@ -113,6 +116,9 @@ def _parts_in_queue(kind: str, prefix: str, line: dict[str, Any], payload: bytes
             yield ("SET", key), [str(line["until"]).encode() + b" " + read_text(line["value"]), *when]
         case "event":
             yield _entry(f"{prefix}events:{line['tenant']}", line)
+        case "slot":
+            record = read_record("SLOT", line) + b"".join(read_record("SLOT_ROW", row) for row in line["rows"])
+            yield ("EVAL", _FILL, 1, f"{prefix}history:{int(line['step'])}"), [int(line["place"]), record]
         case "limits":
             yield ("HSET", prefix + "limits"), [id, read_map(line["limits"])]
         case _ if kind in _HASHES:

@@ -163,6 +163,11 @@ def pack_waits(waits: Mapping[int, int]) -> bytes:
     return b"".join(_WAIT.pack(bucket, waits[bucket]) for bucket in sorted(waits))
 
 
+def unpack_waits(packed: bytes) -> dict[int, int]:
+    """Read how many tasks waited for how long."""
+    return dict(_WAIT.iter_unpack(packed))
+
+
 def unpack_slot(packed: bytes) -> Slot:
     """Read an interval of a queue's history."""
     number, *totals, more = _SLOT.unpack_from(packed)
@@ -172,7 +177,7 @@ def unpack_slot(packed: bytes) -> Slot:
         begin = at + _ROW.size + 1
         end = begin + packed[begin - 1]
         at = end + 2 + int.from_bytes(packed[end : end + 2], "little")
-        waits = dict(_WAIT.iter_unpack(packed[end + 2 : at]))
+        waits = unpack_waits(packed[end + 2 : at])
         at += 1 + packed[at]
         # Less than nothing was delivered where a task was given back in the next interval.
         row = packed[begin:end].decode(), *counts, max(0.0, delivered), max(0.0, entitled), waits

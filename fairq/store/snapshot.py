@@ -7,7 +7,8 @@ mix moments: a task that moves meanwhile would be there twice, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import trio
 from attrs import define, evolve
@@ -79,8 +80,10 @@ async def read_snapshot(address: Address) -> AsyncGenerator[bytes, None]:
                 await stream.send_all(b"PSYNC ? -1\r\n")
             source = _Source(stream, bytearray())
             begun = await _begin(source)
-            async for piece in _sized(source, begun.size) if begun.size is not None else _marked(source, begun.mark):
-                yield piece
+            pieces = _marked(source, begun.mark) if begun.size is None else _sized(source, begun.size)
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
         except FairqError as error:
             if isinstance(error, StoreRefused):
                 raise StoreRefused(f"{address.shown} gives no snapshot: {error.message} ({_REMEDY})") from None
@@ -100,7 +103,7 @@ async def _begin(source: _Source) -> _Line:
             raise Unavailable("the store answers otherwise than a primary does")
 
 
-async def _sized(source: _Source, size: int) -> AsyncIterator[bytes]:
+async def _sized(source: _Source, size: int) -> AsyncGenerator[bytes, None]:
     while size:
         if not source.buffer:
             await source.more()
@@ -110,7 +113,7 @@ async def _sized(source: _Source, size: int) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _marked(source: _Source, mark: bytes) -> AsyncIterator[bytes]:
+async def _marked(source: _Source, mark: bytes) -> AsyncGenerator[bytes, None]:
     assert len(mark) == _MARK
     while (at := source.buffer.find(mark)) < 0:
         if (ready := len(source.buffer) - _MARK) > 0:

@@ -9,9 +9,10 @@ import structlog
 
 from tests.server.conftest import server_store
 
+from .backups import backed_up, filled, source
 from .harness import Commands, ServerThread
 
-__all__ = ["server_store"]
+__all__ = ["backed_up", "filled", "server_store", "source"]
 
 
 @pytest.fixture(autouse=True)

@@ -170,6 +170,8 @@ def fairq_here(*argv: str | Path, env: Mapping[str, str] | None = None, cwd: Pat
         patch.setattr(sys, "path", sys.path[:])
         try:
             code = run([str(word) for word in argv])
+        except SystemExit as ended:  # by ctrl-C
+            code = int(ended.code or 0)
         finally:
             sys.modules.pop("mail", None)
     return Finished(code, out.getvalue(), err.getvalue())

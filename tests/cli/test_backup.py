@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
-import select
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,30 +15,21 @@ import trio
 
 from fairq.cli import stores as cli_stores
 from fairq.cli.app import run
-from fairq.errors import SettingsError, Unavailable
+from fairq.errors import SettingsError
 from fairq.model.tasks import NewTask
 from fairq.server.app import App
 from fairq.store import backup, embedded, keys, library
 from fairq.store.backup_file import Header, Writer
-from fairq.store.loading import Loading
 from fairq.store.migrations import OLDEST
 from fairq.store.opening import open_store
-from fairq.sync import open_client, open_operator
 from tests import clusters, stores
-from tests.server.harness import OPERATOR, running, tenant
+from tests.server.harness import running, tenant
 
-from .harness import EXIT_SECONDS, Commands, ServerThread, environment, read_until, started
+from .backups import fill, open_once
+from .harness import Commands, ServerThread
 from .harness import fairq_here as fairq
 
 Start = Callable[..., stores.LocalServer]
-
-
-@pytest.fixture
-def source(server_store: str) -> str:
-    """A store that sends its snapshot at once, not after five seconds for other replicas to come."""
-    with stores.connect(server_store) as client:
-        client.config_set("repl-diskless-sync-delay", 0)
-    return stores.of_owner(server_store)
 
 
 def lines_in(file: Path, *without: str) -> list[dict[str, Any]]:
@@ -53,48 +39,6 @@ def lines_in(file: Path, *without: str) -> list[dict[str, Any]]:
 
 
 CHANGING = ("state", "tenant")  # kinds that have times and counts of a repair
-
-
-def fill(url: str) -> list[str]:
-    """Put something of every kind into the store; returns the ids of tasks."""
-    with open_client(url, token=tenant("ada")) as ada, open_client(url, token=tenant("bob")) as bob:
-        tasks = [client.enqueue("emails", str(n)) for client in (ada, bob) for n in range(5)]
-        tasks.append(ada.enqueue("emails", "x" * 200_000))
-        tasks.append(ada.enqueue("emails", 1, delay=3600, priority=3))
-        tasks.append(ada.enqueue("other", 1, dedupe_key="k", dedupe_period=3600))
-        tasks.append(ada.enqueue("other", 1, events=True))
-        ada.schedule("emails", "nightly", 1, cron="0 3 * * *")
-    with open_operator(url, token=OPERATOR) as operator:
-        operator.set_weight("emails", "ada", 3)
-    return [task.id for task in tasks]
-
-
-@pytest.fixture
-def filled(source: str) -> str:
-    """A store with tasks, that no server runs on."""
-    thread = ServerThread(source)
-    thread.start()
-    fill(thread.url)
-    thread.stop()
-    return source
-
-
-@pytest.fixture
-def backed_up(filled: str, tmp_path: Path) -> Path:
-    """A backup of that store."""
-    file = tmp_path / "b.jsonl.gz"
-    assert fairq("backup", file, "--store", filled, "--no-verify").code == 0
-    return file
-
-
-def test_a_backup_that_is_stopped_leaves_nothing(filled: str, tmp_path: Path) -> None:
-    with stores.connect(filled) as client:
-        client.config_set("repl-diskless-sync-delay", 3_600)  # it waits for the snapshot
-    with started("backup", tmp_path / "b.jsonl.gz", "--store", filled) as process:
-        clusters.wait_for(lambda: list(tmp_path.glob(".b.jsonl.gz-*")) != [], "the file that is being written")
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(EXIT_SECONDS) == 128 + signal.SIGHUP
-    assert list(tmp_path.glob("*b.jsonl.gz*")) == []
 
 
 def test_a_restored_store_has_the_same_lines(filled: str, start_store: Start, tmp_path: Path) -> None:
@@ -136,7 +80,7 @@ def test_an_embedded_store_that_reads_its_data_is_waited_for(tmp_path: Path, mon
 
 
 def test_a_backup_goes_to_a_cluster_and_comes_from_one(
-    backed_up: Path, cluster: clusters.Cluster, tmp_path: Path
+    backed_up: Path, cluster: clusters.Cluster, start_store: Start, tmp_path: Path
 ) -> None:
     again = tmp_path / "again.jsonl.gz"
     told = fairq("restore", backed_up, "--store", cluster.url)
@@ -147,6 +91,10 @@ def test_a_backup_goes_to_a_cluster_and_comes_from_one(
     assert made.code == 0, made.err
     assert made.json["nodes"] == 3
     assert lines_in(again, *CHANGING) == lines_in(backed_up, *CHANGING)
+    single, third = start_store({"repl-diskless-sync-delay": "0"}), tmp_path / "third.jsonl.gz"
+    assert fairq("restore", again, "--store", stores.of_owner(single.url)).code == 0
+    assert fairq("backup", third, "--store", stores.of_owner(single.url)).code == 0
+    assert lines_in(third, *CHANGING) == lines_in(backed_up, *CHANGING)
 
 
 def test_what_was_acknowledged_when_it_began_is_in_it_while_tasks_flow(
@@ -205,46 +153,6 @@ def test_a_store_that_is_in_use_is_refused(
         assert client.type("fq:tokens") != b"string"
 
 
-async def open_once(url: str) -> None:
-    """Open a store as a server does."""
-    with trio.fail_after(30):
-        async with open_store(url):
-            pass
-
-
-def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
-    backed_up: Path, start_store: Start, tmp_path: Path
-) -> None:
-    target = start_store()
-
-    async def end(loading: Loading) -> None:  # the store goes away when some has been written
-        await loading.flush()
-        raise Unavailable("the store is away")
-
-    with stores.connect(target.url) as client, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Loading, "end", end)
-        told = fairq("restore", backed_up, "--store", stores.of_owner(target.url))
-        assert (told.code, told.err) == (1, "fairq: the store is away\n")
-        assert client.exists("fq:{emails/0}:tasks")
-        assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
-    with stores.connect(target.url) as client:
-        with pytest.raises(SettingsError, match="restore"):
-            trio.run(open_once, target.url)
-        told = fairq("doctor", "--store", stores.of_owner(target.url))
-        assert told.code == 1
-        assert "repeat fairq restore with --replace" in told.out
-        assert fairq("backup", tmp_path / "half.jsonl.gz", "--store", stores.of_owner(target.url)).code == 2
-        assert fairq("restore", backed_up, "--store", stores.of_owner(target.url), "--replace").code == 0
-        assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
-
-
-def test_a_snapshot_that_cannot_be_loaded_leaves_no_file(filled: str, tmp_path: Path) -> None:
-    for program in ("/bin/false", "/none"):
-        told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", filled, "--server-program", program)
-        assert told.code == 2, told.err
-    assert list(tmp_path.glob("*b.jsonl.gz*")) == []
-
-
 def test_a_server_that_starts_during_a_restore_ends(
     filled: str, backed_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,15 +199,6 @@ def test_a_replica_and_slots_that_move_are_refused(
         told = fairq("backup", file, "--store", cluster.url)
         assert (told.code, "slots of the cluster move" in told.err) == (1, True), told.err
     assert not list(tmp_path.glob("*again.jsonl.gz*"))
-
-
-def test_a_store_that_is_away_leaves_no_file(start_store: Start, tmp_path: Path) -> None:
-    server = start_store()
-    server.stop()
-    told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", stores.of_owner(server.url))
-    assert (told.code, "does not answer" in told.err) == (1, True)
-    assert fairq("backup", tmp_path / "none" / "b.jsonl.gz", "--store", stores.of_owner(server.url)).code == 2
-    assert not [path for path in tmp_path.iterdir() if "fairq" in path.name]
 
 
 def test_damage_is_found_and_nothing_is_changed(backed_up: Path, start_store: Start, tmp_path: Path) -> None:
@@ -354,29 +253,3 @@ def test_the_embedded_store_is_backed_up_and_restored(backed_up: Path, tmp_path:
     assert again.code == 0, again.err
     assert again.json["queues"] == 2
     assert fairq("backup", tmp_path / "x.jsonl.gz", "--data-dir", tmp_path / "none").code == 2
-
-
-CHECKING = """
-import sys, trio
-from pathlib import Path
-from fairq.store.backup import _serving
-
-async def main():
-    async with _serving(Path(sys.argv[1]), 0, None) as call:
-        print((await call("INFO", "server")).decode(), flush=True)
-        await trio.sleep_forever()
-
-trio.run(main)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="no child elsewhere is told of its parent's end")
-def test_the_store_that_reads_a_snapshot_dies_with_its_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CHECKING, str(tmp_path / "node.rdb")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
-        store = os.pidfd_open(int(read_until(process, "process_id:").partition(":")[2]))
-        try:
-            process.kill()
-            assert select.select([store], [], [], EXIT_SECONDS)[0]
-        finally:
-            os.close(store)

@@ -171,7 +171,7 @@ class Keyspace:
             kind, colon, rest = name.partition(":")
             assert kind + colon in TYPES, name
             assert kind != "repair", name
-            without_seat = {"done", "pending", "members", "result", "class", "events"}  # events: of an empty batch
+            without_seat = {"done", "pending", "members", "result", "class", "history", "events"}  # of an empty batch
             if kind == "unique" and not self.unique[name].startswith("0 "):
                 continue  # was held for a period, which is over; the store deletes it a minute late
             assert kind in without_seat or not rest or rest.split(":")[0] in self.seats, name

@@ -21,7 +21,7 @@ from fairq.store.backup_lines import dump, load, read_record, tell_record
 from fairq.store.connection import Connection
 from fairq.store.dumping import lines_of
 from fairq.store.loading import Loading, parts_of
-from fairq.store.records import pack_timing
+from fairq.store.records import pack_timing, pack_waits
 from tests import stores
 from tests.lua.full_walk import FullWalk
 from tests.lua.keyspace import Keyspace
@@ -60,7 +60,7 @@ def give_times(client: Any) -> None:
 
 KEPT = (
     "queue", "limits", "opening_hours", "webhook", "done", "callback", "schedule", "template", "opening_change",
-    "cancelling", "fire", "result", "unique", "kept", "event",
+    "cancelling", "fire", "result", "unique", "kept", "event", "slot",
 )  # fmt: skip
 
 
@@ -71,6 +71,8 @@ def test_a_queue_that_is_restored_has_all_that_is_true_of_it(
     for seed in range(4):
         queue = walked(redis_client, seed, kind)
         give_times(redis_client)
+        queue.call("add_history", 1, "ada", 2, 1, 0, pack_waits({3: 1, 5: 2}), "", 1, 0, 0, b"")
+        slots = [queue.call("history", step, -1, 5) for step in (10, 60, 900)]
         before = facts(Keyspace(queue))
 
         def empty() -> None:
@@ -80,6 +82,9 @@ def test_a_queue_that_is_restored_has_all_that_is_true_of_it(
         lines = trio.run(moved, stores.of_owner(store_url), empty)
         again = trio.run(moved, stores.of_owner(store_url), empty)
         redis_client.set(queue.key("test"), 1)
+        assert [queue.call("history", step, -1, 5) for step in (10, 60, 900)] == slots
+        assert len(shown(lines, "slot")) == 3
+        assert redis_client.ttl(queue.key("history:10")) > 0
         assert shown(again, *KEPT) == shown(lines, *KEPT)
         assert repair(queue)
         check_rebuilt(queue, before)
@@ -135,6 +140,7 @@ def test_a_file_that_is_cut_changed_or_appended_to_is_found() -> None:
         {"kind": "event", "queue": "a", "tenant": "x", "id": "1", "fields": {"a": 1}}, {"kind": "audit", "stream": "x"},
         {"kind": "kept", "queue": "a", "id": "x", "of": "rr", "tag": 1, "bytes": 1, "until": 1},
         {"kind": "unique", "queue": "a", "id": {"base64": "?"}, "until": 1, "value": "a"},
+        {"kind": "slot", "queue": "a", "step": 10, "place": 1, "rows": [{"waits": [1]}]},
     ],
 )  # fmt: skip
 def test_a_line_that_is_wrong_is_refused(line: Any) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import orjson
 
 from fairq.store import keys, library
+from fairq.store.records import pack_waits
 from tests import stores
+from tests.cli.backups import fill
 from tests.cli.harness import ServerThread, fairq_here
-from tests.cli.test_backup import fill
 from tests.lua.test_repair import walked
 from tests.store.test_backup_lines import give_times
 
@@ -33,6 +34,7 @@ def fill_store(url: str) -> None:
         client.function_load(library.source())
         queue = walked(client, SEED, steps=STEPS)
         give_times(client)
+        queue.call("add_history", 0, "ada", 2, 1, 0, pack_waits({3: 1}))
         client.delete(queue.key("test"))
         thread = ServerThread(stores.of_owner(url))
         thread.start()
