@@ -79,11 +79,11 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     given = {name for name in environment if name.startswith("FAIRQ_") and not name.startswith(_OF_OTHERS)} - _VARIABLES
     if not given:
         return []
-    from fairq.cli.changes import near
+    from fairq.model.nearest import did_you_mean
     from fairq.server.settings import HELP
 
     known = _VARIABLES | {f"FAIRQ_{name.upper()}" for name in HELP}
-    return [f"nothing reads the variable {name}{near(name, known)}" for name in sorted(given - known)]
+    return [f"nothing reads the variable {name}{did_you_mean(name, known)}" for name in sorted(given - known)]
 
 
 def _is_interrupt(raised: BaseException) -> bool:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable
-from difflib import get_close_matches
-from itertools import islice
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from fairq.cli.options import Server, run_with
 from fairq.client.requests import named
+from fairq.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
 
 T = TypeVar("T")
-
-_NAMES = 10_000  # that are compared with a new one, at most
 
 
 def change(server: Server | None, queue: str, tenant: str | None, work: Callable[[OperatorClient], Awaitable[T]]) -> T:
@@ -34,14 +31,8 @@ def change(server: Server | None, queue: str, tenant: str | None, work: Callable
 
 async def _news_of(client: OperatorClient, queue: str, tenant: str | None) -> str:
     if not await client.queue_exists(queue):
-        return f"queue {queue} is new{near(queue, [row.queue for row in await client.queues()])}"
+        return f"queue {queue} is new{did_you_mean(queue, [row.queue for row in await client.queues()])}"
     if tenant is None or await client.tenants(queue, tenant=tenant):
         return ""
     page = await client.request("tenants", named(queue))  # the first: a queue may have a million
-    return f"tenant {tenant} of {queue} is new{near(tenant, [row['tenant'] for row in page['tenants']])}"
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Return a question that offers the known name nearest to one; empty if none is near."""
-    found = get_close_matches(name, islice(known, _NAMES), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    return f"tenant {tenant} of {queue} is new{did_you_mean(tenant, [row['tenant'] for row in page['tenants']])}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fairq.cli.changes import near
 from fairq.errors import BadRequest
+from fairq.model.nearest import did_you_mean
 
 FOLDER = Path(__file__).parents[1] / "docs"
 ORDER = (
@@ -33,7 +33,7 @@ def docs(name: str | None = None) -> None:
     """
     found = guides()
     if name is not None and name not in found:
-        known = near(name, found) or f"; there are {', '.join(found)}"
+        known = did_you_mean(name, found) or f"; there are {', '.join(found)}"
         raise BadRequest(f"there is no guide {name!r:.80}{known}", field="name")
     if name is None:
         width = max(map(len, found))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fairq.model import versions as versions
     from fairq.model import waiting as waiting
     from fairq.model import webhooks as webhooks
+    from fairq.model import why_text as why_text
     from fairq.model import workers as workers
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from fairq.errors import BadRequest, FairqError, Retryable
+from fairq.client import later
+from fairq.errors import BadRequest, FairqError, NotYet, Retryable
 from fairq.model.checks import check_any_id, check_name, check_tenant
 from fairq.wire.terms import ANSWER_S, WAIT_MS
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from fairq.client.caller import Caller
 
 DEFAULT_TIMEOUT = 20.0  # under the 30 s of gunicorn, and the minute for which the store remembers ids that are done
+
+_EXPLAINED_S = 1.0  # a wait that was shorter is one look of many; and how long the explanation may take
 
 Body = dict[str, Any]
 
@@ -79,9 +82,25 @@ class Requests:
         return list(reply["outcomes"])
 
     async def wait_task(self, queue: str, id: str, timeout: float | None) -> Body:
-        """Wait until a task has ended, across reconnects; returns its row of `wait_tasks`. Raises: NotYet."""
+        """Wait until a task has ended, across reconnects; returns its row of `wait_tasks`.
+
+        Raises: NotYet, which says why it waits, unless it was waited for less than a second.
+        """
         self._caller.now()  # checks the event loop
         deadline = float("inf") if timeout is None else self._deadline(timeout)
         call = self._caller.wait_task(check_name(queue, "queue"), check_any_id(id), deadline)
-        row: Body = await self._caller.wait(call)
+        try:
+            row: Body = await self._caller.wait(call)
+        except NotYet as error:
+            if timeout is not None and timeout >= _EXPLAINED_S and (reason := await self._why_it_waits(queue, id)):
+                raise NotYet(f"{error.message}: {reason}", field=error.field) from None
+            raise
         return row
+
+    async def _why_it_waits(self, queue: str, id: str) -> str:
+        """Say why a task waits; empty if it does not, or the server does not say."""
+        try:
+            reply = await self.request("why", {"queue": queue, "id": id}, timeout=_EXPLAINED_S)
+        except FairqError:
+            return ""
+        return later.why_text.say_causes(later.bodies.structure(reply, later.waiting.Why))

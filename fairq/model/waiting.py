@@ -149,7 +149,8 @@ class Why:
     where groups take turns, `group_ahead` of its own group (not told of tasks without one), one of `groups`.
     `until_ms`: before when a clock does not let it start. `starts_at_ms`: when it may start, if all goes on as it does;
     None where nothing can be said. `share`: its tenant's part of the queue's slots, once it is let in. `kept`: slots,
-    of `kept_of` in all, that are kept for tenants with nothing running, where all others are in use.
+    of `kept_of` in all, that are kept for tenants with nothing running, where all others are in use. `served`: queues
+    that workers take tasks of, where none takes this one's.
     """
 
     id: str
@@ -170,6 +171,7 @@ class Why:
     rate: float = 0.0
     kept: int = 0
     kept_of: int = 0
+    served: list[str] = field(factory=list)
 
 
 def explain(id: str, task: Waiting, slots: float) -> Why:

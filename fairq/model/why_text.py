@@ -22,6 +22,11 @@ def say_why(why: Why) -> Iterator[str]:
         yield "Its start cannot be estimated."
 
 
+def say_causes(why: Why) -> str:
+    """Say in one line why a task waits; empty if it does not."""
+    return "; ".join(_say_cause(cause, why) for cause in why.causes)
+
+
 def _say_cause(cause: Cause, why: Why) -> str:
     at_least = "" if why.is_ahead_exact else "at least "
     whom = "the queue" if cause.startswith("queue") else "its tenant"
@@ -39,7 +44,9 @@ def _say_cause(cause: Cause, why: Why) -> str:
         case "retry":
             return f"an attempt failed, and it waits for the next one{until}"
         case "no_worker":
-            return "no worker is attached to the queue"
+            return "no worker is attached to the queue" + (
+                f"; those that are take tasks of {', '.join(why.served)}" if why.served else ""
+            )
         case "rate":
             return f"its tenant has started as many tasks as it may ({why.rate:g} a second){until}"
         case "max_running":

@@ -180,6 +180,12 @@ class Queues:
         """Count the workers of a queue that are attached to this server."""
         return len(self.dispatchers[queue].capacity.workers) if queue in self.dispatchers else 0
 
+    def served(self) -> set[str]:
+        """Name the queues that workers take tasks of, over all servers."""
+        return {
+            queue for queue in self.dispatchers if self.is_taken_here(queue)
+        } | self.worker_registry.queues_elsewhere()
+
     def is_taken_here(self, queue: str) -> bool:
         """True if a worker that is attached to this server takes tasks of a queue."""
         return any(self._attached(queue))

@@ -107,7 +107,9 @@ class Settings:
     )
     max_payload_bytes: Annotated[int, "longest payload of a task, in bytes (65536 to 16777216)"] = DEFAULT_PAYLOAD_BYTES
     max_message_bytes: Annotated[int, "longest message accepted, in bytes (0: 1 MiB over max_payload_bytes)"] = 0
-    queue_quota: Annotated[int, "queues that each tenant may create, by being the first to use them (0: none)"] = 100
+    queue_quota: Annotated[
+        int, "queues that each tenant may create, by being the first to use them (0: only operators create queues)"
+    ] = 100
     log_level: Annotated[str, "debug, info, warning or error"] = "info"
     log_json: Annotated[bool, "log JSON lines"] = False
 

@@ -1,25 +1,30 @@
 """The registry of queues: their names, who made each, and how they end.
 
-A queue is made by the first call that puts something into it. This server remembers which queues exist, so that it asks
-the store once. If another server has deleted the queue meanwhile, the store refuses the call. An operator deletes a
-queue or servers remove one that nobody uses (both: lua/operate/delete.lua).
+A queue is made by the first call that puts something into it; with a quota of 0, by the first that an operator makes.
+This server remembers which queues exist, so that it asks the store once. If another server has deleted the queue
+meanwhile, the store refuses the call. An operator deletes a queue or servers remove one that nobody uses (both:
+lua/operate/delete.lua).
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import trio
 from attrs import define, field
 
-from fairq.errors import NotEmpty, QuotaExceeded
+from fairq.errors import NotEmpty, NotFound, QuotaExceeded
+from fairq.model.nearest import did_you_mean
 from fairq.store import keys
 from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection
 
 MAX_KNOWN = 10_000  # queues that are remembered to exist
+OPERATOR, PRODUCER = "", "(producer)"  # makers that are no tenants; what they make counts for nobody
+_OFFER_S = 0.2  # between two searches for the nearest name: a tenant may mistype any number
 
 
 class Maker(NamedTuple):
@@ -46,17 +51,21 @@ class Deletion(NamedTuple):
 class Registry:
     """The queues of a store. `call(prefix, verb, ...)` calls the library.
 
-    `quota`: how many queues a tenant may make; None: any number.
+    `quota`: how many queues a tenant may make (None: any number; 0: only operators make queues).
     """
 
     connection: Connection | Cluster
     call: Callable[..., Awaitable[Any]]
     quota: int | None = None
     known: set[str] = field(factory=set, init=False)
+    offered_at: float = field(default=-math.inf, init=False)  # when a name was last searched for
     _making: dict[str, trio.Lock] = field(factory=dict, init=False)  # of the queues that are being made
 
     async def make(self, queue: str, maker: str, *, is_unmade: bool = False) -> None:
-        """Make a queue unless it exists; `is_unmade`: the store says that it does not. Raises: QuotaExceeded."""
+        """Make a queue unless it exists; `is_unmade`: the store says that it does not.
+
+        Raises: QuotaExceeded; NotFound where only operators make queues.
+        """
         lock = self._making.setdefault(queue, trio.Lock())
         try:
             async with lock:  # a queue's calls go on in the order in which they came; other queues do not wait for it
@@ -69,13 +78,24 @@ class Registry:
         if queue in self.known:
             return
         is_new = not await self.exists(queue)
+        if is_new and self.quota == 0 and maker != OPERATOR:
+            offer = await self._offer(queue)
+            raise NotFound(f"there is no queue {queue}, and only operators make queues here{offer}", field="queue")
         if is_new or is_unmade:
-            await self._add(queue, maker, self.quota if maker else None)
+            tenant = "" if maker == PRODUCER else maker
+            await self._add(queue, tenant, self.quota if tenant else None)
             await self.call(keys.queue_prefix(queue), "make_queue")
-            await self._add(queue, maker, None)  # it may have been deleted in between
+            await self._add(queue, tenant, None)  # it may have been deleted in between
         if len(self.known) >= MAX_KNOWN:
             self.known.clear()
         self.known.add(queue)
+
+    async def _offer(self, queue: str) -> str:
+        """Return a question that offers the nearest queue; empty if there is none, or it was just done for another."""
+        if (now := trio.current_time()) < self.offered_at + _OFFER_S:
+            return ""
+        self.offered_at = now
+        return did_you_mean(queue, await self.entries())
 
     async def exists(self, queue: str) -> bool:
         """True if there is such a queue; works on a full store."""
@@ -101,6 +121,11 @@ class Registry:
     async def read(self) -> dict[str, Maker]:
         """Return all queues, with who made each and when."""
         return {name: _maker(entry) for name, entry in (await self.entries()).items()}
+
+    async def makers(self, queues: Sequence[str]) -> list[str]:
+        """Return who made each of these queues; empty: an operator, or nobody yet."""
+        entries = await self.connection.call("HMGET", keys.QUEUES, *queues) if queues else []
+        return [(entry and _maker(entry).made_by) or "" for entry in entries]
 
     async def is_idle(self, queue: str, entry: bytes, idle_ms: int) -> bool:
         """True if a queue that a tenant made has had nothing for so long, and no settings."""

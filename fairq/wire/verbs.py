@@ -92,7 +92,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.Batch: Verb({"batch": BatchState}, _TENANT | _PRODUCER | _READERS),
     wire.Batches: Verb({"batches": list[BatchState], "cursor": Cursor}, _TENANT | _PRODUCER | _READERS),
     wire.Events: Verb({"oldest": int, "newest": int, "events": list[Event]}, _TENANT | _READERS),
-    wire.Why: Verb(Why, _TENANT | _READERS),
+    wire.Why: Verb(Why, _TENANT | _PRODUCER | _READERS),
     wire.TenantReport: Verb({"report": Report}, _TENANT | _READERS),
     wire.History: Verb(History, _READERS),
     wire.Attach: Verb({"leases": list[Literal["ok", "cancelled", "gone", "stale"]]}, _WORKER, _OPEN),

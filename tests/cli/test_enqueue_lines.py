@@ -164,7 +164,7 @@ def test_a_task_is_waited_for_and_its_result_printed(commands: Commands, server:
         assert enqueue(commands, "[1, 2]", "--wait", "20", "--json").json["result"] == {"sum": 3}
     with Acker(server, "reject"):
         one_line_error(enqueue(commands, "1", "--wait", "20"), 1, "rejected")
-    one_line_error(enqueue(commands, "1", "--wait", "0.2"), 1, "not ended")
+    one_line_error(enqueue(commands, "1", "--wait", "1"), 1, "has not ended: no worker is attached to the queue")
 
 
 def test_a_line_that_is_no_json_says_which(commands: Commands, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ RULES = [
     Rule(BATCHES, "id", (*rules.BAD_BATCHES, ""), roles=(TENANT,)),
     Rule(BATCHES | {"dead_letter", "why"}, "id", rules.FULL_ID.bad, roles=(OPERATOR, PRODUCER)),
     Rule({"why"}, "id", ("none",), "not_found", (TENANT,)),
-    Rule({"why"}, "id", ("ada/none",), "not_found", (OPERATOR,)),
+    Rule({"why"}, "id", ("ada/none",), "not_found", (OPERATOR, PRODUCER)),
     Rule(BATCHES, "id", ("none",), "not_found", (TENANT,)),
     Rule(BATCHES, "id", ("ada/none",), "not_found", (OPERATOR, PRODUCER)),
     Rule(BATCHES, "id", ("bob/open",), "not_found", (OPERATOR, PRODUCER)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from fairq.store import keys
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant
 
 HOUR_MS = 3_600_000
 
@@ -80,6 +81,42 @@ async def test_operators_make_queues_that_count_for_nobody(server_store: str) ->
         assert [(row["queue"], row["made_by"], row["made_at_ms"] > 0) for row in rows] == [
             ("q", "", True), ("s", "", True),
         ]  # fmt: skip
+
+
+async def test_only_operators_make_queues_where_no_tenant_may(server_store: str) -> None:
+    async with (
+        running(server_store, queue_quota=0) as served,
+        raw(served, OPERATOR) as operator,
+        raw(served, PRODUCER) as producer,
+        raw(served, WORKER) as worker,
+        raw(served, tenant("ada")) as ada,
+    ):
+        registry, task = served.app.store.registry, {"id": "t", "payload": 1}
+        for name in ("emails", "reports"):
+            await operator.ask("configure", queue=name, settings={"max_attempts": 3})
+        wrong: list[tuple[Raw, str, dict[str, Any]]] = [
+            (ada, "enqueue", {"tasks": [task]}),
+            (ada, "open_batch", {"id": "b", "max_running": 0}),
+            (ada, "schedule", {"name": "s", "payload": 1, "every_ms": 60_000}),
+            (producer, "open_batch", {"id": "bob/b", "max_running": 0}),
+        ]
+        for client, verb, body in wrong:
+            registry.offered_at = -math.inf
+            with pytest.raises(Refused, match=r"there is no queue emials.*did you mean emails\?") as caught:
+                await client.ask(verb, queue="emials", **body)
+            assert (caught.value.code, caught.value.field) == ("not_found", "queue")
+        registry.offered_at = -math.inf
+        reply = await producer.ask("enqueue", queue="emials", tenant="bob", tasks=[task])
+        message = "there is no queue emials, and only operators make queues here; did you mean emails?"
+        assert reply["refusals"] == {"bob": {"code": "not_found", "message": message, "field": "queue"}}
+        assert [row["queue"] for row in (await operator.ask("queues"))["queues"]] == ["emails", "reports"]
+        assert await ada.enqueue("emails", ["a"]) == ["ok"]
+        await producer.ask("enqueue", queue="reports", tenant="bob", tasks=[task])
+        await worker.attach("emails", credit=1)
+        (lease,) = await worker.pushed()
+        held = {"queue": "emails", "id": lease["full_id"], "lease": lease["lease"]}
+        with pytest.raises(Refused, match="not_found queue"):
+            await worker.ask("enqueue_from", queue="emials", leases=[held], tasks=[task])
 
 
 async def test_the_list_says_who_made_a_queue(operator: Raw, ada: Raw, worker: Raw) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import fairq
-from fairq.errors import NotFound
+from fairq.errors import NotFound, NotYet
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant, url_of
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant, url_of
 
 HOUR_MS = 3_600_000
 Step = tuple[str, str, dict[str, Any]]
@@ -116,6 +116,55 @@ async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(
         await wait_until(lambda: has_slots(0.5))
         await operator.ask("drain_worker", worker="w")
         await wait_until(lambda: has_slots(0))
+
+
+async def test_queues_that_workers_serve_are_named_the_nearest_first_where_none_takes_ones_own(
+    served: Served, ada: Raw, bob: Raw, operator: Raw, worker: Raw
+) -> None:
+    for client, queue in ((ada, "adas"), (bob, "bobs"), (ada, "emials")):
+        await client.enqueue(queue, ["t0", "t"])
+    await worker.attach("adas", "bobs", "emails", "unmade", credit=2)
+
+    async def told(client: Raw, id: str) -> list[str]:
+        found = await client.ask("why", queue="emials", id=id)
+        assert found["causes"] == ["no_worker"]
+        return list(found.get("served", ()))
+
+    assert await told(ada, "t0") == ["emails", "adas", "unmade"], "another tenant's queue is none of its business"
+    assert await told(operator, "ada/t0") == ["emails", "adas", "bobs", "unmade"]
+    async with raw(served, PRODUCER) as producer:
+        assert await told(producer, "ada/t0") == ["emails", "adas", "bobs", "unmade"]
+    assert "served" not in await ada.ask("why", queue="adas", id="t")
+
+
+async def test_a_worker_of_another_server_serves_too(server_store: str) -> None:
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        raw(one, tenant("ada")) as ada,
+        raw(two, WORKER) as worker,
+    ):
+        await ada.enqueue("emials", ["t"])
+        await worker.attach("emails", credit=1)
+
+        async def is_told() -> bool:
+            return (await ada.ask("why", queue="emials", id="t")).get("served") == ["emails"]
+
+        await wait_until(is_told)
+
+
+async def test_a_result_that_does_not_come_says_why(served: Served, worker: Raw) -> None:
+    await worker.attach("emails", credit=1)
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
+        task = await client.enqueue("emials", 1, result_ttl=60)
+        with pytest.raises(NotYet) as caught:
+            await task.result(timeout=1)
+        assert caught.value.message == (
+            f"task {task.id} has not ended: no worker is attached to the queue; those that are take tasks of emails"
+        )
+        with pytest.raises(NotYet) as caught:
+            await task.result(timeout=0.01)
+        assert caught.value.message == f"task {task.id} has not ended"
 
 
 async def test_the_sdk_tells_it(served: Served) -> None:

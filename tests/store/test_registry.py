@@ -10,7 +10,7 @@ import pytest
 import redis
 import trio
 
-from fairq.errors import Deleting, NotEmpty, QuotaExceeded
+from fairq.errors import Deleting, NotEmpty, NotFound, QuotaExceeded
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask, Settlement
 from fairq.store import keys
@@ -88,16 +88,18 @@ async def test_servers_side_by_side_do_not_overrun_a_quota(store_url: str, redis
     assert redis_client.hgetall(keys.REGISTRY + ":makers") == {b"ada": b"10"}
 
 
-async def test_a_quota_leaves_existing_queues_and_others_alone(store_url: str, redis_client: redis.Redis) -> None:
+async def test_a_quota_of_0_leaves_existing_queues_and_operators_alone(
+    store_url: str, redis_client: redis.Redis
+) -> None:
     async with opened(store_url, 1, quota=0) as (store,):
         await store.set_weight(Q, "ada", 2)
         assert await put(store, "a") == ["ok"]
         before = redis_client.dbsize()
-        with pytest.raises(QuotaExceeded, match="tenant ada has reached its limit of 0 queues"):
+        with pytest.raises(NotFound, match="there is no queue other, and only operators make queues here"):
             await put(store, "a", queue="other")
-        with pytest.raises(QuotaExceeded):
+        with pytest.raises(NotFound):
             await store.open_batch("other", "ada", "b", 0, [b"", b"", b""])
-        with pytest.raises(QuotaExceeded):
+        with pytest.raises(NotFound):
             await store.schedule("other", "ada", "s", EVERY_MINUTE, 1, "skip", NewTask("s", b"1"), maker="ada")
         assert redis_client.dbsize() == before
         assert await store.queues() == [Q]

@@ -159,6 +159,11 @@ class WorkerRegistry:
         able = {name: has for name, has in told.items() if has >= max(1, slots)}
         return random.choices(list(able), list(able.values()))[0] if able else ""
 
+    def queues_elsewhere(self) -> set[str]:
+        """Name the queues that workers of other servers take tasks of, as of some seconds ago."""
+        since = trio.current_time() - _FORGET_S
+        return {queue for at, said in self._elsewhere.values() if at > since for queue, (_, has) in said.items() if has}
+
     def divided_slots_elsewhere(self, queue: str) -> float:
         """Count other servers' slots with each worker's divided among its queues, without draining workers."""
         return self._told(queue, 1)

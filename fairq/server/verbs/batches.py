@@ -15,6 +15,7 @@ from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, full_id_of, full_ids, wait_for
 from fairq.store import keys
+from fairq.store.registry import PRODUCER
 from fairq.wire import messages as wire
 from fairq.wire import terms
 
@@ -38,8 +39,9 @@ async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) 
         if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
             raise TooLarge(f"{name} has {len(callbacks[-1])} bytes; the limit is {MAX_CALLBACK_BYTES}", field=name)
     is_new = await app.store.open_batch(
-        queue, owner_of(id), id, request.max_running, callbacks, events=request.events, maker=connection.identity.tenant
-    )
+        queue, owner_of(id), id, request.max_running, callbacks, events=request.events,
+        maker=connection.identity.tenant or PRODUCER,
+    )  # fmt: skip
     return {"outcome": "ok" if is_new else "duplicate"}
 
 

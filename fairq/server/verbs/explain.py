@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from attrs import asdict
+from attrs import asdict, evolve
 
 from fairq.errors import NotFound
+from fairq.model.nearest import nearest
 from fairq.model.waiting import Report, explain
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
@@ -13,6 +14,9 @@ from fairq.server.stats.wait_times import percentile, summarize
 from fairq.server.verbs.request_scope import Body, full_id_of, own_tenant
 from fairq.wire import messages as wire
 
+_ALWAYS = ("starts_at_ms", "causes")  # also where they say nothing
+_MAX_SERVED = 10  # queues that are named
+
 
 async def why(app: App, connection: Connection, request: wire.Why) -> Body:
     """Explain why a task waits, and when it may start."""
@@ -20,10 +24,26 @@ async def why(app: App, connection: Connection, request: wire.Why) -> Body:
     task = await app.store.why(queue, id)
     if task.state == "unknown":
         raise NotFound(f"unknown task {request.id} in queue {queue}", field="id")
-    found = asdict(explain(request.id, task, app.queues.count_divided_slots(queue)))
+    why = explain(request.id, task, app.queues.count_divided_slots(queue))
+    if "no_worker" in why.causes:
+        why = evolve(why, served=await _served(app, connection, queue))
+    found = asdict(why)
     if task.facts is None:
         return {name: found[name] for name in ("id", "state", "now_ms")}
-    return {name: value for name, value in found.items() if value not in (0, False) or name == "starts_at_ms"}
+    return {name: value for name, value in found.items() if value not in (0, False, []) or name in _ALWAYS}
+
+
+async def _served(app: App, connection: Connection, queue: str) -> list[str]:
+    """Name queues that workers take tasks of, the nearest first: no others than the caller may know of."""
+    identity = connection.identity
+    may_use = (name for name in app.queues.served() if identity.queues is None or name in identity.queues)
+    names = sorted(may_use)
+    near = nearest(queue, names)
+    names = sorted(names, key=near.__ne__)[:_MAX_SERVED]
+    if not identity.tenant:
+        return names
+    makers = await app.store.registry.makers(names)
+    return [name for name, maker in zip(names, makers, strict=True) if maker in ("", identity.tenant)]
 
 
 async def tenant_report(app: App, connection: Connection, request: wire.TenantReport) -> Body:

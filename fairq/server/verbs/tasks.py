@@ -14,6 +14,7 @@ from fairq.server.net.connection import Connection
 from fairq.server.verbs.producers import cover, store_for_tenants, told, watch
 from fairq.server.verbs.request_scope import Body, full_ids, own_tenant, tenant_of, wait_for, with_payload
 from fairq.store import keys
+from fairq.store.registry import PRODUCER
 from fairq.wire import messages as wire
 
 
@@ -31,7 +32,7 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
             field="tasks",
         )
     if connection.load is not None:
-        outcomes, refusals = await store_for_tenants(app, queue, tasks, connection.load.is_busy, maker="")
+        outcomes, refusals = await store_for_tenants(app, queue, tasks, connection.load.is_busy, maker=PRODUCER)
         body = {"outcomes": outcomes} | told(refusals)
     else:
         outcomes = await app.store.enqueue(queue, connection.identity.tenant, tasks, notify=cover(app, queue, tasks))
