@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import re
 import shlex
 import subprocess
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import attrs
 import pytest
@@ -17,6 +21,7 @@ import yaml
 
 from fairq.server.settings import ADMIN_PORT, HTTP_PORT, METRICS_PORT, Settings, load_settings
 from tests import stores
+from tests.cli.harness import read_until, started
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 GIVE_BACK_S = 10  # what stopping may take beyond the grace: leases given back, good-byes, the store's end
@@ -52,9 +57,24 @@ def servers_of(compose: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_compose_has_two_servers_on_one_store_with_ports_of_their_own_on_loopback(compose: dict[str, Any]) -> None:
     assert len({server["environment"]["FAIRQ_STORE"] for server in servers_of(compose)}) == 1
-    ports = [port for server in servers_of(compose) for port in server["ports"]]
-    assert len(set(ports)) == 2
-    assert all(port.startswith("127.0.0.1:") and port.endswith(":7700") for port in ports)
+    for first, server in zip((7700, 7710), servers_of(compose), strict=True):
+        assert server["ports"] == [f"127.0.0.1:{first + n}:{7700 + n}" for n in range(3)]
+
+
+def test_the_settings_of_compose_serve_websockets_http_and_the_dashboard(
+    compose: dict[str, Any], start_store: Callable[..., stores.LocalServer], tmp_path: Path
+) -> None:
+    image = dict(word.split("=", 1) for word in dict(instructions())["ENV"].split())
+    for server in servers_of(compose):
+        given = {**image, **server["environment"], "FAIRQ_STORE": start_store({}).url}
+        given |= {f"FAIRQ_{name}PORT": "0" for name in ("", "HTTP_", "ADMIN_", "METRICS_")}
+        given |= {"FAIRQ_DATA_DIR": str(tmp_path)}
+        with started("serve", extra={name: each for name, each in given.items() if name != "PATH"}) as process:
+            told = json.loads(read_until(process, '"serving"'))
+            assert told["url"].startswith("ws://0.0.0.0:")
+            for path, kind in (("/readyz", "admin"), ("/openapi.json", "http"), ("/sign-in", "admin")):
+                with urlopen(f"http://127.0.0.1:{urlsplit(told[kind]).port}{path}", timeout=20) as answer:
+                    assert answer.status == 200
 
 
 def test_compose_waits_longer_than_the_grace(compose: dict[str, Any]) -> None:
@@ -104,7 +124,8 @@ def test_compose_watches_both_servers(compose: dict[str, Any]) -> None:
     names = {name for name, service in services.items() if service.get("image") == "fairq"}
     assert set(job["static_configs"][0]["targets"]) == {f"{name}:{METRICS_PORT}" for name in names}
     assert all(service["environment"]["FAIRQ_METRICS_HOST"] for service in servers_of(compose))
-    assert all(port.startswith("127.0.0.1:") for service in services.values() for port in service.get("ports", ()))
+    plain = [each for each in services.values() if "tls" not in each.get("profiles", ())]
+    assert all(port.startswith("127.0.0.1:") for service in plain for port in service.get("ports", ()))
 
 
 # fairq.service

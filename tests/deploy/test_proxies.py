@@ -52,10 +52,12 @@ def caddy(directory: Path, served: Served, port: int) -> list[str]:
     """Write Caddyfile for a server; returns the command."""
     assert served.http is not None
     text = (DEPLOY / "Caddyfile").read_text()
-    text = re.sub(r":77[01]0", f":{served.port}", text)
-    text = re.sub(r":77[01]1", f":{served.http.port}", text)
-    at = f"https://{HOST}:{port} {{\n\ttls {directory}/cert.pem {directory}/key.pem"
-    text = text.replace("fairq.example.com {", at)
+    given = {"SITE": f"https://{HOST}:{port}", "SERVERS": f"{HOST}:{served.port}"}
+    for name, value in (given | {"HTTP_SERVERS": f"{HOST}:{served.http.port}"}).items():
+        text, found = re.subn(rf"\{{\$FAIRQ_{name}:[^}}]*\}}", value, text)
+        assert found == 1
+    site = f"{given['SITE']} {{"
+    text = text.replace(site, f"{site}\n\ttls {directory}/cert.pem {directory}/key.pem")
     options = "{\n\tadmin off\n\tauto_https disable_redirects\n\tstorage file_system " + f"{directory}/caddy\n}}\n"
     (directory / "Caddyfile").write_text(options + text)
     return [program("caddy"), "run", "--adapter", "caddyfile", "--config", str(directory / "Caddyfile")]
