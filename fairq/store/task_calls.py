@@ -34,10 +34,9 @@ def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
     """Write settlements as arguments of the store's function."""
     args: list[str | int | bytes] = []
     for action, id, lease, delay_ms, error, result, _, traceback in settlements:
-        if result and action == "ack":
-            args += ("ack_with_result", id, lease, result)
-            continue
         args += (action, id, lease)
+        if action == "ack":
+            args.append(result)
         if action in ("nack", "release"):
             args.append("" if delay_ms is None else delay_ms)
         if action in ("nack", "release", "reject"):
@@ -117,7 +116,7 @@ class TaskCalls(Calls):
         """Acknowledge a task, and store those that follow it, which are all in this queue: all of it or nothing."""
         tasks = _task_args([link.task for link in ack.links])
         try:
-            reply = await self._call("settle_linked", queue, ack.id, ack.lease, ack.result or b"null", *tasks)
+            reply = await self._call("settle_linked", queue, ack.id, ack.lease, ack.result, *tasks)
         except Deleting:
             reply = b"gone"
         told[n] = reply.decode()

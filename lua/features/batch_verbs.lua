@@ -1,4 +1,4 @@
--- needs: accounts, arrivals, batch_ends, batches, calls, close, settlements, waiting
+-- needs: arrivals, batch_ends, batches, calls, close, settlements, waiting
 --
 -- Batches as their tenants handle them (tasks/batches.lua says what they are).
 
@@ -21,10 +21,7 @@ function writes.open_batch(keys, args)
   if batches.find(call, args[4]) then return 'duplicate' end
   local batch = BATCH.new{max_running = max_running, created_at = call.now, state = OPENED, tenant = args[3],
     on_complete = #args[6], on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0}
-  local account = accounts.named(call, args[3])
-  arrivals.check_bytes(call, account, batches.bytes_of(args[4], batch))
-  accounts.touch(call, account)
-  accounts.add_bytes(call, account, batches.bytes_of(args[4], batch))
+  arrivals.add_bytes(call, args[3], batches.bytes_of(args[4], batch))
   call.batches[args[4]] = batch
   for i, event in ipairs(CALLBACKS) do
     local payload = args[5 + i]

@@ -27,15 +27,11 @@ end
 -- Deletes those of the queue's keys that are among the next ones of the store; returns whether there may be more. In
 -- another life of the store, the search begins anew.
 local function sweep_some(call)
-  local saved, doomed, life = redis.call('GET', key(call, 'deleting')) or '', {}, calls.life_of_store()
+  local saved, life = redis.call('GET', key(call, 'deleting')) or '', calls.life_of_store()
   local cursor = saved:match('^' .. life .. ' (%d+)$') or '0'
-  local page = redis.call('SCAN', cursor, 'MATCH', key(call, '*'), 'COUNT', KEYS_PER_CALL)
-  for _, found in ipairs(page[2]) do
-    if not LAST[found:sub(#key(call, '') + 1)] then doomed[#doomed + 1] = found end
-  end
-  if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
-  redis.call('SET', key(call, 'deleting'), life .. ' ' .. page[1])
-  return page[1] ~= '0'
+  cursor = calls.unlink_some(call, cursor, KEYS_PER_CALL, function(name) return not LAST[name] end)
+  redis.call('SET', key(call, 'deleting'), life .. ' ' .. cursor)
+  return cursor ~= '0'
 end
 
 -- make_queue(keys, argv): let things be put into a queue that the registry has.

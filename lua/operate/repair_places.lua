@@ -29,7 +29,7 @@ end
 local function put_delayed(call, account, id, start_at)
   redis.call('ZADD', key(call, 'repair:delayed:' .. account.name), start_at, id)
   redis.call('ZADD', key(call, 'due'), 'LT', start_at, account.name)
-  places.count_delayed(call, account, 1)
+  accounts.count(call, account, 'delayed', 1)
 end
 
 -- When a waiting task starts, if that is known and not over. The time of a retry stands nowhere else.

@@ -145,11 +145,12 @@ function arrivals.check_quotas(call, new)
   end
 end
 
--- Refuses what would have a tenant keep so many bytes more than its limit allows, or make one tenant too many.
-function arrivals.check_bytes(call, account, bytes)
-  local new = arrivals.new(account.name)
+-- Has a tenant keep so many bytes more; refuses it where its limit does not allow that, or it is one tenant too many.
+function arrivals.add_bytes(call, tenant, bytes)
+  local new = arrivals.new(tenant)
   new.bytes = bytes
   arrivals.check_quotas(call, new)
+  accounts.add_bytes(call, accounts.touch_named(call, tenant), bytes)
 end
 
 function arrivals.store(call, new)

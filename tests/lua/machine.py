@@ -82,7 +82,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "name": st.sampled_from(["n1", "n2"]),
     },
 )
-ACTIONS = ["ack", "ack_with_result", "nack", "nack", "reject", "release", "reap", "extend", "take"]
+ACTIONS = ["ack", "ack", "nack", "nack", "reject", "release", "reap", "extend", "take"]
 BATCHES, STATES = ["b1", "b2", "b3"], ["", "open", "closed", "complete"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]

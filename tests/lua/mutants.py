@@ -175,7 +175,11 @@ MUTANTS = [
         "    limits.meter(call, account)\n  end\n  close.call(call)\n  return flat",
         "  end\n  close.call(call)\n  return flat",
     ),
-    Mutant("a wider limit for all lets nobody in", "if is_wider or previous.rate", "if previous.rate"),
+    Mutant(
+        "a wider limit for all lets nobody in",
+        "    call.queue.sweeping = SWEEP_WANTED  -- ticks count tokens anew, and let in who has room now\n",
+        "",
+    ),
     Mutant(
         "the slots that are read at once are others", "span.some = {before = first,", "span.some = {before = first + 1,"
     ),
@@ -202,7 +206,7 @@ MUTANTS = [
     Mutant("quotas are not looked at", "  if #new.records > 0 then arrivals.check_quotas(call, new) end\n", ""),
     Mutant("claims tell no run timeout", "  out[7] = queue.run_timeout_ms\n", "  out[7] = 0\n"),
     Mutant("a known tenant is one too many", "if not details.packed and redis", "if redis"),
-    Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
+    Mutant("own limits are those for all", "with_defaults(limits.set_for(call, account.name), for_all)", "for_all"),
     Mutant(
         "a claim overruns the limit",
         "or not limits.is_eligible(call, account)) then\n    accounts",
@@ -357,8 +361,8 @@ MUTANTS = [
     ),
     Mutant(
         "a later start hides an earlier one",
-        "key(call, 'due'), 'LT', first, account.name)\n  places",
-        "key(call, 'due'), first, account.name)\n  places",
+        "key(call, 'due'), 'LT', first, account.name)\n  accounts.count",
+        "key(call, 'due'), first, account.name)\n  accounts.count",
     ),
     Mutant("replay keeps the closed window", "    reopen(call, id, record, header)\n", ""),
     Mutant(
@@ -375,10 +379,10 @@ MUTANTS = [
     ),
     Mutant(
         "whose letters are most is not counted",
-        "  redis.call('ZADD', key(call, 'dead_counts'), details.dead, account.name)\nend",
-        "end",
+        "  redis.call('ZADD', key(call, 'dead_counts'), accounts.count(call, account, 'dead', 1), account.name)\n",
+        "  accounts.count(call, account, 'dead', 1)\n",
     ),
-    Mutant("an empty dead count is kept", "  if details.dead > 0 then\n", "  if true then\n"),
+    Mutant("an empty dead count is kept", "  if left > 0 then\n", "  if true then\n"),
     Mutant(
         "a walk passes over those of one moment",
         "local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)",
@@ -395,15 +399,15 @@ MUTANTS = [
     Mutant("the reason is not looked at", "(walk.reason == '' or walk.reason == REASONS[reason])", "true"),
     Mutant(
         "a paused schedule fires",
-        "schedule.revision ~= revision or schedule.paused == 1 or",
-        "schedule.revision ~= revision or",
+        "revision ~= as_read or schedule.paused == 1 or",
+        "revision ~= as_read or",
     ),
     Mutant(
         "a window that was dropped comes back when its start moves",
-        "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
-        "return header.features % IS_LARGE >= END_MOVES",
+        "local moves = expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
+        "local moves = header.features % IS_LARGE >= END_MOVES",
     ),
-    Mutant("a moved start is forgotten", "    start_at = starts_at  -- its end counts from it\n", ""),
+    Mutant("a moved start is forgotten", "    start_at = starts_at\n", ""),
     Mutant(
         "a schedule's known id is enqueued again",
         "  if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end\n",
@@ -418,7 +422,7 @@ MUTANTS = [
     ),
     Mutant(
         "a resume does not look at the head",
-        "if not schedule or schedule.revision ~= args[5] then",
+        "if not schedule or revision ~= args[5] then",
         "if not schedule then",
     ),
     Mutant(
@@ -465,8 +469,8 @@ MUTANTS = [
     ),
     Mutant(
         "a tenant that was odd stays so",
-        "account.is_odd = accounts.are_odd(details) and",
-        "account.is_odd = (account.is_odd > 0 or accounts.are_odd(details)) and",
+        "account.is_odd = are_odd(details) and",
+        "account.is_odd = (account.is_odd > 0 or are_odd(details)) and",
     ),
     *(
         Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))

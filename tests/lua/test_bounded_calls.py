@@ -58,7 +58,6 @@ def test_a_change_of_many_places_is_of_few_tasks(queue: Queue, verb: str) -> Non
         ("release", {}, 120),
         ("nack", {}, 37),
         ("reject", {}, 37),
-        ("ack_with_result", {}, 37),
         ("ack", {"events": 1}, 37),
         ("ack", {"result": 1000}, 37),
     ],
@@ -159,7 +158,7 @@ def test_long_templates_fire_a_page_at_a_time(queue: Queue) -> None:
 
 def test_long_results_come_a_page_at_a_time(queue: Queue) -> None:
     queue.enqueue("ada", *"abcd", result=10**6)
-    queue.settle(*(("ack_with_result", lease.id, lease.lease, "", "r" * (PAGE // 2)) for lease in queue.claim(4)))
+    queue.settle(*(("ack", lease.id, lease.lease, "", "r" * (PAGE // 2)) for lease in queue.claim(4)))
     assert list(map(len, queue.call("results", *"abcd"))) == [PAGE // 2] * 2
 
 

@@ -37,7 +37,7 @@ def fill(queue: Queue) -> None:
     """Make a queue with a key of each kind."""
     queue.configure(dead_keep=10)
     queue.enqueue("ada", "kept", "held-key", result=10 * DAY_MS, key="k", period=DAY_MS, events=1)
-    queue.settle(*(("ack_with_result", lease.id, lease.lease, "", "1") for lease in queue.claim(2)))
+    queue.settle(*(("ack", lease.id, lease.lease, "", "1") for lease in queue.claim(2)))
     queue.bury("bob", "dead")
     queue.enqueue("ada", "urgent", priority=3, key="mine")
     queue.enqueue("ada", "later", delay=1000, expires_in=5000)
@@ -155,7 +155,7 @@ def test_a_blocked_queue_answers_no_other_verb(queue: Queue) -> None:
     revision = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
     assert queue.call("delete_queue", "any")[0] == b"more"
     others = {
-        **PUTS_IN, "claim": ("w", 1), "settle": ("ack", "a", 1), "tick": (1,), "cancel": ("", "a"), "replay": ("dead",),
+        **PUTS_IN, "claim": ("w", 1), "settle": ("ack", "a", 1, ""), "tick": (1,), "cancel": ("", "a"), "replay": ("dead",),
         "reschedule": (0, 0, "a"), "purge": ("dead",), "close_batch": ("capped",), "cancel_batch": ("capped",),
         "unschedule": ("ada", "nightly"), "pause_schedule": ("ada", "nightly", revision, 1), "make_queue": (),
         "fire": ("ada/nightly", revision, 1),

@@ -31,7 +31,7 @@ def used(queue: Queue) -> None:
     queue.open_batch("batch")
     queue.enqueue("ada", "in", batch="batch")
     queue.call("close_batch", "batch")
-    queue.settle(*(("ack_with_result", lease.id, lease.lease, "", "1") for lease in queue.claim(3)))
+    queue.settle(*(("ack", lease.id, lease.lease, "", "1") for lease in queue.claim(3)))
     queue.bury("bob", "dead")
     queue.call("purge", "dead")
     queue.call("schedule", "ada", "s", queue.now + 1000, 0, TIMING, packed_template())

@@ -78,15 +78,14 @@ REFUSED: dict[str, Rows] = {
         "bad_request slots": [("w", 1, "", "", slots) for slots in (-1, 0.5, 10**10, "nan", "inf", "many")],
     },
     "settle": {
-        "bad_request action": [("eat", "a", 1), ("ack", "leased", 1, "eat", "a", 1), ("", "a", 1)],
+        "bad_request action": [("eat", "a", 1), ("ack", "leased", 1, "", "eat", "a", 1), ("", "a", 1)],
         "bad_request settlements": [
-            (), ("ack", "a"), ("ack", "leased", 1, "nack", "b", 1, 0, ""), ("reject", "a", 1, ""),
-            ("ack_with_result", "leased", 1),
-            ("ack", "a", 1) * 501,
+            (), ("ack", "a"), ("ack", "leased", 1, "", "nack", "b", 1, 0, ""), ("reject", "a", 1, ""),
+            ("ack", "leased", 1), ("ack", "a", 1, "") * 501,
         ],
         "bad_request delay_ms": [
-            *(("ack", "leased", 1, "nack", "a", 1, delay, "", "") for delay in TIMES),
-            *(("ack", "leased", 1, "release", "a", 1, delay, "") for delay in TIMES),
+            *(("ack", "leased", 1, "", "nack", "a", 1, delay, "", "") for delay in TIMES),
+            *(("ack", "leased", 1, "", "release", "a", 1, delay, "") for delay in TIMES),
         ],
     },
     "tick": {

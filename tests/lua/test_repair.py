@@ -188,7 +188,7 @@ def test_meanwhile_the_queue_gives_nothing_and_takes_no_change(redis_client: red
     (lease,) = queue.claim()
     assert not repair(queue, most=3)
     refused(queue, "repairing queue", "enqueue", "ada", "new", options(), b"{}")
-    refused(queue, "repairing queue", "settle", "ack", lease.id, lease.lease)
+    refused(queue, "repairing queue", "settle", "ack", lease.id, lease.lease, "")
     for verb, args in {"tick": (1,), "cancel": ("", "t5"), "pause": ("",), "configure": (), "replay": ("t5",)}.items():
         refused(queue, "repairing queue", verb, *args)
     refused(queue, "repairing queue", "claim", "w1", 1, "again")
