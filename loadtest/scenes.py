@@ -150,10 +150,9 @@ async def crowd(p: Probe) -> None:
     await p.measure("forget_tenants", f"200 of {s.tenants:,} tenants", Q, ("0", 200, 0, ""))
     await p.measure("limits", "of one tenant", Q, (tenant(0),))
     await p.measure("set_weight", where, Q, (tenant(1), 5000))
-    await p.measure("pause", "the queue", Q, ("",))
-    await p.measure("resume", "the queue", Q, ("",))
-    await p.measure("pause", "a tenant", Q, (tenant(2),))
-    await p.measure("resume", "a tenant", Q, (tenant(2),))
+    for paused in (1, 0):
+        await p.measure("set_paused", f"{paused}, the queue", Q, ("", paused))
+        await p.measure("set_paused", f"{paused}, a tenant", Q, (tenant(2), paused))
     await p.measure("configure", "a reserve, " + where, Q, ("reserve", 20), rounds=1)
     await p.measure(
         "tick", f"the sweep for a reserve, {s.tenants:,} tenants", Q, (SERVER_TICK, wall_ms()), calls=s.tenants // 100
@@ -352,7 +351,7 @@ async def payloads(p: Probe) -> None:
 
         await p.measure("claim", f"again, {CLAIM}, tasks of {kind}", Q, again)
         await p.measure("settle", f"acks, tasks of {kind}", Q, _acks_any(p))
-        await p.call("resume", Q, "")
+        await p.call("set_paused", Q, "", 0)
         last = s.rounds * 2 + 3
         await p.measure(
             "cancel", f"tasks of {kind}", Q, ["", *(id_of(f"l{last}", n) for n in range(min(each, CHANGES)))], rounds=1
@@ -482,7 +481,7 @@ async def due(p: Probe) -> None:
     # batches: one that was cancelled, and complete ones
     await p.store.open_batch(Q, tenant(0), "big", 10, (b"", b"", b""))
     await enqueue(p, tenant(0), tasks_of("big", range(s.many), batch="big"))
-    await p.measure("cancel_batch", f"of {s.many:,} tasks, pending", Q, ("big",), rounds=1)
+    await p.measure("close_batch", f"cancelled, of {s.many:,} tasks, pending", Q, ("big", "cancel"), rounds=1)
     for n in range(min(2_000, s.many)):
         await p.store.open_batch(Q, tenant(n), f"empty-{n}", 0, (b"", b"", b""))
         await p.store.close_batch(Q, f"empty-{n}")

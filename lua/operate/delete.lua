@@ -47,14 +47,10 @@ end
 
 -- What a queue holds: {name, how many, ...}.
 local function contents(call)
-  local queue, out = call.queue, {}
-  for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead'}) do
-    out[#out + 1], out[#out + 2] = name, queue[name]
-  end
-  out[#out + 1], out[#out + 2] = 'schedules', redis.call('ZCARD', key(call, 'fires'))
-  out[#out + 1] = 'open_batches'
-  out[#out + 1] = redis.call('HLEN', key(call, 'batches')) - redis.call('ZCARD', key(call, 'completed'))
-  return out
+  local queue, count = call.queue, redis.call('HLEN', key(call, 'batches'))
+  return {'ready', queue.ready, 'pending', queue.pending, 'delayed', queue.delayed, 'leased', queue.leased,
+    'dead', queue.dead, 'schedules', redis.call('ZCARD', key(call, 'fires')),
+    'open_batches', count - redis.call('ZCARD', key(call, 'completed'))}
 end
 
 -- delete_queue(keys, argv): delete some of a queue; from the first call on no other verb is carried out on it.

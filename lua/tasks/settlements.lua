@@ -72,20 +72,18 @@ function ACTIONS.ack(call, account, id, lease, result)
   books.done = books.done + 1
 end
 
-function ACTIONS.nack(call, account, id, _, delay, message, traceback)
+function ACTIONS.nack(call, account, id, _, delay, message, traceback, reason)
   local run = end_run(call, id, leases.SETTLED)
   leases.set_error(call, account, run, message)
   feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)
-  if is_last_attempt(run) then return settlements.bury(call, account, id, run, EXHAUSTED, traceback) end
+  reason = reason or is_last_attempt(run) and EXHAUSTED
+  if reason then return settlements.bury(call, account, id, run, reason, traceback) end
   keep_waiting(call, id, run)
   places.put(call, account, id, call.now + (tonumber(delay) or backoff_ms(call, run)))
 end
 
-function ACTIONS.reject(call, account, id, _, message, traceback)
-  local run = end_run(call, id, leases.SETTLED)
-  leases.set_error(call, account, run, message)
-  feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)
-  settlements.bury(call, account, id, run, REJECTED, traceback)
+function ACTIONS.reject(call, account, id, lease, message, traceback)
+  ACTIONS.nack(call, account, id, lease, '', message, traceback, REJECTED)
 end
 
 function ACTIONS.release(call, account, id, _, delay, message)

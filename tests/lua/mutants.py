@@ -243,7 +243,7 @@ MUTANTS = [
     ),
     Mutant(
         "lost leases leave the level where they moved it",
-        "true, queue.level - by",
+        "true, queue.level + by",
         "true, queue.level",
     ),
     Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
@@ -299,7 +299,7 @@ MUTANTS = [
         "    turns.take_out(call, account, asked.priority, group, id)\n  end\n  count_ready(call, account, -1)\n",
         "    turns.take_out(call, account, asked.priority, group, id)\n  end\n",
     ),
-    Mutant("a task of a batch is replaced", " or asked.batch ~= '' then return nil end", " then return nil end"),
+    Mutant("a task of a batch is replaced", " or asked.batch ~= '' then return false end", " then return false end"),
     Mutant(
         "a replaced task stays",
         "  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end\n",
@@ -393,8 +393,12 @@ MUTANTS = [
         "walk.left = redis.call('ZCOUNT', walk.deaths, '-inf', walk.until_ms)",
         "walk.left = redis.call('ZCARD', walk.deaths)",
     ),
-    Mutant("an exhausted task has no traceback", "EXHAUSTED, traceback)", "EXHAUSTED)"),
-    Mutant("a rejected task has no traceback", "REJECTED, traceback)", "REJECTED)"),
+    Mutant(
+        "an exhausted task has no traceback",
+        "run, reason, traceback) end",
+        "run, reason, reason == REJECTED and traceback) end",
+    ),
+    Mutant("a rejected task has no traceback", "message, traceback, REJECTED)", "message, nil, REJECTED)"),
     Mutant("a traceback is the error", "args[first + 5])\n", "args[first + 4])\n"),
     Mutant("the reason is not looked at", "(walk.reason == '' or walk.reason == REASONS[reason])", "true"),
     Mutant(

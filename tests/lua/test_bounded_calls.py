@@ -79,7 +79,7 @@ def test_a_settlement_leaves_what_is_too_much_for_one_call(
 def test_a_batch_that_is_cancelled_goes_a_few_tasks_at_a_time(queue: Queue) -> None:
     queue.open_batch("b")
     queue.enqueue("ada", *(f"a{n}" for n in range(200)), batch="b")
-    queue.call("cancel_batch", "b")
+    queue.call("close_batch", "b", "cancel")
     assert queue.queue_state()["cancelled"] == CHANGES
     queue.tick(500)
     assert queue.queue_state()["cancelled"] == 2 * CHANGES
@@ -94,7 +94,7 @@ def test_a_tick_does_as_much_when_everything_is_due_as_when_one_thing_is(queue: 
     queue.enqueue("ada", *(f"b{n}" for n in range(100)), batch="b")
     queue.enqueue("ada", *(f"gone{n}" for n in range(100)))
     queue.cancel(*(f"gone{n}" for n in range(100)))
-    queue.call("cancel_batch", "b")
+    queue.call("close_batch", "b", "cancel")
     queue.enqueue("dan", *(f"due{n}" for n in range(100)), delay=10)
     queue.enqueue("eve", *(f"late{n}" for n in range(100)), expires_in=10)
     queue.advance(10 * LEASE_MS)

@@ -56,7 +56,7 @@ def test_what_drains_goes_on_and_the_keys_stay_whole(queue: Queue) -> None:
             1,
             11,
         ]
-        assert queue.call("cancel_batch", "b") == b"closed"
+        assert queue.call("close_batch", "b", "cancel") == b"closed"
         while queue.tick(125).next_due == queue.now:
             pass
         assert (progress := queue.batch("b"))
