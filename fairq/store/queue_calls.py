@@ -63,7 +63,7 @@ class QueueCalls(Calls):
     async def tick(self, queue: str, limit: int = 125) -> Tick:
         """Promote due tasks, expire late ones, reap dead leases, trim dead letters; `limit` bounds their sum."""
         tick = Tick(*await self._call("tick", queue, limit, wall_ms()))
-        if self.counts is not None and tick.reaped + tick.expired > 0:
+        if tick.reaped + tick.expired > 0:
             self.counts.of(queue).lost += tick.reaped
         return evolve(tick, ahead_ms=tick.now_ms - wall_ms())
 
