@@ -45,7 +45,7 @@ class Leases:
     kept: set[Connection] = field(factory=set, init=False)  # broken connections whose leases may be brought to new ones
     returns: Rate = field(factory=lambda: Rate(RETURNS_PER_S, 1), init=False)  # of workers whose connection broke
     is_draining: bool = field(default=False, init=False)
-    left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # for who waits for an end
+    left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # woken at the end of leases
 
     def drop(self, connection: Connection, place: Place, lease: int) -> None:
         """Take a lease off a worker's account, if it is there; this makes room for another."""
