@@ -113,9 +113,9 @@ async def crowd(p: Probe) -> None:
         return (name, c, "again", "", 1000)
 
     await p.measure("claim", f"again, {CLAIM} of {where}", Q, first)
-    for action, rest in (("ack", ()), ("nack", ("60000", ERROR, "")), ("nack", ("", ERROR, "")),
+    for action, rest in (("ack", ("",)), ("nack", ("60000", ERROR, "")), ("nack", ("", ERROR, "")),
                          ("nack", ("0", ERROR, "")), ("reject", (ERROR, TRACEBACK)),
-                         ("release", ()), ("extend", ())):  # fmt: skip
+                         ("release", ("", "")), ("extend", ())):  # fmt: skip
         told = f", {rest[0]} ms" if rest and action == "nack" else ""
         await p.measure("settle", f"{LOOKS} {action}{told} of as many tenants", Q, settling(p, action, *rest))
     numbers = iter(range(s.tenants - 1, 0, -1))
@@ -150,10 +150,9 @@ async def crowd(p: Probe) -> None:
     await p.measure("forget_tenants", f"200 of {s.tenants:,} tenants", Q, ("0", 200, 0, ""))
     await p.measure("limits", "of one tenant", Q, (tenant(0),))
     await p.measure("set_weight", where, Q, (tenant(1), 5000))
-    await p.measure("pause", "the queue", Q, ("",))
-    await p.measure("resume", "the queue", Q, ("",))
-    await p.measure("pause", "a tenant", Q, (tenant(2),))
-    await p.measure("resume", "a tenant", Q, (tenant(2),))
+    for paused in (1, 0):
+        await p.measure("set_paused", f"{paused}, the queue", Q, ("", paused))
+        await p.measure("set_paused", f"{paused}, a tenant", Q, (tenant(2), paused))
     await p.measure("configure", "a reserve, " + where, Q, ("reserve", 20), rounds=1)
     await p.measure(
         "tick", f"the sweep for a reserve, {s.tenants:,} tenants", Q, (SERVER_TICK, wall_ms()), calls=s.tenants // 100
@@ -273,10 +272,10 @@ async def features(p: Probe) -> None:
 
     await p.measure("claim", f"again, {CLAIM} of these", Q, again)
     result = '"' + "r" * 7900 + '"'
-    for action, rest in (("ack_with_result", (result,)), ("ack", ()),
+    for action, rest in (("ack", (result,)), ("ack", ("",)),
                          ("nack", ("60000", ERROR, "")), ("nack", ("0", ERROR, "")),
-                         ("reject", (ERROR, TRACEBACK)), ("release", ()), ("extend", ())):  # fmt: skip
-        told = f", {rest[0]} ms" if rest and action == "nack" else ", result 8 KB" if "result" in action else ""
+                         ("reject", (ERROR, TRACEBACK)), ("release", ("", "")), ("extend", ())):  # fmt: skip
+        told = f", {rest[0]} ms" if rest and action == "nack" else ", result 8 KB" if rest == (result,) else ""
         rounds = 20 if action == "reject" else 0  # which are replayed and purged then
         await p.measure(
             "settle",
@@ -352,7 +351,7 @@ async def payloads(p: Probe) -> None:
 
         await p.measure("claim", f"again, {CLAIM}, tasks of {kind}", Q, again)
         await p.measure("settle", f"acks, tasks of {kind}", Q, _acks_any(p))
-        await p.call("resume", Q, "")
+        await p.call("set_paused", Q, "", 0)
         last = s.rounds * 2 + 3
         await p.measure(
             "cancel", f"tasks of {kind}", Q, ["", *(id_of(f"l{last}", n) for n in range(min(each, CHANGES)))], rounds=1
@@ -371,12 +370,12 @@ async def payloads(p: Probe) -> None:
     await p.start_over()
     await enqueue(p, tenant(0), tasks_of("r", range(c), result_ttl_ms=HOUR_MS))
     while leases := await claimed(p, 16):
-        await p.call("settle", Q, *(word for id, lease in leases for word in ("ack_with_result", id, lease, result)))
+        await p.call("settle", Q, *(word for id, lease in leases for word in ("ack", id, lease, result)))
     await p.measure("results", f"{c} results of 256 KiB", Q, [id_of("r", n) for n in range(c)])
     await enqueue(p, tenant(0), tasks_of("q", range(15 * s.rounds), result_ttl_ms=HOUR_MS))
 
     async def fifteen() -> Args:
-        return [word for id, lease in await claimed(p, 15) for word in ("ack_with_result", id, lease, result)]
+        return [word for id, lease in await claimed(p, 15) for word in ("ack", id, lease, result)]
 
     await p.measure("settle", "15 results of 256 KiB", Q, fifteen)
 
@@ -384,7 +383,7 @@ async def payloads(p: Probe) -> None:
 def _acks_any(p: Probe) -> Prepare:
     async def args() -> Args:
         leases = await claimed(p, p.sizes.call)
-        return [word for id, lease in leases for word in ("ack", id, lease)] or ["ack", "none", 1]
+        return [word for id, lease in leases for word in ("ack", id, lease, "")] or ["ack", "none", 1, ""]
 
     return args
 
@@ -430,7 +429,7 @@ async def cancelled(p: Probe) -> None:
         return ["", *(id_of("y", n * 100 + priority) for n in range(CHANGES))]
 
     await p.measure("cancel", where.replace(str(c), str(CHANGES), 1), Q, last)
-    await p.measure("settle", f"release, {where}", Q, settling(p, "release"))
+    await p.measure("settle", f"release, {where}", Q, settling(p, "release", "", ""))
     await p.start_over()
     await enqueue(p, tenant(0), tasks_of("e", range(s.many // 10), expires_in_ms=2_000))
     await one_each(p, "x", c, each=20, expires_in_ms=3_000)
@@ -459,7 +458,7 @@ async def due(p: Probe) -> None:
     # marks, results and keys
     await for_all(range(100), lambda n: enqueue(p, tenant(n), tasks_of(f"m{n}", range(s.many // 100))))
     while leases := await claimed(p, 500):
-        await p.call("settle", Q, *(word for id, lease in leases for word in ("ack", id, lease)))
+        await p.call("settle", Q, *(word for id, lease in leases for word in ("ack", id, lease, "")))
     for n in range(100):
         keyed = [
             NewTask(id_of(f"k{n}", i), SMALL, dedupe_key=id_of(f"k{n}", i), dedupe_period_ms=1000)
@@ -482,7 +481,7 @@ async def due(p: Probe) -> None:
     # batches: one that was cancelled, and complete ones
     await p.store.open_batch(Q, tenant(0), "big", 10, (b"", b"", b""))
     await enqueue(p, tenant(0), tasks_of("big", range(s.many), batch="big"))
-    await p.measure("cancel_batch", f"of {s.many:,} tasks, pending", Q, ("big",), rounds=1)
+    await p.measure("close_batch", f"cancelled, of {s.many:,} tasks, pending", Q, ("big", "cancel"), rounds=1)
     for n in range(min(2_000, s.many)):
         await p.store.open_batch(Q, tenant(n), f"empty-{n}", 0, (b"", b"", b""))
         await p.store.close_batch(Q, f"empty-{n}")
@@ -523,7 +522,7 @@ async def herd(p: Probe) -> None:
     await p.command("SET", f"{keys.queue_prefix(Q)}:test", 1)
     await enqueue(p, tenant(0), tasks_of("g", range(min(150, s.rounds * 30) * CLAIM)))
     while leases := await claimed(p, CLAIM):
-        await p.call("settle", Q, *(word for id, lease in leases[1:] for word in ("ack", id, lease)))
+        await p.call("settle", Q, *(word for id, lease in leases[1:] for word in ("ack", id, lease, "")))
     await p.measure(
         "tick", f"leases run out, one left of each claim of {CLAIM}", Q, (SERVER_TICK, later), calls=5, now=later
     )
@@ -574,7 +573,7 @@ async def feeds(p: Probe) -> None:
     await p.measure("events", f"500 of {s.listed:,}", Q, (tenant(0), 0, 500))
     await p.measure("configure", f"keep 10 events of {s.listed:,}", Q, ("events_keep", 10), rounds=1)
     leases = await claimed(p, 10)
-    await p.measure("settle", "the first event then", Q, ["ack", leases[0][0], leases[0][1]], rounds=1)
+    await p.measure("settle", "the first event then", Q, ["ack", leases[0][0], leases[0][1], ""], rounds=1)
 
 
 async def calendar(p: Probe) -> None:
@@ -662,8 +661,8 @@ async def one_tenant(p: Probe) -> None:
     await fill()
     where = f"{s.listed:,} tasks of one tenant"
     await p.measure("claim", f"{CLAIM} of {where}", Q, _claim(count, CLAIM))
-    await p.measure("settle", f"{c} acks of {where}", Q, settling(p, "ack"))
-    await p.measure("settle", f"{c} release of {where}", Q, settling(p, "release"))
+    await p.measure("settle", f"{c} acks of {where}", Q, settling(p, "ack", ""))
+    await p.measure("settle", f"{c} release of {where}", Q, settling(p, "release", "", ""))
     await p.measure("why", f"in the middle of {where}", Q, (short(s.listed // 2),))
     middle = iter(range(s.listed // 2, s.listed))
 

@@ -36,7 +36,6 @@ from fairq.server.timers.forgetting import forget_idle
 from fairq.server.timers.migrating import migrate_in_time
 from fairq.server.timers.ticker import Ticker
 from fairq.store import keys, library
-from fairq.store.counts import Counts
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -81,7 +80,6 @@ class App:
         self.token_uses = TokenUses(self.store, self.connections)
         self.auth = Auth(self.store, self.settings.dev, self.token_uses.note)
         self.revocations = Revocations(self.store)
-        self.store.counts = Counts()
         self.recorder = Recorder(self.store, self.store.counts)
         self.questions = Questions(self.name, self.store, self.nursery)
         self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self.questions)
@@ -95,19 +93,13 @@ class App:
 
     async def start(self) -> None:
         """Subscribe to the store's channels, and start the background tasks."""
-        await self.store.subscription.add(keys.REVOKED, sharded=False)
-        await self.store.subscription.add(keys.WORKERS, sharded=False)
-        await self.store.subscription.add(keys.DELETED, sharded=False)
-        await self.store.subscription.add(f"{keys.VERSIONS}{library.DATA_VERSION}", sharded=False)
-        self.nursery.start_soon(self.queues.run)
-        self.nursery.start_soon(self.ticker.run)
+        for channel in (keys.REVOKED, keys.WORKERS, keys.DELETED, f"{keys.VERSIONS}{library.DATA_VERSION}"):
+            await self.store.subscription.add(channel, sharded=False)
+        for part in (self.queues, self.ticker, self.worker_registry, self.recorder, self.revocations, self.token_uses):
+            self.nursery.start_soon(part.run)
+        self.nursery.start_soon(self.worker_registry.renew)
         self.nursery.start_soon(forget_idle, self.store, self.takers)
         self.nursery.start_soon(migrate_in_time, self.store)
-        self.nursery.start_soon(self.worker_registry.run)
-        self.nursery.start_soon(self.worker_registry.renew)
-        self.nursery.start_soon(self.recorder.run)
-        self.nursery.start_soon(self.revocations.run)
-        self.nursery.start_soon(self.token_uses.run)
 
     def on_message(self, channel: str, message: str = "") -> None:
         """Handle a message from the store; an empty channel means that any message may have been missed."""
@@ -181,15 +173,15 @@ class App:
         log.info("draining", connections=len(self.connections), grace_s=grace)
         with trio.move_on_after(grace):
             while self.connections:
-                await self.leases.left.wait()
+                await self.leases.left.park()
         with trio.move_on_after(_ANSWER_S):
             while any(connection.owes_answers and not connection.account.held for connection in self.connections):
-                await self.leases.left.wait()  # they close themselves after their last answer
+                await self.leases.left.park()  # they close themselves after their last answer
         for connection in list(self.connections):
             connection.close(1001, "the server is stopping")
         with trio.move_on_after(GIVE_BACK_S):
             while self.connections or self.leases.kept:
-                await self.leases.left.wait()
+                await self.leases.left.park()
             await self.queues.stopped()
             await self.worker_registry.tell_slots()
             await self.recorder.finish()

@@ -45,7 +45,7 @@ class Leases:
     kept: set[Connection] = field(factory=set, init=False)  # broken connections whose leases may be brought to new ones
     returns: Rate = field(factory=lambda: Rate(RETURNS_PER_S, 1), init=False)  # of workers whose connection broke
     is_draining: bool = field(default=False, init=False)
-    left: trio.Event = field(factory=trio.Event, init=False)  # set, and made anew, when a connection has no more leases
+    left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # woken at the end of leases
 
     def drop(self, connection: Connection, place: Place, lease: int) -> None:
         """Take a lease off a worker's account, if it is there; this makes room for another."""
@@ -107,7 +107,7 @@ class Leases:
             self.nursery.start_soon(self._keep, connection)
         else:
             await self._end(connection)
-        self._note_left()
+        self.left.unpark_all()
 
     async def _keep(self, connection: Connection) -> None:
         """Keep the leases of a broken connection for a while, then give back the ones not brought elsewhere."""
@@ -121,7 +121,7 @@ class Leases:
         finally:
             await self._end(connection)
             self.kept.discard(connection)
-            self._note_left()
+            self.left.unpark_all()
 
     async def _end(self, connection: Connection) -> None:
         with trio.move_on_after(GIVE_BACK_S, shield=True):
@@ -133,10 +133,6 @@ class Leases:
         self.is_draining = True
         for connection in self.kept:
             connection.keeps_no_more.set()
-
-    def _note_left(self) -> None:
-        self.left.set()
-        self.left = trio.Event()
 
     async def give_back(self, connection: Connection, action: Action) -> None:
         """Give a worker's leases back. `release`: no task loses an attempt; `reap`: tasks that had begun lose one."""

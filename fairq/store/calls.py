@@ -50,7 +50,7 @@ class Calls:
 
     connection: Connection | Cluster
     subscription: Subscription | ClusterSubscription
-    counts: Counts | None = None  # of what goes by, for the history
+    counts: Counts = field(factory=Counts, init=False)  # of what goes by, for the history
     registry: Registry = field(init=False)
     audit: Audit = field(init=False)
     tokens: Tokens = field(init=False)

@@ -70,7 +70,7 @@ class Cluster:
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _refused: StoreRefused | None = field(default=None, init=False)
     _outdated: trio.Event = field(factory=trio.Event, init=False)
-    _changed: trio.Event = field(factory=trio.Event, init=False)
+    _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     @property
     def is_connected(self) -> bool:
@@ -132,7 +132,7 @@ class Cluster:
             away = [primary for primary in self._primaries if not primary.is_connected]
             if away:
                 self.trouble = f"{away[0].address.shown}: {away[0].trouble or 'no answer'}"
-            await self._changed.wait()
+            await self._changed.park()
 
     async def run(self) -> None:
         """Stay connected to all primaries, as nodes join and leave, until cancelled."""
@@ -140,7 +140,7 @@ class Cluster:
             while True:
                 self._outdated = trio.Event()
                 await self._refresh()
-                self._note_change()
+                self._changed.unpark_all()
                 self.refreshed()
                 await trio.sleep(_REST_S)
                 with trio.move_on_after(self._pause() * random.uniform(0.5, 1.5)):
@@ -152,10 +152,6 @@ class Cluster:
             return _AWAY_S
         is_one_leaving = any(node.left_at is not None for node in self._nodes.values())
         return min(_REFRESH_S, 2 * self.timeout) if is_one_leaving else _REFRESH_S
-
-    def _note_change(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
 
     async def _refresh(self) -> None:
         """Ask one node after the other for the owners of slots, until one answers."""
@@ -217,7 +213,7 @@ class Cluster:
                 nursery.start_soon(node.connection.run)
                 while True:
                     await node.connection.wait_changed()
-                    self._note_change()
+                    self._changed.unpark_all()
                     self.refresh_soon()
 
     def _close_those_that_left(self) -> None:

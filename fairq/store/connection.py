@@ -64,7 +64,7 @@ class Connection:
     _stream: trio.abc.Stream | None = field(default=None, init=False)
     _rest: bytes = field(default=b"", init=False)  # of a write that the socket did not take at once
     _is_stuck: trio.Event = field(factory=trio.Event, init=False)
-    _changed: trio.Event = field(factory=trio.Event, init=False)
+    _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     async def call(self, *command: Word) -> Any:
         """Send a command and return its reply.
@@ -103,14 +103,14 @@ class Connection:
 
     async def wait_changed(self) -> None:
         """Wait until the connection is established, lost or refused."""
-        await self._changed.wait()
+        await self._changed.park()
 
     async def wait_connected(self) -> None:
         """Wait until connected. Raises: StoreRefused if the store refuses us."""
         while not self.is_connected:
             if self.fatal:
                 raise self.fatal
-            await self._changed.wait()
+            await self._changed.park()
 
     async def run(self) -> None:
         """Connect, serve, and connect again when the store comes back, until cancelled."""
@@ -126,7 +126,7 @@ class Connection:
                     await trio.aclose_forcefully(stream)
             except StoreRefused as error:
                 self.fatal = error
-                self._note_change()
+                self._changed.unpark_all()
                 log.error("store refused", store=self.address.shown, error=str(error))
             except (*BROKEN, trio.TooSlowError, Unavailable, StoreFull) as error:
                 self.trouble = str(error) or str(error.__cause__ or "no answer in time")
@@ -134,13 +134,9 @@ class Connection:
             failures += 1
             await trio.sleep(backoff.compute(failures))
 
-    def _note_change(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
-
     async def _serve(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
         self.is_connected, self.fatal, self._stream = True, None, stream
-        self._note_change()
+        self._changed.unpark_all()
         log.debug("store connected", store=self.address.shown)
         is_demoted = False
         try:
@@ -153,7 +149,7 @@ class Connection:
         finally:
             self.is_connected, self._stream = False, None
             self._fail_pending()
-            self._note_change()
+            self._changed.unpark_all()
         if is_demoted:
             raise Unavailable("the node is no longer a primary")
         log.warning("store connection lost", store=self.address.shown)

@@ -56,18 +56,14 @@ class QueueCalls(Calls):
             pairs += (name, SHARES.index(str(value)) if name == "share" else value)
         return settings_of(await self._put("configure", queue, *pairs))
 
-    async def pause(self, queue: str, tenant: str = "") -> bool:
-        """Stop starting tasks of a tenant, or of the whole queue; returns whether it was already paused."""
-        return bool(await self._put("pause", queue, tenant))
-
-    async def resume(self, queue: str, tenant: str = "") -> bool:
-        """Undo `pause`; returns whether it was paused."""
-        return bool(await self._put("resume", queue, tenant))
+    async def set_paused(self, queue: str, tenant: str, paused: bool) -> bool:
+        """Stop starting tasks of a tenant (empty: of all), or start them again; returns whether it was paused."""
+        return bool(await self._put("set_paused", queue, tenant, int(paused)))
 
     async def tick(self, queue: str, limit: int = 125) -> Tick:
         """Promote due tasks, expire late ones, reap dead leases, trim dead letters; `limit` bounds their sum."""
         tick = Tick(*await self._call("tick", queue, limit, wall_ms()))
-        if self.counts is not None and tick.reaped + tick.expired > 0:
+        if tick.reaped + tick.expired > 0:
             self.counts.of(queue).lost += tick.reaped
         return evolve(tick, ahead_ms=tick.now_ms - wall_ms())
 

@@ -64,14 +64,12 @@ class Store(TaskCalls, QueueCalls):
         maker = tenant if maker is None else maker
         return bool(await self._put("open_batch", queue, tenant, *args, maker=maker) == b"ok")
 
-    async def close_batch(self, queue: str, id: str) -> str:
-        """Close a batch to new tasks; returns its old state. Raises: NotFound."""
-        previous: bytes = await self._call("close_batch", queue, id)
-        return previous.decode()
+    async def close_batch(self, queue: str, id: str, *, cancel: bool = False) -> str:
+        """Close a batch to new tasks; returns its old state. Raises: NotFound.
 
-    async def cancel_batch(self, queue: str, id: str) -> str:
-        """Close a batch and cancel its tasks (the ticker continues what exceeds one call). Raises: NotFound."""
-        previous: bytes = await self._call("cancel_batch", queue, id)
+        `cancel`: its tasks are cancelled (the ticker continues what exceeds one call).
+        """
+        previous: bytes = await self._call("close_batch", queue, id, "cancel" if cancel else "")
         return previous.decode()
 
     async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:

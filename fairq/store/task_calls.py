@@ -34,10 +34,9 @@ def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
     """Write settlements as arguments of the store's function."""
     args: list[str | int | bytes] = []
     for action, id, lease, delay_ms, error, result, _, traceback in settlements:
-        if result and action == "ack":
-            args += ("ack_with_result", id, lease, result)
-            continue
         args += (action, id, lease)
+        if action == "ack":
+            args.append(result)
         if action in ("nack", "release"):
             args.append("" if delay_ms is None else delay_ms)
         if action in ("nack", "release", "reject"):
@@ -81,8 +80,7 @@ class TaskCalls(Calls):
         maker = tenant if maker is None else maker
         reply = await self._put("enqueue", queue, tenant, *_task_args(tasks), maker=maker, at_once=at_once)
         outcomes = [outcome.decode() for outcome in reply]
-        if self.counts is not None:
-            self.counts.enqueued(queue, tenant, outcomes.count("ok"))
+        self.counts.enqueued(queue, tenant, outcomes.count("ok"))
         return outcomes
 
     async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
@@ -97,7 +95,7 @@ class TaskCalls(Calls):
         now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals, leases = unpack_blocked_intervals(blocked), unpack_leases(reply)
-        if leases and self.counts is not None:
+        if leases:
             self.counts.claimed(queue, now_ms, leases)
         return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms)
 
@@ -117,12 +115,11 @@ class TaskCalls(Calls):
         """Acknowledge a task, and store those that follow it, which are all in this queue: all of it or nothing."""
         tasks = _task_args([link.task for link in ack.links])
         try:
-            reply = await self._call("settle_linked", queue, ack.id, ack.lease, ack.result or b"null", *tasks)
+            reply = await self._call("settle_linked", queue, ack.id, ack.lease, ack.result, *tasks)
         except Deleting:
             reply = b"gone"
         told[n] = reply.decode()
-        if self.counts is not None:
-            self.counts.settled(queue, [ack], [told[n]])
+        self.counts.settled(queue, [ack], [told[n]])
 
     async def _settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -135,8 +132,7 @@ class TaskCalls(Calls):
                 return ["gone"] * len(settlements)
             outcomes += [outcome.decode() for outcome in told]
             if len(outcomes) >= len(settlements):
-                if self.counts is not None:
-                    self.counts.settled(queue, settlements, outcomes)
+                self.counts.settled(queue, settlements, outcomes)
                 return outcomes
             at_once = len(told)
 
@@ -160,8 +156,7 @@ class TaskCalls(Calls):
 
     async def cancel(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Cancel up to 500 tasks: `ok`, `running` (their workers are told) or `gone`."""
-        if self.counts is not None:
-            self.counts.of(queue)
+        self.counts.of(queue)
         return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids, "")]
 
     async def waiting_tasks(self, queue: str, tenant: str, which: WaitingFilter, cursor: str = "") -> WaitingPage:
@@ -172,8 +167,7 @@ class TaskCalls(Calls):
 
     async def cancel_waiting(self, queue: str, ids: Sequence[str]) -> int:
         """Cancel those of up to CHANGES tasks that wait, and leave the others alone; returns how many these were."""
-        if self.counts is not None:
-            self.counts.of(queue)
+        self.counts.of(queue)
         outcomes: list[bytes] = await self._call_in_parts("cancel", queue, ids, "waiting")
         return outcomes.count(b"ok")
 

@@ -175,8 +175,8 @@ class MemoryQueue:
     def settle(self, now: int, settlement: Settlement) -> None:
         """End a lease, by how its handler ended."""
         action, id, lease, delay_ms, error, result, _, traceback = settlement
-        said = ("ack_with_result", result.decode()) if action == "ack" and result else (action, error)
-        self.model.settle(now, self._random(), [(said[0], id, lease, delay_ms, said[1], traceback)])
+        said = result.decode() if action == "ack" else error
+        self.model.settle(now, self._random(), [(action, id, lease, delay_ms, said, traceback)])
 
     def state(self, id: str) -> TaskState:
         """Return a task's state, for longer than the service does."""

@@ -117,7 +117,7 @@ function calls.open_any(keys, args)
     slots_per_weight = 0,                            -- the fair pick's (pick/README.md, verbs/picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
-    task_options = {}, batches = {}, announced = {},  -- what few tasks ask for
+    task_options = {}, batches = {},                 -- what few tasks ask for
     marked = {}, unlarged = {},                      -- tasks that have ended (tasks/records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
     runs = {}, changed_runs = {}, extended = {}, ended = {}, bundles = {},  -- leases (tasks/leases.lua)
@@ -166,9 +166,21 @@ function calls.life_of_store()
   return redis.call('INFO', 'server'):match('run_id:(%w+)')
 end
 
--- Has a notification published when all is written.
+-- Of the next keys of the store, some `count`, deletes those of the queue that are doomed by what follows the prefix in
+-- their names. Returns the next cursor.
+function calls.unlink_some(call, cursor, count, is_doomed)
+  local page, doomed = redis.call('SCAN', cursor, 'MATCH', key(call, '*'), 'COUNT', count), {}
+  for _, found in ipairs(page[2]) do
+    if is_doomed(found:sub(#key(call, '') + 1)) then doomed[#doomed + 1] = found end
+  end
+  if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
+  return page[1]
+end
+
+-- Has a notification published, once, when all is written.
 function calls.announce(call, message)
-  table.insert(call.messages, message)
+  local messages = call.messages
+  if not messages[message] then messages[message], messages[#messages + 1] = true, message end
 end
 
 -- Publishes the call's notifications. It is the last thing that a call does, and may fail: they may be lost, tasks

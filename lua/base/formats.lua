@@ -13,17 +13,15 @@
 -- as it is. So libraries of several versions share a store.
 
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
---:   estimate_sq:d hungry:d blocked:d limited:d sweeping:d last_lease:d stage:d kept_until:d
---:   numbers:d minute:d slots:I loans:I ready:d pending:d delayed:d leased:d dead:d tasks_with_options:d
---:   remembered:d sequence:d enqueued:d done:d buried:d expired:d cancelled:d delivered:d entitled:d settings:t2
---:   more:t1 | classes
+--:   estimate_sq:d hungry:d blocked:d limited:d sweeping:d last_lease:d stage:d kept_until:d numbers:d minute:d slots:I
+--:   loans:I ready:d pending:d delayed:d leased:d dead:d tasks_with_options:d remembered:d sequence:d enqueued:d done:d
+--:   buried:d expired:d cancelled:d delivered:d entitled:d settings:t2 more:t1 | classes
 --: CLASS class:b count:I
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
---:   is_odd:B
---:   name:t1 more:t1 books:rest | tag details
+--:   is_odd:B name:t1 more:t1 books:rest | tag details
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I seen_at:d more:t1
---: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B
---:   limited:B cause:B out_at:d let_in_at:d more:t1 | packed
+--: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B limited:B cause:B out_at:d
+--:   let_in_at:d more:t1 | packed
 --: HEADER type:B features:B max_attempts:H extra:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 more:t1
 --:   + trace:t1
 --: MARK how:B lease:d
@@ -35,15 +33,13 @@
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
 --:   result_ttl:d events:B replace:B dedupe_key:t1 batch:t1 group:t1 name:t1 trace:t1 more:t1
 --:   + retry_base:d retry_cap:d
---: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d
---:   created_at:d completed_at:d state:B events:B on_complete:H on_success:H on_death:H tenant:t1
---:   more:t1
+--: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d created_at:d
+--:   completed_at:d state:B events:B on_complete:H on_success:H on_death:H tenant:t1 more:t1
 --: SCHEDULE paused:B misfire:B next_at:d last_fired_at:d more:t1 timing:rest
 --: TEMPLATE options:t2 more:t1 payload:rest
 --: HOURS is_open:B changes_at:d more:t1 text:rest
 --: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 more:t1 secrets:rest
 --: SLOT number:d enqueued:I done:I dead:I expired:I cancelled:I lost:I more:t1
 --: SLOT_ROW enqueued:I started:I done:I failed:I delivered:d entitled:d name:t1 waits:t2 more:t1
---: TOTALS enqueued:d done:d dead:d expired:d cancelled:d delivered:d entitled:d numbers:d
---:   more:t1
+--: TOTALS enqueued:d done:d dead:d expired:d cancelled:d delivered:d entitled:d numbers:d more:t1
 --: LOOKED_AT delivered:d entitled:d done:d more:t1

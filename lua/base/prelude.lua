@@ -11,9 +11,8 @@
 -- refused as a whole when the store is full; `drains` run then too, so that what is there goes on. Over each stands
 -- what it takes and gives.
 --
--- All take one key, the queue's prefix, `fq:{<queue>/<partition>}`; all other keys are computed from it and share its
--- hash tag (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the random_values, packed doubles in [0, 1); both are empty
--- in production (the store's TIME, math.random) and honoured only where the test gate key stands.
+-- All take one key, the queue's prefix (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the random values, packed
+-- doubles in [0, 1); both are empty in production (the store's TIME, math.random) and used only where `test` stands.
 --
 -- Validate first, write last: `refuse` may be called only before the first write.
 

@@ -1,4 +1,4 @@
--- needs: accounts, arrivals, batch_ends, batches, calls, close, settlements, waiting
+-- needs: arrivals, batch_ends, batches, calls, close, settlements, waiting
 --
 -- Batches as their tenants handle them (tasks/batches.lua says what they are).
 
@@ -21,10 +21,7 @@ function writes.open_batch(keys, args)
   if batches.find(call, args[4]) then return 'duplicate' end
   local batch = BATCH.new{max_running = max_running, created_at = call.now, state = OPENED, tenant = args[3],
     on_complete = #args[6], on_success = #args[7], on_death = #args[8], events = args[9] == '1' and 1 or 0}
-  local account = accounts.named(call, args[3])
-  arrivals.check_bytes(call, account, batches.bytes_of(args[4], batch))
-  accounts.touch(call, account)
-  accounts.add_bytes(call, account, batches.bytes_of(args[4], batch))
+  arrivals.add_bytes(call, args[3], batches.bytes_of(args[4], batch))
   call.batches[args[4]] = batch
   for i, event in ipairs(CALLBACKS) do
     local payload = args[5 + i]
@@ -37,8 +34,11 @@ function writes.open_batch(keys, args)
   return 'ok'
 end
 
-local function end_batch(keys, args, is_cancelled)
-  local call = calls.open(keys, args)
+-- close_batch(keys, argv): no more tasks are added; the batch is complete when its tasks have ended.
+--   argv  3 id  4 "cancel" to cancel its tasks: some now, the others by the next ticks (else empty, or left out)
+--   out   the state it had: "open" | "closed" | "complete"
+function drains.close_batch(keys, args)
+  local call, is_cancelled = calls.open(keys, args), args[4] == 'cancel'
   local batch = batches.find(call, args[3]) or refuse('not_found', 'batch')
   local previous = batch.state
   if previous == OPENED or previous == CLOSED and is_cancelled then
@@ -51,14 +51,6 @@ local function end_batch(keys, args, is_cancelled)
   end
   return BATCH_STATES[previous]
 end
-
--- close_batch(keys, argv): no more tasks are added; the batch is complete when its tasks have ended.
---   argv  3 id
---   out   the state it had: "open" | "closed" | "complete"
-function drains.close_batch(keys, args) return end_batch(keys, args, false) end
-
--- cancel_batch(keys, argv): close a batch and cancel its tasks: some now, the others by the next ticks; same arguments.
-function drains.cancel_batch(keys, args) return end_batch(keys, args, true) end
 
 local function row_of(batch)
   return {BATCH_STATES[batch.state], batch.tenant, batch.max_running, batch.total, batch.running, batch.done,
@@ -85,9 +77,6 @@ end
 --         where few of the 500 or so that the call looked at are wanted.
 function reads.list_batches(keys, args)
   local call, cursor, out, looked = {prefix = keys[1]}, args[5], {}, 0
-  if not (args[4] == '' or args[4] == 'open' or args[4] == 'closed' or args[4] == 'complete') then
-    refuse('bad_request', 'state')
-  end
   local count = check_whole(args[6], 'count', 1, TASKS_PER_CALL)
   repeat
     local page

@@ -21,19 +21,22 @@ local FIRES_PER_CALL = 100
 local FIRES_PER_TENANT = 25  -- of these
 local LOOKED, LOOKED_AT_ONCE = 10000, 1000  -- fires that are due, of which some are passed over
 
-local function load_schedule(call, tenant, name)
-  local revision = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
-  if not revision then return nil end
-  local schedule = SCHEDULE.unpack(revision)
-  schedule.tenant, schedule.name, schedule.revision = tenant, name, revision
-  return schedule
+-- The key and field that have the revision of a schedule, <tenant>/<name>.
+local function place_of(call, schedule_name)
+  local tenant, name = schedule_name:match('^([^/]*)/(.*)$')
+  return key(call, 'schedules:' .. (tenant or '')), name or ''
 end
 
-local function save_schedule(call, schedule)
-  schedule.revision = SCHEDULE.pack(schedule)
-  redis.call('HSET', key(call, 'schedules:' .. schedule.tenant), schedule.name, schedule.revision)
-  local next_at = schedule.paused == 1 and '+inf' or schedule.next_at
-  redis.call('ZADD', key(call, 'fires'), next_at, schedule.tenant .. '/' .. schedule.name)
+-- A schedule, and its revision; false if there is none.
+local function load_schedule(call, field)
+  local revision = redis.call('HGET', place_of(call, field))
+  return revision and SCHEDULE.unpack(revision), revision
+end
+
+local function save_schedule(call, field, schedule)
+  local at, name = place_of(call, field)
+  redis.call('HSET', at, name, SCHEDULE.pack(schedule))
+  redis.call('ZADD', key(call, 'fires'), schedule.paused == 1 and '+inf' or schedule.next_at, field)
 end
 
 -- The fires say when its tasks start, and a batch would be over one day.
@@ -57,7 +60,8 @@ function writes.schedule(keys, args)
   check_tenant(tenant)
   if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'name') end
   check_template(call, template)
-  local field, schedule = tenant .. '/' .. name, load_schedule(call, tenant, name)
+  local field = tenant .. '/' .. name
+  local schedule = load_schedule(call, field)
   local outcome = schedule and 'changed' or 'created'
   if not schedule and redis.call('HLEN', key(call, 'schedules:' .. tenant)) >= SCHEDULES_PER_TENANT then
     refuse('too_large', 'name')
@@ -66,15 +70,14 @@ function writes.schedule(keys, args)
   if is_same and redis.call('HGET', key(call, 'templates'), field) == template then
     return {'same', schedule.next_at}
   end
-  schedule = schedule or {tenant = tenant, name = name, paused = 0, last_fired_at = 0}
+  schedule = schedule or {paused = 0, last_fired_at = 0}
   if schedule.timing ~= timing then schedule.timing, schedule.next_at = timing, next_at end
   schedule.misfire = misfire
-  local account, bytes = accounts.named(call, tenant), accounts.bytes_of(field, #template)
+  local bytes = accounts.bytes_of(field, #template)
   if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', key(call, 'templates'), field) end
-  arrivals.check_bytes(call, account, bytes)
-  accounts.add_bytes(call, accounts.touch(call, account), bytes)
+  arrivals.add_bytes(call, tenant, bytes)
   redis.call('HSET', key(call, 'templates'), field, template)
-  save_schedule(call, schedule)
+  save_schedule(call, field, schedule)
   close.call(call)
   return {outcome, schedule.next_at}
 end
@@ -99,31 +102,18 @@ end
 --   out   "ok" | "stale" (the revision has changed: read it again)
 function drains.pause_schedule(keys, args)
   local call, next_at = calls.open(keys, args), args[6] ~= '' and read_moment(args[6])
-  local schedule = load_schedule(call, args[3], args[4])
-  if not schedule or schedule.revision ~= args[5] then return 'stale' end
+  local field = args[3] .. '/' .. args[4]
+  local schedule, revision = load_schedule(call, field)
+  if not schedule or revision ~= args[5] then return 'stale' end
   schedule.paused, schedule.next_at = next_at and 0 or 1, next_at or schedule.next_at
-  save_schedule(call, schedule)
+  save_schedule(call, field, schedule)
   close.call(call)
   return 'ok'
 end
 
--- Reads what `fire` was given: per fire the schedule as it is, the revision brought along, and the next time.
-local function read_fires(call, args)
-  local fires, schedules = {}, {}
-  if #args == 2 or (#args - 2) % 3 ~= 0 or #args > 2 + 3 * FIRES_PER_CALL then refuse('bad_request', 'fires') end
-  for i = 3, #args, 3 do
-    local field = args[i]
-    local tenant, name = field:match('^([^/]*)/(.*)$')
-    schedules[field] = schedules[field] or load_schedule(call, tenant or '', name or '') or {}
-    fires[#fires + 1] = {schedule = schedules[field], revision = args[i + 1], next_at = read_moment(args[i + 2])}
-  end
-  return fires
-end
-
 -- Enqueues the task of a fire; returns its outcome.
-local function enqueue_fire(call, schedule, due_at)
-  local field, new = schedule.tenant .. '/' .. schedule.name, arrivals.new(schedule.tenant)
-  local id = string.format('%s-%.0f', field, due_at)
+local function enqueue_fire(call, field, due_at)
+  local id, new = string.format('%s-%.0f', field, due_at), arrivals.new(field:match('^[^/]*'))
   if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end
   local template = TEMPLATE.unpack(redis.call('HGET', key(call, 'templates'), field))
   local terms = arrivals.read_options(call, template.options, due_at)
@@ -135,18 +125,19 @@ local function enqueue_fire(call, schedule, due_at)
   return outcome
 end
 
-local function fire_one(call, schedule, revision, next_at)
-  if schedule.revision ~= revision or schedule.paused == 1 or schedule.next_at > call.now
+local function fire_one(call, field, as_read, next_at)
+  local schedule, revision = load_schedule(call, field)
+  if not schedule or revision ~= as_read or schedule.paused == 1 or schedule.next_at > call.now
       or next_at <= schedule.next_at then
     return 'gone'
   end
   local due_at, outcome = schedule.next_at, 'misfire'
   if schedule.misfire == ONCE or call.now - due_at <= LATE_MS then
-    outcome = enqueue_fire(call, schedule, due_at)
+    outcome = enqueue_fire(call, field, due_at)
     if outcome == 'ok' then schedule.last_fired_at = due_at end
   end
   schedule.next_at = next_at
-  save_schedule(call, schedule)
+  save_schedule(call, field, schedule)
   return outcome
 end
 
@@ -159,18 +150,19 @@ end
 --         call fired it) | "later" (what comes before it has long payloads: it stays due)
 --         The task's id is <tenant>/<name>-<next_at of the revision>, and that is its start.
 function writes.fire(keys, args)
-  local call, outcomes, changed = calls.open(keys, args), {}, false
-  for i, due in ipairs(read_fires(call, args)) do
-    outcomes[i] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, due.schedule, due.revision, due.next_at)
-    changed = changed or outcomes[i] ~= 'gone' and outcomes[i] ~= 'later'
+  local call, outcomes, changed, moments = calls.open(keys, args), {}, false, {}
+  if #args == 2 or (#args - 2) % 3 ~= 0 or #args > 2 + 3 * FIRES_PER_CALL then refuse('bad_request', 'fires') end
+  for i = 5, #args, 3 do moments[#moments + 1] = read_moment(args[i]) end
+  for n, next_at in ipairs(moments) do
+    outcomes[n] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, args[3 * n], args[3 * n + 1], next_at)
+    changed = changed or outcomes[n] ~= 'gone' and outcomes[n] ~= 'later'
   end
   if changed then close.call(call) end
   return outcomes
 end
 
 local function row_of(call, field)
-  local tenant, name = field:match('^([^/]*)/(.*)$')
-  return {field, redis.call('HGET', key(call, 'schedules:' .. tenant), name)}
+  return {field, (redis.call('HGET', place_of(call, field)))}
 end
 
 -- The schedules that are due, the earliest first: up to `count`, a part of them of each tenant, none of some.

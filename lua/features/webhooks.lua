@@ -7,11 +7,6 @@
 
 local WEBHOOKS_PER_QUEUE, FAN_OUTS_PER_QUEUE = 64, 15
 
-local function load_one(call, id)
-  local packed = redis.call('HGET', key(call, 'webhooks'), id)
-  return packed and WEBHOOK.unpack(packed)
-end
-
 -- How many webhooks there are, and how many of them have fan-out.
 local function count(call)
   local flat, fan_outs = redis.call('HGETALL', key(call, 'webhooks')), 0
@@ -39,16 +34,14 @@ function writes.add_webhook(keys, args)
   if #url == 0 or #url > 65535 then refuse('bad_request', 'url') end
   if #name > 255 or name:find('%c') then refuse('bad_request', 'name') end
   if #secrets > 65535 then refuse('bad_request', 'secrets') end
-  local known, webhooks, fan_outs = load_one(call, id), count(call)
-  if not known and webhooks >= WEBHOOKS_PER_QUEUE then refuse('too_large', 'url') end
-  local webhook = known or WEBHOOK.new{created_at = call.now}
+  local packed, webhooks, fan_outs = redis.call('HGET', key(call, 'webhooks'), id), count(call)
+  if not packed and webhooks >= WEBHOOKS_PER_QUEUE then refuse('too_large', 'url') end
+  local webhook = packed and WEBHOOK.unpack(packed) or WEBHOOK.new{created_at = call.now}
   if fan_out > webhook.fan_out and fan_outs >= FAN_OUTS_PER_QUEUE then refuse('too_large', 'fan_out') end
-  if webhook.url == url and webhook.name == name and webhook.fan_out == fan_out and webhook.secrets == secrets then
-    return 'same'
-  end
   webhook.url, webhook.name, webhook.fan_out, webhook.secrets = url, name, fan_out, secrets
+  if WEBHOOK.pack(webhook) == packed then return 'same' end
   save(call, id, webhook)
-  return known and 'changed' or 'created'
+  return packed and 'changed' or 'created'
 end
 
 -- remove_webhook(keys, argv): forget a webhook; tasks that are for it stay.
@@ -66,8 +59,9 @@ end
 --   out   whether it was until now: 0 or 1; -1: there is none
 function drains.pause_webhook(keys, args)
   local call, id, paused = calls.open(keys, args), check_webhook(args[3]), check_whole(args[4], 'paused', 0, 1)
-  local webhook = load_one(call, id)
-  if not webhook then return -1 end
+  local packed = redis.call('HGET', key(call, 'webhooks'), id)
+  if not packed then return -1 end
+  local webhook = WEBHOOK.unpack(packed)
   local previous = webhook.paused
   if previous ~= paused then
     webhook.paused = paused

@@ -1,6 +1,6 @@
 -- needs: calls, records
 --
--- Reading dead letters: page by page, or one of them whole. Questions, as those of inspect/states.lua.
+-- Reading dead letters: page by page, or one of them whole.
 --
 -- Letters stand in the order (died_at, id). A walk goes from page to page by a cursor, `<until>:<died_at>:<id>`: the
 -- last letter looked at, and the moment up to which the walk goes, which is when it began (less older_than_ms). So it

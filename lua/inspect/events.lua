@@ -1,4 +1,4 @@
--- Reading the events of a tenant's tasks and batches (tasks/feeds.lua). A question, as those of inspect/states.lua.
+-- Reading the events of a tenant's tasks and batches (tasks/feeds.lua).
 
 -- The highest id that was ever given in a feed, as a number.
 local function newest_of(feed)

@@ -1,6 +1,4 @@
 -- needs: accounts, batches, calls, leases, records, seats, takes, task_options
---
--- What can be asked without changing anything. All of these are `no-writes`: they run on replicas and on a full store.
 
 -- queue_state(keys, argv): the queue's counts and settings, in O(1).
 --   out   name, value, name, value, ... (numbers as text)

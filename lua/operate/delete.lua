@@ -27,15 +27,11 @@ end
 -- Deletes those of the queue's keys that are among the next ones of the store; returns whether there may be more. In
 -- another life of the store, the search begins anew.
 local function sweep_some(call)
-  local saved, doomed, life = redis.call('GET', key(call, 'deleting')) or '', {}, calls.life_of_store()
+  local saved, life = redis.call('GET', key(call, 'deleting')) or '', calls.life_of_store()
   local cursor = saved:match('^' .. life .. ' (%d+)$') or '0'
-  local page = redis.call('SCAN', cursor, 'MATCH', key(call, '*'), 'COUNT', KEYS_PER_CALL)
-  for _, found in ipairs(page[2]) do
-    if not LAST[found:sub(#key(call, '') + 1)] then doomed[#doomed + 1] = found end
-  end
-  if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
-  redis.call('SET', key(call, 'deleting'), life .. ' ' .. page[1])
-  return page[1] ~= '0'
+  cursor = calls.unlink_some(call, cursor, KEYS_PER_CALL, function(name) return not LAST[name] end)
+  redis.call('SET', key(call, 'deleting'), life .. ' ' .. cursor)
+  return cursor ~= '0'
 end
 
 -- make_queue(keys, argv): let things be put into a queue that the registry has.
@@ -51,14 +47,10 @@ end
 
 -- What a queue holds: {name, how many, ...}.
 local function contents(call)
-  local queue, out = call.queue, {}
-  for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead'}) do
-    out[#out + 1], out[#out + 2] = name, queue[name]
-  end
-  out[#out + 1], out[#out + 2] = 'schedules', redis.call('ZCARD', key(call, 'fires'))
-  out[#out + 1] = 'open_batches'
-  out[#out + 1] = redis.call('HLEN', key(call, 'batches')) - redis.call('ZCARD', key(call, 'completed'))
-  return out
+  local queue, count = call.queue, redis.call('HLEN', key(call, 'batches'))
+  return {'ready', queue.ready, 'pending', queue.pending, 'delayed', queue.delayed, 'leased', queue.leased,
+    'dead', queue.dead, 'schedules', redis.call('ZCARD', key(call, 'fires')),
+    'open_batches', count - redis.call('ZCARD', key(call, 'completed'))}
 end
 
 -- delete_queue(keys, argv): delete some of a queue; from the first call on no other verb is carried out on it.

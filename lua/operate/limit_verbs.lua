@@ -20,7 +20,7 @@ local function read_limits(args, first)
 end
 
 local function save_limits(call, name, values)
-  local own = without_defaults(values, name == '' and limits.defaults or limits.unset)
+  local own = without_defaults(values, name == '' and limits.defaults or {})
   if not next(own) then
     redis.call('HDEL', key(call, 'limits'), name)
     return 0
@@ -32,7 +32,7 @@ end
 local function flat(values)
   local out = {}
   for _, limit in ipairs(limits.names) do
-    out[#out + 1], out[#out + 2] = limit, text(values[limit])
+    out[#out + 1], out[#out + 2] = limit, text(values[limit] or UNSET)
   end
   return out
 end
@@ -47,11 +47,11 @@ function drains.set_limits(keys, args)
   local has_version = args[4] == 'if_version'
   local given = read_limits(args, has_version and 6 or 4)
   local previous, after = limits.set_for(call, name), limits.set_for(call, name)
-  for limit, value in pairs(given) do after[limit] = value end
+  for limit, value in pairs(given) do after[limit] = value ~= UNSET and value or nil end
   if has_version then versions.check(args[5], flat(previous), flat(after)) end
   if name == '' then
     call.queue.limited = save_limits(call, name, after)
-    limits.recheck_all(call, previous, after)
+    call.queue.sweeping = SWEEP_WANTED  -- ticks count tokens anew, and let in who has room now
   else
     local account = accounts.touch_named(call, name)
     accounts.details_of(call, account).limited, call.limits = save_limits(call, name, after), {}

@@ -1,4 +1,4 @@
--- needs: accounts, batch_ends, batches, leases, limits, places, records, repair_places, seats
+-- needs: accounts, batch_ends, batches, calls, leases, limits, places, records, repair_places, seats
 --
 -- The steps of a repair (operate/repair.lua), in order; each does a page and returns the next cursor, nil at its end.
 --
@@ -17,23 +17,19 @@ local DERIVED = {  -- the kinds of keys that are dropped: what stands before the
   claims = true,
 }
 
--- A page of a hash: its fields and values alternately, the next cursor, and the fields alone.
-local function page_of(call, name, cursor, count)
-  local next_cursor, flat = scan('HSCAN', key(call, name), cursor, count or PAGE)
+-- A page of a hash (or sorted set): its fields and values alternately, the next cursor, and the fields alone.
+local function page_of(call, name, cursor, count, command)
+  local next_cursor, flat = scan(command or 'HSCAN', key(call, name), cursor, count or PAGE)
   local fields = {}
   for i = 1, #flat, 2 do fields[#fields + 1] = flat[i] end
   return flat, next_cursor ~= '0' and next_cursor or nil, fields
 end
 
 local function drop(call, cursor)
-  local page = redis.call('SCAN', cursor, 'MATCH', key(call, '*'), 'COUNT', KEYS)
-  local beginning, doomed = #key(call, '') + 1, {}
-  for _, found in ipairs(page[2]) do
-    local name = found:sub(beginning)
-    if DERIVED[name:match('^[^:]*')] and name ~= 'repair' then doomed[#doomed + 1] = found end
-  end
-  if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
-  return page[1] ~= '0' and page[1] or nil
+  local next_cursor = calls.unlink_some(call, cursor, KEYS, function(name)
+    return DERIVED[name:match('^[^:]*')] and name ~= 'repair'
+  end)
+  return next_cursor ~= '0' and next_cursor or nil
 end
 
 -- An account whose tenant's name is not known any more is found by it again.
@@ -130,18 +126,16 @@ end
 
 -- The bytes of results and dedupe keys; those of nobody go.
 local function add_ends(call, cursor)
-  local page, unknown = redis.call('ZSCAN', key(call, 'ends'), cursor, 'COUNT', PAGE), {}
-  for i = 1, #page[2], 2 do
-    local member = page[2][i]
+  local _, next_cursor, members = page_of(call, 'ends', cursor, PAGE, 'ZSCAN')
+  for _, member in ipairs(members) do
     local account = accounts.at(call, member:sub(2, 5))
     if account then
       accounts.add_bytes(call, accounts.touch(call, account), (struct.unpack('<I', member, 6)))
     else
-      unknown[#unknown + 1] = member
+      redis.call('ZREM', key(call, 'ends'), member)
     end
   end
-  write('ZREM', key(call, 'ends'), unknown)
-  return page[1] ~= '0' and page[1] or nil
+  return next_cursor
 end
 
 local function add_templates(call, cursor)

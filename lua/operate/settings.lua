@@ -23,21 +23,17 @@ function drains.set_weight(keys, args)
   return previous
 end
 
-local function set_paused(keys, args, is_paused)
-  local call, name = calls.open_made(keys, args), args[3]
+-- set_paused(keys, argv): hold back a tenant's tasks, or the whole queue's, or no longer; leases go on. Enqueueing goes
+-- on.
+--   argv  3 tenant (empty: the queue)  4 paused (0, 1)
+--   out   whether it was until now: 0 or 1
+function drains.set_paused(keys, args)
+  local call, name, is_paused = calls.open_made(keys, args), args[3], check_whole(args[4], 'paused', 0, 1) == 1
   if name ~= '' then check_tenant(name) end
   local previous = limits.block_named(call, name, BLOCKED_PAUSED, is_paused)
   close.call(call)
   return previous
 end
-
--- pause(keys, argv): hold back a tenant's tasks, or the whole queue's; leases go on. Enqueueing goes on.
---   argv  3 tenant (empty: the queue)
---   out   1 if it was paused already, else 0
-function drains.pause(keys, args) return set_paused(keys, args, true) end
-
--- resume(keys, argv): the opposite of pause; same arguments.
-function drains.resume(keys, args) return set_paused(keys, args, false) end
 
 -- All settings of a queue as words, with changes, by their names.
 local function words_of(queue, changes)

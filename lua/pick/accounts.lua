@@ -115,16 +115,13 @@ local function renew(call, account)
   books.epoch, books.delivered, books.entitled = queue.epoch, 0, 0
 end
 
-local function add(call, tag, packed)
+-- The account of a tag whose record has been read.
+function accounts.unpack(call, tag, packed)
+  if call.accounts[tag] then return call.accounts[tag] end
   local account, epoch = ACCOUNT.unpack(packed), call.queue.epoch
   account.tag, call.accounts[tag] = tag, account
   if epoch > 0 and struct.unpack('<I', account.books) ~= epoch then renew(call, account) end
   return account
-end
-
--- The account of a tag whose record has been read.
-function accounts.unpack(call, tag, packed)
-  return call.accounts[tag] or add(call, tag, packed)
 end
 
 -- Reads the tenants of these tags that this call has not met yet, in one command.
@@ -139,7 +136,7 @@ function accounts.read(call, tags)
   end
   local found = n > 0 and redis.call('HMGET', key(call, 'accounts'), unpack(missing)) or {}
   for i = 1, #found do
-    if found[i] then add(call, missing[i], found[i]) end
+    if found[i] then accounts.unpack(call, missing[i], found[i]) end
   end
 end
 
@@ -217,8 +214,16 @@ function accounts.touch_named(call, name)
   return accounts.touch(call, accounts.named(call, name))
 end
 
+-- Counts tasks of the tenant, and of the queue, that are (no longer) `pending`, `delayed` or `dead`; returns how many
+-- of the tenant's are now.
+function accounts.count(call, account, name, count)
+  local details = accounts.details_of(call, account)
+  details[name], call.queue[name] = details[name] + count, call.queue[name] + count
+  return details[name]
+end
+
 -- True if details matter to the fair pick.
-function accounts.are_odd(details)
+local function are_odd(details)
   return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
 end
 
@@ -228,7 +233,7 @@ function accounts.write(call)
   for _, account in ipairs(call.touched) do
     local details, books = account.details, call.books[account]
     if details then
-      account.is_odd = accounts.are_odd(details) and 1 or 0
+      account.is_odd = are_odd(details) and 1 or 0
       local packed = DETAILS.pack(details)
       if packed ~= details.packed then changed[#changed + 1], changed[#changed + 2] = account.name, packed end
     end

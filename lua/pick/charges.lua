@@ -31,14 +31,6 @@ function charges.refund(call, account, moved)
   calls.move_clock(queue, -moved)
 end
 
--- A lease that was lost did not take all the time by which it moved the level: the level goes back by that. Those that
--- wait get the time back, and who comes is to begin with them.
-local function lower_level(call, account, by)
-  local queue = call.queue
-  call.lowered = call.lowered or {from = queue.level, tenants = {}}
-  call.lowered.tenants[account], queue.level = true, queue.level - by
-end
-
 -- What lost leases took from the level in this call leaves it no lower than the first of their tenants: it had not
 -- moved for leases that ran while their tenant did not compete, and less while more competed than now.
 function charges.bound_level(call)
@@ -56,10 +48,14 @@ local function learn(queue, account, took)
 end
 
 -- The lease of a tenant took other than the time that has passed since its start, by `unseen`: less if it was lost.
+-- Then the level goes back by that: those that wait get the time back, and who comes is to begin with them.
 local function correct_clock(call, account, unseen)
-  local queue = call.queue
-  if unseen > 0 then calls.move_clock(queue, unseen / queue.weight_sum) end
-  if unseen < 0 then lower_level(call, account, -unseen / queue.weight_sum) end
+  local queue, by = call.queue, unseen / call.queue.weight_sum
+  if unseen > 0 then calls.move_clock(queue, by) end
+  if unseen < 0 then
+    call.lowered = call.lowered or {from = queue.level, tenants = {}}
+    call.lowered.tenants[account], queue.level = true, queue.level + by
+  end
 end
 
 -- Books the end of a lease: the time that it took, up to `until_at`, goes to the account for good. No task takes less

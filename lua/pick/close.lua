@@ -1,4 +1,4 @@
--- needs: accounts, calls, charges, limits, reserve, seats
+-- needs: accounts, calls, charges, reserve, seats
 --
 -- Closing a call: all that it changed is written, each value once.
 
@@ -9,7 +9,7 @@ function close.call(call)
   charges.bound_level(call)
   seats.seat_all(call)
   seats.write(call)
-  limits.write_parked(call)
+  write('ZADD', key(call, 'parked'), call.parked)
   accounts.write(call)
   if queue.reserve > 0 then reserve.write(call) end
   if queue.hungry == 1 and call.notify and queue.blocked == 0 then

@@ -26,15 +26,12 @@ limits.defaults = {
   max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
   dead = 0,
 }
-limits.unset = {  -- what a tenant has where nothing is set
-  max_running = UNSET, guaranteed = UNSET, rate = UNSET, burst = UNSET, queued = UNSET, stored_bytes = UNSET,
-  delayed = UNSET, dead = UNSET,
-}
 
--- The limits set for a tenant, or (empty name) for all.
+-- The limits set for a tenant, where any are, or (empty name) for all.
 function limits.set_for(call, name)
   local packed = redis.call('HGET', key(call, 'limits'), name)
-  return with_defaults(packed and cmsgpack.unpack(packed) or {}, name == '' and limits.defaults or limits.unset)
+  local set = packed and cmsgpack.unpack(packed) or {}
+  return name == '' and with_defaults(set, limits.defaults) or set
 end
 
 -- True if a tenant has limits of its own.
@@ -50,13 +47,7 @@ function limits.of(call, account)
   local for_all = known[''] or limits.set_for(call, '')
   known[''] = for_all
   if not is_own then return for_all end
-  if not known[account.name] then
-    local own = limits.set_for(call, account.name)
-    for limit, value in pairs(for_all) do
-      if own[limit] == UNSET then own[limit] = value end
-    end
-    known[account.name] = own
-  end
+  known[account.name] = known[account.name] or with_defaults(limits.set_for(call, account.name), for_all)
   return known[account.name]
 end
 
@@ -142,17 +133,10 @@ function limits.meter(call, account)
     local refill = math.min(burst, math.max(1, math.floor(REFILL_MS / interval)))
     local unpark_at = math.ceil(next_at + (refill - 1) * interval)
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
-    call.parked[account.name] = unpark_at
+    table.insert(call.parked, unpark_at)
+    table.insert(call.parked, account.name)
   end
   limits.block(details, BLOCKED_RATE, next_at > call.now)
-end
-
--- The limits for all have changed: the next ticks count tokens anew, and let in tenants that have room under the new
--- limits, some at a time.
-function limits.recheck_all(call, previous, now)
-  local before, after = previous.max_running, now.max_running
-  local is_wider = before > 0 and (after == 0 or after > before)
-  if is_wider or previous.rate ~= now.rate or previous.burst ~= now.burst then call.queue.sweeping = SWEEP_WANTED end
 end
 
 -- Goes on with a sweep, or begins it: of `count` of all tenants lets in those that a limit for all kept out, counts
@@ -191,14 +175,6 @@ function limits.spend(call, account, count)
   call.tokens = call.tokens + count
   details.theoretical_arrival = math.max(details.theoretical_arrival, call.now) + count * 1000 / rate
   limits.meter(call, account)
-end
-
-function limits.write_parked(call)
-  local members = {}
-  for name, unpark_at in pairs(call.parked) do
-    members[#members + 1], members[#members + 2] = unpark_at, name
-  end
-  write('ZADD', key(call, 'parked'), members)
 end
 
 -- Lets in tenants that have tokens again.

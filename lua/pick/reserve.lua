@@ -57,8 +57,8 @@ local function may_borrow(call, account)
   return is_idle(account) and not call.passed_over[account]
 end
 
--- The tenants with nothing running that have slots, in the order in which they are to be served: as many as the round
--- may need. Those that this call has touched are not written yet, and may still stand in the set.
+-- The tenants with nothing running that have slots, who is to be served first at the end: as many as the round may
+-- need. Those that this call has touched are not written yet, and may still stand in the set.
 local function list_idle(call, wanted)
   local line, tags = {}, redis.call('ZRANGE', key(call, 'idle'), 0, wanted + #call.touched - 1)
   accounts.read(call, tags)
@@ -74,21 +74,18 @@ local function list_idle(call, wanted)
     if may_borrow(call, account) then line[#line + 1] = account end
   end
   table.sort(line, function(one, other)
-    if one.base ~= other.base then return one.base < other.base end
-    return struct.unpack('<I', one.tag) < struct.unpack('<I', other.tag)
+    if one.base ~= other.base then return one.base > other.base end
+    return struct.unpack('<I', one.tag) > struct.unpack('<I', other.tag)
   end)
   return line
 end
 
 -- The first of them that this round has not served; nil if there is none.
 function reserve.first_idle(call, round)
-  if not round.idle then round.idle, round.next_idle = list_idle(call, round.wanted), 1 end
-  local account = round.idle[round.next_idle]
-  while account and account.leased > 0 do
-    round.next_idle = round.next_idle + 1
-    account = round.idle[round.next_idle]
-  end
-  return account
+  local idle = round.idle or list_idle(call, round.wanted)
+  while idle[1] and idle[#idle].leased > 0 do idle[#idle] = nil end
+  round.idle = idle
+  return idle[#idle]
 end
 
 -- A lease of the tenant is to begin: in a kept slot it is a loan.

@@ -94,15 +94,6 @@ function arrivals.add(call, new, id, payload, terms)
   end
 end
 
--- Notes a waiting task that is to be cancelled when the others are stored: they may take the room that it leaves.
-function arrivals.replace(call, new, task)
-  local header, bytes = records.read(task.record, task.id)
-  local is_delayed = redis.call('ZSCORE', key(call, 'delayed:' .. header.tenant), task.id)
-  new.replaced[#new.replaced + 1] = task
-  new.freed_bytes = new.freed_bytes + bytes + (task.run and #task.run.error or 0)
-  if is_delayed then new.freed_delayed = new.freed_delayed + 1 end
-end
-
 -- Decides on one task; returns its outcome. Where a task that is stored already holds its dedupe key, also that one's
 -- id.
 function arrivals.admit(call, new, id, payload, terms)
@@ -146,11 +137,12 @@ function arrivals.check_quotas(call, new)
   end
 end
 
--- Refuses what would have a tenant keep so many bytes more than its limit allows, or make one tenant too many.
-function arrivals.check_bytes(call, account, bytes)
-  local new = arrivals.new(account.name)
+-- Has a tenant keep so many bytes more; refuses it where its limit does not allow that, or it is one tenant too many.
+function arrivals.add_bytes(call, tenant, bytes)
+  local new = arrivals.new(tenant)
   new.bytes = bytes
   arrivals.check_quotas(call, new)
+  accounts.add_bytes(call, accounts.touch_named(call, tenant), bytes)
 end
 
 function arrivals.store(call, new)

@@ -10,7 +10,7 @@ local function refill(call, id, batch)
   if #ids == 0 then return end
   local account = accounts.touch_named(call, batch.tenant)
   redis.call('ZREM', key(call, 'pending:' .. id), unpack(ids))
-  batches.count_pending(call, account, -#ids)
+  accounts.count(call, account, 'pending', -#ids)
   places.put_ready(call, account, ids)
 end
 

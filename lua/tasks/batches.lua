@@ -49,11 +49,6 @@ function batches.pending_key(call, id)
   return key(call, 'pending:' .. task_options.of(call, id).batch)
 end
 
-function batches.count_pending(call, account, count)
-  local details = accounts.details_of(call, account)
-  details.pending, call.queue.pending = details.pending + count, call.queue.pending + count
-end
-
 -- Of ids that are to become ready, those that get a batch slot; the others become pending.
 function batches.take_slots(call, account, ids)
   local with_slots = {}
@@ -63,7 +58,7 @@ function batches.take_slots(call, account, ids)
       batch.sequence = batch.sequence + 1
       local score = priorities.score(task_options.of(call, id).priority, batch.sequence)
       redis.call('ZADD', batches.pending_key(call, id), score, id)
-      batches.count_pending(call, account, 1)
+      accounts.count(call, account, 'pending', 1)
     else
       if batch then batch.admitted = batch.admitted + 1 end
       with_slots[#with_slots + 1] = id
@@ -79,7 +74,7 @@ end
 
 function batches.take_out_pending(call, account, id)
   if not batches.of_task(call, id) or redis.call('ZREM', batches.pending_key(call, id), id) == 0 then return false end
-  batches.count_pending(call, account, -1)
+  accounts.count(call, account, 'pending', -1)
   return true
 end
 

@@ -8,16 +8,13 @@
 local EVENT_BYTES = 256  -- of what an event says beside its kind, what is kept
 local GOING = 10         -- old events that go with each new one, where fewer are to be kept than there are
 
--- Puts an event into a tenant's feed, and says once in a call that there are new ones.
+-- Puts an event into a tenant's feed, and says that there are new ones.
 function feeds.tell(call, account, event, id, attempt, detail)
   local name, books = account.name, accounts.books_of(call, accounts.touch(call, account))
   local length = math.max(call.queue.events_keep, books.events + 1 - GOING)
   redis.call('XADD', key(call, 'events:' .. name), 'MAXLEN', '=', length, '0-*', 'event', event,
     'id', id, 'at', text(call.now), 'attempt', attempt, 'detail', detail:sub(1, EVENT_BYTES))
   books.events = math.min(books.events + 1, length)
-  local announced = call.announced
-  if announced[name] then return end
-  announced[name] = true
   calls.announce(call, 'event ' .. name)
 end
 

@@ -125,26 +125,20 @@ function leases.finish(call, id, lease, until_at, is_worked)
 end
 
 -- The lease goes on for another lease_ms, or for as long as it began with, if that was longer: its worker knows of no
--- change, and comes again when a third of that is over.
-function leases.extend(call, id)
+-- change, and comes again when a third of that is over. `is_taken`: another connection has it from now on. Returns its
+-- run.
+function leases.extend(call, id, is_taken)
   local run = leases.run_of(call, id)
   local lasts = math.max(run.lasts, call.queue.lease_ms)
-  if run.is_extended == 0 or lasts > run.lasts then
+  if is_taken then run.takeovers = run.takeovers % MAX_TAKEN + 1 end
+  if is_taken or run.is_extended == 0 or lasts > run.lasts then
     if run.is_extended == 0 then leave(call, run, 0) end
     run.is_extended, run.lasts = 1, lasts
     leases.set_run(call, id, run)
   end
   table.insert(call.extended, call.at + lasts)
   table.insert(call.extended, id)
-end
-
--- The lease goes on, and another connection has it from now on; returns how often that was, and for how long it lasts.
-function leases.take(call, id)
-  leases.extend(call, id)
-  local run = leases.run_of(call, id)
-  run.takeovers = run.takeovers % MAX_TAKEN + 1
-  leases.set_run(call, id, run)
-  return run.takeovers .. ' ' .. run.lasts
+  return run
 end
 
 -- Nothing is leased under the bundle's deadline any more, whatever its record says.

@@ -8,11 +8,6 @@
 
 places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
 
-function places.count_delayed(call, account, count)
-  local details = accounts.details_of(call, account)
-  details.delayed, call.queue.delayed = details.delayed + count, call.queue.delayed + count
-end
-
 -- Puts tasks where they wait for their start. `starts`: start and id of each, alternately. The sorted set `due`
 -- holds each tenant's earliest start, so that the ticker visits tenants, not tasks. `set`: another one than `delayed:`.
 function places.put_delayed(call, account, starts, set)
@@ -20,7 +15,7 @@ function places.put_delayed(call, account, starts, set)
   for i = 3, #starts, 2 do first = math.min(first, starts[i]) end
   write('ZADD', key(call, (set or 'delayed:') .. account.name), starts)
   redis.call('ZADD', key(call, 'due'), 'LT', first, account.name)
-  places.count_delayed(call, account, #starts / 2)
+  accounts.count(call, account, 'delayed', #starts / 2)
 end
 
 local function count_ready(call, account, count)
@@ -68,13 +63,12 @@ end
 function places.take_out_dead(call, id, death)
   local name = DEATH.unpack(death).tenant
   local account = accounts.touch_named(call, name)
-  local details = accounts.details_of(call, account)
   redis.call('HDEL', key(call, 'dead'), id)
   redis.call('ZREM', key(call, 'deaths'), id)
   redis.call('ZREM', key(call, 'deaths:' .. name), id)
-  details.dead, call.queue.dead = details.dead - 1, call.queue.dead - 1
-  if details.dead > 0 then
-    redis.call('ZADD', key(call, 'dead_counts'), details.dead, name)
+  local left = accounts.count(call, account, 'dead', -1)
+  if left > 0 then
+    redis.call('ZADD', key(call, 'dead_counts'), left, name)
   else
     redis.call('ZREM', key(call, 'dead_counts'), name)
   end
@@ -106,11 +100,9 @@ end
 
 -- Lists a dead letter, and counts it.
 function places.count_dead(call, account, id, died_at)
-  local details = accounts.details_of(call, account)
   redis.call('ZADD', key(call, 'deaths'), died_at, id)
   redis.call('ZADD', key(call, 'deaths:' .. account.name), died_at, id)
-  details.dead, call.queue.dead = details.dead + 1, call.queue.dead + 1
-  redis.call('ZADD', key(call, 'dead_counts'), details.dead, account.name)
+  redis.call('ZADD', key(call, 'dead_counts'), accounts.count(call, account, 'dead', 1), account.name)
 end
 
 -- Buries a task with what its run (or NO_RUN) says, and the traceback of its error, where there is one.
@@ -144,7 +136,7 @@ end
 function places.take_out(call, account, id)
   local is_delayed = accounts.details_of(call, account).delayed > 0
   if is_delayed and redis.call('ZREM', key(call, 'delayed:' .. account.name), id) == 1 then
-    places.count_delayed(call, account, -1)
+    accounts.count(call, account, 'delayed', -1)
   elseif not batches.take_out_pending(call, account, id) then
     take_out_ready(call, account, id)
     batches.give_slot_back(call, id)

@@ -71,11 +71,6 @@ function records.whole(call, id, record)
   return record:sub(1, position - 1) .. (redis.call('HGET', key(call, 'payloads'), id) or '')
 end
 
--- True if the end of a task's window counts from its start.
-function records.end_moves(header)
-  return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES
-end
-
 -- Changes the window in a task's record.
 function records.change_window(call, id, record, start_at, expires_at)
   local header, position = HEADER.unpack(record)

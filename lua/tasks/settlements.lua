@@ -4,8 +4,7 @@
 -- given twice, so a late owner can never touch the lease that came after its own.
 --
 --   action   the lease ends, and the task is                                       the attempt
---   ack      done: forgotten, its id remembered                                     counts
---   ack_with_result  as ack, and its result kept if asked for                   counts
+--   ack      done: forgotten, its id remembered, its result kept if asked for       counts
 --   nack     delayed by detail (ms; empty: backoff with full jitter), or dead       counts
 --   reject   dead at once, `rejected`                                               counts
 --   release  delayed by detail (ms; empty: back at the head of its tenant's list)   does not: max_attempts moves up
@@ -79,35 +78,28 @@ local function lost_wait_ms(call, id, run)
   return before > 0 and longest_wait_ms(call, id, run, before) or 0
 end
 
-local ENDS_WELL = {ack = true, ack_with_result = true}
--- The handler came to an end:
-local WORKED = {ack = true, ack_with_result = true, nack = true, reject = true}
-
+local WORKED = {ack = true, nack = true, reject = true}  -- the handler came to an end
 local ACTIONS = {}  -- what becomes of a task of a tenant whose lease has just ended
 
-function ACTIONS.ack_with_result(call, account, id, lease, result)
+function ACTIONS.ack(call, account, id, lease, result)
   local books = accounts.books_of(call, account)
   if has_options(lease.features) then task_options.keep_result(call, account, id, result) end
   settlements.forget(call, account, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
   books.done = books.done + 1
 end
 
-function ACTIONS.ack(call, account, id, lease) ACTIONS.ack_with_result(call, account, id, lease, 'null') end
-
-function ACTIONS.nack(call, account, id, _, delay, message, traceback)
+function ACTIONS.nack(call, account, id, _, delay, message, traceback, reason)
   local run = end_run(call, id, leases.SETTLED)
   leases.set_error(call, account, run, message)
   feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)
-  if is_last_attempt(run) then return settlements.bury(call, account, id, run, EXHAUSTED, traceback) end
+  reason = reason or is_last_attempt(run) and EXHAUSTED
+  if reason then return settlements.bury(call, account, id, run, reason, traceback) end
   keep_waiting(call, id, run)
   places.put(call, account, id, call.now + (tonumber(delay) or backoff_ms(call, id, run)))
 end
 
-function ACTIONS.reject(call, account, id, _, message, traceback)
-  local run = end_run(call, id, leases.SETTLED)
-  leases.set_error(call, account, run, message)
-  feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)
-  settlements.bury(call, account, id, run, REJECTED, traceback)
+function ACTIONS.reject(call, account, id, lease, message, traceback)
+  ACTIONS.nack(call, account, id, lease, '', message, traceback, REJECTED)
 end
 
 function ACTIONS.release(call, account, id, _, delay, message)
@@ -145,23 +137,22 @@ local function refusal(call, id, number)
   return how and settled_by ~= number and 'stale' or 'gone'
 end
 
--- The lease of that number (nil: whichever it is), if it is open.
-function settlements.open_lease(call, id, number)
+-- The lease of that number (nil: whichever it is), if it is open, and was taken over so often (nil: however often).
+function settlements.open_lease(call, id, number, takeovers)
   local lease = leases.lease_of(call, id)
   local is_open = lease and (not number or lease.lease == number) and leases.is_leased(lease.state)
-  return is_open and lease or nil
+  return is_open and (not takeovers or lease.takeovers == takeovers) and lease or nil
 end
 
--- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_at`.
-function settlements.settle(call, action, id, number, until_at, ...)
-  local lease = settlements.open_lease(call, id, number)
+-- Ends or extends the lease of this number, taken over so often (both: see open_lease); it was worked on up to
+-- `until_at`.
+function settlements.settle(call, action, id, number, takeovers, until_at, ...)
+  local lease = settlements.open_lease(call, id, number, takeovers)
   if not lease then return refusal(call, id, number) end
-  local is_stopping, is_done = lease.state == leases.STOPPING, ENDS_WELL[action]
-  if action == 'extend' then
-    leases.extend(call, id)
-    return is_stopping and 'cancelled' or 'ok'
-  elseif action == 'take' then
-    return (is_stopping and 'cancelled ' or 'ok ') .. leases.take(call, id)
+  local is_stopping, is_done = lease.state == leases.STOPPING, action == 'ack'
+  if action == 'extend' or action == 'take' then
+    local run, outcome = leases.extend(call, id, action == 'take'), is_stopping and 'cancelled' or 'ok'
+    return action == 'take' and table.concat({outcome, run.takeovers, run.lasts}, ' ') or outcome
   end
   local is_worked = WORKED[action] and (is_done or not is_stopping)
   local account = leases.finish(call, id, lease, math.min(call.at, until_at), is_worked)

@@ -136,9 +136,11 @@ function task_options.drop_results(call, new_records)
   write('UNLINK', results[1], results)  -- the first stands twice: `write` takes a key before its values
 end
 
+-- Keeps what a task has returned (empty: null), if it asked for that.
 function task_options.keep_result(call, account, id, result)
   local result_ttl = task_options.of(call, id).result_ttl
   if result_ttl == 0 then return end
+  if result == '' then result = 'null' end
   local until_ms, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + KEY_GRACE_MS)
   redis.call('SET', key(call, 'result:' .. id), until_ms .. result, 'PX', ttl)
   note_kept(call, account, 'r', id, #result, result_ttl)

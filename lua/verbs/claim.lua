@@ -232,7 +232,6 @@ function drains.claim(keys, args)
   local rounds = fill(call, claim, limit)
   local is_short = #claim.ids < limit
   if rounds > 0 or has_changed or is_short and queue.hungry == 0 then
-    task_options.read(call, claim.asking)
     write_claim(call, claim)
     batch_ends.finish(call)
     if is_short then  -- perhaps work is left behind many tasks that have expired: come again

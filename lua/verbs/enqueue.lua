@@ -5,25 +5,26 @@
 -- A task that is enqueued with `replace` takes the place of the waiting task that holds its dedupe key: that one is
 -- cancelled in the same call. One that runs, has ended or is in a batch stays, and the new task is its duplicate.
 
--- The waiting task that holds a dedupe key under this id; nil if there is none: the key may be held for a period beyond
--- its task, whose id may be that of another one by then.
-local function find_replaced(call, id, dedupe_key)
+-- Notes the waiting task that holds a dedupe key under this id: it is cancelled when the others are stored, which may
+-- take the room that it leaves. False if there is none: the key may be held for a period beyond its task, whose id may
+-- be that of another one by then.
+local function replace(call, new, id, dedupe_key)
   local record = redis.call('HGET', key(call, 'tasks'), id)
-  if not records.is_task(record) or redis.call('HEXISTS', key(call, 'dead'), id) == 1 then return nil end
+  if not records.is_task(record) or redis.call('HEXISTS', key(call, 'dead'), id) == 1 then return false end
   leases.read_runs(call, {id})
-  local run = leases.run_of(call, id)
-  local asked = task_options.of(call, id)
-  if run and leases.is_leased(run.state) or asked.dedupe_key ~= dedupe_key or asked.batch ~= '' then return nil end
-  return {id = id, record = record, run = run}
+  local run, asked, header, bytes = leases.run_of(call, id), task_options.of(call, id), records.read(record, id)
+  if run and leases.is_leased(run.state) or asked.dedupe_key ~= dedupe_key or asked.batch ~= '' then return false end
+  new.replaced[#new.replaced + 1] = {id = id, record = record, run = run}
+  new.freed_bytes = new.freed_bytes + bytes + (run and #run.error or 0)
+  if redis.call('ZSCORE', key(call, 'delayed:' .. header.tenant), id) then new.freed_delayed = new.freed_delayed + 1 end
+  return true
 end
 
 -- Checks and decides on a task; returns its outcome.
 local function admit(call, new, id, payload, terms)
   arrivals.check_batch(call, new.tenant, terms.asked)
   local outcome, holder = arrivals.admit(call, new, id, payload, terms)
-  local replaced = holder and terms.replace > 0 and find_replaced(call, holder, terms.asked.dedupe_key)
-  if not replaced then return outcome end
-  arrivals.replace(call, new, replaced)
+  if not holder or terms.replace == 0 or not replace(call, new, holder, terms.asked.dedupe_key) then return outcome end
   arrivals.add(call, new, id, payload, terms)
   return 'replaced'
 end

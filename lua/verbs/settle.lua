@@ -1,13 +1,12 @@
--- needs: accounts, arrivals, batch_ends, calls, close, enqueue, leases, settlements, task_options
+-- needs: accounts, arrivals, calls, enqueue, leases, settlements, task_options
 --
 -- The verbs `settle` (tasks/settlements.lua): many settlements in one call; and `settle_linked`: one, with what follows
 -- it.
 
 -- How many arguments each action has:
-local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, reject = 5, release = 5, reap = 3, extend = 3,
-  take = 3}
+local ARGUMENTS = {ack = 4, nack = 6, reject = 5, release = 5, reap = 3, extend = 3, take = 3}
 -- Actions that cost HEAVY_WORK; so do a release with a delay, and any action on a task with options:
-local HEAVY = {ack_with_result = true, nack = true, reject = true}
+local HEAVY = {nack = true, reject = true}
 local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- beyond which a call leaves the rest to the next
 
 -- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
@@ -18,12 +17,6 @@ local function read_number(text)
     number, taken = tonumber(number), tonumber(taken)
   end
   return number and number % 1 == 0 and number or -1, taken
-end
-
--- True if another connection has taken the lease over since the one that has seen it taken so often.
-local function is_taken(call, id, number, taken)
-  local lease = taken and leases.lease_of(call, id)
-  return lease and lease.lease == number and leases.is_leased(lease.state) and lease.takeovers ~= taken
 end
 
 -- Reads the arguments of `settle`: the ids, where each settlement begins, the numbers, how often they were taken.
@@ -60,7 +53,7 @@ end
 
 -- settle(keys, argv): end or extend leases, each fenced by (id, lease).
 --   argv  per lease (at most 500): action, id, lease (its number; with a slash and how often it was taken over
---         behind it that is part of the fence), and for ack_with_result: result; for nack: delay_ms (may be empty),
+--         behind it that is part of the fence), and for ack: result (may be empty); for nack: delay_ms (may be empty),
 --         error, traceback (may be empty, and is kept if the task is dead); for release: delay_ms (may be empty),
 --         error; for reject: error, traceback
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
@@ -80,14 +73,11 @@ function drains.settle(keys, args)
       or features[n] and has_options(features[n])
     work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
     if work > WORK_PER_CALL then break end
-    outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'
-      or settlements.settle(call, args[first], ids[n], numbers[n], call.at, args[first + 3], args[first + 4],
-        args[first + 5])
+    outcomes[n] = settlements.settle(call, args[first], ids[n], numbers[n], taken[n], call.at, args[first + 3],
+      args[first + 4], args[first + 5])
     changed = changed or outcomes[n] ~= 'gone' and outcomes[n] ~= 'stale'
   end
-  if changed then batch_ends.finish(call) end
-  leases.write(call)
-  if changed then close.call(call) end
+  if changed then settlements.close(call) end
   return outcomes
 end
 
@@ -108,11 +98,11 @@ function writes.settle_linked(keys, args)
   local call, id, number = calls.open(keys, args), args[3], tonumber(args[4]) or -1
   leases.read_runs(call, {id})
   local lease = settlements.open_lease(call, id, number)
-  if not lease then return settlements.settle(call, 'ack', id, number, call.at) end
+  if not lease then return settlements.settle(call, 'ack', id, number, nil, call.at) end
   read_more(call, {id}, {number})
   local new = arrivals.new(accounts.at(call, lease.tag).name)
   decide_links(call, new, args, lease)
-  settlements.settle(call, 'ack_with_result', id, number, call.at, args[5])
+  settlements.settle(call, 'ack', id, number, nil, call.at, args[5])
   enqueue.store_decided(call, new)
   return 'ok'
 end

@@ -23,7 +23,7 @@ local function promote(call, limit)
     local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)
     if #ids > 0 then
       redis.call('ZREM', delayed, unpack(ids))
-      places.count_delayed(call, account, -#ids)
+      accounts.count(call, account, 'delayed', -#ids)
       places.put_ready(call, account, ids)
       moved = moved + #ids
     end
@@ -98,7 +98,7 @@ local function reap(call, limit)
   local lost, deadlines = lost_leases(call, limit)
   for i = #lost, 1, -1 do  -- the oldest ends up at the head
     local lease = leases.lease_of(call, lost[i])
-    settlements.settle(call, 'reap', lost[i], nil, tonumber(deadlines[lost[i]]) - (lease and lease.lasts or 0))
+    settlements.settle(call, 'reap', lost[i], nil, nil, tonumber(deadlines[lost[i]]) - (lease and lease.lasts or 0))
   end
   return #lost
 end
@@ -148,36 +148,25 @@ local function trim_dead(call, limit)
   return trimmed
 end
 
--- When each job next has something to do (nil: nothing waits for it). What only a confirmed clock does waits for as
--- long as the store's is ahead.
-local function due_times(call)
+-- How many jobs have something to do now (1 at least; those of servers do not count), and when one has next (-1: none
+-- has). What only a confirmed clock does waits for as long as the store's is ahead.
+local function look_ahead(call)
   local queue, ahead, times = call.queue, call.now - call.sure, {}
   for name, wait in pairs({due = 0, leases = queue.origin, extended = queue.origin, fires = 0, parked = 0,
-      opening_changes = 0, cancelling = 0,
-    expiring = ahead, ends = ahead, deaths = queue.dead_keep_ms + ahead, completed = BATCH_KEEP_MS + ahead}) do
+      opening_changes = 0, cancelling = 0, expiring = ahead, ends = ahead, deaths = queue.dead_keep_ms + ahead,
+      completed = BATCH_KEEP_MS + ahead}) do
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     times[name] = first and tonumber(first) + wait
   end
   if queue.remembered > 0 then times.marks = records.next_trim_at(queue) + ahead end
   if queue.dead > queue.dead_keep then times.deaths = call.now end
   if queue.sweeping ~= NO_SWEEP then times.sweep = call.now end
-  return times
-end
-
--- How many jobs have something to do.
-local function count_due(call)
-  local count, times = 0, due_times(call)
-  times.fires, times.opening_changes = nil, nil  -- which are the servers'
-  for _, at in pairs(times) do
-    if at <= call.now then count = count + 1 end
+  local earliest, due = math.huge, 0
+  for name, at in pairs(times) do
+    earliest = math.min(earliest, at)
+    if at <= call.now and name ~= 'fires' and name ~= 'opening_changes' then due = due + 1 end
   end
-  return math.max(count, 1)
-end
-
-local function next_due(call)
-  local earliest = math.huge
-  for _, at in pairs(due_times(call)) do earliest = math.min(earliest, at) end
-  return earliest == math.huge and -1 or math.max(earliest, call.now)
+  return math.max(due, 1), earliest == math.huge and -1 or math.max(earliest, call.now)
 end
 
 -- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, what is
@@ -193,7 +182,7 @@ end
 function drains.tick(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
   calls.confirm(call, args[4])
-  local due = count_due(call)
+  local due = look_ahead(call)
   local part, ends = math.ceil(math.min(limit, MOVES_PER_TICK) / due), math.ceil(math.min(limit, ENDS_PER_TICK) / due)
   task_options.trim_ends(call, part)
   local promoted, expired = promote(call, part), expire(call, ends)
@@ -209,5 +198,6 @@ function drains.tick(keys, args)
   if #call.touched > 0 or #call.messages > 0 or call.is_changed then close.call(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
-  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes}
+  local _, next_due = look_ahead(call)
+  return {call.now, next_due, call.queue.ready, promoted, expired, reaped, trimmed, fires, changes}
 end

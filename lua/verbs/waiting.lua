@@ -16,16 +16,11 @@ local function visit_alive(call, ids, visit)
   return outcomes
 end
 
--- The worker that holds the lease is told, through its server, and stays its owner until it settles.
-local function stop(call, id, run)
-  run.state = leases.STOPPING
-  leases.set_run(call, id, run)
-  calls.announce(call, 'stop ' .. id)
-end
-
 function waiting.cancel_one(call, id, record, run)
-  if run and leases.is_leased(run.state) then
-    stop(call, id, run)
+  if run and leases.is_leased(run.state) then  -- its worker is told, and stays its owner until it settles
+    run.state = leases.STOPPING
+    leases.set_run(call, id, run)
+    calls.announce(call, 'stop ' .. id)
     return 'running'
   end
   local header, bytes = records.read(record, id)
@@ -69,7 +64,8 @@ end
 local function move(call, id, record, start_at)
   local header = records.read(record)
   local account, expires_at = accounts.touch_named(call, header.tenant), header.expires_at
-  local moves, starts_at = records.end_moves(header), math.max(start_at, call.now)
+  local moves = expires_at > 0 and header.features % IS_LARGE >= END_MOVES  -- its end counts from its start
+  local starts_at = math.max(start_at, call.now)
   if expires_at > 0 and expires_at <= (moves and call.now or starts_at) then return 'expired' end
   if not redis.call('ZSCORE', key(call, 'delayed:' .. account.name), id) then
     local most, details = limits.of(call, account).delayed, accounts.details_of(call, account)
@@ -78,7 +74,7 @@ local function move(call, id, record, start_at)
   end
   if moves then
     expires_at = starts_at + expires_at - (header.start_at > 0 and header.start_at or header.enqueued_at)
-    start_at = starts_at  -- its end counts from it
+    start_at = starts_at
     redis.call('ZADD', key(call, 'expiring'), expires_at, id)
   end
   places.take_out(call, account, id)

@@ -216,7 +216,7 @@ def words(reply: list[bytes]) -> list[str]:
 
 
 MORE_ARGS: dict[str, Callable[[Any, Any, Any], list[Any]]] = {
-    "ack_with_result": lambda _, error, __: [error],
+    "ack": lambda _="", result="", *__: [result],
     "nack": lambda delay, error, traceback: [delay, error, traceback],
     "release": lambda delay="", error="", *_: [delay, error],
     "reject": lambda _, error, traceback: [error, traceback],

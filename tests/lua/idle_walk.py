@@ -85,7 +85,7 @@ class IdleWalk(Walk):
         """Pause the queue, and none of its tenants."""
         m = self.machine
         for name, is_paused in (*((name, 0) for name in NAMES), ("", 1)):
-            m.same(m.call("pause" if is_paused else "resume", name), m.model.set_paused(m.now, name, is_paused))
+            m.same(m.call("set_paused", name, is_paused), m.model.set_paused(m.now, name, is_paused))
 
     def end_limits(self) -> None:
         """Remove all limits."""

@@ -175,7 +175,11 @@ MUTANTS = [
         "    limits.meter(call, account)\n  end\n  close.call(call)\n  return flat",
         "  end\n  close.call(call)\n  return flat",
     ),
-    Mutant("a wider limit for all lets nobody in", "if is_wider or previous.rate", "if previous.rate"),
+    Mutant(
+        "a wider limit for all lets nobody in",
+        "    call.queue.sweeping = SWEEP_WANTED  -- ticks count tokens anew, and let in who has room now\n",
+        "",
+    ),
     Mutant(
         "the slots that are read at once are others", "span.some = {before = first,", "span.some = {before = first + 1,"
     ),
@@ -202,7 +206,7 @@ MUTANTS = [
     Mutant("quotas are not looked at", "  if #new.records > 0 then arrivals.check_quotas(call, new) end\n", ""),
     Mutant("claims tell no run timeout", "  out[7] = queue.run_timeout_ms\n", "  out[7] = 0\n"),
     Mutant("a known tenant is one too many", "if not details.packed and redis", "if redis"),
-    Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
+    Mutant("own limits are those for all", "with_defaults(limits.set_for(call, account.name), for_all)", "for_all"),
     Mutant(
         "a claim overruns the limit",
         "or not limits.is_eligible(call, account)) then\n    accounts",
@@ -239,7 +243,7 @@ MUTANTS = [
     ),
     Mutant(
         "lost leases leave the level where they moved it",
-        "true, queue.level - by",
+        "true, queue.level + by",
         "true, queue.level",
     ),
     Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
@@ -295,7 +299,7 @@ MUTANTS = [
         "    turns.take_out(call, account, asked.priority, group, id)\n  end\n  count_ready(call, account, -1)\n",
         "    turns.take_out(call, account, asked.priority, group, id)\n  end\n",
     ),
-    Mutant("a task of a batch is replaced", " or asked.batch ~= '' then return nil end", " then return nil end"),
+    Mutant("a task of a batch is replaced", " or asked.batch ~= '' then return false end", " then return false end"),
     Mutant(
         "a replaced task stays",
         "  for _, task in ipairs(new.replaced) do waiting.cancel_one(call, task.id, task.record, task.run) end\n",
@@ -365,8 +369,8 @@ MUTANTS = [
     ),
     Mutant(
         "a later start hides an earlier one",
-        "key(call, 'due'), 'LT', first, account.name)\n  places",
-        "key(call, 'due'), first, account.name)\n  places",
+        "key(call, 'due'), 'LT', first, account.name)\n  accounts.count",
+        "key(call, 'due'), first, account.name)\n  accounts.count",
     ),
     Mutant("replay keeps the closed window", "    reopen(call, id, record, header)\n", ""),
     Mutant(
@@ -383,10 +387,10 @@ MUTANTS = [
     ),
     Mutant(
         "whose letters are most is not counted",
-        "  redis.call('ZADD', key(call, 'dead_counts'), details.dead, account.name)\nend",
-        "end",
+        "  redis.call('ZADD', key(call, 'dead_counts'), accounts.count(call, account, 'dead', 1), account.name)\n",
+        "  accounts.count(call, account, 'dead', 1)\n",
     ),
-    Mutant("an empty dead count is kept", "  if details.dead > 0 then\n", "  if true then\n"),
+    Mutant("an empty dead count is kept", "  if left > 0 then\n", "  if true then\n"),
     Mutant(
         "a walk passes over those of one moment",
         "local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)",
@@ -397,21 +401,25 @@ MUTANTS = [
         "walk.left = redis.call('ZCOUNT', walk.deaths, '-inf', walk.until_ms)",
         "walk.left = redis.call('ZCARD', walk.deaths)",
     ),
-    Mutant("an exhausted task has no traceback", "EXHAUSTED, traceback)", "EXHAUSTED)"),
-    Mutant("a rejected task has no traceback", "REJECTED, traceback)", "REJECTED)"),
+    Mutant(
+        "an exhausted task has no traceback",
+        "run, reason, traceback) end",
+        "run, reason, reason == REJECTED and traceback) end",
+    ),
+    Mutant("a rejected task has no traceback", "message, traceback, REJECTED)", "message, nil, REJECTED)"),
     Mutant("a traceback is the error", "args[first + 5])\n", "args[first + 4])\n"),
     Mutant("the reason is not looked at", "(walk.reason == '' or walk.reason == REASONS[reason])", "true"),
     Mutant(
         "a paused schedule fires",
-        "schedule.revision ~= revision or schedule.paused == 1 or",
-        "schedule.revision ~= revision or",
+        "revision ~= as_read or schedule.paused == 1 or",
+        "revision ~= as_read or",
     ),
     Mutant(
         "a window that was dropped comes back when its start moves",
-        "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
-        "return header.features % IS_LARGE >= END_MOVES",
+        "local moves = expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
+        "local moves = header.features % IS_LARGE >= END_MOVES",
     ),
-    Mutant("a moved start is forgotten", "    start_at = starts_at  -- its end counts from it\n", ""),
+    Mutant("a moved start is forgotten", "    start_at = starts_at\n", ""),
     Mutant(
         "a schedule's known id is enqueued again",
         "  if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end\n",
@@ -426,7 +434,7 @@ MUTANTS = [
     ),
     Mutant(
         "a resume does not look at the head",
-        "if not schedule or schedule.revision ~= args[5] then",
+        "if not schedule or revision ~= args[5] then",
         "if not schedule then",
     ),
     Mutant(
@@ -473,8 +481,8 @@ MUTANTS = [
     ),
     Mutant(
         "a tenant that was odd stays so",
-        "account.is_odd = accounts.are_odd(details) and",
-        "account.is_odd = (account.is_odd > 0 or accounts.are_odd(details)) and",
+        "account.is_odd = are_odd(details) and",
+        "account.is_odd = (account.is_odd > 0 or are_odd(details)) and",
     ),
     *(
         Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))

@@ -62,7 +62,9 @@ def test_a_lease_that_runs_out_while_its_batch_is_being_cancelled_is_cancelled_o
     (lease,) = queue.claim()
     assert lease.id == "urgent"
     queue.advance(LEASE_MS)
-    queue.call("cancel_batch", "b")  # 64 of its 65 tasks: the last one is left to the tick, which reaps it first
+    queue.call(
+        "close_batch", "b", "cancel"
+    )  # 64 of its 65 tasks: the last one is left to the tick, which reaps it first
     assert queue.queue_state()["leased"] == 1
     assert queue.tick().reaped == 1
     assert queue.state("urgent") == "cancelled"
@@ -82,7 +84,7 @@ def test_no_task_of_a_batch_that_is_being_cancelled_is_given_a_place(queue: Queu
     queue.open_batch("b", max_running=10)
     for first in range(0, 600, 300):
         queue.enqueue("ada", *(f"w{n}" for n in range(first, first + 300)), batch="b")
-    queue.call("cancel_batch", "b")
+    queue.call("close_batch", "b", "cancel")
     assert queue.claim(10) == []
     while queue.tick().next_due == queue.now:
         pass

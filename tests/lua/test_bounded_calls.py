@@ -58,7 +58,6 @@ def test_a_change_of_many_places_is_of_few_tasks(queue: Queue, verb: str) -> Non
         ("release", {}, 120),
         ("nack", {}, 37),
         ("reject", {}, 37),
-        ("ack_with_result", {}, 37),
         ("ack", {"events": 1}, 37),
         ("ack", {"result": 1000}, 37),
     ],
@@ -80,7 +79,7 @@ def test_a_settlement_leaves_what_is_too_much_for_one_call(
 def test_a_batch_that_is_cancelled_goes_a_few_tasks_at_a_time(queue: Queue) -> None:
     queue.open_batch("b")
     queue.enqueue("ada", *(f"a{n}" for n in range(200)), batch="b")
-    queue.call("cancel_batch", "b")
+    queue.call("close_batch", "b", "cancel")
     assert queue.queue_state()["cancelled"] == CHANGES
     queue.tick(500)
     assert queue.queue_state()["cancelled"] == 2 * CHANGES
@@ -95,7 +94,7 @@ def test_a_tick_does_as_much_when_everything_is_due_as_when_one_thing_is(queue: 
     queue.enqueue("ada", *(f"b{n}" for n in range(100)), batch="b")
     queue.enqueue("ada", *(f"gone{n}" for n in range(100)))
     queue.cancel(*(f"gone{n}" for n in range(100)))
-    queue.call("cancel_batch", "b")
+    queue.call("close_batch", "b", "cancel")
     queue.enqueue("dan", *(f"due{n}" for n in range(100)), delay=10)
     queue.enqueue("eve", *(f"late{n}" for n in range(100)), expires_in=10)
     queue.advance(10 * LEASE_MS)
@@ -159,7 +158,7 @@ def test_long_templates_fire_a_page_at_a_time(queue: Queue) -> None:
 
 def test_long_results_come_a_page_at_a_time(queue: Queue) -> None:
     queue.enqueue("ada", *"abcd", result=10**6)
-    queue.settle(*(("ack_with_result", lease.id, lease.lease, "", "r" * (PAGE // 2)) for lease in queue.claim(4)))
+    queue.settle(*(("ack", lease.id, lease.lease, "", "r" * (PAGE // 2)) for lease in queue.claim(4)))
     assert list(map(len, queue.call("results", *"abcd"))) == [PAGE // 2] * 2
 
 

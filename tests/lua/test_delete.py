@@ -21,8 +21,7 @@ PUTS_IN = {
     "set_limits": ("ada", "max_running", 1),
     "set_opening_hours": ("ada", "daily", 0, 1, ""),
     "add_webhook": ("0000000a", "https://a.example/", "", 1, ""),
-    "pause": ("ada",),
-    "resume": ("",),
+    "set_paused": ("ada", 1),
     "configure": ("lease_ms", 1000),
 }
 
@@ -37,7 +36,7 @@ def fill(queue: Queue) -> None:
     """Make a queue with a key of each kind."""
     queue.configure(dead_keep=10)
     queue.enqueue("ada", "kept", "held-key", result=10 * DAY_MS, key="k", period=DAY_MS, events=1)
-    queue.settle(*(("ack_with_result", lease.id, lease.lease, "", "1") for lease in queue.claim(2)))
+    queue.settle(*(("ack", lease.id, lease.lease, "", "1") for lease in queue.claim(2)))
     queue.bury("bob", "dead")
     queue.enqueue("ada", "urgent", priority=3, key="mine")
     queue.enqueue("ada", "later", delay=1000, expires_in=5000)
@@ -49,7 +48,7 @@ def fill(queue: Queue) -> None:
     queue.open_batch("large", tenant="crowd")
     for part in range(2):
         queue.enqueue("crowd", *(f"c-{part}-{n}" for n in range(400)), batch="large")
-    queue.call("cancel_batch", "large")
+    queue.call("close_batch", "large", "cancel")
     queue.enqueue("long", "long-1", payload=b"x" * 5000, delay=1000)
     queue.call("schedule", "ada", "nightly", queue.now + 1000, 0, TIMING, packed_template())
     queue.set_limits("", max_running=100)
@@ -155,8 +154,8 @@ def test_a_blocked_queue_answers_no_other_verb(queue: Queue) -> None:
     revision = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
     assert queue.call("delete_queue", "any")[0] == b"more"
     others = {
-        **PUTS_IN, "claim": ("w", 1), "settle": ("ack", "a", 1), "tick": (1,), "cancel": ("", "a"), "replay": ("dead",),
-        "reschedule": (0, 0, "a"), "purge": ("dead",), "close_batch": ("capped",), "cancel_batch": ("capped",),
+        **PUTS_IN, "claim": ("w", 1), "settle": ("ack", "a", 1, ""), "tick": (1,), "cancel": ("", "a"),
+        "replay": ("dead",), "reschedule": (0, 0, "a"), "purge": ("dead",), "close_batch": ("capped",),
         "unschedule": ("ada", "nightly"), "pause_schedule": ("ada", "nightly", revision, 1), "make_queue": (),
         "fire": ("ada/nightly", revision, 1),
         "drop_tenant": ("ada",), "forget_tenants": ("0", 10, 0, ""), "waiting_tasks": ("ada", "", 0, ""),

@@ -46,7 +46,7 @@ def test_what_drains_goes_on_and_the_keys_stay_whole(queue: Queue) -> None:
             assert queue.end(action, lease, delay, "e" * 2048) == "ok"
         assert [queue.state(lease.id) for lease in leases[:4]] == ["delayed", "ready", "leased", "dead"]
         assert queue.state(f"b-death-{START}") == "ready"
-        finished = [("ack_with_result", lease.id, lease.lease, "", "r" * 1000) for lease in leases[4:]]
+        finished = [("ack", lease.id, lease.lease, "", "r" * 1000) for lease in leases[4:]]
         assert set(queue.settle(*finished)) == {"ok"}
         assert queue.call("results", leases[4].id) == [b"r" * 1000]
         queue.advance(LEASE_MS)
@@ -56,7 +56,7 @@ def test_what_drains_goes_on_and_the_keys_stay_whole(queue: Queue) -> None:
             1,
             11,
         ]
-        assert queue.call("cancel_batch", "b") == b"closed"
+        assert queue.call("close_batch", "b", "cancel") == b"closed"
         while queue.tick(125).next_due == queue.now:
             pass
         assert (progress := queue.batch("b"))

@@ -50,8 +50,6 @@ def acked(*links: tuple[object, ...]) -> tuple[object, ...]:
 Rows = dict[str, list[tuple[object, ...]]]  # `code field` -> the arguments that are refused so
 IDS: Rows = {"bad_request ids": [(), tuple(TOO_MANY)]}
 IDS_ONCE: Rows = {"bad_request ids": [(), tuple(TOO_MANY), ("a", "a")]}
-TENANT_OR_ALL: Rows = {"bad_request tenant": [(name,) for name in NAMES if name]}
-
 WITNESSES = [-1, 0.5, "noon", "nan", 2**52 + 1]
 
 REFUSED: dict[str, Rows] = {
@@ -78,15 +76,14 @@ REFUSED: dict[str, Rows] = {
         "bad_request slots": [("w", 1, "", "", slots) for slots in (-1, 0.5, 10**10, "nan", "inf", "many")],
     },
     "settle": {
-        "bad_request action": [("eat", "a", 1), ("ack", "leased", 1, "eat", "a", 1), ("", "a", 1)],
+        "bad_request action": [("eat", "a", 1), ("ack", "leased", 1, "", "eat", "a", 1), ("", "a", 1)],
         "bad_request settlements": [
-            (), ("ack", "a"), ("ack", "leased", 1, "nack", "b", 1, 0, ""), ("reject", "a", 1, ""),
-            ("ack_with_result", "leased", 1),
-            ("ack", "a", 1) * 501,
+            (), ("ack", "a"), ("ack", "leased", 1, "", "nack", "b", 1, 0, ""), ("reject", "a", 1, ""),
+            ("ack", "leased", 1), ("ack", "a", 1, "") * 501,
         ],
         "bad_request delay_ms": [
-            *(("ack", "leased", 1, "nack", "a", 1, delay, "", "") for delay in TIMES),
-            *(("ack", "leased", 1, "release", "a", 1, delay, "") for delay in TIMES),
+            *(("ack", "leased", 1, "", "nack", "a", 1, delay, "", "") for delay in TIMES),
+            *(("ack", "leased", 1, "", "release", "a", 1, delay, "") for delay in TIMES),
         ],
     },
     "tick": {
@@ -136,8 +133,10 @@ REFUSED: dict[str, Rows] = {
         "bad_request is_open": [("ada", "daily", is_open, START, "") for is_open in (2, "", "yes", -1)],
         "bad_request changes_at": [("ada", "daily", 1, at, "") for at in TIMES],
     },
-    "pause": TENANT_OR_ALL,
-    "resume": TENANT_OR_ALL,
+    "set_paused": {
+        "bad_request tenant": [(name, 1) for name in NAMES if name],
+        "bad_request paused": [("ada", paused) for paused in (2, "", "yes", -1)],
+    },
     "configure": {
         "bad_request lease_ms": [("max_attempts", 3, "lease_ms", ms) for ms in (99, 86_400_001, 150.5, "nan", "", "x")],
         "bad_request colour": [("lease_ms", 5000, "colour", 1)],
@@ -158,7 +157,6 @@ REFUSED: dict[str, Rows] = {
         ],
     },
     "close_batch": {"not_found batch": [("none",), ("",)]},
-    "cancel_batch": {"not_found batch": [("none",), ("",)]},
     "schedule": {
         "bad_request tenant": [tuple(scheduled(tenant=name)) for name in NAMES],
         "bad_request name": [tuple(scheduled(name=name)) for name in SCHEDULES],
@@ -205,7 +203,6 @@ REFUSED: dict[str, Rows] = {
     "why": {"bad_request ids": [()]},
     "batches": IDS_ONCE,
     "list_batches": {
-        "bad_request state": [("", state, "0", 1) for state in ("Open", "done", "0")],
         "bad_request cursor": [("", "", cursor, 1) for cursor in ("", "x", "-1", "1.5", "9" * 21)],
         "bad_request count": [("", "", "0", count) for count in LIMITS],
     },

@@ -81,12 +81,12 @@ def check_rebuilt(queue: Queue, before: dict[str, object], broken: str = "") -> 
 def drain(queue: Queue) -> list[str]:
     """Let everybody in, and take and end whatever there is to claim."""
     queue.configure(reserve=0)
-    queue.call("resume", "")
+    queue.call("set_paused", "", 0)
     queue.call("set_opening_hours", "", "", 1, 0, "")
     for name in ["", *queue.tenants()]:
         queue.set_limits(name, **dict.fromkeys(("max_running", "rate"), 0 if not name else -1))
         if name:
-            queue.call("resume", name)
+            queue.call("set_paused", name, 0)
             queue.call("set_opening_hours", name, "", 1, 0, "")
     taken = []
     for _ in range(100):
@@ -188,8 +188,14 @@ def test_meanwhile_the_queue_gives_nothing_and_takes_no_change(redis_client: red
     (lease,) = queue.claim()
     assert not repair(queue, most=3)
     refused(queue, "repairing queue", "enqueue", "ada", "new", options(), b"{}")
-    refused(queue, "repairing queue", "settle", "ack", lease.id, lease.lease)
-    for verb, args in {"tick": (1,), "cancel": ("", "t5"), "pause": ("",), "configure": (), "replay": ("t5",)}.items():
+    refused(queue, "repairing queue", "settle", "ack", lease.id, lease.lease, "")
+    for verb, args in {
+        "tick": (1,),
+        "cancel": ("", "t5"),
+        "set_paused": ("", 1),
+        "configure": (),
+        "replay": ("t5",),
+    }.items():
         refused(queue, "repairing queue", verb, *args)
     refused(queue, "repairing queue", "claim", "w1", 1, "again")
     assert queue.claim(5) == []

@@ -57,7 +57,7 @@ def test_a_paused_tenant_does_not_pin_the_clock(counting: Queue) -> None:
     """The pinned floor: newcomers would be served alone until they reach a tenant that cannot be served."""
     counting.enqueue("stuck", *ids("stuck", 10))
     counting.enqueue("old", *ids("old", 300))
-    counting.call("pause", "stuck")
+    counting.call("set_paused", "stuck", 1)
     serve(counting, 100)
     counting.enqueue("new", *ids("new", 100))
     assert abs(serve(counting, 20)["new"] - 10) <= 3

@@ -20,7 +20,7 @@ CODE = {name: re.sub(r"--[^\n]*|'[^'\n]*'", "", text) for name, text in SECTIONS
 TABLES = [name for name, text in CODE.items() if re.search(rf"^(?:function )?{name}\.", text, re.MULTILINE)]
 TOP_LEVEL = re.compile(
     r"local function |local [A-Z_, ]+ = |\}$|end$|function [A-Za-z_]+\.|[a-z_]+\.[a-z_]+ = \w+$"
-    r"|[a-z_]+\.[A-Z_]+(, [a-z_]+\.[A-Z_]+)* = |(repair_steps\.all|limits\.(names|defaults|unset)) = \{"
+    r"|[a-z_]+\.[A-Z_]+(, [a-z_]+\.[A-Z_]+)* = |(repair_steps\.all|limits\.(names|defaults)) = \{"
 )
 
 

@@ -76,7 +76,7 @@ def test_a_tenant_that_has_anything_is_not_forgotten(queue: Queue) -> None:
         run_one(queue, name, name)
     queue.call("set_weight", "weight", 1001)
     queue.set_limits("limits", max_running=1)
-    queue.call("pause", "paused")
+    queue.call("set_paused", "paused", 1)
     queue.call("set_opening_hours", "hours", "12:00-13:00", 1, START + 400 * DAY, "")
     queue.enqueue("events", "e", events=1)
     queue.cancel("e")

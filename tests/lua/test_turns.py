@@ -93,7 +93,7 @@ def test_tenants_without_groups_pay_nothing(queue: Queue) -> None:
     plain, urgent = cost("plain"), cost("urgent", priority=1)
     for n in range(20):
         put(queue, f"g{n}", 1)
-    queue.call("pause", "ada")
+    queue.call("set_paused", "ada", 1)
     assert (cost("again"), cost("more", priority=1)) == (plain - 2, urgent), "bob was new"
 
 

@@ -89,8 +89,8 @@ def blocked(verb: Callable[[Queue], object]) -> Callable[[Queue], object]:
 # what is done -> causes, how long a clock holds it, how many come before it
 CAUSES: dict[str, tuple[Callable[[Queue], object], list[str], int, int]] = {
     "nothing": (lambda queue: queue.enqueue("ada", "t"), [], 0, 0),
-    "the queue is paused": (blocked(lambda queue: queue.call("pause", "")), ["queue_paused"], 0, 0),
-    "the tenant is paused": (blocked(lambda queue: queue.call("pause", "ada")), ["tenant_paused"], 0, 0),
+    "the queue is paused": (blocked(lambda queue: queue.call("set_paused", "", 1)), ["queue_paused"], 0, 0),
+    "the tenant is paused": (blocked(lambda queue: queue.call("set_paused", "ada", 1)), ["tenant_paused"], 0, 0),
     "the queue is closed": (blocked(lambda queue: close(queue, "")), ["queue_closed"], 500, 0),
     "the tenant is closed": (blocked(lambda queue: close(queue, "ada")), ["tenant_closed"], 500, 0),
     "it starts later": (lambda queue: queue.enqueue("ada", "t", delay=500), ["start"], 500, 0),
@@ -119,7 +119,7 @@ def test_all_causes_are_told_and_the_one_to_look_at_comes_first(queue: Queue) ->
     queue.set_limits("ada", max_running=1, rate=2, burst=1)
     queue.enqueue("ada", "t0", "t1", "t")
     queue.claim()
-    queue.call("pause", "ada")
+    queue.call("set_paused", "ada", 1)
     close(queue, "")
     found = why(queue, "t", slots=0)
     assert found.causes == ["tenant_paused", "queue_closed", "no_worker", "rate", "max_running", "backlog"]

@@ -15,7 +15,6 @@ from fairq.server.run import Served
 from fairq.server.stats.history import read_history, summed
 from fairq.server.stats.recorder import Recorder
 from fairq.store import keys
-from fairq.store.counts import Counts
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from tests import clusters, stores
@@ -153,7 +152,6 @@ async def test_since_reads_only_what_is_new(served: Served, ada: Raw, operator: 
 @pytest.mark.deep("kills")
 async def test_in_a_cluster_the_history_is_in_the_slot_of_its_queue(cluster: clusters.Cluster) -> None:
     async with open_store(cluster.url) as store:
-        store.counts = Counts()
         recorder = Recorder(store, store.counts)
         for n in range(6):
             await store.enqueue(f"q-{n}", "ada", [NewTask("ada/a", b"1")])

@@ -68,7 +68,7 @@ async def test_a_wrong_login_is_refused_at_once_and_not_shown(guarded_store: sto
 async def test_the_database_of_the_url_is_used(store_url: str) -> None:
     with trio.fail_after(30):
         async with open_store(store_url.removesuffix("/0") + "/3", connect_timeout=30) as store:
-            await store.pause("emails")
+            await store.set_paused("emails", "", True)
         async with open_store(store_url, connect_timeout=30) as store:
             assert await store.queues() == []
 

@@ -72,8 +72,8 @@ async def test_queues_are_spread_over_all_primaries_and_every_verb_finds_its_own
             assert await spread.purge(queue, [leases[1].id]) == ["ok"]
             await spread.configure(queue, {"lease_ms": 1_000})
             await spread.set_weight(queue, "ada", 2)
-            await spread.pause(queue, "ada")
-            await spread.resume(queue, "ada")
+            await spread.set_paused(queue, "ada", True)
+            await spread.set_paused(queue, "ada", False)
             assert [row.ready for row in await spread.tenants(queue)] == [3]
             assert len(await spread.tasks(queue, ["a", "b", "c"])) == 3
             assert len(await drain(spread, queue)) == 3

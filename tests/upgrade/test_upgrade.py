@@ -24,7 +24,7 @@ def drain(queue: Queue) -> list[str]:
     queue.configure(reserve=0, dead_keep_ms=365 * DAY_MS)
     for name in ["", *queue.tenants()]:
         queue.set_limits(name, **dict.fromkeys(("max_running", "rate"), 0 if not name else -1))
-        queue.call("resume", name)
+        queue.call("set_paused", name, 0)
         queue.call("set_opening_hours", name, "", 1, 0, "")
     taken = list[str]()
     for _ in range(1_000):

@@ -110,10 +110,7 @@ class Limiting:
         if name:
             self.meter(self.touch(name))
         else:
-            if any(previous[which] != after[which] for which in ("rate", "burst")):
-                self.sweeping = 2
-            if previous["max_running"] > 0 and not 0 < after["max_running"] <= previous["max_running"]:
-                self.sweeping = 2
+            self.sweeping = 2
         return previous
 
     def note_opening_hours(self, name: str, text: str, is_open: bool, changes_at: float) -> str:

@@ -53,11 +53,11 @@ class Settling(Batching):
             run.takeovers += action == "take"
             outcome = "cancelled" if run.state == "stopping" else "ok"
             return outcome + (f" {run.takeovers} {run.lasts}" if action == "take" else "")
-        if action in ("ack", "ack_with_result"):
+        if action == "ack":
             self.end_lease(id, run, "settled", now, True).done += 1
             if self.records[id].result_ttl:
                 until = now + self.records[id].result_ttl
-                self.results[id] = until, error if action == "ack_with_result" else "null"
+                self.results[id] = until, error or "null"
                 self.keep(self.records[id].tenant, "r", id, len(self.results[id][1]), until)
             self.forget(id, run, "done", now)
         elif run.state == "stopping":

@@ -53,7 +53,7 @@ class Dispatcher:
     _claims: int = field(default=0, init=False)
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
-    _emptied: trio.Event = field(factory=trio.Event, init=False)
+    _emptied: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
 
     def notify(self) -> None:
@@ -101,7 +101,7 @@ class Dispatcher:
         """Return whether a new claim finds fewer tasks than there is room for; False if unknown within a second."""
         self.notify()  # a claim that is under way does not count
         with trio.move_on_after(_EMPTY_S) as waiting:
-            await self._emptied.wait()
+            await self._emptied.park()
         return not waiting.cancelled_caught
 
     def stop(self, id: str) -> None:
@@ -226,8 +226,7 @@ class Dispatcher:
             self.ticker.tick_within(self.queue, claim.lease_ms)
             _warn_of_endless(self.queue, claim.leases)
         if self.claiming.is_empty:
-            self._emptied.set()
-            self._emptied = trio.Event()
+            self._emptied.unpark_all()
 
     def _reserve(self) -> dict[Worker, int]:
         """Reserve credit for one claim, so that no other queue's dispatcher uses it too."""

@@ -40,7 +40,7 @@ class SocketConnection(Connection):
     transport: Transport = field(kw_only=True)
     ends: Gate = field(factory=lambda: Gate(1), kw_only=True)  # of connections: thousands may break at once
     _held_bytes: int = field(default=0, init=False)
-    _answered: trio.Event = field(factory=trio.Event, init=False)
+    _answered: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _sleeps_until: float = field(default=0.0, init=False)
     _writing: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
@@ -118,7 +118,7 @@ class SocketConnection(Connection):
         while True:
             await self.room()
             while self._held_bytes > MAX_HELD_BYTES:
-                await self._answered.wait()
+                await self._answered.park()
             try:
                 message = await self.transport.receive()
             except Disconnected:
@@ -165,8 +165,7 @@ class SocketConnection(Connection):
             yield
         finally:
             self._held_bytes -= size
-            self._answered.set()
-            self._answered = trio.Event()
+            self._answered.unpark_all()
 
     async def _answer(self, request: Any) -> None:
         try:

@@ -150,13 +150,11 @@ class WorkerRegistry:
 
     def slots_elsewhere(self, queue: str) -> int:
         """Count the slots that workers of other servers have for a queue, as of some seconds ago."""
-        return int(self._told(queue, 0))
+        return int(sum(whole for whole, _ in self._slots_of(queue).values()))
 
     def one_elsewhere(self, queue: str, slots: int) -> str:
         """Choose a server whose workers have this many slots for a queue, busy or free; empty if none is known."""
-        since = trio.current_time() - _FORGET_S
-        told = {name: said.get(queue, (0, 0.0))[0] for name, (at, said) in self._elsewhere.items() if at > since}
-        able = {name: has for name, has in told.items() if has >= max(1, slots)}
+        able = {name: whole for name, (whole, _) in self._slots_of(queue).items() if whole >= max(1, slots)}
         return random.choices(list(able), list(able.values()))[0] if able else ""
 
     def queues_elsewhere(self) -> set[str]:
@@ -166,12 +164,12 @@ class WorkerRegistry:
 
     def divided_slots_elsewhere(self, queue: str) -> float:
         """Count other servers' slots with each worker's divided among its queues, without draining workers."""
-        return self._told(queue, 1)
+        return sum(divided for _, divided in self._slots_of(queue).values())
 
-    def _told(self, queue: str, which: int) -> float:
+    def _slots_of(self, queue: str) -> dict[str, list[float]]:
+        """Return the slots that other servers have for a queue, whole and divided, by server."""
         since = trio.current_time() - _FORGET_S
-        told = [slots.get(queue) for last_received_at, slots in self._elsewhere.values() if last_received_at > since]
-        return sum(each[which] for each in told if each)
+        return {name: said[queue] for name, (at, said) in self._elsewhere.items() if at > since and queue in said}
 
     def _heard_slots(self, server: str, slots: dict[str, list[float]]) -> None:
         now = trio.current_time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -111,19 +112,10 @@ def summed(
 
 def _merged(rows: Iterable[Row]) -> Row:
     """Add rows up."""
-    enqueued = started = done = failed = 0
-    delivered = entitled = 0.0
-    waits: dict[int, int] = {}
-    for row in rows:
-        enqueued += row.enqueued
-        started += row.started
-        done += row.done
-        failed += row.failed
-        delivered += row.delivered
-        entitled += row.entitled
-        for bucket, count in row.waits.items():
-            waits[bucket] = waits.get(bucket, 0) + count
-    return Row(OTHERS, enqueued, started, done, failed, delivered, entitled, waits)
+    found, waits = list(rows), Counter[int]()
+    for row in found:
+        waits.update(row.waits)
+    return Row._make((OTHERS, *map(sum, zip(*(row[1:-1] for row in found), strict=True)), waits)) if found else _NOTHING
 
 
 def _most_served(sums: dict[str, Row]) -> list[str]:

@@ -47,10 +47,7 @@ class QueueTally:
         for name, more in counts.tenants.items():
             for bucket, count in more.waits.items():
                 self.waits[bucket] = self.waits.get(bucket, 0) + count
-            into = self.named[name].counts if name in self.named else self.others
-            into.enqueued += more.enqueued
-            into.started += more.started
-            into.failed += more.failed
+            (self.named[name].counts if name in self.named else self.others).add(more)
 
     def _give_place(self, name: str, traffic: float) -> None:
         if len(self.named) >= NAMED:

@@ -141,8 +141,7 @@ async def drain_worker(app: App, connection: Connection, request: wire.DrainWork
 
 async def set_paused(app: App, connection: Connection, request: wire.SetPaused) -> Body:
     """Stop starting tasks of a tenant, or of the whole queue; or start them again."""
-    change = app.store.pause if request.paused else app.store.resume
-    previous = await change(request.queue, request.tenant or "")
+    previous = await app.store.set_paused(request.queue, request.tenant or "", request.paused)
     if not request.paused:
         app.queues.notify(request.queue)
     return {"previous": previous}

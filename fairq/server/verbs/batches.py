@@ -58,7 +58,7 @@ async def cancel_batch(app: App, connection: Connection, request: wire.CancelBat
     """Close a batch and cancel its tasks."""
     queue, id = request.queue, full_id_of(connection, request.id)
     with _named(request.id):
-        previous = await app.store.cancel_batch(queue, id)
+        previous = await app.store.close_batch(queue, id, cancel=True)
     app.ticker.tick_within(queue, 0)
     return {"previous": previous}
 
