@@ -39,7 +39,7 @@ UNTOLD = {
     "payload": "a payload", "secrets": "secrets", "cursor": "says where to go on", "dry_run": "true changes nothing",
     "group": "part of a payload's handling", "dedupe_key": "a tenant's own text",
     "dedupe_period_ms": "an option of tasks", "expires_after_start_ms": "the same",
-    "result_ttl_ms": "the same",
+    "result_ttl_ms": "the same", "retry_base_ms": "the same", "retry_cap_ms": "the same",
 }  # fmt: skip
 
 
