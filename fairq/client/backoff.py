@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import random
 from typing import TYPE_CHECKING
 
 from fairq.client import later
@@ -33,5 +32,7 @@ class Backoff:
 
     def delay_ms(self, attempt: int) -> int:
         """Draw how long a task waits after an attempt that failed."""
+        from random import random  # programs import this module at their top
+
         longest = min(self._cap_ms, self._base_ms << min(attempt - 1, _MOST_DOUBLINGS))
         return int(random() * longest) + 1

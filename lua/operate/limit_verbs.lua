@@ -21,12 +21,9 @@ end
 
 local function save_limits(call, name, values)
   local own = without_defaults(values, name == '' and limits.defaults or {})
-  if not next(own) then
-    redis.call('HDEL', key(call, 'limits'), name)
-    return 0
-  end
-  redis.call('HSET', key(call, 'limits'), name, cmsgpack.pack(own))
-  return 1
+  local at = key(call, 'limits')
+  if next(own) then redis.call('HSET', at, name, cmsgpack.pack(own)) else redis.call('HDEL', at, name) end
+  return next(own) and 1 or 0
 end
 
 local function flat(values)

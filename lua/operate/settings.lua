@@ -11,8 +11,7 @@ function drains.set_weight(keys, args)
   local account = accounts.touch_named(call, args[3])
   local queue, previous = call.queue, account.weight
   versions.check(args[5], {previous}, {weight})
-  local vtime = accounts.vtime_of(call, account)
-  local entitled = seats.entitled_to(call, account)
+  local vtime, entitled = accounts.vtime_of(call, account), seats.entitled_to(call, account)
   local books = accounts.books_of(call, account)
   if account.standing == COMPETES then queue.weight_sum = queue.weight_sum + weight - previous end
   account.weight = weight
@@ -23,8 +22,7 @@ function drains.set_weight(keys, args)
   return previous
 end
 
--- set_paused(keys, argv): hold back a tenant's tasks, or the whole queue's, or no longer; leases go on. Enqueueing goes
--- on.
+-- set_paused(keys, argv): hold back a tenant's tasks, or the whole queue's, or no longer; leases and enqueueing go on.
 --   argv  3 tenant (empty: the queue)  4 paused (0, 1)
 --   out   whether it was until now: 0 or 1
 function drains.set_paused(keys, args)

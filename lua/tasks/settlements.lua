@@ -8,8 +8,7 @@
 --   nack     delayed by detail (ms; empty: backoff with full jitter), or dead       counts
 --   reject   dead at once, `rejected`                                               counts
 --   release  delayed by detail (ms; empty: back at the head of its tenant's list)   does not: max_attempts moves up
---   reap     back at the head after the first attempt, delayed after others; or dead      counts
---            as `lease_lost` when it was the last
+--   reap     back at the head, after later attempts delayed; `lease_lost` after the last   counts
 --   extend   (the lease goes on)                                                    -
 --   take     as extend, by another connection than before                           -
 --
@@ -47,35 +46,25 @@ local function end_run(call, id, state)
   return run
 end
 
-local function is_last_attempt(run)
-  return run.max_attempts > 0 and run.attempt - run.uncounted_attempts >= run.max_attempts
-end
+-- How many of its attempts count.
+local function counted(run) return run.attempt - run.uncounted_attempts end
+local function is_last_attempt(run) return run.max_attempts > 0 and counted(run) >= run.max_attempts end
 
--- The task waits for its next attempt, its run with it; the window's end is watched again.
-local function keep_waiting(call, id, run)
+-- The task waits for its next attempt, its run with it: for so many ms, or (nil) at the head of its tenant's list; the
+-- window's end is watched again.
+local function keep_waiting(call, account, id, run, delay)
   leases.set_run(call, id, run)
   if run.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), run.expires_at, id) end
+  if not delay then return places.put_ready(call, account, {id}, true) end
+  places.put(call, account, id, call.now + delay)
 end
 
--- The longest wait after so many attempts that count: min(cap, base * 2^(attempts - 1)). The task's own base and cap
--- come before the queue's.
+-- The longest wait after so many attempts: min(cap, base * 2^(attempts - 1)), the task's own or the queue's.
 local function longest_wait_ms(call, id, run, attempts)
   local queue, asked = call.queue, has_options(run.features) and task_options.of(call, id) or PLAIN
   local base = asked.retry_base > 0 and asked.retry_base or queue.retry_base_ms
   local cap = asked.retry_cap > 0 and asked.retry_cap or queue.retry_cap_ms
   return math.min(cap, base * 2 ^ math.min(attempts - 1, 40))
-end
-
--- After a failure: full jitter, anywhere up to the longest wait.
-local function backoff_ms(call, id, run)
-  return math.floor(calls.random(call) * longest_wait_ms(call, id, run, run.attempt - run.uncounted_attempts)) + 1
-end
-
--- After a lost lease: nothing the first time, for most workers die of something else. A task that kills its workers
--- must not kill one after the other: it waits the longer the more attempts it had.
-local function lost_wait_ms(call, id, run)
-  local before = run.attempt - run.uncounted_attempts - 1
-  return before > 0 and longest_wait_ms(call, id, run, before) or 0
 end
 
 local WORKED = {ack = true, nack = true, reject = true}  -- the handler came to an end
@@ -94,8 +83,8 @@ function ACTIONS.nack(call, account, id, _, delay, message, traceback, reason)
   feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)
   reason = reason or is_last_attempt(run) and EXHAUSTED
   if reason then return settlements.bury(call, account, id, run, reason, traceback) end
-  keep_waiting(call, id, run)
-  places.put(call, account, id, call.now + (tonumber(delay) or backoff_ms(call, id, run)))
+  delay = tonumber(delay) or math.floor(calls.random(call) * longest_wait_ms(call, id, run, counted(run))) + 1
+  keep_waiting(call, account, id, run, delay)
 end
 
 function ACTIONS.reject(call, account, id, lease, message, traceback)
@@ -106,19 +95,17 @@ function ACTIONS.release(call, account, id, _, delay, message)
   local run = end_run(call, id, leases.SETTLED)
   run.uncounted_attempts = run.uncounted_attempts + 1
   if message ~= '' then leases.set_error(call, account, run, message) end
-  keep_waiting(call, id, run)
-  if delay == '' then return places.put_ready(call, account, {id}, true) end
-  places.put(call, account, id, call.now + tonumber(delay))
+  keep_waiting(call, account, id, run, tonumber(delay))
 end
 
+-- After the first attempt nothing is waited for: most workers die of something else. A task that kills its workers must
+-- not kill one after the other.
 function ACTIONS.reap(call, account, id)
   local run = end_run(call, id, leases.REAPED)
   feeds.tell_of(call, account, id, 'failed', run.attempt, REASONS[LEASE_LOST])
   if is_last_attempt(run) then return settlements.bury(call, account, id, run, LEASE_LOST) end
-  keep_waiting(call, id, run)
-  local delay = lost_wait_ms(call, id, run)
-  if delay == 0 then return places.put_ready(call, account, {id}, true) end
-  places.put(call, account, id, call.now + delay)
+  local before = counted(run) - 1
+  keep_waiting(call, account, id, run, before > 0 and longest_wait_ms(call, id, run, before) or nil)
 end
 
 -- Why this number does not open a lease: `gone` if its owner settled it already, or there is no such lease; else

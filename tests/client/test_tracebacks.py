@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anyio
 import pytest
 
 from fairq.client.handlers import perform, settlement_of
+from fairq.client.hooks import Hooks
 from fairq.client.kinds import Handler
 from fairq.client.task import Postpone, Reject, Retry, Task
 from fairq.client.threads import Threads
@@ -55,10 +55,22 @@ async def fails_in_a_group(task: Task) -> None:
         group.start_soon(fails, task)
 
 
-@asynccontextmanager
 async def around(task: Any) -> AsyncIterator[None]:
     """Stand around a handler."""
     yield
+
+
+def inside(task: Any) -> Iterator[None]:
+    """Stand around a handler, in its thread."""
+    yield
+
+
+def in_middleware() -> Hooks:
+    """Both kinds of middleware."""
+    hooks = Hooks()
+    hooks.add(around)
+    hooks.add(inside)
+    return hooks
 
 
 async def never(*_: Any) -> str:
@@ -78,7 +90,9 @@ def frames_of(text: str) -> list[str]:
 
 
 @on_both
-@pytest.mark.parametrize("options", [{}, {"around": (around,)}, {"timeout_s": 30.0}], ids=["bare", "around", "timed"])
+@pytest.mark.parametrize(
+    "options", [{}, {"hooks": in_middleware()}, {"timeout_s": 30.0}], ids=["bare", "around", "timed"]
+)
 @pytest.mark.parametrize("handler", [fails, fails_in_a_thread])
 async def test_frames_begin_with_the_handler_and_causes_are_told(
     handler: Callable[[Task], Any], options: dict[str, Any], runtime: str

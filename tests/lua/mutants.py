@@ -333,16 +333,16 @@ MUTANTS = [
     ),
     Mutant(
         "one attempt too few",
-        "run.attempt - run.uncounted_attempts >= run.max_attempts",
-        "run.attempt - run.uncounted_attempts >= run.max_attempts - 1",
+        "counted(run) >= run.max_attempts",
+        "counted(run) >= run.max_attempts - 1",
     ),
     Mutant("a task has no base of its own", "asked.retry_base > 0 and asked.retry_base or ", ""),
     Mutant("a task has no cap of its own", "asked.retry_cap > 0 and asked.retry_cap or ", ""),
-    Mutant("a lost lease never makes a task wait", "return before > 0 and", "return false and"),
+    Mutant("a lost lease never makes a task wait", "before > 0 and longest_wait_ms", "false and longest_wait_ms"),
     Mutant(
         "a postponed attempt makes a lost lease wait",
-        "run.attempt - run.uncounted_attempts - 1\n  return",
-        "run.attempt - 1\n  return",
+        "local before = counted(run) - 1",
+        "local before = run.attempt - 1",
     ),
     Mutant("a limit of 0 is the queue's", "if options.max_attempts < 0 then", "if options.max_attempts <= 0 then"),
     Mutant(
