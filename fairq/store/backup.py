@@ -24,14 +24,14 @@ import trio
 from attrs import frozen
 
 from fairq.errors import BadRequest, FairqError, NotEmpty, SettingsError, Unavailable
-from fairq.scopes import background
+from fairq.scopes import background, run_all
 from fairq.store import keys, library
 from fairq.store.address import Address
 from fairq.store.backup_file import Header, Writer, read_header, read_lines
 from fairq.store.calls import load_library
 from fairq.store.connection import Connection
 from fairq.store.dial import BROKEN, Redirected, ask_once, read_info
-from fairq.store.dumping import lines_of, scan
+from fairq.store.dumping import scan, write_lines
 from fairq.store.embedded import log_tail, program
 from fairq.store.loading import Counts, Loading, parts_of
 from fairq.store.migrations import OLDEST, READABLE
@@ -108,15 +108,18 @@ async def back_up(
     header = Header(await _data_version(primaries), made_at, version("fairq"), kind, len(primaries))
     writer = Writer(file)
     writer.begin(header)
+
+    def write(line: bytes) -> None:
+        writer.add(line)
+        if writer.lines % _SHOWN == 0:
+            show(writer.lines)
+
     for address in primaries:
         with tempfile.TemporaryDirectory(prefix=".fairq-", dir=near) as made:
             data = Path(made) / "node.rdb"
             await _save(address, data)
-            async with _serving(data, address.database, server) as call, aclosing(lines_of(call)) as lines:
-                async for line in lines:
-                    writer.add(line)
-                    if writer.lines % _SHOWN == 0:
-                        show(writer.lines)
+            async with _serving(data, address.database, server) as call:
+                await write_lines(call, write)
     if (await read_topology(url)).slots != topology.slots:
         raise Unavailable("slots of the cluster moved during the backup: make it again when they have")
     await _check_nodes(topology)
@@ -256,29 +259,28 @@ async def _refuse_servers(store: Store) -> None:
 async def _refuse_keys(store: Store) -> None:
     """Raises: NotEmpty if fairq has something in the store."""
     async with aclosing(_keys_of(store)) as found:
-        async for _, key in found:
-            if not key.startswith(_OF_SERVERS):
-                raise NotEmpty(
-                    f"the store is not empty (it has {key.decode(errors='replace')[:80]}): use another one, or"
-                    " --replace, which deletes all that fairq has there",
-                    field="store",
-                )
+        async for _, some in found:
+            for key in some:
+                if not key.startswith(_OF_SERVERS):
+                    raise NotEmpty(
+                        f"the store is not empty (it has {key.decode(errors='replace')[:80]}): use another one, or"
+                        " --replace, which deletes all that fairq has there",
+                        field="store",
+                    )
 
 
 async def _delete_all(store: Store) -> None:
     async with aclosing(_keys_of(store)) as found:
-        async for node, key in found:
-            await node.call("UNLINK", key)
+        async for node, some in found:
+            await run_all(*(partial(node.call, "UNLINK", key) for key in some), stops_at_failure=True)
 
 
-async def _keys_of(store: Store) -> AsyncGenerator[tuple[Connection, bytes], None]:
-    """List fairq's keys, each with its node, but for the version of the data."""
+async def _keys_of(store: Store) -> AsyncGenerator[tuple[Connection, list[bytes]], None]:
+    """List fairq's keys, some of a node at a time, but for the version of the data."""
     for node in store.connection.nodes():
         async with aclosing(scan(node.call)) as found:
             async for some in found:
-                for key in some:
-                    if key != keys.DATA_VERSION.encode():
-                        yield node, key
+                yield node, [key for key in some if key != keys.DATA_VERSION.encode()]
 
 
 def _dying_with_us() -> Callable[[], object] | None:

@@ -22,7 +22,7 @@ A line is an object with `kind` first and, of what is in a queue, `queue`. The r
 | `result`, `unique` | `id`, `until`, `value` | a kept result; the task that holds a dedupe key |
 | `kept` | `of` (`r` or `k`), `tag`, `bytes`, `id`, `until` | what a result, or a held dedupe key, counts |
 | `event` | `tenant`, `id`, `fields` | an event of a feed |
-| `slot` | `step` (s), `place` in the ring, SLOT, `rows` (SLOT_ROW; `waits`: pairs of a bucket and a count) | history |
+| `slot` | `id` (place in its ring), `step` (s), SLOT, `rows` (SLOT_ROW; `waits`: pairs of bucket, count) | history |
 
 Names in capitals are records of lua/KEYS.md; their fields stand in the line by name. A field that is missing is 0
 or empty; one that is not known is ignored. Infinity is `"inf"`. A text that is no UTF-8 is `{"base64": ...}`. A payload

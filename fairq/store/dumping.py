@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from fairq.store import keys
-from fairq.store.backup_lines import FORMATS, dump, tell_map, tell_number, tell_record, tell_text
+from fairq.store.backup_lines import dump, read_text, tell_map, tell_number, tell_record, tell_text
 
 PATTERN = "fq:*"
-PAGE = 500
+PAGE, LONG_PAGE, KEPT_PAGE = 500, 4, 50  # elements; those that may be long; results
 DELETING = 2  # the stage of a queue
 TASK = 1  # the first byte of a task's record; another one: a mark of one that has ended
 IS_LARGE = 4  # of a task's features: its payload stands apart
@@ -22,10 +22,14 @@ STREAMS = {
     f"{keys.AUDIT}:changes": "operators", f"{keys.TENANTS_AUDIT}:changes": "tenants", f"{keys.AUDIT}:begun": "begun",
 }  # fmt: skip
 RECORDS = {
-    b"opening_hours": ("opening_hours", "HOURS"), b"webhooks": ("webhook", "WEBHOOK"),
-    b"batches": ("batch", "BATCH"),
+    "opening_hours": ("opening_hours", "HOURS"), "webhooks": ("webhook", "WEBHOOK"), "batches": ("batch", "BATCH"),
 }  # fmt: skip
-TIMES = {b"opening_changes": "opening_change", b"cancelling": "cancelling", b"fires": "fire"}
+TIMES = {"opening_changes": "opening_change", "cancelling": "cancelling", "fires": "fire"}
+_OF_SERVICE = (keys.QUEUES, keys.TOKENS, keys.TOKEN_USES)
+_SETS = (*TIMES, "ends")
+_SCANNED = (
+    *_OF_SERVICE, *RECORDS, *_SETS, "accounts", "tasks", "payloads", "limits", "schedules", "templates", "history",
+)  # fmt: skip
 _NAME = re.compile(rb"fq:\{([a-z0-9][a-z0-9_-]*)/0\}:([a-z_]+)(?::(.*))?", re.DOTALL)
 _STARTS = """\
 local found = {}
@@ -34,6 +38,17 @@ return found"""  # of tasks: their tenants and ids; a set for each tenant
 _KEPT = struct.Struct("<c4sI")  # of a member of `ends`: what, the tenant's tag, how many bytes; its name follows
 
 Call = Callable[..., Awaitable[Any]]
+Write = Callable[[bytes], None]
+Pairs = Sequence[tuple[bytes, bytes]]
+
+
+class _Key(NamedTuple):
+    """A key of a queue, or of the service, whose name is all of it."""
+
+    key: bytes
+    name: str
+    queue: str = ""
+    rest: bytes = b""  # behind the name
 
 
 async def scan(call: Call) -> AsyncGenerator[list[bytes], None]:
@@ -46,131 +61,115 @@ async def scan(call: Call) -> AsyncGenerator[list[bytes], None]:
             return
 
 
-async def lines_of(call: Call) -> AsyncGenerator[bytes, None]:
+async def write_lines(call: Call, write: Write) -> None:
     """Write the lines of all that is true in a node; derived keys, and those of living servers, have none."""
     streams = set[bytes]()
-    async with aclosing(scan(call)) as found:
-        async for some in found:
-            for key in some:
-                if key in streams:
-                    continue  # it comes twice, and events may not
-                async with aclosing(_lines_of_key(call, key, streams)) as lines:
-                    async for line in lines:
-                        yield line
+    async with aclosing(scan(call)) as pages:
+        async for page in pages:
+            found = [each for key in page if (each := _parse(key))]
+            await _write_kept(call, [each for each in found if each.name in ("result", "unique")], write)
+            for each in found:
+                if each.name == "queue" and not each.rest:
+                    state, _ = tell_record("QUEUE", await call("GET", each.key))
+                    if state["stage"] != DELETING:  # else the same deletion removes what is left of it
+                        write(dump({"kind": "state", "queue": each.queue} | state))
+                elif each.name in _SCANNED:
+                    await _write_pages(call, each, write)
+                elif (each.name in STREAMS or each.name == "events") and each.key not in streams:
+                    streams.add(each.key)
+                    await _write_entries(call, each, write)
 
 
-async def _lines_of_key(call: Call, key: bytes, streams: set[bytes]) -> AsyncGenerator[bytes, None]:
-    of_service = key.decode(errors="replace")
+def _parse(key: bytes) -> _Key | None:
+    name = key.decode(errors="replace")
+    if name in _OF_SERVICE or name in STREAMS:
+        return _Key(key, name)
     found = _NAME.fullmatch(key)
-    if of_service == keys.QUEUES:
-        async for pairs in _scanned(call, "HSCAN", key):
-            for name, made in pairs:
-                yield dump({"kind": "queue", "queue": name.decode(), "made": made.decode()})
-    elif of_service in (keys.TOKENS, keys.TOKEN_USES):
-        async for pairs in _scanned(call, "HSCAN", key):
-            for id, value in pairs:
-                kind = "token" if of_service == keys.TOKENS else "token_use"
-                yield dump({"kind": kind, "id": id.decode(), "value": orjson.loads(value)})
-    elif of_service in STREAMS:
-        streams.add(key)
-        async for entry, fields in _entries(call, key):
-            yield dump({"kind": "audit", "stream": STREAMS[of_service], "id": entry, "fields": fields})
-    elif found and found[1] != b"queues":
-        async with aclosing(_lines_in_queue(call, key, found, streams)) as lines:
-            async for line in lines:
-                yield line
+    return _Key(key, found[2].decode(), found[1].decode(), found[3] or b"") if found and found[1] != b"queues" else None
 
 
-async def _lines_in_queue(
-    call: Call, key: bytes, found: re.Match[bytes], streams: set[bytes]
-) -> AsyncGenerator[bytes, None]:
-    queue, name, rest = found[1].decode(), found[2], found[3]
-    prefix = keys.queue_prefix(queue) + ":"
-    if name == b"queue" and rest is None:
-        async for line in _state(call, queue, await call("GET", key)):
-            yield line
-    elif name == b"accounts":
-        async for pairs in _scanned(call, "HSCAN", key):
-            for line in await _tenants(call, queue, pairs):
-                yield line
-    elif name == b"limits":
-        async for pairs in _scanned(call, "HSCAN", key):
-            for id, packed in pairs:
-                yield dump({"kind": "limits", "queue": queue, "id": tell_text(id), "limits": tell_map(packed)})
-    elif name in RECORDS:
-        kind, record = RECORDS[name]
-        async for pairs in _scanned(call, "HSCAN", key):
-            for id, packed in pairs:
-                yield dump({"kind": kind, "queue": queue, "id": tell_text(id)} | tell_record(record, packed)[0])
-    elif name == b"tasks":
-        async for pairs in _scanned(call, "HSCAN", key):
-            async for line in _tasks(call, queue, prefix, pairs):
-                yield line
-    elif name == b"payloads":
-        async for line in _callbacks(call, queue, prefix, key):
-            yield line
-    elif name == b"schedules" and rest is not None:
-        async for pairs in _scanned(call, "HSCAN", key):
-            for id, packed in pairs:
-                head = {"kind": "schedule", "queue": queue, "tenant": rest.decode(), "id": tell_text(id)}
-                yield dump(head | tell_record("SCHEDULE", packed)[0])
-    elif name == b"templates":
-        async for pairs in _scanned(call, "HSCAN", key):
-            for id, packed in pairs:
-                told, _ = tell_record("TEMPLATE", packed)
-                del told["payload"]
-                payload = FORMATS["TEMPLATE"].unpack(packed)[0]["payload"]
-                yield dump({"kind": "template", "queue": queue, "id": tell_text(id)} | told, payload)
-    elif name in TIMES:
-        async for pairs in _scanned(call, "ZSCAN", key):
-            for id, at in pairs:
-                yield dump({"kind": TIMES[name], "queue": queue, "id": tell_text(id), "at": tell_number(float(at))})
-    elif name == b"ends":
-        async for pairs in _scanned(call, "ZSCAN", key):
-            for member, until in pairs:
-                yield dump({"kind": "kept", "queue": queue} | _kept(member, until))
-    elif name in (b"result", b"unique") and rest is not None:
-        until, _, value = (await call("GET", key) or b"").partition(b" ")
-        if until:
-            head = {"kind": name.decode(), "queue": queue, "id": tell_text(rest)}
-            yield dump(head | {"until": tell_number(float(until)), "value": tell_text(value)})
-    elif name == b"events" and rest is not None:
-        streams.add(key)
-        async for entry, fields in _entries(call, key):
-            yield dump({"kind": "event", "queue": queue, "tenant": rest.decode(), "id": entry, "fields": fields})
-    elif name == b"history" and rest is not None:
-        async for pairs in _scanned(call, "HSCAN", key):
-            for place, packed in pairs:
-                yield dump({"kind": "slot", "queue": queue, "step": int(rest), "place": int(place)} | _slot(packed))
+async def _write_kept(call: Call, found: Sequence[_Key], write: Write) -> None:
+    """Write the lines of results, and of held dedupe keys: each has a key of its own."""
+    for at in range(0, len(found), KEPT_PAGE):
+        some = found[at : at + KEPT_PAGE]
+        for key, packed in zip(some, await call("MGET", *(each.key for each in some)), strict=True):
+            until, _, value = (packed or b"").partition(b" ")
+            if until:
+                head = {"kind": key.name, "queue": key.queue, "id": tell_text(key.rest)}
+                write(dump(head | {"until": tell_number(float(until)), "value": tell_text(value)}))
 
 
-async def _state(call: Call, queue: str, packed: bytes) -> AsyncGenerator[bytes, None]:
-    told, _ = tell_record("QUEUE", packed) if packed else ({"stage": DELETING}, 0)
-    if told["stage"] != DELETING:  # else the same deletion removes what is left of it
-        yield dump({"kind": "state", "queue": queue} | told)
+async def _write_pages(call: Call, key: _Key, write: Write) -> None:
+    """Write the lines of a hash or a sorted set."""
+    command, count = "ZSCAN" if key.name in _SETS else "HSCAN", LONG_PAGE if key.name == "payloads" else PAGE
+    write_page = {"accounts": _write_tenants, "tasks": _write_tasks, "payloads": _write_callbacks}.get(key.name)
+    cursor: Any = "0"
+    while cursor != b"0":
+        cursor, flat = await call(command, key.key, cursor, "COUNT", count)
+        pairs = list(zip(flat[::2], flat[1::2], strict=True))
+        if write_page and pairs:
+            await write_page(call, key, pairs, write)
+            continue
+        for pair in pairs:
+            write(_line_of(key, *pair))
 
 
-async def _tenants(call: Call, queue: str, pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+async def _write_entries(call: Call, key: _Key, write: Write) -> None:
+    """Write the lines of a stream."""
+    head = {"kind": "event", "queue": key.queue, "tenant": key.rest.decode()}
+    if key.name in STREAMS:
+        head = {"kind": "audit", "stream": STREAMS[key.name]}
+    first = b"-"
+    while rows := await call("XRANGE", key.key, first, "+", "COUNT", PAGE):
+        for id, flat in rows:
+            fields = {name.decode(): tell_text(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+            write(dump(head | {"id": id.decode(), "fields": fields}))
+        first = b"(" + rows[-1][0]
+
+
+def _line_of(key: _Key, id: bytes, value: bytes) -> bytes:
+    """Write the line of a field of a hash, or of a member of a set, that needs nothing else."""
+    payload = None
+    match key.name:
+        case keys.QUEUES:
+            return dump({"kind": "queue", "queue": id.decode(), "made": value.decode()})
+        case keys.TOKENS | keys.TOKEN_USES:
+            kind = "token" if key.name == keys.TOKENS else "token_use"
+            return dump({"kind": kind, "id": id.decode(), "value": orjson.loads(value)})
+        case "limits":
+            kind, told = "limits", {"limits": tell_map(value)}
+        case "schedules":
+            kind, told = "schedule", {"tenant": key.rest.decode()} | tell_record("SCHEDULE", value)[0]
+        case "templates":
+            kind, told = "template", tell_record("TEMPLATE", value)[0]
+            payload = read_text(told.pop("payload"))
+        case "history":
+            kind, told = "slot", {"step": int(key.rest)} | _slot(value)
+        case "ends":
+            kind, told = "kept", _kept(id, value)
+        case _ if key.name in TIMES:
+            kind, told = TIMES[key.name], {"at": tell_number(float(value))}
+        case _:
+            kind, record = RECORDS[key.name]
+            told, _ = tell_record(record, value)
+    return dump({"kind": kind, "queue": key.queue, "id": tell_text(id)} | told, payload)
+
+
+async def _write_tenants(call: Call, key: _Key, pairs: Pairs, write: Write) -> None:
     accounts = [(tag, tell_record("ACCOUNT", packed)[0]) for tag, packed in pairs]
-    if not accounts:
-        return []
     names = [account["name"] for _, account in accounts]
-    details = await call("HMGET", keys.queue_prefix(queue) + ":tenants", *names)
-    return [
-        dump({
-            "kind": "tenant", "queue": queue, "tag": int.from_bytes(tag, "little"), "account": account,
-            "details": tell_record("DETAILS", packed)[0] if packed else None,
-        })
-        for (tag, account), packed in zip(accounts, details, strict=True)
-    ]  # fmt: skip
+    details = await call("HMGET", keys.queue_prefix(key.queue) + ":tenants", *names)
+    for (tag, account), packed in zip(accounts, details, strict=True):
+        told = tell_record("DETAILS", packed)[0] if packed else None
+        head = {"kind": "tenant", "queue": key.queue, "tag": int.from_bytes(tag, "little")}
+        write(dump(head | {"account": account, "details": told}))
 
 
-async def _tasks(
-    call: Call, queue: str, prefix: str, pairs: Sequence[tuple[bytes, bytes]]
-) -> AsyncGenerator[bytes, None]:
+async def _write_tasks(call: Call, key: _Key, pairs: Pairs, write: Write) -> None:
+    queue, prefix = key.queue, keys.queue_prefix(key.queue) + ":"
     for id, packed in pairs:
         if packed[0] != TASK:
-            yield dump({"kind": "done", "queue": queue, "id": tell_text(id)} | tell_record("MARK", packed)[0])
+            write(dump({"kind": "done", "queue": queue, "id": tell_text(id)} | tell_record("MARK", packed)[0]))
     tasks = [(id, packed, *tell_record("HEADER", packed)) for id, packed in pairs if packed[0] == TASK]
     if not tasks:
         return
@@ -191,21 +190,16 @@ async def _tasks(
         if start is not None:
             line["delayed_until"] = tell_number(float(start))
         is_large = header["features"] & IS_LARGE
-        yield dump(line, await call("HGET", prefix + "payloads", id) or b"" if is_large else packed[end:])
+        payload = await call("HGET", prefix + "payloads", id) or b"" if is_large else packed[end:]
+        write(dump(line, payload))
 
 
-async def _callbacks(call: Call, queue: str, prefix: str, key: bytes) -> AsyncGenerator[bytes, None]:
+async def _write_callbacks(call: Call, key: _Key, pairs: Pairs, write: Write) -> None:
     """Write the payloads of callback tasks: those that no task has yet."""
-    cursor: Any = "0"
-    while True:
-        cursor, flat = await call("HSCAN", key, cursor, "COUNT", 4)
-        ids = flat[::2]
-        known = await call("HMGET", prefix + "tasks", *ids) if ids else []
-        for id, payload, record in zip(ids, flat[1::2], known, strict=True):
-            if not record or record[0] != TASK:
-                yield dump({"kind": "callback", "queue": queue, "id": tell_text(id)}, payload)
-        if cursor == b"0":
-            return
+    known = await call("HMGET", keys.queue_prefix(key.queue) + ":tasks", *(id for id, _ in pairs))
+    for (id, payload), record in zip(pairs, known, strict=True):
+        if not record or record[0] != TASK:
+            write(dump({"kind": "callback", "queue": key.queue, "id": tell_text(id)}, payload))
 
 
 def _slot(packed: bytes) -> dict[str, Any]:
@@ -224,25 +218,3 @@ def _kept(member: bytes, until: bytes) -> dict[str, Any]:
         "of": what.decode(), "tag": int.from_bytes(tag, "little"), "bytes": size,
         "id": tell_text(member[_KEPT.size :]), "until": tell_number(float(until)),
     }  # fmt: skip
-
-
-async def _scanned(call: Call, command: str, key: bytes) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-    cursor: Any = "0"
-    while True:
-        cursor, flat = await call(command, key, cursor, "COUNT", PAGE)
-        yield list(zip(flat[::2], flat[1::2], strict=True))
-        if cursor == b"0":
-            return
-
-
-async def _entries(call: Call, key: bytes) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
-    first = b"-"
-    while rows := await call("XRANGE", key, first, "+", "COUNT", PAGE):
-        for id, flat in rows:
-            yield id.decode(), dict(_fields(flat))
-        first = b"(" + rows[-1][0]
-
-
-def _fields(flat: Sequence[bytes]) -> Iterator[tuple[str, Any]]:
-    for name, value in zip(flat[::2], flat[1::2], strict=True):
-        yield name.decode(), tell_text(value)

@@ -21,8 +21,8 @@ COMMANDS, PIECE_BYTES = 500, 1 << 20  # of what is written at once
 LATE_MS = 60_000  # by which results, and held dedupe keys, outlive their time
 
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-_HASHES = {kind: (name.decode(), record) for name, (kind, record) in RECORDS.items()}
-_SETS = {kind: name.decode() for name, kind in TIMES.items()}
+_HASHES = {kind: (name, record) for name, (kind, record) in RECORDS.items()}
+_SETS = {kind: name for name, kind in TIMES.items()}
 _STREAMS = {name: key for key, name in STREAMS.items()}
 _BAD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, struct.error)
 _ADD = """\
@@ -118,7 +118,7 @@ def _parts_in_queue(kind: str, prefix: str, line: dict[str, Any], payload: bytes
             yield _entry(f"{prefix}events:{line['tenant']}", line)
         case "slot":
             record = read_record("SLOT", line) + b"".join(read_record("SLOT_ROW", row) for row in line["rows"])
-            yield ("EVAL", _FILL, 1, f"{prefix}history:{int(line['step'])}"), [int(line["place"]), record]
+            yield ("EVAL", _FILL, 1, f"{prefix}history:{int(line['step'])}"), [id, record]
         case "limits":
             yield ("HSET", prefix + "limits"), [id, read_map(line["limits"])]
         case _ if kind in _HASHES:

@@ -73,19 +73,33 @@ def full_disk() -> Iterator[Callable[[], None]]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("place", ["snapshot", "lines"])
-def test_a_full_disk_leaves_no_file(filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    with full_disk() as fill_up:
-        add = Writer.add
+@contextmanager
+def at_line(number: int, event: Callable[[], object]) -> Iterator[None]:
+    """Let something happen before a line of a backup is written; the first one comes before the snapshot."""
+    add = Writer.add
 
-        def add_and_fill(writer: Writer, line: bytes) -> None:
-            if writer.lines == (0 if place == "snapshot" else 9):
-                fill_up()
-            add(writer, line)
+    def add_and_see(writer: Writer, line: bytes) -> None:
+        if writer.lines == number:
+            event()
+        add(writer, line)
 
-        monkeypatch.setattr(Writer, "add", add_and_fill)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Writer, "add", add_and_see)
+        yield
+
+
+@pytest.mark.parametrize(("line", "file"), [(0, "node.rdb"), (9, ".b.jsonl.gz-")])
+def test_a_full_disk_leaves_no_file(filled: str, tmp_path: Path, line: int, file: str) -> None:
+    with full_disk() as fill_up, at_line(line, fill_up):
         told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", filled)
-    one_line_error(told, 1, "cannot write", "File too large", "node.rdb" if place == "snapshot" else ".b.jsonl.gz-")
+    one_line_error(told, 1, "cannot write", "File too large", file)
+    assert none_left(tmp_path)
+
+
+def test_ctrl_c_amid_the_lines_leaves_no_file(filled: str, tmp_path: Path) -> None:
+    with at_line(9, lambda: signal.raise_signal(signal.SIGINT)):
+        told = fairq("backup", tmp_path / "b.jsonl.gz", "--store", filled)
+    assert (told.code, told.err) == (130, "")
     assert none_left(tmp_path)
 
 

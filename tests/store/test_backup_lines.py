@@ -19,7 +19,7 @@ from fairq.store.address import Address
 from fairq.store.backup_file import Header, Writer, read_header, read_lines
 from fairq.store.backup_lines import dump, load, read_record, tell_record
 from fairq.store.connection import Connection
-from fairq.store.dumping import lines_of
+from fairq.store.dumping import write_lines
 from fairq.store.loading import Loading, parts_of
 from fairq.store.records import pack_timing, pack_waits
 from tests import stores
@@ -35,7 +35,8 @@ async def moved(url: str, empty: Callable[[], object]) -> list[bytes]:
     with trio.fail_after(60):
         async with background(connection.run):
             await connection.wait_connected()
-            lines = [line async for line in lines_of(connection.call)]
+            lines = list[bytes]()
+            await write_lines(connection.call, lines.append)
             empty()
             loading = Loading(connection.call)
             for line in lines:
@@ -140,7 +141,7 @@ def test_a_file_that_is_cut_changed_or_appended_to_is_found() -> None:
         {"kind": "event", "queue": "a", "tenant": "x", "id": "1", "fields": {"a": 1}}, {"kind": "audit", "stream": "x"},
         {"kind": "kept", "queue": "a", "id": "x", "of": "rr", "tag": 1, "bytes": 1, "until": 1},
         {"kind": "unique", "queue": "a", "id": {"base64": "?"}, "until": 1, "value": "a"},
-        {"kind": "slot", "queue": "a", "step": 10, "place": 1, "rows": [{"waits": [1]}]},
+        {"kind": "slot", "queue": "a", "step": 10, "id": "1", "rows": [{"waits": [1]}]},
     ],
 )  # fmt: skip
 def test_a_line_that_is_wrong_is_refused(line: Any) -> None:
