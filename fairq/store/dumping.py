@@ -59,11 +59,11 @@ async def _lines_of_key(call: Call, key: bytes, streams: set[bytes]) -> AsyncGen
     of_service = key.decode(errors="replace")
     found = _NAME.fullmatch(key)
     if of_service == keys.QUEUES:
-        async for pairs in _scanned(call, "HSCAN", key):
+        async for pairs in scanned(call, "HSCAN", key):
             for name, made in pairs:
                 yield dump({"kind": "queue", "queue": name.decode(), "made": made.decode()})
     elif of_service in (keys.TOKENS, keys.TOKEN_USES):
-        async for pairs in _scanned(call, "HSCAN", key):
+        async for pairs in scanned(call, "HSCAN", key):
             for id, value in pairs:
                 kind = "token" if of_service == keys.TOKENS else "token_use"
                 yield dump({"kind": kind, "id": id.decode(), "value": orjson.loads(value)})
@@ -86,43 +86,43 @@ async def _lines_in_queue(
         async for line in _state(call, queue, await call("GET", key)):
             yield line
     elif name == b"accounts":
-        async for pairs in _scanned(call, "HSCAN", key):
+        async for pairs in scanned(call, "HSCAN", key):
             for line in await _tenants(call, queue, pairs):
                 yield line
     elif name == b"limits":
-        async for pairs in _scanned(call, "HSCAN", key):
+        async for pairs in scanned(call, "HSCAN", key):
             for id, packed in pairs:
                 yield dump({"kind": "limits", "queue": queue, "id": tell_text(id), "limits": tell_map(packed)})
     elif name in RECORDS:
         kind, record = RECORDS[name]
-        async for pairs in _scanned(call, "HSCAN", key):
+        async for pairs in scanned(call, "HSCAN", key):
             for id, packed in pairs:
                 yield dump({"kind": kind, "queue": queue, "id": tell_text(id)} | tell_record(record, packed)[0])
     elif name == b"tasks":
-        async for pairs in _scanned(call, "HSCAN", key):
+        async for pairs in scanned(call, "HSCAN", key):
             async for line in _tasks(call, queue, prefix, pairs):
                 yield line
     elif name == b"payloads":
         async for line in _callbacks(call, queue, prefix, key):
             yield line
     elif name == b"schedules" and rest is not None:
-        async for pairs in _scanned(call, "HSCAN", key):
+        async for pairs in scanned(call, "HSCAN", key):
             for id, packed in pairs:
                 head = {"kind": "schedule", "queue": queue, "tenant": rest.decode(), "id": tell_text(id)}
                 yield dump(head | tell_record("SCHEDULE", packed)[0])
     elif name == b"templates":
-        async for pairs in _scanned(call, "HSCAN", key):
+        async for pairs in scanned(call, "HSCAN", key):
             for id, packed in pairs:
                 told, _ = tell_record("TEMPLATE", packed)
                 del told["payload"]
                 payload = FORMATS["TEMPLATE"].unpack(packed)[0]["payload"]
                 yield dump({"kind": "template", "queue": queue, "id": tell_text(id)} | told, payload)
     elif name in TIMES:
-        async for pairs in _scanned(call, "ZSCAN", key):
+        async for pairs in scanned(call, "ZSCAN", key):
             for id, at in pairs:
                 yield dump({"kind": TIMES[name], "queue": queue, "id": tell_text(id), "at": tell_number(float(at))})
     elif name == b"ends":
-        async for pairs in _scanned(call, "ZSCAN", key):
+        async for pairs in scanned(call, "ZSCAN", key):
             for member, until in pairs:
                 yield dump({"kind": "kept", "queue": queue} | _kept(member, until))
     elif name in (b"result", b"unique") and rest is not None:
@@ -209,7 +209,8 @@ def _kept(member: bytes, until: bytes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _scanned(call: Call, command: str, key: bytes) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
+async def scanned(call: Call, command: str, key: bytes) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
+    """Read a hash or a sorted set in pages of pairs; one may come twice."""
     cursor: Any = "0"
     while True:
         cursor, flat = await call(command, key, cursor, "COUNT", PAGE)

@@ -186,7 +186,12 @@ def _struct(type: str) -> struct.Struct:
 
 def formats() -> dict[str, Format]:
     """Return the formats of packed records, by name."""
-    return {name: _format(name, text) for name, text in _FORMAT.findall(_text())}
+    return parse_formats(_text())
+
+
+def parse_formats(text: str) -> dict[str, Format]:
+    """Read the formats that a text has, by name."""
+    return {name: _format(name, fields) for name, fields in _FORMAT.findall(text)}
 
 
 def _format(name: str, text: str) -> Format:
