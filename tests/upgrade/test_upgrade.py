@@ -5,18 +5,23 @@ from __future__ import annotations
 import gzip
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from anyio.from_thread import start_blocking_portal
 
+import fairq
 from fairq.store import keys, library
 from fairq.store.migrations import OLDEST
+from fairq.sync import open_operator
 from tests import stores
-from tests.cli.harness import fairq_here, one_line_error
+from tests.cli.harness import ServerThread, fairq_here, one_line_error
 from tests.lua.calls import Queue
 from tests.lua.keyspace import Keyspace
+from tests.server.harness import OPERATOR, WORKER
 
 from .make import FOLDER, WALKED, lines_of
 
@@ -183,6 +188,40 @@ def test_what_was_set_in_a_store_of_version_14_is_taken_over(version_14: stores.
     assert (late["name"], late["options"], late["payload"]) == ("welcome", {"priority": 3}, {"to": [1, None, "ü"]})
     assert (dead["reason"], dead["error"], "KeyError: 'to'" in dead["traceback"]) == (2, "no such address", True)
     assert found["task"]["bob/plain-0"]["run"]["error"] == "busy"
+
+
+@pytest.mark.one_store
+def test_workers_do_the_tasks_of_a_store_of_version_14(
+    version_14: stores.LocalServer, start_store: Callable[..., stores.LocalServer], tmp_path: Path
+) -> None:
+    target, backup = start_store(), tmp_path / "backup.jsonl.gz"
+    made = fairq_here("backup", backup, "--store", stores.of_owner(version_14.url))
+    assert made.code == 0, made.err
+    tasks = [line for line in lines_of(backup) if line["kind"] == "task" and line["queue"] == "emails"]
+    due = {
+        line["id"]
+        for line in tasks
+        if "death" not in line and "delayed_until" not in line and line.get("run", {"state": 1})["state"]
+    }
+    told = fairq_here("restore", backup, "--store", stores.of_owner(target.url))
+    assert told.code == 0, told.err
+    thread, done = ServerThread(target.url), list[str]()
+    thread.start()
+    try:
+        with open_operator(thread.url, token=OPERATOR) as operator:
+            operator.set_limits("emails", "bob", max_running=None, rate=None)
+        worker = fairq.Worker(thread.url, WORKER)
+
+        @worker.task("emails")
+        async def send(task: fairq.Task) -> None:
+            done.append(f"{task.tenant}/{task.id}")
+
+        with start_blocking_portal("trio") as portal:
+            portal.call(partial(worker.run, burst=True))
+    finally:
+        thread.stop()
+    assert len(due) > 10
+    assert sorted(done) == sorted(due)
 
 
 @pytest.mark.one_store
