@@ -60,7 +60,7 @@ end
 --         | "stale" (the lease was lost: another one owns or owned the task)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop);
 --         for take, behind "ok " and "cancelled ", how often the lease was taken over (1 to 255, then 1), and how
---         long it lasts (ms). Fewer than leases where those are too much for one call: the rest is as it was.
+--         long it lasts (ms). Fewer than leases where those are too much for one call: the rest is unchanged.
 function drains.settle(keys, args)
   local call, outcomes, changed = calls.open(keys, args), {}, false
   local ids, starts, numbers, taken = read_settlements(args)

@@ -1,4 +1,4 @@
-"""Makes the backup of this version of the data: `python -m tests.upgrade.make`.
+"""Makes a store's file and the backup of this version of the data: `python -m tests.upgrade.make`.
 
 The store has a queue of a walk through all states (tests/lua/walks.py), and what a server writes for its clients.
 """
@@ -57,7 +57,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Make the file, and tell how many lines of each kind it has."""
+    """Make the files, and tell how many lines of each kind the backup has."""
     file = FOLDER / f"backup-{library.DATA_VERSION}.jsonl.gz"
     file.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -65,6 +65,11 @@ def main() -> int:
         server.start()
         try:
             fill_store(server.url)
+            with stores.connect(server.url) as client:
+                client.function_flush()
+                client.save()
+            dump = Path(folder) / "dump.rdb"
+            (FOLDER / f"store-{library.DATA_VERSION}.rdb.gz").write_bytes(gzip.compress(dump.read_bytes(), mtime=0))
             made = fairq_here("backup", file, "--store", stores.of_owner(server.url))
             assert made.code == 0, made.err
         finally:

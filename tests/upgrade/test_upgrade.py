@@ -1,21 +1,31 @@
-"""A backup of each version of the data is restored by today's code, and all its tasks come out."""
+"""A backup and a store of each version of the data are taken over by today's code, and all their tasks come out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
+from anyio.from_thread import start_blocking_portal
 
+import fairq
 from fairq.store import keys, library
+from fairq.store.migrations import OLDEST
+from fairq.sync import open_operator
 from tests import stores
-from tests.cli.harness import fairq_here
+from tests.cli.harness import ServerThread, fairq_here, one_line_error
 from tests.lua.calls import Queue
 from tests.lua.keyspace import Keyspace
+from tests.server.harness import OPERATOR, WORKER
 
 from .make import FOLDER, WALKED, lines_of
 
-FILES = sorted(FOLDER.glob("backup-*.jsonl.gz"))
+FILES, STORES = sorted(FOLDER.glob("backup-*.jsonl.gz")), sorted(FOLDER.glob("store-*.rdb.gz"))
 DAY_MS = 86_400_000
 
 
@@ -41,38 +51,194 @@ def drain(queue: Queue) -> list[str]:
     raise AssertionError(f"not all tasks come out: {queue.queue_state()}")
 
 
-def test_there_is_a_backup_of_this_version() -> None:
+def test_there_are_a_backup_and_a_store_of_this_version() -> None:
     assert FOLDER / f"backup-{library.DATA_VERSION}.jsonl.gz" in FILES
+    assert FOLDER / f"store-{library.DATA_VERSION}.rdb.gz" in STORES
+
+
+def account_for(client: redis.Redis, name: str, lines: list[dict[str, Any]]) -> None:
+    """Drain a queue of a store; all tasks that the lines of its backup have come out, each once."""
+    prefix = keys.queue_prefix(name)
+    for key in client.scan_iter():
+        if not key.startswith(prefix.encode()):
+            client.delete(key)
+    (made_at,) = (line["now"] for line in lines if line["kind"] == "state" and line["queue"] == name)
+    queue = Queue(client, prefix, now=int(made_at))  # the time of the backup: no dead letter is too old yet
+    ids = {line["id"] for line in lines if line["kind"] == "task" and line["queue"] == name}
+    found = Keyspace(queue)
+    assert set(found.records) == ids
+    leased = {id: found.runs[id].lease for id in found.leases}
+    for id, lease in leased.items():
+        assert queue.settle(("ack", id, lease)) == ["ok"], id
+    taken = [*leased, *drain(queue)]
+    after = Keyspace(queue)
+    after.check()
+    assert len(taken) == len(set(taken))
+    assert set(after.records) == set(after.dead)
+    assert ids <= {*taken, *after.dead}
+
+
+def queues_of(lines: list[dict[str, Any]]) -> list[str]:
+    """Name the queues of a backup."""
+    queues = {line["queue"] for line in lines if line["kind"] == "queue"}
+    assert {WALKED, "emails"} <= queues
+    return sorted(queues)
+
+
+def account_for_backup(file: Path, client: redis.Redis, url: str) -> None:
+    """Restore a backup for each of its queues, and drain that."""
+    lines = lines_of(file)
+    for name in queues_of(lines):
+        told = fairq_here("restore", file, "--store", stores.of_owner(url), "--replace", "--json")
+        assert told.code == 0, told.err
+        for kind, key in (("queue", keys.QUEUES), ("token", keys.TOKENS)):
+            assert client.hlen(key) == sum(line["kind"] == kind for line in lines)
+        account_for(client, name, lines)
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
 def test_a_backup_of_an_earlier_version_is_restored_and_drained(
     file: Path, start_store: Callable[..., stores.LocalServer]
 ) -> None:
-    target, lines = start_store(), lines_of(file)
-    queues = {line["queue"] for line in lines if line["kind"] == "queue"}
-    assert {WALKED, "emails"} <= queues
+    target = start_store()
     with stores.connect(target.url) as client:
-        for name in sorted(queues):
-            told = fairq_here("restore", file, "--store", stores.of_owner(target.url), "--replace", "--json")
-            assert told.code == 0, told.err
-            for kind, key in (("queue", keys.QUEUES), ("token", keys.TOKENS)):
-                assert client.hlen(key) == sum(line["kind"] == kind for line in lines)
-            prefix = keys.queue_prefix(name)
-            for key in client.scan_iter():
-                if not key.startswith(prefix.encode()):
-                    client.delete(key)
-            (made_at,) = (line["now"] for line in lines if line["kind"] == "state" and line["queue"] == name)
-            queue = Queue(client, prefix, now=int(made_at))  # the time of the backup: no dead letter is too old yet
-            ids = {line["id"] for line in lines if line["kind"] == "task" and line["queue"] == name}
-            found = Keyspace(queue)
-            assert set(found.records) == ids
-            leased = {id: found.runs[id].lease for id in found.leases}
-            for id, lease in leased.items():
-                assert queue.settle(("ack", id, lease)) == ["ok"], id
-            taken = [*leased, *drain(queue)]
-            after = Keyspace(queue)
-            after.check()
-            assert len(taken) == len(set(taken))
-            assert set(after.records) == set(after.dead)
-            assert ids <= {*taken, *after.dead}
+        account_for_backup(file, client, target.url)
+
+
+@pytest.fixture
+def open_file(tmp_path: Path) -> Iterator[Callable[[Path], stores.LocalServer]]:
+    """Start stores on copies of a file of data."""
+    opened: list[stores.LocalServer] = []
+
+    def start(file: Path) -> stores.LocalServer:
+        folder = tmp_path / f"of-file-{len(opened)}"
+        folder.mkdir()
+        (folder / "dump.rdb").write_bytes(gzip.decompress(file.read_bytes()))
+        opened.append(stores.LocalServer("valkey", folder, {"appendonly": "no", "repl-diskless-sync-delay": "0"}))
+        opened[-1].start()
+        return opened[-1]
+
+    yield start
+    for server in opened:
+        server.stop()
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize("file", STORES, ids=[file.name for file in STORES])
+def test_a_store_of_an_earlier_version_is_taken_over_and_drained(
+    file: Path,
+    open_file: Callable[[Path], stores.LocalServer],
+    start_store: Callable[..., stores.LocalServer],
+    tmp_path: Path,
+) -> None:
+    """By a migration; of a version that is not migrated, by a backup."""
+    source, backup = open_file(file), tmp_path / "backup.jsonl.gz"
+    made = fairq_here("backup", backup, "--store", stores.of_owner(source.url))
+    assert made.code == 0, made.err
+    lines = lines_of(backup)
+    if int(file.name.removeprefix("store-").partition(".")[0]) < OLDEST:
+        target = start_store()
+        with stores.connect(target.url) as client:
+            account_for_backup(backup, client, target.url)
+        return
+    for name in queues_of(lines):
+        store = open_file(file)
+        told = fairq_here("migrate", "--store", stores.of_owner(store.url))
+        assert told.code == 0, told.err
+        with stores.connect(store.url) as client:
+            client.function_load(library.source(), replace=True)
+            account_for(client, name, lines)
+
+
+@pytest.fixture
+def version_14(open_file: Callable[[Path], stores.LocalServer]) -> stores.LocalServer:
+    """A store of version 14, whose servers are stopped."""
+    return open_file(FOLDER / "store-14.rdb.gz")
+
+
+@pytest.mark.one_store
+def test_what_was_set_in_a_store_of_version_14_is_taken_over(version_14: stores.LocalServer, tmp_path: Path) -> None:
+    made = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(version_14.url))
+    assert made.code == 0, made.err
+    found: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for line in lines_of(tmp_path / "backup.jsonl.gz"):
+        queue = line.get("queue")
+        if queue in ("emails", "other"):
+            name = f"{queue}/{line['account']['name']}" if line["kind"] == "tenant" else line.get("id", queue)
+            found[line["kind"]][name] = line
+    assert found["state"]["emails"]["settings"] == {"lease_ms": 60_000, "max_attempts": 7, "reserve": 10}
+    assert found["state"]["other"]["settings"] == {}
+    weights = {name: line["account"]["weight"] for name, line in found["tenant"].items()}
+    assert weights == {"emails/ada": 3000, "emails/bob": 1000, "other/ada": 1000}
+    limits = {name: line["limits"] for name, line in found["limits"].items()}
+    assert limits == {"": {"dead": 500}, "bob": {"max_running": 2, "rate": 2.5}}
+    assert found["opening_hours"]["bob"]["text"] == "mon-sun 00:00-23:59 Europe/Copenhagen"
+    assert [line["secrets"] for line in found["webhook"].values()] == ["whsec_" + "A" * 32]
+    assert {name: line["paused"] for name, line in found["schedule"].items()} == {"nightly": 0, "often": 1}
+    assert found["template"]["ada/nightly"]["payload"] == {"n": 1}
+    assert found["result"]["ada/plain-0"]["value"] == '{"ok":1}'
+    assert found["unique"]["ada:k"]["value"] == "ada/held"
+    batches = {name: (line["on_complete"], line["on_death"]) for name, line in found["batch"].items()}
+    assert batches == {"ada/letters": (10, 0), "ada/closed": (15, 0)}, "of the first, one is dead: that is told"
+    assert sorted(line["payload"] for line in found["callback"].values() if isinstance(line["payload"], str)) == [
+        "complete",
+        "success",
+    ]
+    late, dead = found["task"]["ada/late"], found["task"]["ada/l-1"]["death"]
+    assert (late["name"], late["options"], late["payload"]) == ("welcome", {"priority": 3}, {"to": [1, None, "ü"]})
+    assert (dead["reason"], dead["error"], "KeyError: 'to'" in dead["traceback"]) == (2, "no such address", True)
+    assert found["task"]["bob/plain-0"]["run"]["error"] == "busy"
+
+
+@pytest.mark.one_store
+def test_workers_do_the_tasks_of_a_store_of_version_14(
+    version_14: stores.LocalServer, start_store: Callable[..., stores.LocalServer], tmp_path: Path
+) -> None:
+    target, backup = start_store(), tmp_path / "backup.jsonl.gz"
+    made = fairq_here("backup", backup, "--store", stores.of_owner(version_14.url))
+    assert made.code == 0, made.err
+    tasks = [line for line in lines_of(backup) if line["kind"] == "task" and line["queue"] == "emails"]
+    due = {
+        line["id"]
+        for line in tasks
+        if "death" not in line and "delayed_until" not in line and line.get("run", {"state": 1})["state"]
+    }
+    told = fairq_here("restore", backup, "--store", stores.of_owner(target.url))
+    assert told.code == 0, told.err
+    thread, done = ServerThread(target.url), list[str]()
+    thread.start()
+    try:
+        with open_operator(thread.url, token=OPERATOR) as operator:
+            operator.set_limits("emails", "bob", max_running=None, rate=None)
+        worker = fairq.Worker(thread.url, WORKER)
+
+        @worker.task("emails")
+        async def send(task: fairq.Task) -> None:
+            done.append(f"{task.tenant}/{task.id}")
+
+        with start_blocking_portal("trio") as portal:
+            portal.call(partial(worker.run, burst=True))
+    finally:
+        thread.stop()
+    assert len(due) > 10
+    assert sorted(done) == sorted(due)
+
+
+@pytest.mark.one_store
+def test_links_on_their_way_in_a_store_of_version_14_are_waited_for(
+    version_14: stores.LocalServer, tmp_path: Path
+) -> None:
+    with stores.connect(version_14.url) as client:
+        client.zadd(keys.queue_prefix("emails") + ":links:ada", {"ada/link-1": 1})
+    told = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(version_14.url))
+    one_line_error(told, 2, "queue emails has tasks on their way to another queue")
+    assert not list(tmp_path.glob("*backup*"))
+
+
+@pytest.mark.one_store
+def test_a_store_of_a_version_that_is_not_read_is_not_backed_up(version_14: stores.LocalServer, tmp_path: Path) -> None:
+    with stores.connect(version_14.url) as client:
+        for version in (13, 15, library.DATA_VERSION + 1):
+            client.set(keys.DATA_VERSION, version)
+            told = fairq_here("backup", tmp_path / "backup.jsonl.gz", "--store", stores.of_owner(version_14.url))
+            one_line_error(told, 2, f"the store holds data of version {version}, this fairq reads")
