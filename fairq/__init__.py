@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairq.client.backoff import Backoff
     from fairq.client.batch import Batch
     from fairq.client.client import Client, open_client
     from fairq.client.events import EventStream
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Backoff",
     "BadRequest",
     "Batch",
     "BatchClosed",
@@ -88,7 +86,6 @@ __all__ = [
 ]
 
 _HOMES = {  # of what is not an error
-    "fairq.client.backoff": ("Backoff",),
     "fairq.client.batch": ("Batch",),
     "fairq.client.client": ("Client", "open_client"),
     "fairq.client.events": ("EventStream",),

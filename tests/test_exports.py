@@ -11,8 +11,8 @@ from fairq.errors import BY_CODE
 
 def test_public_names_are_these_and_no_others() -> None:
     assert [name for name in fairq.__all__ if not _is_error(name)] == [
-        "Backoff", "Batch", "Client", "EnqueuedTask", "EventStream", "OperatorClient", "Postpone", "Reject", "Retry",
-        "Task", "Worker",
+        "Batch", "Client", "EnqueuedTask", "EventStream", "OperatorClient", "Postpone", "Reject", "Retry", "Task",
+        "Worker",
         "open_client", "open_operator",
     ]  # fmt: skip
     assert fairq.testing.__all__ == ["MemoryClient", "MemoryService", "TrackedTask", "run"]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import get_cancelled_exc_class
 
-from fairq.client.backoff import Backoff
 from fairq.client.bodies import encode_payload
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import links_of
@@ -41,17 +40,12 @@ ReportProgress = Callable[[str, PushedTask, float, str], None]
 _HAS_NOT_RUN = (CoroutineType, GeneratorType, AsyncGeneratorType, Future)
 
 
-def settlement_of(
-    task: PushedTask, error: BaseException | None, result: bytes = b"", backoff: Backoff | None = None
-) -> Settlement:
+def settlement_of(task: PushedTask, error: BaseException | None, result: bytes = b"") -> Settlement:
     """Decide what becomes of a lease. Of a final failure it has the traceback, so that retries cost no more.
 
     A verdict that the handler raised has one only if it was raised from something.
     """
     settlement = _verdict_on(task, error, result)
-    if backoff and settlement.action == "nack" and not isinstance(error, Retry):
-        is_over, delay_ms = backoff.is_over(task.attempt), backoff.delay_ms(task.attempt)
-        settlement = settlement._replace(action="reject") if is_over else settlement._replace(delay_ms=delay_ms)
     if error is None or outcome_of(task, settlement) != "dead":
         return settlement
     if isinstance(error, Retry | Reject) and error.__cause__ is None:
@@ -173,5 +167,5 @@ async def perform(
         failed(exc_info=error)
         if rest is not None:
             raise rest from None
-    settlement, found = settlement_of(pushed, error, result, handler.backoff), links.close()
+    settlement, found = settlement_of(pushed, error, result), links.close()
     return settlement._replace(links=found) if error is None and found else settlement, error

@@ -18,7 +18,6 @@ from fairq.errors import BadRequest
 from fairq.log import name_of
 
 if TYPE_CHECKING:
-    from fairq.client.backoff import Backoff
     from fairq.client.threads import Threads
 
 _MAX_SHOWN = 20  # names in an error
@@ -44,7 +43,6 @@ class Handler:
     payload_type: PayloadType | None = None
     timeout_s: float = inf
     hooks: Hooks = field(factory=Hooks)
-    backoff: Backoff | None = None
     is_async: bool = field(init=False)
     _in_thread: Callable[[Any], Any] = field(init=False)
 

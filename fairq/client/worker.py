@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskStatus
 
-    from fairq.client.backoff import Backoff
     from fairq.client.kinds import QueueHandlers
     from fairq.client.working import Working
 
@@ -67,9 +66,7 @@ class Worker:
     _working: Working = field(init=False)  # the newest run
     _is_stopped: bool = field(default=False, init=False)  # in advance of the first run
 
-    def task(
-        self, queue: str, *, name: str = "", timeout: float | None = None, retry: Backoff | None = None
-    ) -> Callable[[F], F]:
+    def task(self, queue: str, *, name: str = "", timeout: float | None = None) -> Callable[[F], F]:
         """Register a handler of a queue; `async def` runs in the event loop, `def` in a thread.
 
         With a `name` it is for the tasks that were enqueued under it (`enqueue(..., name="welcome")`); without, for all
@@ -77,8 +74,6 @@ class Worker:
 
         A handler that has run for `timeout` seconds, or the queue's `run_timeout_ms`, has failed: `async def` is
         cancelled; the thread of a `def` goes on, and keeps its slot until the function returns.
-
-        `retry` says how often and how soon its failed tasks are tried again, in place of the task or its queue.
         """
         from fairq.client.kinds import Handler, QueueHandlers, check_function
         from fairq.client.timeouts import check_timeout
@@ -92,7 +87,7 @@ class Worker:
             check_function(function)
             kinds = self.handlers.get(queue) or QueueHandlers(queue)
             payload_type = payload_type_of(function, Task)
-            kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks, retry))
+            kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks))
             self.handlers[queue] = kinds
             return function
 

@@ -19,7 +19,7 @@ Every public name of the SDK, made of its docstrings. `fairq.sync` has the same 
 block. Times are seconds; a `timedelta` is taken too where an option says so."""
 PARTS = {
     "Clients": ("open_client", "Client", "EnqueuedTask", "Batch", "EventStream", "DeadLetters"),
-    "Workers": ("Worker", "Task", "Backoff", "Retry", "Postpone", "Reject"),
+    "Workers": ("Worker", "Task", "Retry", "Postpone", "Reject"),
     "Operators": ("open_operator", "OperatorClient"),
     "Errors": (),
 }
