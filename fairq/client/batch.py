@@ -88,7 +88,9 @@ class Batch:
         Raises: NotFound, NotYet after `timeout` seconds (None: never); Unavailable or OutcomeUnknown if the service
         could not be asked then.
         """
-        reply = await self._client.request_until("batch", self._body, _is_complete, timeout)
+        reply = await self._client.request_until(
+            "batch", self._body, lambda reply: bool(reply["batch"]["state"] == "complete"), timeout
+        )
         if reply is None:
             raise self._not_yet()
         return _state_in(reply)
@@ -103,7 +105,3 @@ class Batch:
 
 def _state_in(reply: Body) -> BatchState:
     return later.bodies.structure(reply["batch"], later.batches.BatchState)
-
-
-def _is_complete(reply: Body) -> bool:
-    return bool(reply["batch"]["state"] == "complete")

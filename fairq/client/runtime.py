@@ -196,22 +196,14 @@ def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
         loop=loop,
         current_loop=asyncio.get_running_loop,
         current_time=loop.time,
-        checkpoint=_pass_turn,
+        checkpoint=partial(asyncio.sleep, 0),
         make_event=asyncio.Event,
         make_lot=_AsyncioLot,
         make_reader=partial(_AsyncioReader, loop),
         at_end_of_turn=_AsyncioEnds(loop).at_end_of_turn,
-        call_from_end=_call,
+        call_from_end=lambda wake: wake(),
         call_from_thread=call_from_thread,
     )
-
-
-async def _pass_turn() -> None:
-    await asyncio.sleep(0)
-
-
-def _call(wake: Send) -> None:
-    wake()
 
 
 @define(eq=False)

@@ -105,7 +105,6 @@ class Queues:
         self.ticker.forget(queue)
         if dispatcher := self.dispatchers.get(queue):
             dispatcher.forget()
-            dispatcher.stop_all_tasks()
             if not dispatcher.capacity.workers:
                 dispatcher.stop_claiming()
                 del self.dispatchers[queue]

@@ -74,13 +74,6 @@ local function add_service(rows, name, growth, left)
   end
 end
 
--- What the queue had when it was looked at last. A queue that was never looked at begins at nothing if it is new.
-local function last_of(call, at, new)
-  local packed = redis.call('HGET', at, 'queue')
-  if packed then return (TOTALS.unpack(packed)) end
-  return call.now - call.queue.origin < NEW_MS and TOTALS.new{} or new
-end
-
 -- add_history(keys, argv): add what a server has counted since its last call, and what the queue and its tenants have
 -- done since the last call of any.
 --   argv  3 lost (leases that ran out)  then per tenant (none twice; at most 31; empty: all others): tenant, enqueued,
@@ -91,7 +84,9 @@ function writes.add_history(keys, args)
   local queue, rows, at = call.queue, rows_in(args), key(call, 'history_last')
   local new = {enqueued = queue.enqueued, done = queue.done, dead = queue.buried, expired = queue.expired,
     cancelled = queue.cancelled, delivered = queue.delivered, entitled = queue.entitled, numbers = queue.numbers}
-  local last = last_of(call, at, new)
+  local packed = redis.call('HGET', at, 'queue')
+  local known = packed and TOTALS.unpack(packed)
+  local last = known or call.now - queue.origin < NEW_MS and TOTALS.new{} or new  -- a new queue begins at nothing
   local counts, left = growth_of(last, new), growth_of(last, new)
   local grown, current = growths_of(call, rows, last)
   table.sort(grown, function(one, other)

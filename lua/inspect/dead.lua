@@ -7,8 +7,6 @@
 -- comes upon every letter that stays there once, whatever is replayed or purged meanwhile; and letters that are
 -- replayed along the way and die again are beyond its end.
 
-local LETTERS_PER_READ = 50
-
 -- How many letters of the set are not after (died_at, id), whether or not that one is still there.
 local function rank_after(deaths, died_at, id)
   local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)
@@ -69,14 +67,10 @@ function reads.dead(keys, args)
   local out, bytes, seen, at_ms = {'', 0}, 0, 0, 0
   if length <= 0 then return out end
   local ids = redis.call('ZRANGE', walk.deaths, walk.first, walk.first + length - 1)
-  local some
   for i, id in ipairs(ids) do
-    local nth = (i - 1) % LETTERS_PER_READ + 1
-    if nth == 1 then
-      some = redis.call('HMGET', key(call, 'dead'), unpack(ids, i, math.min(i + LETTERS_PER_READ - 1, #ids)))
-    end
-    local death = DEATH.unpack(some[nth])
-    seen, at_ms, bytes = i, death.died_at, bytes + #some[nth]
+    local packed = redis.call('HGET', key(call, 'dead'), id)
+    local death = DEATH.unpack(packed)
+    seen, at_ms, bytes = i, death.died_at, bytes + #packed
     if is_wanted(walk, death.reason, death.error) then
       out[#out + 1] = letter_of(call, id, death, walk.is_brief)
       bytes = bytes + #out[#out][7]

@@ -103,11 +103,6 @@ function limits.keep_out(call, account)
   details.cause, details.let_in_at = cause, 0
 end
 
--- Notes that a tenant which was kept out is let in.
-function limits.let_in(call, account)
-  if not accounts.is_plain(account) then accounts.details_of(call, account).let_in_at = call.now end
-end
-
 -- Tells the claiming server, once, that a tenant was blocked: why, and from when until when.
 function limits.note_kept_out(call, account)
   if accounts.is_plain(account) then return end

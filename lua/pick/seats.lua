@@ -108,7 +108,7 @@ local function seat(call, account)
     if account.slot > 0 then free_slot(call, account) end
     account.slot = OUT
   elseif account.slot == OUT then
-    limits.let_in(call, account)
+    if not accounts.is_plain(account) then accounts.details_of(call, account).let_in_at = call.now end
     arrive(call, account)
   elseif limits.is_guaranteed(call, account) then
     if account.slot > 0 then free_slot(call, account) end

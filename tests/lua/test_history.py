@@ -271,7 +271,7 @@ def test_a_queue_that_is_not_there_or_busy_with_itself_takes_none(queue: Queue, 
 
 
 MUTANTS = {
-    "totals are added from the beginning": ("if packed then return (TOTALS.unpack(packed)) end", ""),
+    "totals are added from the beginning": ("local known = packed and TOTALS.unpack(packed)", "local known = false"),
     "an old interval is not overwritten": (" or slot.number ~= number then return", " then return"),
     "tenants beyond the first are dropped": ("    add_row(rows, '', named[i])\n", ""),
     "the tenants with the least service are kept": (

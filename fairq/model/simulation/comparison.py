@@ -101,11 +101,10 @@ def _fit(observed: Observed, seed: int) -> tuple[Pattern, Played]:
 def _misfit(measured: Mapping[str, Outcome], outcomes: Mapping[str, Outcome]) -> float:
     """Return how far waiting times are off, on average over what started: logarithms of factors."""
     started = sum(each.started for each in measured.values())
-    return sum(_distance(each, outcomes[name]) * each.started for name, each in measured.items()) / (started or 1)
-
-
-def _distance(one: Outcome, other: Outcome) -> float:
-    return (_apart(one.p50_ms, other.p50_ms) + _apart(one.p99_ms, other.p99_ms)) / 2
+    return sum(
+        (_apart(each.p50_ms, outcomes[name].p50_ms) + _apart(each.p99_ms, outcomes[name].p99_ms)) / 2 * each.started
+        for name, each in measured.items()
+    ) / (started or 1)
 
 
 def _apart(one: int | None, other: int | None) -> float:

@@ -7,6 +7,7 @@ gets tasks moves to the end. A worker without room leaves the line when it is re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 from attrs import define, field
@@ -64,12 +65,7 @@ class Capacity:
 
     def share(self, tasks: int) -> dict[Worker, int]:
         """Divide `tasks` among workers, as evenly as their room allows; those with a share move to the line's end."""
-        line: list[tuple[Worker, int]] = []
-        for each in self._with_room():
-            line.append(each)
-            if len(line) == tasks:
-                break
-        shares: dict[Worker, int] = {}
+        line, shares = list(islice(self._with_room(), tasks)), dict[Worker, int]()
         even, left = -(-tasks // max(1, len(line))), tasks
         for most in (even, tasks):  # first equal parts, then the tasks that others have no room for
             for worker, room in line:

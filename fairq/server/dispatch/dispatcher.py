@@ -114,13 +114,10 @@ class Dispatcher:
             self._cancelled.add(id)
 
     def forget(self) -> None:
-        """Drop what is known of the tasks of a deleted queue."""
+        """Drop what is known of the tasks of a deleted queue, and tell all workers to stop them."""
         self.wait_times = WaitTimes()
         if self.capacity.workers:  # they are there from the start of the new queue
             self.wait_times.claimed(self.store_now_ms, (), ())
-
-    def stop_all_tasks(self) -> None:
-        """Tell all workers to stop their tasks of this queue."""
         for worker in self.capacity.workers:
             if held := worker.account.held_of(self.queue):
                 worker.stop(self.queue, held)
@@ -177,7 +174,8 @@ class Dispatcher:
         try:
             claim = await self._claim(wanted)
         finally:
-            self._unreserve(shares)
+            for worker, share in shares.items():
+                worker.account.reserved -= share
         has_failed = claim is None
         if claim is not None:
             was_first = self.claiming.answered(len(claim.leases) < wanted, began, trio.current_time())
@@ -234,10 +232,6 @@ class Dispatcher:
         for worker, share in shares.items():
             worker.account.reserved += share
         return shares
-
-    def _unreserve(self, shares: dict[Worker, int]) -> None:
-        for worker, share in shares.items():
-            worker.account.reserved -= share
 
     def _takers(self, shares: dict[Worker, int]) -> Iterator[Worker]:
         """Yield the workers for a claim's tasks: first those with a share that are still attached, then the others."""

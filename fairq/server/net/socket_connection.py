@@ -130,7 +130,8 @@ class SocketConnection(Connection):
             await self.wait_turn(size)
             if self.closing:
                 continue
-            request = self._take_in(message)
+            with self.reading(size):
+                request = self.session.receive(message, trio.current_time())
             del message  # a request holds its payloads
             if request is None:
                 if self.session.has_outgoing:
@@ -148,11 +149,6 @@ class SocketConnection(Connection):
                     await self._answer(request)
                 self.wake_writer()
                 return
-
-    def _take_in(self, message: Message) -> Any | None:
-        """Process a message; if that takes long, the tenant's next one must wait."""
-        with self.reading(len(message)):
-            return self.session.receive(message, trio.current_time())
 
     @contextmanager
     def _holding(self, size: int) -> Iterator[None]:

@@ -42,7 +42,8 @@ class Firing:
         passed = self._rates.spent(now)
         try:
             now_ms, next_ms, due = await store.due_schedules(queue, passed)
-            outcomes = await self._fire(store, queue, [one for one in due if self._may_fire(one.state.tenant)], now_ms)
+            due_now = [one for one in due if self._rates.of(one.state.tenant, now).take_now(1, now)]
+            outcomes = await self._fire(store, queue, due_now, now_ms)
         except FairqError as error:
             log.warning("cannot fire schedules", queue=queue, error=error.message)
             return AGAIN_S
@@ -55,10 +56,6 @@ class Firing:
             return 0.0
         wait = AGAIN_S * random.uniform(0.5, 1.0)  # a tenant's queues take turns
         return wait if next_ms < 0 else min(wait, (next_ms - now_ms) / 1000)
-
-    def _may_fire(self, tenant: str) -> bool:
-        now = trio.current_time()
-        return self._rates.of(tenant, now).take_now(1, now)
 
     async def _fire(self, store: Store, queue: str, due: Sequence[Schedule], now_ms: int) -> list[str]:
         fires = []

@@ -73,10 +73,9 @@ async def batch(app: App, connection: Connection, request: wire.Batch) -> Body:
             raise NotFound(f"there is no batch {request.id}", field="id")
         return state
 
-    def is_complete(state: BatchState) -> bool:
-        return state.state == "complete"
-
-    state = await wait_for(app, connection, queue, [keys.BATCH + id], request.timeout_ms, read, is_complete)
+    state = await wait_for(
+        app, connection, queue, [keys.BATCH + id], request.timeout_ms, read, lambda state: state.state == "complete"
+    )
     return {"batch": {**asdict(state), "id": request.id}}
 
 

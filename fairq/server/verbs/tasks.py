@@ -105,10 +105,9 @@ async def events(app: App, connection: Connection, request: wire.Events) -> Body
     async def read() -> EventPage:
         return await app.store.events(queue, tenant, request.after, request.count)
 
-    def is_enough(page: EventPage) -> bool:
-        return bool(page.events)
-
-    page = await wait_for(app, connection, queue, [keys.EVENT + tenant], request.timeout_ms, read, is_enough)
+    page = await wait_for(
+        app, connection, queue, [keys.EVENT + tenant], request.timeout_ms, read, lambda page: bool(page.events)
+    )
     rows = [{name: value for name, value in asdict(event).items() if value not in ("", 0)} for event in page.events]
     if connection.identity.tenant:
         for row in rows:
