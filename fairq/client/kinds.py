@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field, frozen
 
+from fairq.client.retries import AS_QUEUED, Retries
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
@@ -41,6 +42,7 @@ class Handler:
     name: str = ""
     payload_type: PayloadType | None = None
     timeout_s: float = inf
+    retries: Retries = AS_QUEUED
     around: Sequence[Callable[[Any], AbstractAsyncContextManager[Any]]] = ()
     is_async: bool = field(init=False)
 
