@@ -50,7 +50,7 @@ class Worker:
 
     `queues` are those to work for, if they are not all that have handlers; those with tasks take turns. `log_tasks`
     gives each task a line in the log when it ends. `counts` says how they ended: `done`, `retry`, `postponed`, `dead`,
-    `lost` (the lease, while the handler ran) or `released` (the worker was cancelled).
+    `lost` (the lease, while the handler ran), `cancelled` (the task was) or `released` (the worker was cancelled).
     """
 
     url: str | Sequence[str] | None = None
