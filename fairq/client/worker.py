@@ -162,6 +162,11 @@ class Worker:
             self._working.stop()
         await self._working.run(burst, task_status)
 
+    @property
+    def running(self) -> int:
+        """How many tasks run."""
+        return len(self._working.scopes) if hasattr(self, "_working") else 0
+
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled, and at once if it has not begun."""
         if hasattr(self, "_working"):
