@@ -98,7 +98,7 @@ class Rounds:
         for tenant, weight in PROPOSAL.weights.items():
             await self.operator.set_weight(self.queue, tenant, weight)
         for tenant, limits in PROPOSAL.limits.items():
-            await self.operator.set_limits(self.queue, tenant, max_running=limits["max_running"])
+            await self.operator.set_limits(self.queue, tenant, max_running=int(limits["max_running"]))
 
 
 def _got(starts: Sequence[Record]) -> dict[str, dict[str, float]]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import attrs
 import pytest
 
 import fairq
 from fairq.errors import BadRequest
-from fairq.model.option_tables import TaskOptions
+from fairq.model.limits import Limits
+from fairq.model.option_tables import LimitOptions, SettingOptions, TaskOptions
 from fairq.model.options import pack_options
+from fairq.model.queues import QueueSettings
 from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask, ScheduledOptions
 from fairq.store import library
 from fairq.store.records import pack_options as pack_for_store
@@ -94,6 +96,12 @@ def test_what_is_no_traceparent_is_refused() -> None:
         with pytest.raises(BadRequest) as caught:
             task(trace=trace).check()
         assert caught.value.field == "trace", trace
+
+
+def test_limits_and_settings_have_tables_for_type_checkers() -> None:
+    limits, settings = get_type_hints(LimitOptions), get_type_hints(SettingOptions)
+    assert limits == get_type_hints(Limits)
+    assert settings == get_type_hints(QueueSettings) | {"share": Literal["time", "count"]}
 
 
 def test_the_guide_tells_of_every_option() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from fairq.cli.options import Json, Server, Span, run_with, seconds_of
+from fairq.cli.options import Json, Moment, Server, Span, run_with, seconds_of
 from fairq.cli.output import print_json
 from fairq.cli.payloads import read_payload
 from fairq.cli.task_flags import TaskFlags
@@ -29,9 +29,13 @@ def enqueue(
     id: str | None = None,
     tenant: str | None = None,
     delay: Span | None = None,
+    start_at: Moment | None = None,
+    expires_at: Moment | None = None,
     dedupe_payload: Annotated[bool, Parameter(negative=())] = False,
     replace: Annotated[bool, Parameter(negative=())] = False,
     name: str | None = None,
+    batch: str | None = None,
+    result_ttl: Span | None = None,
     flags: TaskFlags | None = None,
     lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     text_lines: Annotated[bool, Parameter(negative=())] = False,
@@ -62,6 +66,10 @@ def enqueue(
         Tenant of the task; for producers' tokens only.
     delay
         Time before the task may start, as 90, 90s, 5m, 1h30m or 7d (default: 0).
+    start_at
+        Or when it may start: 2027-01-31T09:00:00+01:00 (with its time zone), or seconds since 1970.
+    expires_at
+        Time from which on it no longer starts, likewise; instead of --expires-in (default: never).
     dedupe_payload
         Use the payload's hash as the dedupe key. With --lines, an interrupted command can be repeated only if it had a
         --dedupe-period from the first time on: it sends all lines again.
@@ -69,6 +77,10 @@ def enqueue(
         If a task with the dedupe key waits, cancel it, and enqueue this one.
     name
         What kind of task it is; its worker is told (default: none).
+    batch
+        Id of an open batch of the queue that the task joins.
+    result_ttl
+        Time to keep what its handler returns, as 1h (default: not at all; with --wait, an hour more than that).
     lines
         File with one payload, as JSON, per line (`-`: standard input): the tasks of one batch; empty lines are skipped.
     text_lines
@@ -92,10 +104,13 @@ def enqueue(
         raise BadRequest("--dedupe-payload and --dedupe-period do not go with --requests", field="dedupe_payload")
     if lines is None and text_lines:
         raise BadRequest("--text-lines needs --lines", field="lines")
+    if payload is None and batch is not None:
+        raise BadRequest("--batch does not go with a file, whose tasks are a batch of their own", field="batch")
     if payload is not None and max_running:
         raise BadRequest("--max-running needs --lines or --requests", field="max_running")
     options: TaskOptions = {**given.pack(), "delay": delay, "replace": replace, "name": name}  # type: ignore[typeddict-item]
-    options["dedupe_payload"] = dedupe_payload
+    options |= {"dedupe_payload": dedupe_payload, "start_at": start_at, "expires_at": expires_at, "batch": batch}
+    options["result_ttl"] = result_ttl
     wait_s = seconds_of(wait)
     if payload is None:
 
@@ -111,7 +126,7 @@ def enqueue(
 
         return _print_stored(run_with(server, store), json, is_waited_for=wait_s is not None)
     value = read_payload(str(payload))
-    if wait_s is not None:
+    if wait_s is not None and result_ttl is None:
         options["result_ttl"] = wait_s + _RESULT_TTL
 
     async def work(client: Client) -> tuple[EnqueuedTask, Any]:

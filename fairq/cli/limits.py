@@ -70,7 +70,7 @@ def parse_limit(name: str, text: str) -> float | None:
 def change_limits(server: Server | None, queue: str, tenant: str | None, given: Any, if_version: str | None) -> None:
     """Set the given limits, and print their old and new values."""
     texts = asdict(given or GivenLimits())
-    changes = {name: parse_limit(name, text) for name, text in texts.items() if text is not None}
+    changes: dict[str, Any] = {name: parse_limit(name, text) for name, text in texts.items() if text is not None}
     if not changes:
         raise BadRequest(
             f"missing limit: give at least one of --{', --'.join(texts).replace('_', '-')}", field="limits"

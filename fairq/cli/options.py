@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import trio
@@ -36,6 +36,9 @@ IfVersion = Annotated[
 
 
 Span = timedelta | float  # as 90, 90s, 5m, 1h30m, 7d
+
+
+Moment = datetime | float  # as 2027-01-31T09:00:00+01:00, or seconds since the epoch
 
 
 def seconds_of(span: Span | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -51,7 +51,32 @@ def print_rows(
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
-    console.print(make_table(title, columns, rows, empty=empty, rare=rare))
+    columns = _without_rare(columns, rows, rare)
+    if rows and _least_width(columns, rows) > console.width:
+        print(title, *(line for row in rows for line in _paragraph(columns, row)), sep="\n")
+    else:
+        console.print(make_table(title, columns, rows, empty=empty))
+
+
+def _without_rare(
+    columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], rare: Collection[str]
+) -> dict[str, str]:
+    return {key: heading for key, heading in columns.items() if key not in rare or any(row.get(key) for row in rows)}
+
+
+def _least_width(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return how wide a table must be so that no word in it is cut."""
+    texts = ([heading, *(_cell(key, row.get(key)) for row in rows)] for key, heading in columns.items())
+    return 1 + sum(3 + max((len(word) for text in column for word in text.split()), default=0) for column in texts)
+
+
+def _paragraph(columns: Mapping[str, str], row: Mapping[str, Any]) -> Iterator[str]:
+    """Write a row where its table has no room: the first cell, and below it a line for each other one."""
+    (_, first), *others = ((heading, _cell(key, row.get(key))) for key, heading in columns.items())
+    yield first
+    for heading, cell in others:
+        if cell:
+            yield f"  {heading}: {cell}".replace("\n", "\n    ")
 
 
 def print_fields(title: str, row: Mapping[str, Any], *, json: bool) -> None:
@@ -85,7 +110,7 @@ def make_table(
     if lines is not None and (most := max(1, lines - _FRAME_LINES)) < len(rows):
         title, rows = f"{title}: {most:,} of {len(rows):,}", rows[:most]
     table = Table(title=title, title_justify="left", header_style="bold")
-    columns = {key: heading for key, heading in columns.items() if key not in rare or any(row.get(key) for row in rows)}
+    columns = _without_rare(columns, rows, rare)
     for key, heading in columns.items():
         is_number = key.endswith("_part") or (
             not key.endswith("_at_ms")

@@ -8,10 +8,13 @@ from importlib.util import find_spec
 from typing import Protocol, TypeVar
 
 import anyio
+import structlog
 from anyio.abc import TaskStatus
 
 from fairq.client.loops import Loop
 from fairq.groups import ungrouped
+
+log = structlog.get_logger("fairq.worker")
 
 T = TypeVar("T")
 
@@ -19,7 +22,10 @@ KILL_S = 5.0  # after a second signal: some handlers swallow their cancellation
 
 
 class Works(Protocol):
-    """A worker, or a service of several."""
+    """A worker, or a service of several; `running`: how many tasks run."""
+
+    @property
+    def running(self) -> int: ...
 
     async def run(self, *, burst: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Work until stopped."""
@@ -67,6 +73,15 @@ async def _watch_signals(
             if scope.deadline == float("inf"):
                 scope.deadline = anyio.current_time() + grace
                 app.stop()
+                log.info(_say_stopping(app.running, grace, signal.SIGTERM in more))
             elif number in more:
                 signal.setitimer(signal.ITIMER_REAL, KILL_S)
                 scope.cancel()
+
+
+def _say_stopping(running: int, grace: float, again_ends: bool) -> str:
+    """Say what a stopping worker does: at a terminal the next ctrl-C is near."""
+    if not running:
+        return "stopping: no task runs"
+    tasks = "1 task runs" if running == 1 else f"{running} tasks run"
+    return f"stopping: {tasks}; {grace:g} s left" + ("; again to give them back" if again_ends else "")

@@ -131,7 +131,7 @@ async def perform(
     `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one;
     `run_timeout_s` is the queue's.
     """
-    links = links_of(enqueue, queue, pushed)
+    links, leased, pushed = links_of(enqueue, queue, pushed), pushed, handler.retries.limit(pushed)
     task = Task(
         bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
         pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name,
@@ -167,5 +167,5 @@ async def perform(
         failed(exc_info=error)
         if rest is not None:
             raise rest from None
-    settlement, found = settlement_of(pushed, error, result), links.close()
+    settlement, found = handler.retries.settle(leased, settlement_of(pushed, error, result)), links.close()
     return settlement._replace(links=found) if error is None and found else settlement, error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field, frozen
 
 from fairq.client.hooks import Hooks
+from fairq.client.retries import AS_QUEUED, Retries
 from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
@@ -42,6 +43,7 @@ class Handler:
     name: str = ""
     payload_type: PayloadType | None = None
     timeout_s: float = inf
+    retries: Retries = AS_QUEUED
     hooks: Hooks = field(factory=Hooks)
     is_async: bool = field(init=False)
     _in_thread: Callable[[Any], Any] = field(init=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attrs import define, evolve
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fairq.model.history import History, Period
     from fairq.model.limits import Limits
     from fairq.model.operating import Deletion, HeldLimits, QueueRow, TokenRow
+    from fairq.model.option_tables import LimitOptions, SettingOptions
     from fairq.model.purges import Purge
     from fairq.model.queues import Repair
     from fairq.model.tenants import TenantState
@@ -58,7 +59,9 @@ class OperatorClient(Client):
         body = {} if queue is None else named(queue)
         return later.bodies.rows(later.operating.QueueRow, (await self.request("queues", body))["queues"])
 
-    async def configure(self, /, queue: str, *, if_version: str | None = None, **settings: Any) -> None:
+    async def configure(
+        self, /, queue: str, *, if_version: str | None = None, **settings: Unpack[SettingOptions]
+    ) -> None:
         """Change settings of a queue: `share`, `reserve`, `lease_ms`, `max_attempts` and so on.
 
         `if_version`: only if this is still the version of its settings. Raises: BadRequest, StaleVersion.
@@ -172,7 +175,7 @@ class OperatorClient(Client):
         )
 
     async def set_limits(
-        self, /, queue: str, tenant: str | None = None, *, if_version: str | None = None, **limits: float | None
+        self, /, queue: str, tenant: str | None = None, *, if_version: str | None = None, **limits: Unpack[LimitOptions]
     ) -> Limits:
         """Limit a tenant, or (None) all tenants without such a limit of their own; returns the previous limits.
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fairq.client.kinds import QueueHandlers
     from fairq.client.working import Working
+    from fairq.model.option_tables import Seconds
 
 F = TypeVar("F", bound=Function)
 H = TypeVar("H", bound=Hook)
@@ -49,7 +50,7 @@ class Worker:
 
     `queues` are those to work for, if they are not all that have handlers; those with tasks take turns. `log_tasks`
     gives each task a line in the log when it ends. `counts` says how they ended: `done`, `retry`, `postponed`, `dead`,
-    `lost` (the lease, while the handler ran) or `released` (the worker was cancelled).
+    `lost` (the lease, while the handler ran), `cancelled` (the task was) or `released` (the worker was cancelled).
     """
 
     url: str | Sequence[str] | None = None
@@ -66,7 +67,16 @@ class Worker:
     _working: Working = field(init=False)  # the newest run
     _is_stopped: bool = field(default=False, init=False)  # in advance of the first run
 
-    def task(self, queue: str, *, name: str = "", timeout: float | None = None) -> Callable[[F], F]:
+    def task(
+        self,
+        queue: str,
+        *,
+        name: str = "",
+        timeout: float | None = None,
+        max_attempts: int = 0,
+        retry_base: Seconds | None = None,
+        retry_cap: Seconds | None = None,
+    ) -> Callable[[F], F]:
         """Register a handler of a queue; `async def` runs in the event loop, `def` in a thread.
 
         With a `name` it is for the tasks that were enqueued under it (`enqueue(..., name="welcome")`); without, for all
@@ -74,20 +84,25 @@ class Worker:
 
         A handler that has run for `timeout` seconds, or the queue's `run_timeout_ms`, has failed: `async def` is
         cancelled; the thread of a `def` goes on, and keeps its slot until the function returns.
+
+        `max_attempts`: how many attempts a task has here; if the task or its queue allows fewer, those. The last
+        failure rejects it. `retry_base` and `retry_cap`, in place of the task's and the queue's: the longest wait after
+        the first failure, which doubles with each further one, and the longest of all (1 s, an hour if one is given).
         """
         from fairq.client.kinds import Handler, QueueHandlers, check_function
+        from fairq.client.retries import Retries
         from fairq.client.timeouts import check_timeout
         from fairq.client.typed import payload_type_of
 
         check_name(queue, "queue")
         later.tasks.SHORT_NAME.check(name, "name")
-        timeout_s = check_timeout(timeout)
+        timeout_s, retries = check_timeout(timeout), Retries.of(max_attempts, retry_base, retry_cap)
 
         def register(function: F) -> F:
             check_function(function)
             kinds = self.handlers.get(queue) or QueueHandlers(queue)
             payload_type = payload_type_of(function, Task)
-            kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks))
+            kinds.add(Handler(function, queue, name, payload_type, timeout_s, retries, self.hooks))
             self.handlers[queue] = kinds
             return function
 
@@ -148,6 +163,11 @@ class Worker:
             self._is_stopped = False
             self._working.stop()
         await self._working.run(burst, task_status)
+
+    @property
+    def running(self) -> int:
+        """How many tasks run."""
+        return len(self._working.scopes) if hasattr(self, "_working") else 0
 
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled, and at once if it has not begun."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,6 +83,7 @@ class Working:
     threads: Threads = field(init=False)
     waiting: deque[Waiting] = field(factory=deque, init=False)
     scopes: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
+    cancelled: set[tuple[str, str, int]] = field(factory=set, init=False)  # of `scopes`: an operator's or tenant's word
     settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
     fault: SettingsError | None = field(default=None, init=False)  # of the worker, not of a task: it ends
@@ -223,10 +225,14 @@ class Working:
         if not session.is_connected:  # others soon have the tasks that no handler has begun
             self._give_waiting_back()
         for lease in session.lost:
-            log.warning("lease lost", task=lease.id, queue=lease.queue, lease=lease.lease)
-            if scope := self.scopes.get((lease.queue, lease.id, lease.lease)):
+            key, is_cancelled = (lease.queue, lease.id, lease.lease), lease in session.cancelled
+            say = partial(log.info, "task cancelled") if is_cancelled else partial(log.warning, "lease lost")
+            say(task=lease.id, queue=lease.queue, lease=lease.lease)
+            if scope := self.scopes.get(key):
+                self.cancelled |= {key} if is_cancelled else set()
                 scope.cancel()
         session.lost.clear()
+        session.cancelled.clear()
         for lease in session.refused_settlements:
             log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, lease=lease.lease)
         session.refused_settlements.clear()
@@ -371,6 +377,8 @@ class Working:
                 outcome, settlement = "released", self._stop_for(fault, pushed)
         finally:
             del self.scopes[key]
+            outcome = "cancelled" if settlement is None and key in self.cancelled else outcome
+            self.cancelled.discard(key)
             if settlement is None and not scope.cancel_called:  # it is the worker that is cancelled
                 outcome = "released"
                 self.stop()

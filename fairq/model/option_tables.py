@@ -6,7 +6,7 @@ Nothing is imported here that takes long: the SDK reads the tables to list the o
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 Seconds = float | timedelta
 Moment = datetime | float
@@ -60,6 +60,35 @@ class TaskOptions(UnnamedTaskOptions, total=False):
         str | None,
         "what kind of task it is, which its worker is told (none; of a schedule: its name)",
     ]
+
+
+class LimitOptions(TypedDict, total=False):
+    """Limits to set, as in `fairq.model.limits.Limits`; those that are absent stay as they are."""
+
+    max_running: int | None
+    guaranteed: int | None
+    rate: float | None
+    burst: int | None
+    queued: int | None
+    stored_bytes: int | None
+    delayed: int | None
+    dead: int | None
+
+
+class SettingOptions(TypedDict, total=False):
+    """Settings of a queue to change, as in `fairq.model.queues.QueueSettings`; those that are absent stay."""
+
+    share: Literal["time", "count"]
+    lease_ms: int
+    max_attempts: int
+    retry_base_ms: int
+    retry_cap_ms: int
+    dead_keep_ms: int
+    dead_keep: int
+    events_keep: int
+    max_tenants: int
+    reserve: int
+    run_timeout_ms: int
 
 
 class DeadLetterFilter(TypedDict, total=False):

@@ -190,7 +190,8 @@ class Lease(NamedTuple):
     """A worker's right to a task; `payload` is JSON text as bytes.
 
     `(id, lease)` is the fence: the queue gives no other lease of the task this number, also if the id is used again.
-    `attempt` counts how often the task was leased; a failure of attempt `max_attempts` is final (0: of none).
+    `attempt` counts how often the task was leased; a failure of attempt `max_attempts` is final (0: of none). Of the
+    attempts before, `uncounted_attempts` did not count.
     """
 
     id: str
@@ -206,6 +207,7 @@ class Lease(NamedTuple):
     name: str = ""
     webhook: str = ""
     trace: str = ""
+    uncounted_attempts: int = 0
 
 
 class Link(NamedTuple):

@@ -62,11 +62,12 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
     """Read a claim's reply: its head (third: the leases' number; fourth: ids with kept results), four per lease."""
     leases, number, wanting = [], reply[2], set(reply[3])
     for i in range(CLAIM_HEAD, len(reply), 4):
-        packed_id, attempt, max_attempts, record = reply[i : i + 4]
+        packed_id, attempt, last_attempt, record = reply[i : i + 4]
+        uncounted = last_attempt - int.from_bytes(record[2:4], "little") if last_attempt > 0 else -last_attempt
         id = packed_id.decode()
         tenant, enqueued_at, start_at, expires_at, payload, name, trace = unpack_record(record)
         given = (tenant, enqueued_at, start_at, expires_at, payload, packed_id in wanting, name, webhook_in(id), trace)
-        leases.append(Lease(id, number, attempt, max_attempts, *given))
+        leases.append(Lease(id, number, attempt, max(last_attempt, 0), *given, uncounted))
     return leases
 
 

@@ -163,13 +163,14 @@ class MemoryQueue:
         leased = self.model.claim(now, self._random(), "memory", 1, self.slots)
         if not leased:
             return None
-        ((id, attempt, max_attempts),) = leased
+        ((id, attempt, last_attempt),) = leased
         self.model.leases[id] = math.inf
         record, times = self.records[id], self.model.records[id]
         return PushedTask(
-            id, self.model.last_lease, attempt, max_attempts, record.tenant, record.enqueued_at_ms,
+            id, self.model.last_lease, attempt, max(last_attempt, 0), record.tenant, record.enqueued_at_ms,
             orjson.loads(record.task.payload), int(times.start_at) or None, int(times.expires_at) or None,
             bool(record.task.result_ttl_ms), record.task.name, trace=record.task.trace,
+            uncounted_attempts=self.model.runs[id].uncounted_attempts,
         )  # fmt: skip
 
     def settle(self, now: int, settlement: Settlement) -> None:

@@ -52,6 +52,11 @@ class WebhookService:
             for queue in self.workers:
                 nursery.start_soon(self._serve, queue, burst)
 
+    @property
+    def running(self) -> int:
+        """How many tasks run."""
+        return sum(worker.running for worker in self.workers.values())
+
     def stop(self) -> None:
         """Take no more tasks; `run` returns once the tasks it holds are settled."""
         self._stopping.set()

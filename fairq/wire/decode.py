@@ -55,7 +55,7 @@ def _pushed(task: dict[str, Any], payloads: Payloads) -> PushedTask:
     return PushedTask(
         id, lease, task["attempt"], task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
         get("start_at_ms"), get("expires_at_ms"), get("wants_result", False), get("name", ""),
-        get("webhook", ""), get("trace", ""),
+        get("webhook", ""), get("trace", ""), get("uncounted_attempts", 0),
     )  # fmt: skip
 
 

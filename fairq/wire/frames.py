@@ -123,6 +123,7 @@ class PushedTask(NamedTuple):
     name: str = ""
     webhook: str = ""
     trace: str = ""
+    uncounted_attempts: int = 0
 
 
 @frozen

@@ -40,7 +40,7 @@ def why_not(frame: Any, role: Role, state: State) -> FairqError | None:
 def describe(leased: Lease) -> dict[str, Any]:
     """Describe a leased task to its worker."""
     id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, *more = leased
-    wanted, kind, webhook, trace = more
+    wanted, kind, webhook, trace, uncounted = more
     task = {
         "id": id,
         "lease": lease,
@@ -63,6 +63,8 @@ def describe(leased: Lease) -> dict[str, Any]:
         task["webhook"] = webhook
     if trace:
         task["trace"] = trace
+    if uncounted:
+        task["uncounted_attempts"] = uncounted
     return task
 
 

@@ -108,6 +108,7 @@ class WorkerSession(ClientSession):
     unsettled: int = field(default=0, init=False)
     shortest_s: float = field(default=float("inf"), init=False)  # lease since nothing was held
     lost: list[HeldLease] = field(factory=list, init=False)
+    cancelled: set[HeldLease] = field(factory=set, init=False)  # those of `lost` whose tasks were cancelled
     refused_settlements: list[HeldLease] = field(factory=list, init=False)
     dropped_settlements: list[tuple[HeldLease, FairqError]] = field(factory=list, init=False)
     alone: dict[tuple[str, str, int], float] = field(
@@ -158,6 +159,7 @@ class WorkerSession(ClientSession):
         """Release a cancelled task; its handler is cancelled as for a lost lease."""
         if self.settle(lease.queue, Settlement("release", lease.id, lease.lease)):
             self.lost.append(lease)
+            self.cancelled.add(lease)
 
     def _find_held(self, queue: str, id: str, number: int) -> _Held | None:
         lease = self.held.get(queue, {}).get(id)

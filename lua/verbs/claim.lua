@@ -26,9 +26,9 @@ local function is_left_over(call, id, run)
     or redis.call('ZSCORE', key(call, 'extended'), id))
 end
 
--- The attempt after which a failure is final; 0: none is.
+-- The attempt after which a failure is final; without a limit: minus the attempts that did not count.
 local function last_attempt_of(run)
-  return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0
+  return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or -run.uncounted_attempts
 end
 
 -- Adds a task to those that are leased; claim.run says what its record asks, `last_run` is of its last attempt.
@@ -211,7 +211,8 @@ end
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
 --         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever); then per
---         task: id, attempt, the attempt after which a failure is final (0: none is), record
+--         task: id, attempt, the attempt after which a failure is final (of none: minus the attempts that did
+--         not count), record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that serves no tenant, on a queue that is hungry already
 --         and has as many slots, writes nothing.

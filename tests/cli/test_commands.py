@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import threading
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -125,6 +126,27 @@ def test_enqueue_takes_options_and_standard_input(
     (state,) = server.call(server.served.app.store.tasks, "emails", [full_id("ada", id)])
     assert state.state == "delayed"
     assert len(commands.enqueue("emails", "-5")) == 36
+
+
+def test_enqueue_takes_times_of_day_a_batch_and_how_long_a_result_is_kept(
+    commands: Commands, server: ServerThread
+) -> None:
+    far = datetime(2096, 2, 29, 9, tzinfo=timezone(timedelta(hours=1)))
+    assert server.served is not None
+    server.call(server.served.app.store.open_batch, "emails", "ada", "ada/b", 0, [b"", b"", b""])
+    times = ("--start-at", far.isoformat(), "--expires-at", str(far.timestamp() + 60))
+    id = commands.enqueue("emails", "1", *times, "--batch", "b", "--result-ttl", "1h")
+    (state,) = commands("tasks", "show", "emails", f"ada/{id}", "--json").json
+    assert (state["state"], state["at_ms"]) == ("delayed", int(far.timestamp() * 1000))
+    assert commands("batches", "show", "emails", "b", "--json", token=tenant("ada")).json["total"] == 1
+    for argv, field in (
+        (["1", "--start-at", "2096-02-29T09:00:00"], "start_at must say its time zone"),
+        (["1", "--start-at", far.isoformat(), "--delay", "5"], "not both"),
+        (["1", "--expires-at", "noon"], "expires-at"),
+        (["--lines", "-", "--batch", "b"], "--batch does not go with a file"),
+    ):
+        done = commands("enqueue", "emails", *argv, token=tenant("ada"))
+        assert (done.code, field in done.err) == (2, True), done
 
 
 def test_tasks_are_shown_peeked_rescheduled_and_cancelled(commands: Commands) -> None:

@@ -132,6 +132,7 @@ def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
     with started("worker", "mail:app", "-c", "3", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as worker:
         assert "hello" in read_until(worker, "sent")
         worker.send_signal(signal.SIGTERM)
+        read_until(worker, "stopping: no task runs")
         assert worker.wait(30) == 0
     assert server.served is not None
     assert server.call(server.served.app.store.queue, "emails").done == 1
@@ -176,12 +177,7 @@ import fairq.cli.working
 
 fairq.cli.working.KILL_S = 0.1
 
-class Worker(fairq.Worker):
-    def stop(self):
-        super().stop()
-        print("stopping", flush=True)
-
-app = Worker()
+app = fairq.Worker()
 
 @app.task("emails")
 async def send(task):
@@ -202,7 +198,7 @@ def test_a_second_signal_ends_a_worker_whose_handler_swallows_its_cancellation(
     with started("worker", "mail:app", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as process:
         read_until(process, "begins")
         process.send_signal(signal.SIGINT)
-        read_until(process, "stopping")
+        read_until(process, "stopping: 1 task runs; 30 s left; again to give them back")
         process.send_signal(signal.SIGTERM)
         assert process.wait(EXIT_SECONDS) == -signal.SIGALRM
 

@@ -258,7 +258,7 @@ async def test_a_cancelled_task_ends_its_handler_and_the_worker_goes_on(service:
             await wait_state(await client.enqueue("emails", "quick"), "done")
             assert (await task.state()).state == "cancelled"
     assert len(ends) == 3
-    assert app.counts == {"lost": 3, "done": 3}
+    assert app.counts == {"cancelled": 3, "done": 3}
 
 
 def test_a_cancellation_of_another_task_is_a_failed_attempt(service: Service) -> None:

@@ -142,6 +142,10 @@ async def good(client: fairq.Client, batch: fairq.Batch, task: fairq.Task[object
     client.dead_letters("emails").walk(older_than=3)
     return (await client.enqueue("emails", 1, delay=timedelta(hours=1), result_ttl=60)).id
 
+async def good_for_operators(client: fairq.OperatorClient) -> None:
+    await client.set_limits("emails", "acme", max_running=5, rate=0.5, queued=None)
+    await client.configure("emails", share="count", max_attempts=3)
+
 def good_too(client: fairq.sync.Client) -> bool:
     return client.enqueue("emails", 1, delay=1.5).is_duplicate
 
@@ -151,6 +155,11 @@ async def bad(client: fairq.Client, batch: fairq.Batch, task: fairq.Task[object]
     await batch.add(1, priority="high")
     task.then("emails", 1, dealy=1)
     client.dead_letters("emails").walk(older=3)
+
+async def bad_for_operators(client: fairq.OperatorClient) -> None:
+    await client.set_limits("emails", max_runing=5)
+    await client.configure("emails", max_attempts="many")
+    await client.configure("emails", share="fair")
 
 def bad_too(client: fairq.sync.Client) -> None:
     client.enqueue("emails", 1, delay="soon")

@@ -37,7 +37,7 @@ async def test_an_operator_tunes_a_queue_and_sees_it(
     with pytest.raises(fairq.NotFound):
         await boss.tenants("letters")
     with pytest.raises(fairq.BadRequest) as caught:
-        await boss.configure("emails", no_such_setting=1)
+        await boss.configure("emails", no_such_setting=1)  # type: ignore[call-arg]
     assert caught.value.field == "no_such_setting"
 
 

@@ -111,7 +111,7 @@ async def test_a_timeout_does_not_hide_a_lost_lease_or_a_cancelled_worker(servic
             await client.enqueue("emails", 2, id="second")
             await wait_until(lambda: len(app._working.scopes) == 1)
         assert (await client.tasks("emails", ["second"]))[0].state == "ready"
-    assert app.counts == {"lost": 1, "released": 1}
+    assert app.counts == {"cancelled": 1, "released": 1}
 
 
 @on_both

@@ -274,7 +274,7 @@ class QueueMachine(RuleBasedStateMachine):
                 continue
             assert header.start_at <= self.latest, "delivered before its start"  # by the clock that let it in
             assert header.expires_at == 0 or reply[0] < header.expires_at, "delivered after its end"
-            assert attempt <= max_attempts or max_attempts == 0
+            assert attempt <= max_attempts or max_attempts <= 0
             assert attempt == self.lives.get(id, 0) + 1 or id not in IDS, "attempts go up one by one"
             self.lives[id] = attempt
             self.given.append((id, number))

@@ -347,7 +347,7 @@ MUTANTS = [
     Mutant("a limit of 0 is the queue's", "if options.max_attempts < 0 then", "if options.max_attempts <= 0 then"),
     Mutant(
         "releases give a task without a limit one",
-        "return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0",
+        "return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or -run.uncounted_attempts",
         "return run.max_attempts + run.uncounted_attempts",
     ),
     Mutant(

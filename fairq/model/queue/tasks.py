@@ -71,8 +71,8 @@ class Run:
 
     @property
     def last_attempt(self) -> int:
-        """The attempt after which a failure is final; 0: none is."""
-        return self.max_attempts + self.uncounted_attempts if self.max_attempts else 0
+        """The attempt after which a failure is final; without a limit: minus the attempts that did not count."""
+        return self.max_attempts + self.uncounted_attempts if self.max_attempts else -self.uncounted_attempts
 
     @property
     def is_last(self) -> bool:

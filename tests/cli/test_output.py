@@ -1,0 +1,60 @@
+"""Tables in a narrow terminal: no word is cut."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from fairq.cli.dead import _COLUMNS
+from fairq.cli.output import print_rows
+
+from .harness import Terminal
+
+LETTER: dict[str, Any] = {
+    "id": "globex/0198c5a0-7f3e-7c11-a2b4-5d6e7f809101", "tenant": "globex", "reason": "exhausted", "attempts": 25,
+    "died_at_ms": 1_764_140_000_000, "error": "ConnectionError: refused\nby mail.example",
+}  # fmt: skip
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, columns: int, *rows: dict[str, Any], rare: tuple[str, ...] = ()) -> str:
+    """What a terminal of so many columns shows of dead letters."""
+    terminal = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        patch.setattr(sys, "stdout", terminal)
+        print_rows("dead letters of emails", _COLUMNS, rows, empty="none", rare=rare)
+    return re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+
+
+def test_a_table_without_room_is_a_paragraph_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (
+        printed(monkeypatch, 80, LETTER, {**LETTER, "error": ""})
+        == """\
+dead letters of emails
+globex/0198c5a0-7f3e-7c11-a2b4-5d6e7f809101
+  tenant: globex
+  reason: exhausted
+  attempts: 25
+  died: 2025-11-26 06:53:20+00:00
+  error: ConnectionError: refused
+    by mail.example
+globex/0198c5a0-7f3e-7c11-a2b4-5d6e7f809101
+  tenant: globex
+  reason: exhausted
+  attempts: 25
+  died: 2025-11-26 06:53:20+00:00
+"""
+    )
+
+
+def test_a_table_with_room_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns, letter in ((200, LETTER), (80, {**LETTER, "id": "short"})):
+        shown = printed(monkeypatch, columns, letter)
+        assert "┃ reason" in shown
+        assert max(map(len, shown.splitlines())) <= columns
+        assert "ConnectionError:" in shown
+    assert "attempts" not in printed(monkeypatch, 80, {**LETTER, "attempts": 0}, rare=("attempts",))
+    assert printed(monkeypatch, 80).strip() == "none"
