@@ -67,6 +67,8 @@ def main() -> int:
             fill_store(server.url)
             with stores.connect(server.url) as client:
                 client.function_flush()
+                for key in (key for kind in ("result", "unique") for key in client.scan_iter(f"fq:*:{kind}:*")):
+                    client.persist(key)  # else it is gone when the file is loaded
                 client.save()
             dump = Path(folder) / "dump.rdb"
             (FOLDER / f"store-{library.DATA_VERSION}.rdb.gz").write_bytes(gzip.compress(dump.read_bytes(), mtime=0))
