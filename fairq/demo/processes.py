@@ -40,12 +40,14 @@ class ChildFailed(FairqError):
 
 @define
 class Service:
-    """A running service: its URL, the directory of its workers' records, and its processes, in the order of their end.
+    """A running service: its addresses, the directory of its workers' records, and its processes as they are to end.
 
     `stays`: the processes go on when the context ends in good order.
     """
 
     url: str
+    http: str
+    admin: str
     executions: Path
     processes: Mapping[str, int]
     stays: bool = False
@@ -124,20 +126,20 @@ async def stop_orphaned_store(data_dir: Path) -> None:
             await ask(stream, reader, "SHUTDOWN", "NOSAVE")
 
 
-def _url_in(log: Path) -> str | None:
+def _addresses_in(log: Path) -> dict[str, str] | None:
     for line in log.read_bytes().splitlines():
         with suppress(orjson.JSONDecodeError):
             entry = orjson.loads(line)
             if entry.get("event") == "serving":
-                return str(entry["url"])
+                return {name: entry[name] for name in ("url", "http", "admin")}
     return None
 
 
-async def _wait_serving(server: _Child) -> str:
+async def _wait_serving(server: _Child) -> dict[str, str]:
     with trio.move_on_after(_START_LIMIT_S):
         while True:
-            if url := _url_in(server.log):
-                return url
+            if addresses := _addresses_in(server.log):
+                return addresses
             await trio.sleep(0.05)
     raise ChildFailed(f"the server did not start within {_START_LIMIT_S:g} seconds: {server.log_tail()}")
 
@@ -159,15 +161,16 @@ async def running_service(directory: Path, port: int = 0) -> AsyncIterator[Servi
                 children.servers, "server", "serve", "--dev", "--host", "127.0.0.1", "--port", str(port),
                 "--data-dir", str(data_dir), "--grace", "2", "--log-json",
             )  # fmt: skip
-            url = await _wait_serving(server)
+            addresses = await _wait_serving(server)
             for number in range(1, WORKERS + 1):
                 await children.start(
                     children.workers, f"worker-{number}", "worker", HANDLERS, "-c", str(CONCURRENCY),
-                    "--name", f"worker-{number}", "--no-task-log", "--url", url,
+                    "--name", f"worker-{number}", "--no-task-log", "--url", addresses["url"],
                     FAIRQ_TOKEN="dev-worker", **{DIRECTORY_VARIABLE: str(executions)},
                 )  # fmt: skip
             processes = {each.name: each.process.pid for each in (*children.workers, server)}
-            service = Service(url, executions, processes)
+            url, http, admin = (addresses[name] for name in ("url", "http", "admin"))
+            service = Service(url, http, admin, executions, processes)
             yield service
     except BaseException:
         service = None

@@ -22,7 +22,6 @@ from fairq.demo.processes import WORKERS, running_service
 from fairq.demo.report import Report, make_report
 from fairq.demo.scenario import plan_phases
 from fairq.demo.summary import print_summary
-from fairq.server.settings import DEFAULT_PORT
 
 DIRECT_S = 6.0  # of direct tokenizing, which decides the number of files, and so the whole duration
 _BETWEEN_S = 0.3
@@ -40,7 +39,7 @@ def run_demo(*, as_json: bool, file_count: int | None = None, stays: bool = Fals
 async def _until_signalled(as_json: bool, file_count: int | None, stays: bool) -> int:
     """Run the demonstration in a scope that the first signal cancels; the clean-up has its own time limits."""
     received: list[int] = []
-    report: Report | None = None
+    found: tuple[Report, str] | None = None
     wanted = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is ignored under nohup
         wanted.append(signal.SIGHUP)
@@ -49,11 +48,12 @@ async def _until_signalled(as_json: bool, file_count: int | None, stays: bool) -
             scope = trio.CancelScope()
             nursery.start_soon(_note_signals, signals, received, scope)
             with scope:
-                report = await _demonstrate(as_json, file_count, stays)
+                found = await _demonstrate(as_json, file_count, stays)
             nursery.cancel_scope.cancel()
-    if received or report is None:
+    if received or found is None:
         return 128 + received[0]
-    _print(report, as_json, stays)
+    report, next_steps = found
+    _print(report, as_json, next_steps)
     return 0 if report.proof.holds else 1
 
 
@@ -63,15 +63,16 @@ async def _note_signals(signals: AsyncIterator[int], received: list[int], scope:
         scope.cancel()
 
 
-def _print(report: Report, as_json: bool, stays: bool) -> None:
+def _print(report: Report, as_json: bool, next_steps: str) -> None:
     if as_json:
         print(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode())
     else:
-        print_summary(Console(width=None if sys.stdout.isatty() else 120), report, staying.describe() if stays else "")
+        print_summary(Console(width=None if sys.stdout.isatty() else 120), report, next_steps)
 
 
-async def _demonstrate(as_json: bool, file_count: int | None, stays: bool) -> Report:
-    began = trio.current_time()
+async def _demonstrate(as_json: bool, file_count: int | None, stays: bool) -> tuple[Report, str]:
+    """Run the demonstration; returns its report, and what to do next if the service stays."""
+    began, next_steps = trio.current_time(), ""
     console = Console()
     is_live = sys.stdout.isatty() and not as_json
     with (
@@ -82,17 +83,17 @@ async def _demonstrate(as_json: bool, file_count: int | None, stays: bool) -> Re
         expected_s = direct_s / min(WORKERS, os.cpu_count() or 1)
         phases = plan_phases(list(digests), expected_s)
         view.show_step("starting a server, its store and two workers")
-        async with running_service(directory, DEFAULT_PORT if stays else 0) as service:
+        async with running_service(directory, staying.PORT if stays else 0) as service:
             async with open_stage(service, phases, view.show_phase) as stage:
                 for phase in phases:
                     await stage.run(phase)
                     await trio.sleep(_BETWEEN_S)
             if stays:
                 staying.note(directory, service.processes)
-                service.stays = True
+                service.stays, next_steps = True, staying.describe(service)
         view.show_step("checking the workers' records")
         stage.follow()  # complete, since the workers have ended
-        return make_report(stage.progress, digests, direct_s, trio.current_time() - began)
+        return make_report(stage.progress, digests, direct_s, trio.current_time() - began), next_steps
 
 
 @contextmanager

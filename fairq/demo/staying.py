@@ -10,16 +10,18 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import orjson
 import trio
 
-from fairq.demo.processes import HANDLERS, STOP_LIMIT_S, stop_orphaned_store
+from fairq.client.defaults import DEFAULT_URL
+from fairq.demo.processes import HANDLERS, STOP_LIMIT_S, Service, stop_orphaned_store
 from fairq.errors import SettingsError
-from fairq.server.settings import ADMIN_PORT, DEFAULT_PORT, HTTP_PORT
 
 FOLDER = Path("fairq-demo")
 _MARKS = (HANDLERS, str(FOLDER.absolute()))  # one of them stands in the command line of each process
+PORT = urlsplit(DEFAULT_URL).port or 0  # the usual one, and those beside it
 _NOTE = "processes.json"  # name -> process id, in the order in which they are ended
 
 
@@ -80,13 +82,12 @@ def _wait_gone(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def describe() -> str:
+def describe(service: Service) -> str:
     """Write where what stays is, and how it is used and ended."""
-    at = "127.0.0.1"
     return (
         f"Still up, in {FOLDER}/: a server and two workers.\n"
-        f"  dashboard  http://{at}:{ADMIN_PORT}\n"
-        f"  server     ws://{at}:{DEFAULT_PORT}, HTTP http://{at}:{HTTP_PORT}\n"
+        f"  dashboard  {service.admin}\n"
+        f"  server     {service.url}, HTTP {service.http}\n"
         "  tokens     dev-tenant:NAME, dev-worker, dev-operator\n"
         "fairq demo --end ends them."
     )

@@ -7,12 +7,13 @@ from difflib import get_close_matches
 from itertools import islice
 
 MAX_COMPARED = 100  # names that begin or end alike: some 2 ms
-_ALIKE = 2  # letters, at one end
+_ALIKE = 2  # letters, at one end; one of a short name
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name nearest to one; empty if none is near. At most MAX_COMPARED are compared."""
-    alike = (each for each in known if each[:_ALIKE] == name[:_ALIKE] or each[-_ALIKE:] == name[-_ALIKE:])
+    n = _ALIKE if len(name) > 3 else 1
+    alike = (each for each in known if each[:n] == name[:n] or each[-n:] == name[-n:])
     return next(iter(get_close_matches(name, islice(alike, MAX_COMPARED), n=1)), "")
 
 
