@@ -235,6 +235,20 @@ def test_a_backup_of_a_version_that_is_not_read_is_refused(start_store: Start, t
         assert client.keys() == []
 
 
+def test_a_wrong_line_under_a_right_sum_leaves_the_store_unfinished(start_store: Start, tmp_path: Path) -> None:
+    file, target = tmp_path / "b.jsonl.gz", start_store()
+    with file.open("wb") as out:
+        writer = Writer(out)
+        writer.begin(Header(library.DATA_VERSION, "2026-01-01", "0", "Valkey 9", 1))
+        writer.add(b'{"kind":"done","queue":"a","id":"x","how":256}')
+        writer.end()
+    with stores.connect(target.url) as client:
+        assert fairq("restore", file, "--check").code == 2
+        told = fairq("restore", file, "--store", stores.of_owner(target.url))
+        assert (told.code, told.err.startswith("fairq: the backup cannot be used")) == (2, True)
+        assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
+
+
 def test_a_user_that_may_not_replicate_is_told_what_it_needs(filled: str, tmp_path: Path) -> None:
     with stores.connect(filled) as client:
         client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~fq:*", "&fq:*", "+@all", "-psync")
