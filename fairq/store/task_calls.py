@@ -97,8 +97,10 @@ class TaskCalls(Calls):
         now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals, leases = unpack_blocked_intervals(blocked), unpack_leases(reply)
-        if leases and self.counts is not None:
-            self.counts.claimed(queue, now_ms, leases)
+        if leases:
+            self.attempts.claimed(queue, now_ms, lease_ms, leases)
+            if self.counts is not None:
+                self.counts.claimed(queue, now_ms, leases)
         return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms)
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
@@ -121,8 +123,7 @@ class TaskCalls(Calls):
         except Deleting:
             reply = b"gone"
         told[n] = reply.decode()
-        if self.counts is not None:
-            self.counts.settled(queue, [ack], [told[n]])
+        self._settled(queue, [ack], [told[n]])
 
     async def _settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -135,10 +136,14 @@ class TaskCalls(Calls):
                 return ["gone"] * len(settlements)
             outcomes += [outcome.decode() for outcome in told]
             if len(outcomes) >= len(settlements):
-                if self.counts is not None:
-                    self.counts.settled(queue, settlements, outcomes)
+                self._settled(queue, settlements, outcomes)
                 return outcomes
             at_once = len(told)
+
+    def _settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[str]) -> None:
+        self.attempts.settled(queue, settlements, outcomes)
+        if self.counts is not None:
+            self.counts.settled(queue, settlements, outcomes)
 
     async def are_leased(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[bool]:
         """Tell which of up to 500 leases (id, number) are open."""
