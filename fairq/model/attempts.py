@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from attrs import frozen
 
@@ -12,7 +12,8 @@ from fairq.model.rules import TENANT, one_of
 from fairq.model.tasks import SHORT_NAME
 
 AttemptState = Literal["running", "done", "failed", "dead", "released", "cancelled", "lost"]
-STATE = one_of("running", "done", "failed", "dead", "released", "cancelled", "lost")
+STATES: tuple[AttemptState, ...] = get_args(AttemptState)
+STATE = one_of(*STATES)
 
 
 @frozen

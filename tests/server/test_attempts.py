@@ -17,7 +17,7 @@ from tests.store.waiting import wait_until
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
 from .test_auth import create
 from .test_lease_holders import silence
-from .test_worker_registry import is_listed, two_servers
+from .test_worker_registry import holding, is_listed, two_servers
 
 ALL = AttemptFilter()
 
@@ -91,6 +91,22 @@ async def test_a_lease_that_runs_out_is_lost(server_store: str) -> None:
             return await listed(operator) == ([], [("ada/a", "lost")])
 
         await wait_until(is_lost)
+
+
+async def test_a_lease_that_went_to_another_server_runs_there_once(server_store: str) -> None:
+    async with two_servers(server_store) as (one, two), raw(one, WORKER) as first, raw(two, WORKER) as again:
+        numbers = await holding(one, first, "a", started=1_000)
+        brought = {"queue": "q", "id": "ada/a", "lease": numbers["a"]}
+        assert await again.attach("q", credit=1, name="mill", started_at_ms=1_000, leases=[brought]) == ["ok"]
+        for served in (one, two):
+            async with raw(served, OPERATOR) as operator:
+
+                async def has_moved(operator: Raw = operator) -> bool:
+                    rows = (await operator.ask("attempts", queue="q"))["running"]
+                    assert [(row["id"], row["attempt"]) for row in rows] == [("ada/a", 1)]
+                    return bool(rows[0]["worker"] == "mill" and rows[0]["server"] == two.app.name)
+
+                await wait_until(has_moved)
 
 
 async def test_a_server_without_workers_is_asked_too(server_store: str) -> None:
