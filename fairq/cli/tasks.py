@@ -1,4 +1,4 @@
-"""`fairq tasks`: show, cancel and reschedule tasks."""
+"""`fairq tasks`: list, show, cancel and reschedule tasks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from fairq.cli.options import Json, Server, Span, run_with
 from fairq.cli.output import columns_of, print_json, print_rows
 from fairq.cli.purges import DryRun, purge
 from fairq.errors import BadRequest
+from fairq.model.attempts import AttemptState
 from fairq.model.texts import say_moment
 
-tasks = App(name="tasks", help="Show, cancel and reschedule tasks.")
+tasks = App(name="tasks", help="List, show, cancel and reschedule tasks.")
 
 All = Annotated[bool, Parameter(name="--all", negative=(), help="Cancel all waiting tasks that match the filters.")]
 
@@ -41,6 +42,53 @@ class Filter:
 _STATES = columns_of("id", "state", "tenant", "attempt", "when", "worker", "reason", "error", id="task")
 _WHEN = {"delayed": "starts at ", "leased": "leased until ", "dead": "died at "}
 _WAITING = {"id": "task", "enqueued_at_ms": "enqueued", "payload": "payload"}
+
+
+@Parameter(name="*")
+@frozen
+class AttemptFilter:
+    """Select the attempts that match all of these."""
+
+    state: Annotated[AttemptState | None, Parameter(help="Only attempts in this state.")] = None
+    tenant: Annotated[str | None, Parameter(help="Only attempts at tasks of this tenant.")] = None
+    name: Annotated[str | None, Parameter(help="Only attempts at tasks of this name.")] = None
+    error: Annotated[str | None, Parameter(help="Only attempts whose error contains this text.")] = None
+
+
+_ATTEMPTS = columns_of("id", "state", "name", "attempt", "leased_at_ms", "ran_ms", "worker", "error", id="task")
+
+
+@tasks.command(name="list")
+def list_(
+    queue: str,
+    *,
+    which: AttemptFilter | None = None,
+    count: int = 100,
+    json: Json = False,
+    server: Server | None = None,
+) -> None:
+    """List the attempts that run, the oldest first, and the last that ended; operators only.
+
+    Each server keeps the last 500 ends of a queue in memory, until it stops.
+
+    Example: `fairq tasks list emails --state failed --tenant acme --error 503`
+
+    Parameters
+    ----------
+    queue
+        Queue of the tasks.
+    count
+        Attempts to list, 1 to 500: so many that run, and so many that ended.
+    """
+    words = asdict(which or AttemptFilter())
+    found = run_with(server, lambda client: client.attempts(queue, **words, count=count))
+    if json:
+        print_json(asdict(found))
+        return
+    rows = [{**asdict(each), "attempt": each.attempt or ""} for each in (*found.running, *found.ended)]
+    print_rows(f"attempts in {queue}", _ATTEMPTS, rows, empty="no attempt matches", rare=("name", "worker", "error"))
+    if found.unanswered:
+        print(f"unknown: the attempts at {', '.join(found.unanswered)}, which did not answer")
 
 
 @tasks.command

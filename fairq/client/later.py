@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairq.client import bodies as bodies
+    from fairq.model import attempts as attempts
     from fairq.model import audit as audit
     from fairq.model import batches as batches
     from fairq.model import dead_letters as dead_letters

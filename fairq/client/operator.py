@@ -17,6 +17,7 @@ from fairq.model.checks import check_flag, check_weight
 if TYPE_CHECKING:
     import ssl
 
+    from fairq.model.attempts import Attempts, AttemptState
     from fairq.model.audit import AuditPage
     from fairq.model.history import History, Period
     from fairq.model.limits import Limits
@@ -267,6 +268,25 @@ class OperatorClient(Client):
         return later.bodies.structure(
             await self.request("worker_tasks", {"worker": worker, "count": count}), later.workers.WorkerTasks
         )
+
+    async def attempts(
+        self,
+        queue: str,
+        *,
+        state: AttemptState | None = None,
+        tenant: str | None = None,
+        name: str | None = None,
+        error: str | None = None,
+        count: int = 100,
+    ) -> Attempts:
+        """Read up to `count` (500) attempts that run and match, the oldest first, and as many of the last that ended.
+
+        `error`: text that the error contains. Servers keep the last 500 ends of a queue in memory, so they are gone
+        when a server stops.
+        """
+        which = {"state": state, "tenant": tenant, "name": name, "error": error}
+        body = named(queue) | {"count": count} | {key: value for key, value in which.items() if value is not None}
+        return later.bodies.structure(await self.request("attempts", body), later.attempts.Attempts)
 
     async def drain_worker(self, worker: str) -> int:
         """Have the workers of a name finish what they hold, and end; returns how many there are."""

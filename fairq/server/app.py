@@ -20,6 +20,7 @@ from attrs import define, field
 
 from fairq.model.operating import Takers
 from fairq.model.waiting import WAIT_CAUSES, WaitCause
+from fairq.server.attempts import AttemptSearch
 from fairq.server.leases import GIVE_BACK_S, Leases
 from fairq.server.net.auth import Auth
 from fairq.server.net.connection import Connection
@@ -62,6 +63,7 @@ class App:
     leases: Leases = field(init=False)
     questions: Questions = field(init=False)
     lease_holders: LeaseHolders = field(init=False)
+    attempts: AttemptSearch = field(init=False)
     worker_registry: WorkerRegistry = field(init=False)
     revocations: Revocations = field(init=False)
     recorder: Recorder = field(init=False)
@@ -88,6 +90,7 @@ class App:
         self.leases = Leases(self.settings.reconnect_grace, self.store, self.nursery, self.queues)
         self.worker_registry.give_back = self.leases.give_back
         self.lease_holders = LeaseHolders(self.leases.owners, self.questions, self.nursery)
+        self.attempts = AttemptSearch(self.store, self.questions, self.leases)
         self.questions.answers[QUEUES] = lambda queues: [each for each in queues if self.queues.is_taken_here(each)]
         self.questions.answers[WAITS] = lambda asked: self.queues.last_waits(*asked)
 
@@ -110,6 +113,7 @@ class App:
         if channel == keys.DELETED and message:
             self.store.registry.forget(message)
             self.recorder.forget(message)
+            self.store.attempts.forget(message)
             self.queues.forget(message)
         self.queues.on_message(channel, message)
 

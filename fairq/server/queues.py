@@ -66,6 +66,8 @@ class Queues:
         """Handle a message of a queue's channel; an empty channel means that any message may have been missed."""
         queues = self._channels.values() if not channel else filter(None, [self._channels.get(channel)])
         for queue in list(queues):
+            if message.startswith(keys.STOP):
+                self.store.attempts.stopping(queue, message.removeprefix(keys.STOP))
             if dispatcher := self.dispatchers.get(queue):
                 if message.startswith(keys.STOP):
                     dispatcher.stop(message.removeprefix(keys.STOP))

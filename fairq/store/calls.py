@@ -12,6 +12,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError, SettingsError, StoreRefused, Unavailable
 from fairq.store import keys, library
+from fairq.store.attempts import AttemptLog
 from fairq.store.audit import Audit
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
@@ -51,6 +52,7 @@ class Calls:
     connection: Connection | Cluster
     subscription: Subscription | ClusterSubscription
     counts: Counts = field(factory=Counts, init=False)  # of what goes by, for the history
+    attempts: AttemptLog = field(factory=AttemptLog, init=False)
     registry: Registry = field(init=False)
     audit: Audit = field(init=False)
     tokens: Tokens = field(init=False)

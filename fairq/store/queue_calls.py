@@ -62,7 +62,11 @@ class QueueCalls(Calls):
 
     async def tick(self, queue: str, limit: int = 125) -> Tick:
         """Promote due tasks, expire late ones, reap dead leases, trim dead letters; `limit` bounds their sum."""
-        tick = Tick(*await self._call("tick", queue, limit, wall_ms()))
+        *told, lost = await self._call("tick", queue, limit, wall_ms())
+        tick = Tick(*told)
+        if lost:
+            rows = zip(lost[::3], lost[1::3], lost[2::3], strict=True)
+            self.attempts.lost(queue, [(id.decode(), lease, attempt) for id, lease, attempt in rows])
         if tick.reaped + tick.expired > 0:
             self.counts.of(queue).lost += tick.reaped
         return evolve(tick, ahead_ms=tick.now_ms - wall_ms())

@@ -96,6 +96,7 @@ class TaskCalls(Calls):
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals, leases = unpack_blocked_intervals(blocked), unpack_leases(reply)
         if leases:
+            self.attempts.claimed(queue, now_ms, lease_ms, leases)
             self.counts.claimed(queue, now_ms, leases)
         return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms)
 
@@ -119,7 +120,7 @@ class TaskCalls(Calls):
         except Deleting:
             reply = b"gone"
         told[n] = reply.decode()
-        self.counts.settled(queue, [ack], [told[n]])
+        self._settled(queue, [ack], [told[n]])
 
     async def _settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -132,9 +133,13 @@ class TaskCalls(Calls):
                 return ["gone"] * len(settlements)
             outcomes += [outcome.decode() for outcome in told]
             if len(outcomes) >= len(settlements):
-                self.counts.settled(queue, settlements, outcomes)
+                self._settled(queue, settlements, outcomes)
                 return outcomes
             at_once = len(told)
+
+    def _settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[str]) -> None:
+        self.attempts.settled(queue, settlements, outcomes)
+        self.counts.settled(queue, settlements, outcomes)
 
     async def are_leased(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[bool]:
         """Tell which of up to 500 leases (id, number) are open."""

@@ -18,9 +18,12 @@ class Workers:
 
     connection: Connection | Cluster
 
-    async def tell(self, message: bytes) -> None:
-        """Send a message about workers to all servers; it may be lost."""
-        await self.connection.call("PUBLISH", keys.WORKERS, message)
+    async def tell(self, message: bytes) -> int:
+        """Send a message about workers to all servers; it may be lost.
+
+        Returns to how many it was sent; of a cluster, to how many of those that listen to one node.
+        """
+        return int(await self.connection.call("PUBLISH", keys.WORKERS, message))
 
     async def order_of_worker(self, token: str, worker: str, run: int) -> int:
         """Return a number for when this run of a worker first attached under its name: later runs have greater ones.

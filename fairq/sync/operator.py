@@ -46,6 +46,7 @@ class OperatorClient(Client):
     webhooks = call(operator.OperatorClient.webhooks)
     workers = call(operator.OperatorClient.workers)
     worker_tasks = call(operator.OperatorClient.worker_tasks)
+    attempts = call(operator.OperatorClient.attempts)
     drain_worker = call(operator.OperatorClient.drain_worker)
     create_token = call(operator.OperatorClient.create_token)
     list_tokens = call(operator.OperatorClient.list_tokens)

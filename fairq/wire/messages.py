@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import orjson
 from attrs import field, frozen
 
-from fairq.model import queues, tokens
+from fairq.model import attempts, queues, tokens
 from fairq.model.audit import PLACE, TOKEN, VERB
 from fairq.model.batches import RUNNING, STAGE
 from fairq.model.cron import CRON, ZONE
@@ -354,6 +354,17 @@ class WorkerTasks(Request):
     """Describe the workers of a name and the tasks that they hold."""
 
     worker: Annotated[str, WORKER]
+    count: Annotated[int, COUNT] = 100
+
+
+@frozen
+class Attempts(OfQueue):
+    """List a queue's attempts that run and the last that ended, of those that match."""
+
+    state: Annotated[str | None, attempts.STATE] = None
+    tenant: Annotated[str | None, TENANT] = None
+    name: Annotated[str | None, SHORT_NAME] = None
+    error: Annotated[str | None, SEARCH] = None
     count: Annotated[int, COUNT] = 100
 
 

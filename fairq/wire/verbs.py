@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, TypedDict
 
+from fairq.model.attempts import Attempt
 from fairq.model.audit import AuditPage
 from fairq.model.batches import BatchStage, BatchState
 from fairq.model.dead_letters import DeadLetter
@@ -114,6 +115,7 @@ VERBS: dict[type[Any], Verb] = {
     ),
     wire.Workers: Verb({"workers": list[WorkerState]}, _READERS),
     wire.WorkerTasks: Verb({"workers": list[WorkerState], "tasks": list[HeldTask], "unanswered": list[str]}, _READERS),
+    wire.Attempts: Verb({"running": list[Attempt], "ended": list[Attempt], "unanswered": list[str]}, _READERS),
     wire.DrainWorker: Verb({"workers": int}, _OPERATOR),
     wire.SetPaused: Verb(_WAS, _OPERATOR),
     wire.Repair: Verb(

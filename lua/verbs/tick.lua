@@ -96,11 +96,13 @@ end
 -- worked on them.
 local function reap(call, limit)
   local lost, deadlines = lost_leases(call, limit)
+  local told = {}
   for i = #lost, 1, -1 do  -- the oldest ends up at the head
     local lease = leases.lease_of(call, lost[i])
     settlements.settle(call, 'reap', lost[i], nil, nil, tonumber(deadlines[lost[i]]) - (lease and lease.lasts or 0))
+    if lease then told[#told + 1], told[#told + 2], told[#told + 3] = lost[i], lease.lease, lease.attempt end
   end
-  return #lost
+  return #lost, told
 end
 
 local function drop_dead(call, ids)
@@ -177,7 +179,7 @@ end
 --         of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
---         (of opening hours: see `set_opening_hours`)
+--         (of opening hours: see `set_opening_hours`), and a list of the leases that were reaped: id, number, attempt
 --         A tick that finds nothing writes nothing.
 function drains.tick(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
@@ -186,7 +188,8 @@ function drains.tick(keys, args)
   local part, ends = math.ceil(math.min(limit, MOVES_PER_TICK) / due), math.ceil(math.min(limit, ENDS_PER_TICK) / due)
   task_options.trim_ends(call, part)
   local promoted, expired = promote(call, part), expire(call, ends)
-  local reaped, trimmed = reap(call, ends), trim_dead(call, ends)
+  local reaped, lost = reap(call, ends)
+  local trimmed = trim_dead(call, ends)
   limits.unpark(call, part)
   limits.sweep(call, math.max(LEAST_SEATS, SEATS * part))
   leases.write(call)  -- what follows reads runs again
@@ -199,5 +202,5 @@ function drains.tick(keys, args)
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
   local _, next_due = look_ahead(call)
-  return {call.now, next_due, call.queue.ready, promoted, expired, reaped, trimmed, fires, changes}
+  return {call.now, next_due, call.queue.ready, promoted, expired, reaped, trimmed, fires, changes, lost}
 end

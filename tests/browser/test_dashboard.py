@@ -272,7 +272,7 @@ def set_up(client: fairq.sync.Client) -> None:
 PLACES = (
     "/", "/?period=1h", "/queues", "/queues/mail", "/tenants", "/queues/mail/tenants/acme",
     "/queues/mail/tasks/acme/late", "/queues/mail/tasks/acme/dies", "/delayed", "/schedules", "/batches", "/workers",
-    "/workers/w1", "/dead", "/simulate", "/audit", "/tokens", "/system",
+    "/workers/w1", "/attempts", "/dead", "/simulate", "/audit", "/tokens", "/system",
     "/search?text=acme", "/sign-in",
 )  # fmt: skip
 

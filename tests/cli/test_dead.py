@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from tests.server.harness import tenant
+
 from .harness import Commands, Finished, ServerThread, Terminal, bury, one_line_error, started
 from .test_commands import lines
 
@@ -33,6 +35,21 @@ def test_dead_letters_are_listed_for_people_and_for_scripts(commands: Commands, 
     assert "3 more" in short.out
     assert "b1" not in short.out
     assert len(commands("dead", "list", "emails", "--json", "--limit", "2").json) == 2
+
+
+def test_attempts_are_listed_with_their_errors_escaped(commands: Commands, server: ServerThread) -> None:
+    assert "no attempt matches" in commands("tasks", "list", "emails").out
+    bury(server, "ada", ["a1"], "no \x1b[31mway")
+    bury(server, "bob", ["b1"])
+    done = commands("tasks", "list", "emails", "--state", "dead", "--error", "no")
+    assert r"no \x1b[31mway" in done.out
+    assert "\x1b" not in done.out
+    found = commands("tasks", "list", "emails", "--tenant", "ada", "--json").json
+    assert found["running"] == found["unanswered"] == []
+    assert [(row["id"], row["state"], row["error"]) for row in found["ended"]] == [("ada/a1", "dead", "no \x1b[31mway")]
+    assert commands("tasks", "list", "emails", "--state", "leased").code == 2
+    refused = commands("tasks", "list", "emails", token=tenant("ada"))
+    assert (refused.code, "tenant" in refused.err) == (1, True)
 
 
 def test_an_id_is_never_cut_short(commands: Commands, server: ServerThread) -> None:

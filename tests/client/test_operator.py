@@ -61,6 +61,28 @@ async def test_a_task_names_its_worker_and_a_worker_its_tasks(
         await boss.worker_tasks("nobody")
 
 
+async def test_attempts_are_found_by_what_they_have(
+    boss: fairq.OperatorClient, ada: fairq.Client, served: Served
+) -> None:
+    async with raw(served, WORKER) as worker:
+        await worker.attach("emails", name="mill", credit=2)
+        runs = await ada.enqueue("emails", 1, name="resize")
+        await worker.pushed()
+        fails = await ada.enqueue("emails", 2, name="post")
+        await worker.settle("emails", "nack", *await worker.pushed(), error="no route", delay_ms=60_000)
+        found = await boss.attempts("emails")
+        (row,) = found.running
+        assert (row.id, row.state, row.worker, row.name) == (f"ada/{runs.id}", "running", "mill", "resize")
+        (row,) = found.ended
+        assert (row.id, row.state, row.error, row.attempt) == (f"ada/{fails.id}", "failed", "no route", 1)
+        for which in {"state": "lost"}, {"tenant": "bob"}, {"name": "none"}, {"error": "none"}:
+            found = await boss.attempts("emails", **which)  # type: ignore[arg-type]
+            assert (found.running, found.ended) == ([], [])
+    with pytest.raises(fairq.BadRequest) as caught:
+        await boss.attempts("emails", count=501)
+    assert caught.value.field == "count"
+
+
 async def test_limits_and_opening_hours_are_set_and_read(boss: fairq.OperatorClient, ada: fairq.Client) -> None:
     await ada.enqueue("emails", 1)
     assert (await boss.set_limits("emails", "ada", max_running=3, rate=0.5)).max_running is None

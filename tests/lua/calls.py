@@ -50,6 +50,7 @@ class Ticked(NamedTuple):
     trimmed: int
     fires: int
     opening_changes: int
+    lost: list[Any]  # leases: id, number, attempt
 
 
 class Known(NamedTuple):

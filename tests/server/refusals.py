@@ -82,6 +82,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "events": {"queue": "q"},
     "workers": {},
     "worker_tasks": {"worker": "w"},
+    "attempts": {"queue": "q"},
     "drain_worker": {"worker": "nobody"},
     "set_paused": {"queue": "q", "tenant": "ada", "paused": True},
     "repair": {"queue": "q"},

@@ -7,6 +7,7 @@ from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_ty
 
 from attrs import NOTHING
 
+from fairq.model.attempts import Attempt
 from fairq.model.audit import Change
 from fairq.model.batches import BatchState
 from fairq.model.checks import MAX_BATCH, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
@@ -49,6 +50,7 @@ TOLD: dict[str, Any] = {  # the parts of servers' frames and of their bodies
     "tenant_state": TenantState,
     "worker_state": WorkerState,
     "held_task": HeldTask,
+    "attempt": Attempt,
     "schedule_state": ScheduleState,
     "webhook": Webhook,
     "token_row": TokenRow,

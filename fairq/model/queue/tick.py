@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from fairq.model.queue.accounts import OUT
 from fairq.model.queue.batches import BATCH_KEEP_MS, CHANGES_PER_CALL
@@ -24,7 +25,7 @@ def first_of(times: Iterable[float]) -> float:
 class Ticking(Settling, Scheduling):
     """The verb that does what is due."""
 
-    def tick(self, now: float, limit: int) -> tuple[float, ...]:
+    def tick(self, now: float, limit: int) -> tuple[Any, ...]:
         """Do what is due: the reply of `tick`."""
         now = self.open(now)
         times = self.due_times(now).items()
@@ -33,7 +34,9 @@ class Ticking(Settling, Scheduling):
         self.trim_ends(now, part)
         promoted, expired = self.promote(now, part), self.expire(now, ends)
         lost = [id for _, at, ids in self.deadlines() if at <= self.at for id in ids][:ends]
+        told: list[Any] = []
         for id in reversed(lost):
+            told += (id.encode(), self.runs[id].lease, self.runs[id].attempt)
             until = self.leases[id] + self.call_origin - self.runs[id].lasts
             self.settle_one("reap", id, self.runs[id].lease, None, "", "", now, iter(()), until)
         trimmed = self.trim_dead(now, ends)
@@ -48,7 +51,7 @@ class Ticking(Settling, Scheduling):
         ready = sum(len(t.ready) for t in self.tenants.values())
         fires = sum(self.due_at(field) <= now for field in self.schedules)
         changes = sum(at <= now for _, _, at in self.hours.values())
-        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, changes)
+        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, changes, told)
 
     def due_times(self, now: float) -> dict[str, float]:
         """Return when each job of a tick next has something to do."""

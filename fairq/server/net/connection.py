@@ -23,7 +23,7 @@ from fairq.server.net.auth import Identity
 from fairq.server.net.refusals import Refusals
 from fairq.server.net.tenant_load import RETRY_MS, TenantLoad, tenants_of
 from fairq.turns import Gate
-from fairq.wire.messages import Dead, DeadLetter, Enqueue, Peek, Schedules, Tenants, Workers, WorkerTasks
+from fairq.wire.messages import Attempts, Dead, DeadLetter, Enqueue, Peek, Schedules, Tenants, Workers, WorkerTasks
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import MAX_PRODUCER_WAITING, MAX_WAITING, Role, State
 
@@ -40,6 +40,7 @@ LONG_ANSWERS = (
     Tenants,
     Workers,
     WorkerTasks,
+    Attempts,
 )  # and requests that wait (request_scope.py)
 MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
 SHORT_BYTES = 4_096  # of a text that takes less time to read than to time it

@@ -33,17 +33,24 @@ class Answers(NamedTuple):
 
 @define(eq=False)
 class _Question:
-    """A question under way: the servers that are waited for, and answers by server."""
+    """A question under way: the servers that are waited for, and how many at least; and answers by server."""
 
     awaited: set[str]
     is_enough: Callable[[Any], bool]
+    least: float = 0
     answers: dict[str, Any] = field(factory=dict)
     is_over: trio.Event = field(factory=trio.Event)
 
     def add(self, server: str, answer: Any) -> None:
         """Add an answer; the question is over when all are there, or this one is enough."""
         self.answers[server] = answer
-        if self.is_enough(answer) or self.awaited <= self.answers.keys():
+        if self.is_enough(answer):
+            self.is_over.set()
+        self.look()
+
+    def look(self) -> None:
+        """Note that the question is over if all answers are there."""
+        if self.awaited <= self.answers.keys() and len(self.answers) >= self.least:
             self.is_over.set()
 
 
@@ -58,16 +65,25 @@ class Questions:
     _count: int = field(default=0, init=False)
     _under_way: dict[int, _Question] = field(factory=dict, init=False)
 
-    async def ask(self, kind: str, asked: Any, is_enough: Callable[[Any], bool] = lambda _: False) -> Answers:
-        """Ask all servers, until those with workers have answered or an answer `is_enough`. Raises: FairqError."""
+    async def ask(
+        self, kind: str, asked: Any, is_enough: Callable[[Any], bool] = lambda _: False, *, of_all: bool = False
+    ) -> Answers:
+        """Ask all servers, until those with workers have answered or an answer `is_enough`. Raises: FairqError.
+
+        `of_all`: those without workers are waited for, too: as many as the store's node has sent the question to.
+        """
         awaited = await self.store.workers.servers()
         self._count += 1
         number = self._count
-        question = self._under_way[number] = _Question(awaited, is_enough)
+        question = self._under_way[number] = _Question(awaited, is_enough, float("inf") if of_all else 0)
         try:
             question.add(self.server, own := self._answer(kind, asked))
             if not is_enough(own):  # servers whose list is not written yet hear it too
-                await self.store.workers.tell(orjson.dumps({"server": self.server, "question": [number, kind, asked]}))
+                words = orjson.dumps({"server": self.server, "question": [number, kind, asked]})
+                heard = await self.store.workers.tell(words)
+                if of_all:
+                    question.least = heard
+                    question.look()
                 with trio.move_on_after(ANSWER_S):
                     await question.is_over.wait()
         finally:

@@ -6,6 +6,7 @@ import structlog
 from attrs import asdict, evolve
 
 from fairq.errors import NotFound
+from fairq.model.attempts import AttemptFilter
 from fairq.model.queues import kept_slots
 from fairq.model.tasks import TaskState, leased_at_ms
 from fairq.model.tenants import TenantPage
@@ -131,6 +132,13 @@ async def _held_tasks(app: App, held: list[Held]) -> list[HeldTask]:
                 HeldTask(lease.id, lease.queue, known.tenant, known.attempt, leased_at, server, attached_at_ms)
             )
     return tasks
+
+
+async def attempts(app: App, connection: Connection, request: wire.Attempts) -> Body:
+    """List a queue's attempts that run, at all servers, and the last that ended."""
+    which = AttemptFilter(request.state, request.tenant, request.name, request.error)
+    async with app.reports:
+        return asdict(await app.attempts.find(request.queue, which, request.count))
 
 
 async def drain_worker(app: App, connection: Connection, request: wire.DrainWorker) -> Body:

@@ -29,6 +29,7 @@ ROWS = (
     Row("PATCH", f"{QUEUE}/limits", wire.SetLimits, "Change the limits for all tenants"),
     Row("PUT", f"{QUEUE}/opening-hours", wire.SetOpeningHours, "Set the opening hours of a queue"),
     Row("GET", f"{QUEUE}/history", wire.History, "Read what happened in a queue over time"),
+    Row("GET", f"{QUEUE}/attempts", wire.Attempts, "List the attempts that run, and the last that ended"),
     Row("GET", f"{QUEUE}/tenants", wire.Tenants, "List the tenants of a queue"),
     Row("GET", TENANT, wire.Tenants, "Read a tenant: its weight, counts and share", part="tenants"),
     Row("DELETE", TENANT, wire.DropTenant, "Delete a tenant that has nothing"),

@@ -12,6 +12,7 @@ import trio
 from attrs import frozen
 
 from fairq.errors import FairqError, NotFound
+from fairq.model.attempts import STATES, Attempt
 from fairq.model.audit import Change
 from fairq.model.batches import BatchState
 from fairq.model.checks import MAX_BATCH
@@ -255,6 +256,19 @@ async def worker(view: View) -> Context:
     return {"name": name, "workers": found, "tasks": tasks, "unanswered": body["unanswered"]}
 
 
+async def attempts(view: View) -> Context:
+    """The attempts at a queue's tasks that run, and the last that ended."""
+    row, queues = await choose_queue(view)
+    which = {each: view.query.get(each, "").strip() or None for each in ("state", "tenant", "name", "error")}
+    found: dict[str, Any] = {"running": [], "ended": [], "unanswered": []}
+    if row:
+        found = await view.ask(wire.Attempts(0, row["queue"], **which, count=_ROWS))
+    shown = {name: rows_of(Attempt, found[name]) for name in ("running", "ended")}
+    return {
+        "row": row, "queues": queues, "which": which, "states": STATES, "unanswered": found["unanswered"], **shown
+    }  # fmt: skip
+
+
 async def dead(view: View) -> Context:
     """Dead letters, oldest first, and how many of the first ones have the same tenant and error."""
     row, queues = await choose_queue(view)
@@ -319,6 +333,7 @@ PAGES: Sequence[Page] = (
     Page("/batches", "batches.html", "Batches", batches),
     Page("/workers", "workers.html", "Workers", workers),
     Page("/workers/{worker}", "worker.html", "Workers", worker),
+    Page("/attempts", "attempts.html", "Attempts", attempts),
     Page("/dead", "dead.html", "Dead letters", dead),
     Page("/simulate", "simulate.html", "Simulate", simulation, is_live=False),
     Page("/audit", "audit.html", "Audit", audit),

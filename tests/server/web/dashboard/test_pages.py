@@ -46,6 +46,8 @@ SHOWN: list[tuple[str, list[str]]] = [
     ("/queues/q/tasks/bob/later", ["delayed", "its start time has not come"]),
     ("/delayed", ["1 delayed in all", "1 in the next 24 hours", "bob"]),
     ("/schedules", ["There are no schedules"]), ("/batches", ["There are no batches"]),
+    ("/attempts", ["ada/t0", "running", "w1", "ada/dies", "dead", "smtp <said> no"]),
+    ("/attempts?queue=q&error=none", ["No attempts match"]), ("/attempts?state=dead&tenant=ada", ["ada/dies", "dead"]),
     ("/workers", ["w1", "1 / 1"]), ("/workers/w1", ["ada/t0"]),
     ("/dead", ["Replay all 1 that match", "smtp <said> no"]), ("/dead?tenant=bob", ["No dead letters match"]),
     ("/tokens", ["There are no tokens"]),
@@ -70,6 +72,7 @@ NOT_THERE: list[tuple[str, int, str]] = [
     ("/workers/none", 404, "no worker none is attached"), ("/queues/BAD NAME", 400, "queue"),
     ("/dead?queue=q&cursor=" + "x" * 300, 400, "invalid cursor"), ("/?queue=" + "q" * 7000, 413, "6144"),
     ("/batches?queue=q&state=odd", 400, "state must be one of"),
+    ("/attempts?queue=q&state=odd", 400, "state must be one of"),
 ]  # fmt: skip
 
 

@@ -57,6 +57,19 @@ async def test_a_slot_in_which_a_task_runs_is_one_and_reserve_counts_it(served: 
             nursery.cancel_scope.cancel()
 
 
+async def test_attempts_over_http_are_listed(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker, raw(served, OPERATOR) as operator:
+        check(await ada.post(TASKS, json={"id": "a", "payload": 1, "name": "resize"}), 201)
+        (task,) = check(await worker.post(CLAIMS, json={"wait": 20}))["tasks"]
+        (runs,) = (await operator.ask("attempts", queue="q"))["running"]
+        assert (runs["id"], runs["name"], runs["attempt"], runs["worker"]) == ("ada/a", "resize", 1, "")
+        ended = [{"action": "reject", "id": task["id"], "lease": task["lease"], "error": "no such size"}]
+        check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ended}))
+        told = await operator.ask("attempts", queue="q")
+        assert told["running"] == []
+        assert [(row["id"], row["state"], row["error"]) for row in told["ended"]] == [("ada/a", "dead", "no such size")]
+
+
 def worker_with_lease() -> HttpWorker:
     """A worker over HTTP that holds a lease of 100 s."""
     app: Any = SimpleNamespace(settings=Settings(), queues=SimpleNamespace(credit_changed=lambda _: None))
