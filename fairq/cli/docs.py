@@ -10,7 +10,8 @@ from fairq.errors import BadRequest
 
 FOLDER = Path(__file__).parents[1] / "docs"
 ORDER = (
-    "tutorial", "concepts", "tasks", "workers", "testing", "api", "operations", "protocol", "comparison", "changelog",
+    "tutorial", "concepts", "tasks", "workers", "django", "fastapi", "testing", "api", "operations", "protocol",
+    "comparison", "changelog",
 )  # fmt: skip
 
 
