@@ -10,10 +10,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 _CODE = ("fairq/", "lua/", "pyproject.toml")
-_SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"  # where Debian puts servers
+_SYSTEM_PATH = ":".join(  # where Debian puts servers
+    ["/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin", *map(str, Path("/usr/lib/postgresql").glob("*/bin"))]
+)
 
 
 class Part(NamedTuple):
@@ -67,15 +70,24 @@ PARTS: dict[str, Part] = {
         extra="packaging",
     ),
     "frameworks": Part(
-        "examples for web frameworks, and a worker for Node",
-        ("fairq/client/", "fairq/sync/", "fairq/wire/", "fairq/server/web/http/", "tests/frameworks/"),
-        {"node": "nodejs", "npm": "npm"},
+        "web frameworks, also with Postgres, and a worker for Node",
+        ("fairq/client/", "fairq/django/", "fairq/sync/", "fairq/wire/", "fairq/server/web/http/", "tests/frameworks/"),
+        {"node": "nodejs", "npm": "npm", "pg_ctl": "postgresql", "initdb": "postgresql"},
         "frameworks",
     ),
     "guides": Part(
         "README and the guides followed to the letter, examples, what editors show, the whole demo",
-        ("README.md", "fairq/docs/", "fairq/cli/", "fairq/client/", "fairq/demo/", "deploy/", "tests/docs/"),
-        {"curl": "curl"},
+        (
+            "README.md",
+            "fairq/docs/",
+            "fairq/cli/",
+            "fairq/client/",
+            "fairq/django/",
+            "fairq/demo/",
+            "deploy/",
+            "tests/docs/",
+        ),
+        {"curl": "curl", "pg_ctl": "postgresql", "initdb": "postgresql"},
         "editors,loadtest",
     ),
     "fairness": Part(

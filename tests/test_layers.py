@@ -66,10 +66,11 @@ MAY_IMPORT = {
     "otel": {"model", "wire", "client"},
     "docs": {"", "webhook", "testing"},  # examples: what users import
     "demo": SHARED | {"", "client", "store"},
+    "django": {"errors", "model", "log", "client", "sync", "cli"},
     "cli": SHARED | {"", "groups", "client", "store", "demo", "webhook", *SERVING},
     "__main__": {"", "cli"},
 }
-PACKAGES = ("wire", "store", "server", "client", "sync", "webhook", "testing", "cli", "demo")
+PACKAGES = ("wire", "store", "server", "client", "sync", "webhook", "testing", "cli", "demo", "django")
 PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
 IMPURE_MODULES = {"anyio", "trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time"}
 

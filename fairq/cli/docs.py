@@ -10,8 +10,8 @@ from fairq.model.nearest import did_you_mean
 
 FOLDER = Path(__file__).parents[1] / "docs"
 ORDER = (
-    "tutorial", "concepts", "tasks", "workers", "testing", "api", "operations", "stores", "protocol", "comparison",
-    "changelog",
+    "tutorial", "concepts", "tasks", "workers", "django", "fastapi", "testing", "api", "operations", "stores",
+    "protocol", "comparison", "changelog",
 )  # fmt: skip
 
 

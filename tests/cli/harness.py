@@ -193,11 +193,11 @@ def python(*argv: str | Path, env: Mapping[str, str] | None = None, cwd: Path | 
 
 @contextmanager
 def started(
-    *argv: str | Path, cwd: Path | None = None, extra: Mapping[str, str] | None = None
+    *argv: str | Path, cwd: Path | None = None, extra: Mapping[str, str] | None = None, module: str = "fairq"
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a command as a process while the block lasts; its standard error is a pipe."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "fairq", *map(str, argv)], env=environment(extra), cwd=cwd, text=True,
+        [sys.executable, "-m", module, *map(str, argv)], env=environment(extra), cwd=cwd, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     try:

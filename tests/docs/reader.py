@@ -40,10 +40,10 @@ _PROMPT = re.compile(r"\x01ready (\d+|more)\x02")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>]")
 _KEPT = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE"}  # of the variables
 _BLOCKED = ("is_paused", "is_closed", "is_deleting", "is_repairing")
-_ORDINALS = {"first": 0, "second": 1, "third": 2, "fourth": 3}
+_ORDINALS = {"first": 0, "second": 1, "third": 2, "fourth": 3, "fifth": 4}
 _TERMINAL = re.compile(rf"\b({'|'.join(_ORDINALS)}) terminal\b", re.IGNORECASE)
 _INTERRUPT = re.compile(rf"[Pp]ress ctrl-C in the ({'|'.join(_ORDINALS)}) terminal")
-_FILE = re.compile(r"# ([\w-]+\.py)$", re.MULTILINE)
+_FILE = re.compile(r"# ((?:\w+/)?[\w-]+\.py)$", re.MULTILINE)
 _SETUP = re.compile(r"\[[^]]*\]\(([^)#]*README\.md)#(set-up)\)")
 
 

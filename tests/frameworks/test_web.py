@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,23 +47,3 @@ def test_flask_enqueues_from_its_threads(shop: fairq.sync.Client, monkeypatch: p
         monkeypatch.setattr(flask_shop, "queue", type("Full", (), {"enqueue": staticmethod(refuse)}))
         answer = http.post("/orders/flask-2")
         assert (answer.status_code, answer.headers["Retry-After"]) == (429, "2")
-
-
-def test_django_enqueues_what_was_committed_and_nothing_else(
-    shop: fairq.sync.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SHOP_DATABASE", str(tmp_path / "shop.sqlite3"))
-    from django.db import connection
-    from django.test import Client as Http
-
-    from . import django_shop
-
-    with closing(django_shop.queue):
-        django_shop.create_tables()
-        http = Http()
-        assert http.post("/orders/django-1").status_code == 202
-        with pytest.raises(ValueError, match="the card was refused"):
-            http.post("/orders/refused")
-        assert {"django-1", "refused"} & waiting(shop) == {"django-1"}
-        assert [*django_shop.Order.objects.values_list("number", flat=True)] == ["django-1"]
-        connection.close()

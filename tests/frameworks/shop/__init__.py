@@ -1,0 +1,1 @@
+"""A Django project and its application: a shop, whose orders are tasks."""

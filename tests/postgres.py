@@ -1,0 +1,47 @@
+"""A Postgres of a test's own, reached by a socket in its folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from attrs import frozen
+
+from tests.parts import program
+
+COMMAND_S = 60
+ANOTHER = ("unshare", "--user", "--map-user=postgres", "--map-group=postgres")  # it refuses to run as root
+
+
+@frozen
+class Postgres:
+    """One that `running` has made."""
+
+    folder: Path
+
+    def do(self, verb: str, *options: str) -> None:
+        """Start, stop or restart it, and wait for that."""
+        _run("pg_ctl", verb, "-D", self.folder / "db", "-w", "-l", self.folder / "log", *options)
+
+
+def _run(name: str, *arguments: str | Path) -> None:
+    command = [*(ANOTHER if os.geteuid() == 0 else ()), program(name), *map(str, arguments)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_S)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@contextmanager
+def running() -> Iterator[Postgres]:
+    """Run one while the block lasts; its user is postgres, without a password."""
+    with tempfile.TemporaryDirectory(prefix="fairq") as name:  # short: it is in a socket's path
+        found = Postgres(Path(name))
+        _run("initdb", "-D", found.folder / "db", "-U", "postgres", "--auth", "trust", "--no-sync")
+        found.do("start", "-o", f"-k {name} -c listen_addresses='' -c fsync=off")
+        try:
+            yield found
+        finally:
+            found.do("stop", "-m", "immediate")
