@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "fairq"
 SHARED = {"errors", "model", "wire", "scopes", "tokens", "transport"}
 
 SERVING = {f"server/{part}" for part in ("run", "settings", "fleet", "net")}  # what commands need of the server
-PARTS = {"server/queues", "server/leases"}  # of the application
+PARTS = {"server/queues", "server/leases", "server/attempts"}  # of the application
 ROOMS = {f"server/{room}" for room in ("stats", "timers", "dispatch", "net")}
 
 # part -> parts of fairq that it may import, besides itself; "" is fairq/__init__.py. A part stands below those that
@@ -37,9 +37,10 @@ MAY_IMPORT = {
     "server/long_poll": set(),
     "server/queues": {"store", "server/long_poll", *ROOMS},
     "server/leases": {"model", "store", "server/queues", *ROOMS},
+    "server/attempts": {"model", "store", "server/leases", "server/net"},
     "server/app": {"model", "wire", "store", "server/settings", *PARTS, *ROOMS},
     "server/verbs": SHARED | {"store", "server/app", *PARTS, *ROOMS},
-    "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
+    "server/listener": SHARED | {"turns", "sockets", "server/fleet", "server/app", "server/verbs", *ROOMS},
     "server/web/http": SHARED | {"turns", "server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
     "server/web/admin": SHARED | {"store", "server/stats", "server/app", "server/net", "server/web/http"},
     "server/web/dashboard": SHARED
