@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
 
-MAX_COMPARED = 100  # names that begin or end alike: some 2 ms
-_ALIKE = 2  # letters, at one end
+MAX_COMPARED = 100  # of those that begin or end with the same letter: some ms
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name nearest to one; empty if none is near. At most MAX_COMPARED are compared."""
-    alike = (each for each in known if each[:_ALIKE] == name[:_ALIKE] or each[-_ALIKE:] == name[-_ALIKE:])
+    alike = (each for each in known if each[:1] == name[:1] or each[-1:] == name[-1:])
     return next(iter(get_close_matches(name, islice(alike, MAX_COMPARED), n=1)), "")
 
 
