@@ -36,6 +36,7 @@ log = structlog.get_logger("fairq.server")
 TOLD = frozenset({
     "weight", "limits", "settings", "opening_hours", "purge", "older_than_ms", "error", "delay_ms",
     "start_at_ms", "number", "events", "cron", "zone", "every_ms", "misfire", "priority", "max_attempts",
+    "retry_base_ms", "retry_cap_ms",
     "has_fan_out", "paused", "role", "queues", "label", "expires_in_ms",
 })  # fmt: skip
 TARGETS = ("name", "id", "ids", "worker", "url")
