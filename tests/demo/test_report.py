@@ -110,8 +110,8 @@ def test_report_of_nothing_executed_has_no_figures_and_does_not_fail() -> None:
 def test_exit_code_tells_whether_the_proof_holds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lost: int, code: int, as_json: bool
 ) -> None:
-    async def demonstrate(*_: object) -> Report:
-        return report_of(lost)
+    async def demonstrate(*_: object) -> tuple[Report, str]:
+        return report_of(lost), ""
 
     monkeypatch.setattr(run, "_demonstrate", demonstrate)
     assert run.run_demo(as_json=as_json) == code

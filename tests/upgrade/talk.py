@@ -238,6 +238,7 @@ async def _look(url: str, ada: fairq.Client, operator: fairq.OperatorClient) -> 
         await viewer.tenants(QUEUE, tenant="ada")
         assert (await viewer.limits(QUEUE, "cy")).limits.delayed == 1
         await viewer.report(QUEUE, "ada")
+        assert (await viewer.attempts(QUEUE, tenant="ada", count=5)).ended
         await viewer.history(QUEUE, "24h", tenants=["ada"])
         assert (await viewer.why(QUEUE, "ada/plain")).state == "delayed"
         with pytest.raises(FairqError, match="viewer"):

@@ -1,0 +1,71 @@
+"""What a demonstration leaves up, and how it is ended: only processes that are still its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from fairq.demo import staying
+from fairq.demo.processes import HANDLERS, Service
+from fairq.errors import SettingsError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a demonstration in a place of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(staying, "FOLDER", Path("fairq-demo"))
+    return tmp_path / "fairq-demo"
+
+
+def sleeper(*words: str) -> subprocess.Popen[bytes]:
+    """A process that lasts, with these words in its command line."""
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", *words])
+
+
+def test_a_folder_goes_unless_something_stays_in_it(folder: Path) -> None:
+    with staying.folder_of_its_own() as made:
+        assert made == folder
+    assert not folder.exists()
+    with staying.folder_of_its_own() as made:
+        staying.note(made, {"server": 0})
+    assert orjson.loads((folder / "processes.json").read_bytes()) == {"server": 0}
+
+
+def test_what_stays_is_ended_but_no_process_that_has_its_id_by_now(folder: Path) -> None:
+    worker, other = sleeper(HANDLERS), sleeper("somebody's")
+    try:
+        with staying.folder_of_its_own() as made:
+            staying.note(made, {"worker-1": worker.pid, "server": other.pid})
+        assert staying.running() == {"worker-1": worker.pid}
+        with pytest.raises(SettingsError, match="a demo is up already"), staying.folder_of_its_own():
+            pass
+        assert staying.end()
+        assert worker.wait(10) != 0
+        assert other.poll() is None
+        assert not folder.exists()
+        assert not staying.end()
+    finally:
+        for each in (worker, other):
+            each.kill()
+            each.wait()
+
+
+def test_a_folder_of_that_name_is_left_alone(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "mine").touch()
+    with pytest.raises(SettingsError, match="is there already"), staying.folder_of_its_own():
+        pass
+    assert not staying.end()
+    assert (folder / "mine").exists()
+
+
+def test_it_says_where_all_is(folder: Path) -> None:
+    service = Service("ws://127.0.0.1:7700", "http://127.0.0.1:7701", "http://127.0.0.1:7702", folder, {})
+    told = staying.describe(service)
+    assert all(address in told for address in (service.url, service.http, service.admin))
+    assert "fairq demo --end" in told
