@@ -31,8 +31,7 @@ _fixed_of, _texts_of = (
     )
     for is_text in (False, True)  # texts stand behind the rest
 )
-_LATER = struct.Struct("<" + "".join(field.type for field in _FORMATS["OPTIONS"].later))
-_later_of = attrgetter(*(_FIELDS[field.name] for field in _FORMATS["OPTIONS"].later))
+_later_of = attrgetter(*(_FIELDS[each.name] for each in _FORMATS["OPTIONS"].later if each.name in _FIELDS))
 _HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("BB"))  # up to the length of the tenant, which follows
 _PLAIN = tuple(OPTIONS.values())
 _QUEUES = -1  # a packed limit of attempts: the queue's
@@ -83,12 +82,13 @@ def pack_options(task: NewTask) -> bytes:
         return b""
     if task.max_attempts is None:
         task = task._replace(max_attempts=_QUEUES)
+    if any(_later_of(task)):
+        return _FORMATS["OPTIONS"].pack({packed: getattr(task, name) for packed, name in _FIELDS.items()})
     packed = _FIXED.pack(*_fixed_of(task))
     for value in _texts_of(task):
         text = value.encode()
         packed += bytes((len(text),)) + text
-    later = _later_of(task)
-    return packed + (bytes((_LATER.size,)) + _LATER.pack(*later) if any(later) else b"\0")  # the text `more`
+    return packed + b"\0"  # the text `more`
 
 
 def pack_timing(timing: Timing) -> bytes:

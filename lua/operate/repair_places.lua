@@ -2,7 +2,7 @@
 --
 -- Repair (operate/repair.lua): how the tasks that were put aside get their places, tenant by tenant.
 
-local PLACES_PER_CALL = 200  -- tasks, or tenants, that get theirs
+local PLACES_PER_CALL = 64  -- tasks, or tenants, that get theirs
 
 -- A run says of its task what the record says, and has no deadline of its own.
 local function mend_run(call, account, id, run, header, bytes)

@@ -2,14 +2,14 @@
 --
 -- The steps of a repair (operate/repair.lua), in order; each does a page and returns the next cursor, nil at its end.
 --
--- A page has 200 elements, and 4 where they may be long; of a hash that is small, which the store returns whole, up to
+-- A page has 64 elements, and 4 where they may be long; of a hash that is small, which the store returns whole, up to
 -- 512 short ones. A page of the search for keys looks at 500.
 --
 -- A tenant's tasks are not put into their places (operate/repair_places.lua) as they are found, but first into
 -- `repair:tasks:<tenant>`, in the order in which they were enqueued; leased ones come before all others, since they
 -- have the slots of their batches.
 
-local PAGE, LONG_PAGE, KEYS = 200, 4, 500  -- elements; elements that may be long; keys
+local PAGE, LONG_PAGE, KEYS = 64, 4, 500  -- elements; elements that may be long; keys
 local DERIVED = {  -- the kinds of keys that are dropped: what stands before the first colon in their names
   ready = true, priorities = true, group = true, turns = true, class = true, wake = true, idle = true,
   sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,

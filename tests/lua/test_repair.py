@@ -16,8 +16,8 @@ DERIVED = {
     "dead_counts", "turns", "group", "done", "members", "pending", "completed", "parked", "idle", "bundles", "claims",
 }  # fmt: skip
 SLICES = (
-    ("PAGE, LONG_PAGE, KEYS = 200, 4, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5"),
-    ("PLACES_PER_CALL = 200", "PLACES_PER_CALL = 2"),
+    ("PAGE, LONG_PAGE, KEYS = 64, 4, 500", "PAGE, LONG_PAGE, KEYS = 2, 1, 5"),
+    ("PLACES_PER_CALL = 64", "PLACES_PER_CALL = 2"),
 )
 
 
