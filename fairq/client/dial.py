@@ -16,7 +16,7 @@ from fairq.client.link import BROKEN, Link, close_now, send_all
 from fairq.client.runtime import Reader, Runtime, current_runtime
 from fairq.wire.endings import Refused
 
-HANDSHAKE_S = 5.0
+HANDSHAKE_S = 15.0  # a server that thousands come back to at once takes them in turn
 ADDRESS_S = 1.0  # for one address of a name that has more
 
 

@@ -33,6 +33,7 @@ from fairq.wire.terms import SUBPROTOCOL, Role
 from fairq.wire.websocket import WebSocket
 
 BEGINS_PER_TURN, ENDS_PER_TURN = 4, 8  # of connections: a handshake takes 1 ms, an end 0.3 ms
+QUEUE_S = 10.0  # for which a handshake may wait for its turn: clients wait for fifteen in all
 SERVER = f"fairq/{version('fairq')}"
 log = structlog.get_logger("fairq.server")
 
@@ -80,7 +81,9 @@ class Listener:
                 asked, rest = await read_request(stream)
                 if not asked:
                     return
+                scope.deadline += QUEUE_S  # while it waits for others, which is not its fault
                 await self.begins.enter()
+                scope.deadline = trio.current_time() + HANDSHAKE_S
                 if is_over(_socket_of(stream)):  # it has given up: who still waits must not wait for its handshake too
                     return
                 opening = Opening(stream, scope, asked)
