@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -243,6 +244,12 @@ def test_commands_say_in_a_line_what_is_wrong(project: dict[str, str], url: str)
         assert "Traceback" not in done.err, done
 
 
+def edit_until(done: Event, module: Path, text: str) -> None:
+    """Write a module again and again: Django's reloader sees no change that came ahead of its first look."""
+    while not done.wait(1):
+        module.write_text(text)
+
+
 def test_the_worker_starts_again_when_code_changes(
     shop: fairq.sync.Client, project: dict[str, str], url: str, tmp_path: Path
 ) -> None:
@@ -254,8 +261,14 @@ def test_the_worker_starts_again_when_code_changes(
     with started("fairq_worker", "edited_jobs:app", "--reload", extra=variables, module="django") as worker:
         read_until(worker, "connected")
         assert shop.enqueue("edited", 1, result_ttl=60).result(timeout=60) == 1
-        module.write_text(text.format(22))
-        read_until(worker, "connected")
+        connected = Event()
+        editor = Thread(target=edit_until, args=(connected, module, text.format(22)))
+        editor.start()
+        try:
+            read_until(worker, "connected")
+        finally:
+            connected.set()
+            editor.join()
         assert shop.enqueue("edited", 1, result_ttl=60).result(timeout=60) == 22
 
 
