@@ -11,8 +11,6 @@ import select
 
 import trio
 
-_ENDED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-
 
 def send_now(stream: trio.abc.Stream, data: bytes) -> int:
     """Send what a plain socket takes at once; returns the bytes sent, 0 also if it is broken (`send_all` raises)."""
@@ -42,6 +40,6 @@ async def receive_some(stream: trio.abc.Stream, max_bytes: int) -> bytes:
 
 def is_over(sock: trio.socket.SocketType) -> bool:
     """Return whether the other end has closed, also if it has sent something that was not read yet."""
-    poll = select.poll()
-    poll.register(sock.fileno(), _ENDED)
+    poll = select.poll()  # macOS says it only of a connection that has ended both ways
+    poll.register(sock.fileno(), getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(0))

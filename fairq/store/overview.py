@@ -16,6 +16,7 @@ from fairq.store.store import Store
 
 STEP, _STEPS = 4_000, 250  # of a search by name: the store takes some 1 ms for a step, and looks at a million tenants
 _HOUR_MS = 3_600_000
+MAX_SHOWN = 65_536  # bytes of a payload: a page that follows a task reads it each second
 
 
 class Due(NamedTuple):
@@ -70,7 +71,7 @@ async def due(store: Store, queue: str, tenants: int, hours: int) -> tuple[int, 
 
 @frozen
 class StoredTask:
-    """A task as it was enqueued; times are 0 if it has none, `options` are those that it asked for."""
+    """A task as it was enqueued. A time that it does not have is 0; a payload of more than MAX_SHOWN is left out."""
 
     enqueued_at_ms: int
     start_at_ms: int
@@ -79,6 +80,7 @@ class StoredTask:
     name: str
     options: Mapping[str, Any]
     payload: bytes
+    size: int  # of the payload, in bytes
 
 
 async def stored_task(store: Store, queue: str, id: str) -> StoredTask | None:
@@ -89,9 +91,12 @@ async def stored_task(store: Store, queue: str, id: str) -> StoredTask | None:
         return None
     header, end = FORMATS["HEADER"].unpack(packed)
     options = await call("HGET", f"{prefix}:task_options", id)
-    payload = packed[end:] if not header["features"] & IS_LARGE else await call("HGET", f"{prefix}:payloads", id)
-    if payload is None:
+    payload, size = packed[end:], len(packed) - end
+    if header["features"] & IS_LARGE:
+        size = await call("HSTRLEN", f"{prefix}:payloads", id)
+        payload = await call("HGET", f"{prefix}:payloads", id) if size <= MAX_SHOWN else b""
+    if size == 0 or payload is None:  # no payload is empty: it ended just now
         return None
     enqueued_at, start_at, expires_at = (int(header[name]) for name in ("enqueued_at", "start_at", "expires_at"))
     asked = tell_map(options) if options else {}
-    return StoredTask(enqueued_at, start_at, expires_at, header["max_attempts"], header["name"], asked, payload)
+    return StoredTask(enqueued_at, start_at, expires_at, header["max_attempts"], header["name"], asked, payload, size)

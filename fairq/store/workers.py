@@ -21,7 +21,7 @@ class Workers:
     async def tell(self, message: bytes) -> int:
         """Send a message about workers to all servers; it may be lost.
 
-        Returns to how many it was sent; of a cluster, to how many of those that listen to one node.
+        Returns how many listeners it reached; in a cluster, those of one node only.
         """
         return int(await self.connection.call("PUBLISH", keys.WORKERS, message))
 

@@ -359,7 +359,7 @@ class WorkerTasks(Request):
 
 @frozen
 class Attempts(OfQueue):
-    """List a queue's attempts that run and the last that ended, of those that match."""
+    """List the running attempts of a queue, and the last ended ones; both that match."""
 
     state: Annotated[str | None, attempts.STATE] = None
     tenant: Annotated[str | None, TENANT] = None

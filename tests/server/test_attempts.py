@@ -23,7 +23,7 @@ ALL = AttemptFilter()
 
 
 async def listed(operator: Raw, **which: Any) -> tuple[list[Any], list[Any]]:
-    """Return the ids and states of attempts that run, and of those that ended."""
+    """Return the ids of running attempts, and the ids and states of ended ones."""
     told = await operator.ask("attempts", queue="q", **which)
     return [each["id"] for each in told["running"]], [(each["id"], each["state"]) for each in told["ended"]]
 

@@ -33,7 +33,7 @@ from fairq.server.web.dashboard.simulation import simulation
 from fairq.server.web.dashboard.system import audit, system, tokens
 from fairq.server.web.dashboard.view import Context, Page, View, rows_of
 from fairq.server.web.dashboard.writing import as_json, size, sought
-from fairq.store.overview import due, stored_task
+from fairq.store.overview import StoredTask, due, stored_task
 from fairq.wire import messages as wire
 
 _ROWS = 100
@@ -46,6 +46,8 @@ _CAUSES: Mapping[WaitCause, str] = {
     "backlog": "its own tasks came first",
     "share": "others' tasks had the slots",
 }
+Row = Mapping[str, Any]
+
 _TENANTS = 200
 _RATED, _TENANTS_ASKED = 30, 8  # queues whose rates are read; tenants that are asked for the longest wait of each
 _SEARCHED, _SEARCH_S = 50, 5.0  # queues that are searched, the busiest ones, and for how long
@@ -67,19 +69,18 @@ class Rates:
 async def queues(view: View) -> Context:
     """All queues, and the rates of the busiest ones."""
     rows = await view.queues()
-    busiest = sorted(rows, key=lambda row: (-row["ready"] - row["leased"], -row["enqueued"]))[:_RATED]
     rates: dict[str, Rates] = {}
 
-    async def read(row: Mapping[str, Any]) -> None:
+    async def read(row: Row) -> None:
         rates[row["queue"]] = await _rates(view, row)
 
     async with trio.open_nursery() as nursery:
-        for row in busiest:
+        for row in _busiest(rows, _RATED):
             nursery.start_soon(read, row)
     return {"rows": rows, "rates": rates}
 
 
-async def _rates(view: View, row: Mapping[str, Any]) -> Rates:
+async def _rates(view: View, row: Row) -> Rates:
     step_s, store = STEPS["1h"][0], view.app.store
     told = await store.history(row["queue"], step_s, -1, 60 // step_s + 1)
     newest = told.now_ms // 1000 // step_s
@@ -160,16 +161,20 @@ async def tenant(view: View) -> Context:
 
 async def _queues_of(view: View, tenant: str) -> list[tuple[str, TenantState]]:
     """Return the other queues in which a tenant has something, of the busiest ones, and its state there."""
-    found = []
-    for name in await _busiest(view, _SEARCHED):
-        if name != view.queue and (states := await view.app.store.tenants(name, [tenant])):
-            found.append((name, states[0]))
-    return found
+    names = [row["queue"] for row in _busiest(await view.queues(), _SEARCHED) if row["queue"] != view.queue]
+    found: dict[str, Sequence[TenantState]] = {}
+
+    async def read(name: str) -> None:
+        found[name] = await view.app.store.tenants(name, [tenant])
+
+    async with trio.open_nursery() as nursery:  # one round trip
+        for name in names:
+            nursery.start_soon(read, name)
+    return [(name, found[name][0]) for name in names if found[name]]
 
 
-async def _busiest(view: View, count: int) -> list[str]:
-    rows = sorted(await view.queues(), key=lambda row: (-row["ready"] - row["leased"], -row["enqueued"]))
-    return [row["queue"] for row in rows[:count]]
+def _busiest(rows: Sequence[Row], count: int) -> Sequence[Row]:
+    return sorted(rows, key=lambda row: (-row["ready"] - row["leased"], -row["enqueued"]))[:count]
 
 
 async def task(view: View) -> Context:
@@ -189,14 +194,14 @@ async def task(view: View) -> Context:
     if state.state == "dead":
         dead_letter = rows_of(DeadLetter, [(await view.ask(wire.DeadLetter(0, view.queue, id)))["dead_letter"]])[0]
     found = {"id": id, "state": state, "why": why, "dead_letter": dead_letter, "stored": stored}
-    return found | {"payload": stored and _payload_text(stored.payload), "events": await _events_of(view, id)}
+    return found | {"payload": stored and _payload_text(stored), "events": await _events_of(view, id)}
 
 
-def _payload_text(payload: bytes) -> str:
+def _payload_text(stored: StoredTask) -> str:
     """Write the beginning of a payload for people."""
-    if len(payload) > _PAYLOAD_CHARS:
-        return payload[:_PAYLOAD_CHARS].decode(errors="replace") + f" … ({size(len(payload))} in all)"
-    return as_json(orjson.loads(payload), indent=True)
+    if stored.size > _PAYLOAD_CHARS:
+        return stored.payload[:_PAYLOAD_CHARS].decode(errors="replace") + f" … ({size(stored.size)} in all)"
+    return as_json(orjson.loads(stored.payload), indent=True)
 
 
 async def _events_of(view: View, id: str) -> Sequence[Event]:
@@ -298,7 +303,7 @@ class Found:
 async def search(view: View) -> Context:
     """Search results: a task by its id, tenants by a part of the name, dead letters by a part of the error."""
     text, found = view.query.get("text", "").strip()[:200], list[Found]()
-    names = [view.queue] if view.queue else await _busiest(view, _SEARCHED)
+    names = [view.queue] if view.queue else [row["queue"] for row in _busiest(await view.queues(), _SEARCHED)]
     is_whole = False
     with trio.move_on_after(_SEARCH_S):
         for queue in names if text else []:
