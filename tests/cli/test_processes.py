@@ -131,6 +131,7 @@ def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
     commands.enqueue("emails", '"hello"')
     with started("worker", "mail:app", "-c", "3", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as worker:
         assert "hello" in read_until(worker, "sent")
+        read_until(worker, "outcome=done")  # until then the task runs
         worker.send_signal(signal.SIGTERM)
         read_until(worker, "stopping: no task runs")
         assert worker.wait(30) == 0
