@@ -13,13 +13,13 @@ import trio
 from fairq.store import keys, library
 from tests import stores
 from tests.store.waiting import wait_until
-from tests.system.harness import ROOT, Process, Producer, World, operating, producing, wait_drained, wait_workers
+from tests.system.harness import ROOT, Process, Producer, World, operating, producing, wait_drained
 
 from .tomorrow import build
 
 pytestmark = pytest.mark.deep("kills")
 
-PRODUCERS, PAUSE_S = 10, 0.02  # at most 500 tasks a second
+PRODUCERS, PAUSE_S = 20, 0.02  # at most 1,000 tasks a second
 TASKS = 150  # that are to end between two steps
 
 
@@ -86,7 +86,6 @@ async def play(roll: Roll, homes: Sequence[tuple[int, Path, bool]]) -> None:
     roll.world.work(*roll.urls, concurrency=50, name="steady")
     victim = roll.world.work(*roll.urls, concurrency=50, name="victim")
     async with producing(*roll.urls) as producer, operating(*roll.urls) as operator:
-        await wait_workers(operator, 1)
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for number in range(PRODUCERS):
