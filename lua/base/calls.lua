@@ -109,7 +109,7 @@ function calls.open_any(keys, args)
   local call = {
     prefix = keys[1], random_values = args[2], next_random = 1, queue = calls.load_queue(keys[1]),
     now = 0, at = 0, sure = 0, mean = 0,
-    accounts = {}, books = {}, touched = {}, is_touched = {}, named = {},  -- tenants (pick/accounts.lua)
+    packed = {}, accounts = {}, books = {}, touched = {}, is_touched = {}, named = {},  -- tenants (pick/accounts.lua)
     limits = {}, parked = {}, kept_out = {}, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
     moved_tags = {},                                 -- changed tags, by class and slot (pick/seats.lua)
     to_wake = {},                                    -- tags that go onto the wake list at the close

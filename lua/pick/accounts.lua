@@ -16,6 +16,7 @@
 
 local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (pick/reserve.lua)
 accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
+local HEAD = ACCOUNT.format:match('^[^c]*')  -- of an account: up to the length of the name
 
 -- Taken off the virtual time of who comes first: more than any two differ by. A double of that size is still exact to
 -- hundredths of a ms.
@@ -45,24 +46,27 @@ end
 
 -- What a task of the tenant is expected to cost at least. It guides the choice, and is not charged.
 -- call.mean is what a running task, looked at now, takes in all: the mean over worker time, when the call began.
-local function expected_of(call, account)
-  if call.queue.share == SHARE_COUNT then return 1 end
-  local expected, mean = account.estimate, call.mean
-  if mean > expected then expected = mean end
-  return expected > 1 and expected or 1
+function accounts.expected_of(call, account)
+  return call.queue.share == SHARE_COUNT and 1 or math.max(account.estimate, call.mean, 1)
 end
-accounts.expected_of = expected_of
 
 -- The virtual time by which tenants are compared: as if each running lease took at least what is expected of it. One
--- whose share of the slots has room for one more lease comes before those that have their shares.
-function accounts.tentative_of(call, account)
-  local leased, time = account.leased, account.base
-  if call.queue.share == SHARE_COUNT then return time end
+-- whose share of the slots has room for one more lease comes before those that have their shares. The second value: how
+-- far a dispatch will move it.
+local function compared(call, weight, base, starts, estimate, leased)
+  if call.queue.share == SHARE_COUNT then return base, 1 / weight end
+  local expected, time = call.mean, base
+  if estimate > expected then expected = estimate end
+  if expected < 1 then expected = 1 end
   if leased > 0 then
-    local age, least = age_of(call, account), leased * expected_of(call, account)
-    time = time + (age > least and age or least) / account.weight
+    local age, least = leased * call.at - starts, leased * expected
+    time = base + (age > least and age or least) / weight
   end
-  return leased + 1 <= account.weight * call.slots_per_weight and time - SOONER or time
+  return leased + 1 <= weight * call.slots_per_weight and time - SOONER or time, expected / weight
+end
+
+function accounts.time_of(call, account)
+  return compared(call, account.weight, account.base, account.starts, account.estimate, account.leased)
 end
 
 -- The tenant's part of the dispatches, to be: its weight / what its tasks take, those that run now included.
@@ -124,9 +128,10 @@ function accounts.unpack(call, tag, packed)
   return account
 end
 
--- Reads the tenants of these tags that this call has not met yet, in one command.
+-- Reads the tenants of these tags that this call has not met yet, in one command. They stay packed until they are asked
+-- for (false: there is none).
 function accounts.read(call, tags)
-  local known, missing, n = call.accounts, {}, 0
+  local known, missing, n = call.packed, {}, 0
   for i = 1, #tags do
     local tag = tags[i]
     if known[tag] == nil then
@@ -134,17 +139,31 @@ function accounts.read(call, tags)
       missing[n] = tag
     end
   end
-  local found = n > 0 and redis.call('HMGET', key(call, 'accounts'), unpack(missing)) or {}
-  for i = 1, #found do
-    if found[i] then accounts.unpack(call, missing[i], found[i]) end
-  end
+  if n == 0 then return end
+  for i, packed in ipairs(redis.call('HMGET', key(call, 'accounts'), unpack(missing))) do known[missing[i]] = packed end
 end
 
 -- The account of a tag; nil if there is none.
 function accounts.at(call, tag)
   local account = call.accounts[tag]
-  if account == nil then accounts.read(call, {tag}) end
-  return call.accounts[tag] or nil
+  if account then return account end
+  if call.packed[tag] == nil then accounts.read(call, {tag}) end
+  local packed = call.packed[tag]
+  return packed and accounts.unpack(call, tag, packed) or nil
+end
+
+-- The virtual time by which the tenant of a tag is compared, and how far a dispatch will move it; nil if there is no
+-- such tenant. It need not be opened for that, unless it was written before the unit of service changed.
+function accounts.time_at(call, tag)
+  local packed, epoch = call.packed[tag], call.queue.epoch
+  if packed and not call.accounts[tag] then
+    local weight, base, starts, estimate, leased, _, _, _, _, _, _, _, length, at = struct.unpack(HEAD, packed)
+    if epoch == 0 or struct.unpack('<I', packed, at + length + 1 + packed:byte(at + length)) == epoch then
+      return compared(call, weight, base, starts, estimate, leased)
+    end
+  end
+  local account = accounts.at(call, tag)
+  if account then return accounts.time_of(call, account) end
 end
 
 local function new_account(call, name)

@@ -1,195 +1,170 @@
 -- needs: accounts, calls, limits, seats
 --
--- Choosing among the tenants that have slots: rules 2 and 4 of pick/README.md. Slots stay as they are while a round
--- chooses.
+-- Choosing among the tenants that have slots: rules 2 and 4 of pick/README.md. A round looks at all whom it may need at
+-- once, as they are packed, and opens the accounts of those that it serves. Slots stay as they are meanwhile.
 
-local FEW = 16     -- so many tenants are all looked at
-local FIRST = 3    -- probes for the first pick of a round; one for each that follows
-local POOL = 8     -- so many of those that were looked at, the best, are kept for the next picks of the round
-local PROBES = 8   -- probes thrown for one draw before it is given up
-local REDRAWS = 6  -- further draws while the best one is ahead of the clock
-local WHOLE = 2048  -- classes of up to so many tenants are read whole
+local FEW = 16       -- so many tenants are all looked at
+local LOOKS = 2      -- tenants that are looked at for each pick, or all if they are no more
+local FIRST = 4      -- so many are looked at, at least
+local REDRAWS = 4    -- and so many more for each pick while not enough of them are due
+local BLOCKS, WIDEST = 8, 64  -- blocks in which they are looked at, or more; slots of a block, at most
+local CURSOR = 4     -- picks for which the cursor looks at one tenant
 
--- A tenant that has a slot; nil if nothing of it is left, the claim passes it over, or it cannot be served any more:
--- then it loses its slot when the round is over. One that the call has not touched can be, unless limits that all have
--- are lower now.
-local function account_of(call, round, tag)
-  local account = accounts.at(call, tag)
-  if not account then return nil end  -- its record is gone; `repair` takes it out of its slot
-  if (round.is_limited or call.is_touched[account])
-      and (call.passed_over[account] or not limits.is_eligible(call, account)) then
-    accounts.touch(call, account)
-    return nil
-  end
-  return account
-end
-
--- The slots as a line that probes are thrown at: one span per class that has tenants, in the order of the classes.
+-- The slots as a line that blocks are thrown at: one span per class that has tenants, in the order of the classes.
 function draws.read_line(call)
   local line = {length = 0, tenants = 0}
   for class, count in pairs(call.queue.classes) do
     if count > 0 then
-      local top = 2 ^ class
-      line[#line + 1] = {class = class, at = key(call, 'class:' .. class), top = top, count = count,
-        length = count * top, tags = false, some = false, changed = call.moved_tags[class]}
-      line.length, line.tenants = line.length + count * top, line.tenants + count
+      local length = count * 2 ^ class
+      line[#line + 1] = {class = class, at = key(call, 'class:' .. class), count = count, length = length,
+        changed = call.moved_tags[class]}
+      line.length, line.tenants = line.length + length, line.tenants + count
     end
   end
   table.sort(line, function(one, other) return one.class < other.class end)
   return line
 end
 
--- The tag in a slot of a span, seen through the changes that this call has not written yet.
-local function tag_in(span, slot)
-  local changed, tags, some = span.changed, span.tags, span.some
-  if changed and changed[slot] then return changed[slot] end
-  if some and slot > some.before and slot <= some.last then
-    return some.tags:sub(4 * (slot - some.before) - 3, 4 * (slot - some.before))
-  end
-  if not tags then
-    if span.count > WHOLE then return redis.call('GETRANGE', span.at, 4 * slot - 4, 4 * slot - 1) end
-    tags = redis.call('GET', span.at) or ''
-    span.tags = tags
-  end
-  return tags:sub(4 * slot - 3, 4 * slot)
+-- Adds the tags in `count` slots of a span behind the first `before`, seen through the changes that this call has not
+-- written yet.
+local function add_tags(span, before, count, tags)
+  local text, changed, n = redis.call('GETRANGE', span.at, 4 * before, 4 * (before + count) - 1), span.changed, #tags
+  for k = 1, count do tags[n + k] = changed and changed[before + k] or text:sub(4 * k - 3, 4 * k) end
 end
 
 -- Adds the tags of `count` slots from a place of the line on; after the last one comes the first.
 function draws.tags_from(line, place, count, tags)
-  local n, first, left = #tags, place, count
-  while left > 0 do
+  while count > 0 do
     for _, span in ipairs(line) do
-      local last = math.min(span.count, first + left)
-      if span.count > WHOLE and last > first then
-        span.some = {before = first, last = last, tags = redis.call('GETRANGE', span.at, 4 * first, 4 * last - 1)}
+      local some = math.min(span.count - place, count)
+      if some > 0 then
+        add_tags(span, place, some, tags)
+        place, count = place + some, count - some
       end
-      for slot = first + 1, last do
-        n, left = n + 1, left - 1
-        tags[n] = tag_in(span, slot)
-      end
-      first = math.max(first - span.count, 0)
+      place = place - span.count
     end
   end
   return tags
 end
 
--- Throws probes: the tags in the slots that they fell into, and the tops of the classes.
-local function draw_probes(call, line, wanted)
-  local tags, tops = {}, {}
-  for i = 1, wanted do
-    local point, nth = calls.random(call) * line.length, 1
-    local span = line[1]
-    while point >= span.length and nth < #line do
-      point, nth = point - span.length, nth + 1
-      span = line[nth]
-    end
-    tags[i], tops[i] = tag_in(span, math.min(math.floor(point / span.top), span.count - 1) + 1), span.top
-  end
-  return {next = 1, count = wanted, tags = tags, tops = tops}
-end
-
--- Has probes and the tenants in the cursor's way read, in one command, for the picks that are still wanted.
-local function aim(call, round)
-  local line, wanted = round.line, round.wanted
-  local probes = draw_probes(call, line, wanted + FIRST - 1)
-  if not round.passed then
-    draws.tags_from(line, (call.queue.cursor + 1) % line.tenants, math.min(wanted, line.tenants), probes.tags)
-    round.passed = {unpack(probes.tags, probes.count + 1)}
-  end
-  accounts.read(call, probes.tags)
-  round.probes = probes
-  return probes
-end
-
--- Has a tenant in the pool, once: behind those with a lower virtual time, and equals. The pool keeps its bound; who has
--- the highest virtual time goes.
-local function add(call, round, account)
-  local pool, times, pooled = round.pool, round.times, round.pooled
-  if not account or pooled[account] then return end
-  local time, place = accounts.tentative_of(call, account), #pool
-  if place == round.most then
-    if times[place] <= time then return end
-    pooled[pool[place]] = nil
-    place = place - 1
-  end
-  while place > 0 and times[place] > time do
-    pool[place + 1], times[place + 1] = pool[place], times[place]
-    place = place - 1
-  end
-  pool[place + 1], times[place + 1], pooled[account] = account, time, true
-end
-
--- Draws one tenant, unless too many probes in a row hit an empty seat.
-local function draw(call, round)
-  local probes = round.probes
-  for _ = 1, PROBES do
-    if probes.next > probes.count then probes = aim(call, round) end
-    local i = probes.next
-    local account, top = account_of(call, round, probes.tags[i]), probes.tops[i]
-    probes.next = i + 1
-    if account then
-      if seats.is_outside(accounts.rate_of(call, account), top) then accounts.touch(call, account) end
-      return add(call, round, account)
+-- Throws blocks at the line: adds the tags of some `count` tenants, of each class as many as its part of the line is
+-- long. Each slot of a class is as likely as the others.
+local function throw(call, line, count, tags)
+  local width = 1
+  while 2 * width * BLOCKS <= count and width < WIDEST do width = 2 * width end
+  for _, span in ipairs(line) do
+    local share = count * span.length / line.length
+    if share >= span.count then
+      add_tags(span, 0, span.count, tags)
+    else
+      local blocks, wanted = math.ceil(span.count / width), math.floor(share / width + calls.random(call))
+      local block = wanted > 0 and math.floor(calls.random(call) * blocks) or 0
+      for _ = 1, wanted do
+        add_tags(span, width * block, math.min(width, span.count - width * block), tags)
+        block = (block + 1) % blocks
+      end
     end
   end
 end
 
--- Moves the cursor on, to the next tenant.
-local function pass_on(call, round)
-  local queue, passed, passes = call.queue, round.passed, round.passes
-  queue.cursor, round.passes = (queue.cursor + 1) % round.line.tenants, passes + 1
-  add(call, round, account_of(call, round, passed[passes % #passed + 1]))
+-- True if a tenant that has a slot cannot be served any more: it loses the slot when the round is over. One that the
+-- call has not touched can be, unless limits that all have are lower now.
+local function is_out(call, account)
+  if call.queue.limited == 0 and not call.is_touched[account] then return false end
+  if not call.passed_over[account] and limits.is_eligible(call, account) then return false end
+  accounts.touch(call, account)
+  return true
 end
 
--- The one of all tenants: those of equal virtual time come by chance.
-local function choose_of_few(call, round)
-  local count = round.line.tenants
-  if not round.passed then
-    round.passed = draws.tags_from(round.line, 0, count, {})
-    accounts.read(call, round.passed)
-    local first = count > 1 and math.floor(calls.random(call) * count) or 0
-    for i = first, first + count - 1 do add(call, round, account_of(call, round, round.passed[i % count + 1])) end
+-- Looks at tenants: each that can be served is a candidate, once.
+local function look_at(call, round, tags)
+  local seen, times, of_time, next_of, due, n = round.seen, round.times, round.of_time, round.next_of, 0, #round.times
+  local is_limited, opened, latest = call.queue.limited == 1, call.accounts, round.latest
+  accounts.read(call, tags)
+  for i = 1, #tags do
+    local tag = tags[i]
+    if not seen[tag] then
+      seen[tag] = true
+      local account = is_limited and accounts.at(call, tag) or opened[tag]
+      if not (account and is_out(call, account)) then
+        local time, step = accounts.time_at(call, tag)
+        if time then
+          n = n + 1
+          times[n], next_of[tag], of_time[time] = time, of_time[time], tag
+          if time <= latest + step / 2 then due = due + 1 end
+        end
+      end
+    end
   end
-  return round.pool[1]
+  return due
 end
 
--- A round of choices among the tenants that have slots now; round.wanted: how many choices there will be, at most.
--- round.pool: those that were looked at and may be served, by virtual time (round.times). round.ahead: what is expected
--- of running leases puts all ahead of the clock, on average by so much for each of these leases.
-function draws.begin(call, wanted)
-  local queue, line = call.queue, draws.read_line(call)
+-- Looks at as many tenants as the round may need. What is expected of running leases puts all ahead of the clock, on
+-- average by `ahead` for each of these leases.
+local function look(call, round)
+  local queue, line, wanted, tags = call.queue, round.line, round.wanted, {}
   local is_shared_by_time = queue.share == SHARE_TIME and queue.weight_sum > 0
-  local has_slots = is_shared_by_time and queue.slots > 0
-  call.slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
-  return {line = line, wanted = wanted, pool = {}, times = {}, pooled = {}, most = line.tenants > FEW and POOL or FEW,
-    probes = {next = 1, count = 0}, passed = false, passes = 0, is_limited = queue.limited == 1,
-    ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0}
-end
-
--- The tenant with a slot that is to be served next; nil if none is left.
-function draws.choose(call, round)
-  local queue, slots, pool, times = call.queue, round.line.tenants, round.pool, round.times
-  if slots <= FEW then return slots > 0 and choose_of_few(call, round) or nil end
-  for _ = 1, round.passes == 0 and FIRST or 1 do draw(call, round) end
-  pass_on(call, round)
-  local latest = queue.level + queue.running * round.ahead
-  for _ = 1, REDRAWS do
-    local best = pool[1]
-    if best and times[1] <= latest + accounts.expected_of(call, best) / 2 / best.weight then break end
-    draw(call, round)
+  local ahead = is_shared_by_time and call.mean / 2 / queue.weight_sum or 0
+  round.latest = queue.level + queue.running * ahead
+  if line.tenants <= math.max(FEW, LOOKS * wanted) then
+    local first = line.tenants > 1 and math.floor(calls.random(call) * line.tenants) or 0
+    look_at(call, round, draws.tags_from(line, first, line.tenants, tags))
+  else
+    local passed, left = math.ceil(wanted / CURSOR), REDRAWS * wanted + FIRST
+    draws.tags_from(line, queue.cursor % line.tenants, passed, tags)
+    queue.cursor = (queue.cursor + passed) % line.tenants
+    throw(call, line, math.max(LOOKS * wanted, FIRST), tags)
+    local due = look_at(call, round, tags)
+    while due < wanted and left > 0 do
+      local count = math.max(LOOKS * (wanted - due), FIRST)
+      tags, left = {}, left - count
+      throw(call, line, count, tags)
+      due = due + look_at(call, round, tags)
+    end
   end
-  return pool[1]
+  table.sort(round.times)
 end
 
--- The chosen tenant is served: it leaves the pool.
-function draws.take(call, round)
-  table.remove(round.times, 1)
-  local account = table.remove(round.pool, 1)
-  round.pooled[account] = nil
+-- A round of up to `wanted` choices among the tenants that have slots now. round.times: the virtual times of those that
+-- it has looked at, in order; of_time and next_of: the tags at each. round.back: those that have been served and have
+-- more, the next one last.
+function draws.begin(call, wanted)
+  local queue = call.queue
+  local has_slots = queue.share == SHARE_TIME and queue.weight_sum > 0 and queue.slots > 0
+  call.slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
+  return {line = draws.read_line(call), wanted = wanted, latest = false, seen = {}, times = {}, of_time = {},
+    next_of = {}, next = 1, back = {}, back_times = {}, is_back = false}
+end
+
+-- The tenant with a slot that is to be served next; nil if the round knows of none.
+function draws.choose(call, round)
+  if not round.latest and round.line.tenants > 0 then look(call, round) end
+  local time, back = round.times[round.next], #round.back
+  round.is_back = back > 0 and (not time or round.back_times[back] < time)
+  if round.is_back then return round.back[back] end
+  return time and accounts.at(call, round.of_time[time])
+end
+
+-- The chosen tenant is served: it leaves the round.
+function draws.take(call, round, account)
+  if round.is_back then
+    local back = #round.back
+    round.back[back], round.back_times[back] = nil, nil
+  else
+    local time = round.times[round.next]
+    round.of_time[time], round.next = round.next_of[account.tag], round.next + 1
+  end
   return accounts.touch(call, account)
 end
 
--- A tenant has been served: it is in the pool (again) if it has a slot, and more.
+-- A tenant has been served: if it has a slot, and more, it may be chosen again, behind those of the same virtual time.
 function draws.give_back(call, round, account)
-  if account.slot > 0 and account.standing ~= 0 then add(call, round, account) end
+  if account.slot <= 0 or account.standing == 0 then return end
+  local back, times, place = round.back, round.back_times, #round.back + 1
+  local time = accounts.time_of(call, account)
+  while place > 1 and times[place - 1] <= time do
+    back[place], times[place] = back[place - 1], times[place - 1]
+    place = place - 1
+  end
+  back[place], times[place] = account, time
 end

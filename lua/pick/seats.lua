@@ -121,7 +121,7 @@ local function seat(call, account)
   end
 end
 
--- Seats all touched tenants, so that probes can be thrown (again).
+-- Seats all touched tenants, so that blocks can be thrown (again).
 function seats.seat_all(call)
   local i = 1
   while i <= #call.touched do  -- seating one tenant may touch another

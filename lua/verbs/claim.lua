@@ -2,11 +2,11 @@
 --
 -- The verb `claim`: the fair pick (pick/README.md), and the lease that is written in the same atomic step.
 --
--- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the probes stay true), take their tasks,
+-- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the line stays true), take their tasks,
 -- seat the tenants that were emptied. All of that only reads; then comes one block of writes (`write_claim`), so that
 -- any error leaves the queue unchanged. A second round is needed when the first served all there was
 -- outside the wake list (a tenant that is served from there takes a slot only afterwards), or picks found no task, or
--- probes ran out.
+-- none of those that it looked at has more.
 --
 -- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT had
 -- its turn: the claim passes it over while others can be served, and its virtual time is a task ahead of the level at

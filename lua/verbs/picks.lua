@@ -78,7 +78,7 @@ local function pick(call, round)
   if is_full then return accounts.touch(call, best) end
   local vtime = accounts.vtime_of(call, best)
   if vtime > queue.level then queue.level = vtime end
-  return draws.take(call, round)
+  return draws.take(call, round, best)
 end
 
 -- Counts a dispatch of a tenant, and sees whether it can have another one.
@@ -105,7 +105,6 @@ function picks.round(call, wanted)
   local tenants, moves, count = {}, {}, 0
   round.woken, round.next_woken, round.popped = woken, 1, #woken
   while count < wanted and queue.servable > 0 and call.tokens < TOKENS_PER_CALL do
-    round.wanted = wanted - count
     local account = pick(call, round)
     if not account then break end
     if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then

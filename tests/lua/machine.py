@@ -25,15 +25,16 @@ from tests import reports
 from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args, unpack, words
 from .keyspace import Keyspace
 
-FEW_VARIANT = ("local FEW = 16", "local FEW = 1")  # so that the machine's few tenants are drawn
+FEW_VARIANT = ("local FEW = 16 ", "local FEW = 1 ")  # so that the machine's few tenants are drawn
 SMALL_VARIANT = (  # and so that its few bytes are many
     FEW_VARIANT,
-    ("local WHOLE = 2048", "local WHOLE = 1"),  # and their slots are read one by one
-    ("local POOL = 8", "local POOL = 2"),
+    ("local LOOKS = 2 ", "local LOOKS = 1 "),
+    ("local FIRST = 4 ", "local FIRST = 1 "),
+    ("local BLOCKS, WIDEST = 8, 64", "local BLOCKS, WIDEST = 1, 2"),
     ("local LARGE_BYTES = 4096", "local LARGE_BYTES = 3"),
     ("local ROUNDS = 8", "local ROUNDS, PAGE_BYTES = 8, 80"),
 )
-SMALL = {"few": 1, "pool": 2, "large": 3, "page": 80}  # of a machine with that variant
+SMALL = {"few": 1, "looks": 1, "first": 1, "blocks": 1, "widest": 2, "large": 3, "page": 80}  # of a machine with that variant
 LEASE, HEAVIEST = 1000, 10_000_000
 START = LEASES_SINCE - 40_000  # the numbers of leases count from 1, and soon go with the time
 NAMES = ["ada", "bob", "cyd", "dan"]
@@ -143,14 +144,16 @@ class RandomValues:
 class QueueMachine(RuleBasedStateMachine):
     """A queue under random calls; `client` and `version` are set by a subclass.
 
-    By the library of that version up to `few` tenants are all looked at, `pool` of more are kept for the next picks,
-    payloads of more than `large` bytes stand apart, and `page` of their bytes fill a reply: see `SMALL_VARIANT`.
+    By the library of that version up to `few` tenants are all looked at, or `looks` for each pick, and else `first`
+    at least, in some `blocks` blocks of up to `widest`; payloads of more than `large` bytes stand apart, and `page` of their bytes fill a reply: see
+    `SMALL_VARIANT`.
     """
 
     client: redis.Redis
     version = ""
     later: frozenset[str] = frozenset()  # fields of the queue that only a later version tells
-    few, pool, large, page = Model.few, Model.pool, Model.large, Model.page
+    few, looks, first, blocks, widest = Model.few, Model.looks, Model.first, Model.blocks, Model.widest
+    large, page = Model.large, Model.page
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +173,8 @@ class QueueMachine(RuleBasedStateMachine):
     def new_model(self) -> Model:
         """Return the model of a queue that was just made."""
         model = Model()
-        model.few, model.pool, model.large, model.page = self.few, self.pool, self.large, self.page
+        for name in SMALL:
+            setattr(model, name, getattr(self, name))
         return model
 
     def same(self, real: object, expected: object) -> None:

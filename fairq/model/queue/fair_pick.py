@@ -10,10 +10,11 @@ from operator import itemgetter
 
 from attrs import define
 
-from fairq.model.queue.accounts import AWAKE, Accounts, Tenant, is_outside
+from fairq.model.queue.accounts import AWAKE, Accounts, Tenant
 
-FEW, FIRST, POOL, PROBES, REDRAWS = 16, 3, 8, 8, 6
+FEW, LOOKS, FIRST, REDRAWS, BLOCKS, WIDEST, CURSOR = 16, 2, 4, 4, 8, 64, 4
 _TIME = itemgetter(0)
+Line = list[tuple[float, list[Tenant]]]  # the tops of classes, and who stands in them
 
 
 @define
@@ -26,100 +27,92 @@ class Pick:
 
 
 class Round:
-    """The state of one round of picks: the thrown probes, the cursor's way, and the tenants it has looked at."""
+    """The state of one round of picks: whom it has looked at, and who has been served and has more, by virtual time."""
 
-    def __init__(self, line: list[tuple[float, list[Tenant]]]) -> None:
+    def __init__(self, line: Line, wanted: int) -> None:
         self.line = line
-        self.seated = [t for _, seats in line for t in seats]
-        self.wanted = 0
-        self.probes: deque[tuple[Tenant, float]] = deque()
-        self.passed: list[Tenant] = []
-        self.passes = 0
-        self.is_filled = False  # few tenants are all in the pool from the first pick on
-        self.pool: list[tuple[float, Tenant]] = []  # by virtual time
-        self.ahead: float = 0
+        self.wanted = wanted
+        self.tenants = sum(len(seats) for _, seats in line)
+        self.seen: set[Tenant] = set()
+        self.looked: list[tuple[float, Tenant]] = []
+        self.back: list[tuple[float, Tenant]] = []
+        self.is_begun = False
 
-    def add(self, t: Tenant, time: float, most: int) -> None:
-        """Add a tenant to the pool, once, behind its equals; the pool keeps the best."""
-        if all(other is not t for _, other in self.pool):
-            insort(self.pool, (time, t), key=_TIME)
-            del self.pool[most:]
+    def first(self) -> list[tuple[float, Tenant]]:
+        """Return the list whose first tenant comes next."""
+        return self.back if self.back and (not self.looked or self.back[0][0] < self.looked[0][0]) else self.looked
 
 
 class FairPick(Accounts):
     """Who is served next."""
 
-    few, pool = FEW, POOL
+    few, looks, first, blocks, widest = FEW, LOOKS, FIRST, BLOCKS, WIDEST
 
-    def aim(self, round: Round, random_values: Iterator[float]) -> None:
-        """Throw probes, and read the tenants on the cursor's way."""
-        total = sum(top * len(seats) for top, seats in round.line)
-        for _ in range(round.wanted + FIRST - 1):
-            point = next(random_values) * total
-            for top, seats in round.line:
-                if point < top * len(seats):
-                    break
-                point -= top * len(seats)
-            round.probes.append((seats[min(math.floor(point / top), len(seats) - 1)], top))
-        if not round.passed:
-            count, first = len(round.seated), (self.cursor + 1) % len(round.seated)
-            round.passed = [round.seated[(first + i) % count] for i in range(min(round.wanted, count))]
-
-    def account_of(self, t: Tenant) -> Tenant | None:
-        """Return a tenant of which anything is left."""
-        return t if self.is_eligible(t) and t not in self.passed_over else self.touch(t.name) and None
-
-    def draw(self, round: Round, random_values: Iterator[float]) -> None:
-        """Draw one tenant by the class of its rate."""
-        for _ in range(PROBES):
-            if not round.probes:
-                self.aim(round, random_values)
-            t, top = round.probes.popleft()
-            if self.account_of(t):
-                if is_outside(self.rate_of(t), top):
+    def look_at(self, round: Round, tenants: list[Tenant], latest: float) -> int:
+        """Look at tenants, each once: add those that can be served; returns how many of them are due."""
+        due = 0
+        for t in tenants:
+            if t not in round.seen:
+                round.seen.add(t)
+                if t in self.passed_over or not self.is_eligible(t):
                     self.touch(t.name)
-                return self.pool_up(round, t)
-        return None
+                    continue
+                time = self.tentative_of(t)
+                round.looked.append((time, t))
+                due += time <= latest + self.expected_of(t) / t.weight / 2
+        return due
 
-    def pass_on(self, round: Round) -> None:
-        """Move the cursor on."""
-        self.cursor = (self.cursor + 1) % len(round.seated)
-        round.passes += 1
-        self.pool_up(round, self.account_of(round.passed[(round.passes - 1) % len(round.passed)]))
+    def throw(self, line: Line, count: int, random_values: Iterator[float]) -> list[Tenant]:
+        """Throw blocks at the line, so that some `count` tenants lie in them."""
+        found: list[Tenant] = []
+        length = sum(top * len(seats) for top, seats in line)
+        width = 1
+        while 2 * width * self.blocks <= count and width < self.widest:
+            width *= 2
+        for top, seats in line:
+            share = count * (len(seats) * top) / length
+            if share >= len(seats):
+                found += seats
+                continue
+            blocks, wanted = -(-len(seats) // width), math.floor(share / width + next(random_values))
+            first = math.floor(next(random_values) * blocks) if wanted else 0
+            for n in range(first, first + wanted):
+                found += seats[n % blocks * width :][:width]
+        return found
 
-    def pool_up(self, round: Round, t: Tenant | None) -> None:
-        """Add a tenant to the pool if it can be served."""
-        if t:
-            round.add(t, self.tentative_of(t), self.few if len(round.seated) <= self.few else self.pool)
-
-    def choose_of_few(self, round: Round, random_values: Iterator[float]) -> Tenant | None:
-        """Choose from all tenants; chance decides between equal virtual times."""
-        seated = round.seated
-        if not round.is_filled:
-            round.is_filled = True
+    def look(self, round: Round, random_values: Iterator[float]) -> None:
+        """Look at as many tenants as the round may need."""
+        line, wanted = round.line, round.wanted
+        ahead = self.mean / 2 / self.weight_sum if self.weight_sum and not self.share else 0
+        latest = self.level + self.running * ahead
+        seated = [t for _, seats in line for t in seats]
+        if len(seated) <= max(self.few, self.looks * wanted):
             first = math.floor(next(random_values) * len(seated)) if len(seated) > 1 else 0
-            for i in range(len(seated)):
-                self.pool_up(round, self.account_of(seated[(first + i) % len(seated)]))
-        return round.pool[0][1] if round.pool else None
+            self.look_at(round, seated[first:] + seated[:first], latest)
+        else:
+            passed, left = -(-wanted // CURSOR), REDRAWS * wanted + self.first
+            found = [seated[(self.cursor + n) % len(seated)] for n in range(passed)]
+            self.cursor = (self.cursor + passed) % len(seated)
+            found += self.throw(line, max(self.looks * wanted, self.first), random_values)
+            due = self.look_at(round, found, latest)
+            while due < wanted and left > 0:
+                count = max(self.looks * (wanted - due), self.first)
+                left -= count
+                due += self.look_at(round, self.throw(line, count, random_values), latest)
+        round.looked = sorted(reversed(round.looked), key=_TIME)
 
     def choose(self, round: Round, random_values: Iterator[float]) -> Tenant | None:
         """Choose among those that have slots: the lowest of those that this round has looked at."""
-        if len(round.seated) <= self.few:
-            return self.choose_of_few(round, random_values) if round.seated else None
-        for _ in range(1 if round.passes else FIRST):
-            self.draw(round, random_values)
-        self.pass_on(round)
-        for _ in range(REDRAWS):
-            time, best = round.pool[0] if round.pool else (0, None)
-            if best and time <= self.level + self.running * round.ahead + self.expected_of(best) / 2 / best.weight:
-                break
-            self.draw(round, random_values)
-        return round.pool[0][1] if round.pool else None
+        if not round.is_begun and round.tenants:
+            round.is_begun = True
+            self.look(round, random_values)
+        first = round.first()
+        return first[0][1] if first else None
 
     def give_back(self, round: Round, t: Tenant) -> None:
-        """Return a served tenant to the pool, if it has a slot and more tasks."""
+        """Let a served tenant be chosen again, if it has a slot and more tasks."""
         if t.slot > 0 and t.is_servable:
-            self.pool_up(round, t)
+            insort(round.back, (self.tentative_of(t), t), key=_TIME)
 
     def pop_woken(self, wanted: int) -> deque[Tenant]:
         """Take tenants off the wake list; entries of tenants that are no longer eligible are dropped."""
@@ -148,7 +141,7 @@ class FairPick(Accounts):
             return t
         if best and not is_full:
             self.level = max(self.level, self.vtime_of(best))
-            del round.pool[0]
+            del round.first()[0]
         return best
 
     def pass_over(self, t: Tenant) -> None:
@@ -166,12 +159,9 @@ class FairPick(Accounts):
         woken, again = self.pop_woken(wanted), 0
         has_slots = self.slots > 0 and self.weight_sum > 0 and not self.share
         self.slots_per_weight = (self.slots - self.leased + self.running) / self.weight_sum if has_slots else 0
-        round = Round([(2.0**c, list(seats)) for c, seats in sorted(self.classes.items()) if seats])
-        if not self.share and self.weight_sum:
-            round.ahead = self.mean / 2 / self.weight_sum
+        round = Round([(2.0**c, list(seats)) for c, seats in sorted(self.classes.items()) if seats], wanted)
         picks: list[Pick] = []
         while len(picks) < wanted and self.servable > 0:
-            round.wanted = wanted - len(picks)
             t = self.pick(woken, round, random_values)
             if t is None:
                 break
