@@ -125,31 +125,30 @@ local function look(call, round)
   table.sort(round.times)
 end
 
--- A round of up to `wanted` choices among the tenants that have slots now. round.times: the virtual times of those that
--- it has looked at, in order; of_time and next_of: the tags at each. round.back: those that have been served and have
--- more, the next one last.
+-- A round of up to `wanted` choices among the tenants that have slots now. Both lists are in the order of virtual times:
+-- those that it has looked at, from `next` on (times; of_time and next_of have the tags at each), and those that it has
+-- served and that have more, from `next_back` on.
 function draws.begin(call, wanted)
   local queue = call.queue
   local has_slots = queue.share == SHARE_TIME and queue.weight_sum > 0 and queue.slots > 0
   call.slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
   return {line = draws.read_line(call), wanted = wanted, latest = false, seen = {}, times = {}, of_time = {},
-    next_of = {}, next = 1, back = {}, back_times = {}, is_back = false}
+    next_of = {}, next = 1, back = {}, back_times = {}, next_back = 1, is_back = false}
 end
 
 -- The tenant with a slot that is to be served next; nil if the round knows of none.
 function draws.choose(call, round)
   if not round.latest and round.line.tenants > 0 then look(call, round) end
-  local time, back = round.times[round.next], #round.back
-  round.is_back = back > 0 and (not time or round.back_times[back] < time)
-  if round.is_back then return round.back[back] end
+  local time, back_time = round.times[round.next], round.back_times[round.next_back]
+  round.is_back = back_time and (not time or back_time < time)
+  if round.is_back then return round.back[round.next_back] end
   return time and accounts.at(call, round.of_time[time])
 end
 
 -- The chosen tenant is served: it leaves the round.
 function draws.take(call, round, account)
   if round.is_back then
-    local back = #round.back
-    round.back[back], round.back_times[back] = nil, nil
+    round.next_back = round.next_back + 1
   else
     local time = round.times[round.next]
     round.of_time[time], round.next = round.next_of[account.tag], round.next + 1
@@ -160,11 +159,11 @@ end
 -- A tenant has been served: if it has a slot, and more, it may be chosen again, behind those of the same virtual time.
 function draws.give_back(call, round, account)
   if account.slot <= 0 or account.standing == 0 then return end
-  local back, times, place = round.back, round.back_times, #round.back + 1
+  local back, times, place = round.back, round.back_times, #round.back
   local time = accounts.time_of(call, account)
-  while place > 1 and times[place - 1] <= time do
-    back[place], times[place] = back[place - 1], times[place - 1]
+  while place >= round.next_back and times[place] > time do
+    back[place + 1], times[place + 1] = back[place], times[place]
     place = place - 1
   end
-  back[place], times[place] = account, time
+  back[place + 1], times[place + 1] = account, time
 end
