@@ -46,7 +46,7 @@ from tests.wire.schemas import GIVEN, TOLD
 ROOT = Path(__file__).parents[1]
 PAGES = Path(wire.__file__).parent
 PROTOCOL = "\n".join((PAGES / name).read_text(encoding="utf-8") for name in ("PROTOCOL.md", "VERBS.md"))
-OPERATIONS = (ROOT / "fairq" / "docs" / "operations.md").read_text(encoding="utf-8")
+DOCS = ROOT / "fairq" / "docs"
 REQUIRED = object()
 WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool: "boolean", dict: "object", Any: "any"}
 
@@ -321,7 +321,7 @@ def test_the_test_token_has_the_form_check_and_hash_that_are_told() -> None:
 
 
 def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
-    rows = table_after((ROOT / "fairq" / "docs" / "lineage.md").read_text(), "| row |")
+    rows = table_after((DOCS / "lineage.md").read_text(), "| row |")
     counts = {"S1": 7, "S2": 5, "S3": 9, "S4": 9, "S5": 7}
     assert [row["row"] for row in rows] == [f"{system}.{n}" for system in counts for n in range(1, counts[system] + 1)]
     for row in rows:
@@ -334,7 +334,8 @@ def test_floors_are_those_of_the_code() -> None:
     from fairq.server.net import questions, worker_registry
     from fairq.server.timers import ticker
 
-    after = {row["lost"]: row["after, at most"] for row in table_after(OPERATIONS, "| lost | found by")}
+    rows = table_after((DOCS / "recovery.md").read_text(), "| lost | found by")
+    after = {row["lost"]: row["after, at most"] for row in rows}
     assert after["the news of ready tasks"].startswith(
         f"{ticker.FLOOR_S:g} s; {ticker.IDLE_FLOORS * ticker.FLOOR_S:g} s"
     )
@@ -352,8 +353,8 @@ def test_floors_are_those_of_the_code() -> None:
 
 
 def refusals_at_start() -> list[str]:
-    """What the operators' guide quotes of messages that a server ends with when it cannot start."""
-    text = OPERATIONS.partition("## What a refusal at start means")[2].partition("\n## ")[0]
+    """What the guide quotes of messages that a server ends with when it cannot start."""
+    text = (DOCS / "deploy.md").read_text().partition("## What a refusal at start means")[2].partition("\n## ")[0]
     cells = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
     return [quoted for cell in cells for quoted in re.findall(r"`([^`]+)`", cell)]
 

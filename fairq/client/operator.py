@@ -289,7 +289,7 @@ class OperatorClient(Client):
         return later.bodies.structure(await self.request("attempts", body), later.attempts.Attempts)
 
     async def drain_worker(self, worker: str) -> int:
-        """Have the workers of a name finish what they hold, and end; returns how many there are."""
+        """Have the workers of a name finish the tasks that run, and end; returns how many there are."""
         return int((await self.request("drain_worker", {"worker": worker}))["workers"])
 
     async def create_token(self, record: TokenRecord, *, expires_in_ms: int = 0) -> None:

@@ -21,7 +21,8 @@ from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant
 __all__ = ["server_store"]
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-GUIDE = DEPLOY.parent / "fairq" / "docs" / "operations.md"
+DOCS = DEPLOY.parent / "fairq" / "docs"
+GUIDE = DOCS / "monitoring.md"
 ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
 RULES = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"][0]["rules"]
 DASHBOARD: dict[str, Any] = orjson.loads((DEPLOY / "grafana" / "dashboards" / "fairq.json").read_bytes())
@@ -86,6 +87,7 @@ def test_each_alert_says_how_bad_it_is_and_which_command_answers_it() -> None:
         assert notes.keys() == {"summary", "command", "runbook"}, name
         for words in (each.split() for each in re.split("[;|]", notes["command"])):
             assert words[0] != "fairq" or words[1] in known, words
+        assert notes["runbook"] == "fairq/docs/monitoring.md#alerts", name
         row = re.search(rf"^\| `{name}` \|.*\|$", guide, re.MULTILINE)
         assert row, f"the guide does not tell what to do at {name}"
         for command in notes["command"].split("; "):
@@ -107,7 +109,7 @@ def test_grafana_finds_prometheus_and_the_dashboard() -> None:
 
 
 def test_each_outage_drill_of_the_guide_is_carried_out_by_the_suite() -> None:
-    drills = GUIDE.read_text().partition("## Outage drills")[2].partition("\n## ")[0]
+    drills = (DOCS / "recovery.md").read_text().partition("## Outage drills")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(test_\w+)`", drills))
     assert len(named) > 8
     text = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py") if path != Path(__file__))

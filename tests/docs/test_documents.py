@@ -83,6 +83,11 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+def test_no_guide_is_long() -> None:
+    words = {name: len(guide.read_text().split()) for name, guide in guides().items() if name != "api"}
+    assert {name: count for name, count in words.items() if count > 2_300} == {}
+
+
 def test_readme_and_command_know_every_guide() -> None:
     readme = (ROOT / "README.md").read_text()
     assert set(guides()) == {*ORDER, "lineage"}
