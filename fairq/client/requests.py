@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = 20.0  # under the 30 s of gunicorn, and the minute for which the store remembers ids that are done
 
+PAGE_IDS = 250  # in a request: the longest ids fit into the shortest message that a server may allow
 _EXPLAINED_S = 1.0  # a wait that was shorter is one look of many; and how long the explanation may take
 
 Body = dict[str, Any]
@@ -74,12 +75,18 @@ class Requests:
             if self._caller.now() >= deadline:
                 return None
 
-    async def change(
-        self, verb: str, queue: str, ids: Sequence[str], *, timeout: float | None = None, **how: Any
+    async def ask_of_each(
+        self, verb: str, queue: str, ids: Iterable[str], part: str, *, timeout: float | None = None, **how: Any
     ) -> list[Any]:
-        """Send a request about tasks or dead letters; returns an outcome for each."""
-        reply = await self.request(verb, {"queue": queue, "ids": list(ids), **how}, timeout=timeout)
-        return list(reply["outcomes"])
+        """Send requests about any number of ids, a page in each; returns the rows of that part of the replies.
+
+        Not atomic: on an error the pages before it have been carried out.
+        """
+        body, ids, deadline, rows = named(queue) | how, list(ids), self._deadline(timeout), list[Any]()
+        for start in range(0, len(ids), PAGE_IDS):
+            page = {**body, "ids": ids[start : start + PAGE_IDS]}
+            rows += (await self.request(verb, page, timeout=deadline - self._caller.now()))[part]
+        return rows
 
     async def wait_task(self, queue: str, id: str, timeout: float | None) -> Body:
         """Wait until a task has ended, across reconnects; returns its row of `wait_tasks`.
