@@ -75,7 +75,11 @@ async def test_results_come_or_say_why_not(api: Api, service: Service) -> None:
             await task.result(timeout=0.05)
         empty = await client.enqueue("totals", [], result_ttl=60)
         async with api.working(app):
-            assert await task.result(timeout=20) == 3
+            assert await task.result(timeout=20) == await task.result(int) == 3
+            for kind, why in ((str, "the result is not str: expected text @ result"), (set[hold], "cannot be made")):  # type: ignore[valid-type]
+                with pytest.raises(BadRequest, match=why) as caught:
+                    await task.result(kind)
+                assert caught.value.field == "kind"
             with pytest.raises(TaskFailed, match="nothing to add"):
                 await empty.result()
 
