@@ -56,10 +56,10 @@ class Requests:
         is_enough: Callable[[Body], bool],
         timeout: float | None = None,
         wait_s: float = WAIT_MS / 1000,
-    ) -> Body | None:
-        """Send a request that waits for something to happen, until its reply is enough; None after `timeout` seconds.
+    ) -> Body:
+        """Send a request that waits for something to happen, until its reply is enough, or `timeout` seconds are over.
 
-        Each request waits for up to `wait_s` seconds. Raises: what the last request raises.
+        Each request waits for up to `wait_s` seconds. Returns the last reply. Raises: what the last request raises.
         """
         deadline = float("inf") if timeout is None else self._deadline(timeout)
         while True:
@@ -70,10 +70,8 @@ class Requests:
                 if not isinstance(error, Retryable) or self._caller.now() >= deadline:
                     raise
                 continue
-            if is_enough(reply):
+            if is_enough(reply) or self._caller.now() >= deadline:
                 return reply
-            if self._caller.now() >= deadline:
-                return None
 
     async def ask_of_each(
         self, verb: str, queue: str, ids: Iterable[str], part: str, *, timeout: float | None = None, **how: Any
@@ -99,13 +97,15 @@ class Requests:
         try:
             row: Body = await self._caller.wait(call)
         except NotYet as error:
-            if timeout is not None and timeout >= _EXPLAINED_S and (reason := await self._why_it_waits(queue, id)):
+            if reason := await self._why_it_waits(queue, id, timeout):
                 raise NotYet(f"{error.message}: {reason}", field=error.field) from None
             raise
         return row
 
-    async def _why_it_waits(self, queue: str, id: str) -> str:
-        """Say why a task waits; empty if it does not, or the server does not say."""
+    async def _why_it_waits(self, queue: str, id: str, timeout: float | None) -> str:
+        """Say why a task waits; empty if it does not, the server does not say, or it was waited for so shortly."""
+        if timeout is None or timeout < _EXPLAINED_S:
+            return ""
         try:
             reply = await self.request("why", {"queue": queue, "id": id}, timeout=_EXPLAINED_S)
         except FairqError:
