@@ -73,34 +73,41 @@ class Batch:
         while True:
             left_s = max(0.0, deadline - self._client._caller.now())
             reply = await self._client.request_until("batch", self._body, lambda _: True, left_s, wait_s)
-            assert reply is not None  # any is enough
             state = _state_in(reply)
             yield state
             if state.state == "complete":
                 return
             if self._client._caller.now() >= deadline:
-                raise self._not_yet()
+                raise await self._not_yet(reply, timeout)
             wait_s = every
 
     async def wait(self, *, timeout: float | None = None) -> BatchState:
         """Wait until the batch is complete, across reconnects.
 
-        Raises: NotFound, NotYet after `timeout` seconds (None: never); Unavailable or OutcomeUnknown if the service
-        could not be asked then.
+        Raises: NotFound; NotYet after `timeout` seconds (None: never), which says what it waits for; Unavailable or
+        OutcomeUnknown if the service could not be asked then.
         """
         reply = await self._client.request_until(
             "batch", self._body, lambda reply: bool(reply["batch"]["state"] == "complete"), timeout
         )
-        if reply is None:
-            raise self._not_yet()
-        return _state_in(reply)
+        state = _state_in(reply)
+        if state.state != "complete":
+            raise await self._not_yet(reply, timeout)
+        return state
 
     @property
     def _body(self) -> Body:
         return {"queue": self.queue, "id": self.id}
 
-    def _not_yet(self) -> NotYet:
-        return NotYet(f"batch {self.id} is not complete", field="batch")
+    async def _not_yet(self, reply: Body, timeout: float | None) -> NotYet:
+        """Say how far it is, and why its first task waits, unless it was waited for less than a second."""
+        state, first = _state_in(reply), reply.get("waits_for")
+        told = f"batch {self.id} is not complete: {state.ended:,} of {state.total:,} tasks have ended"
+        if state.state == "open":
+            told += "; it is open until `close` is called"
+        if first and (reason := await self._client._why_it_waits(self.queue, first, timeout)):
+            told += f"; task {first}: {reason}"
+        return NotYet(told, field="batch")
 
 
 def _state_in(reply: Body) -> BatchState:

@@ -149,16 +149,16 @@ class Client(ScheduleRequests):
         return [task for task in taken if task is not None]
 
     async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[TaskState]:
-        """Read what is known about tasks."""
-        found = (await self.request("tasks", {"queue": queue, "ids": list(ids)}, timeout=timeout))["tasks"]
+        """Read what is known about any number of tasks, a state for each, in their order."""
+        found = await self.ask_of_each("tasks", queue, ids, "tasks", timeout=timeout)
         return later.bodies.rows(later.tasks.TaskState, found)
 
     async def cancel(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
-        """Cancel tasks: `ok`, `running` (its worker is told to stop) or `gone` (it has ended) for each.
+        """Cancel any number of tasks: `ok`, `running` (its worker is told to stop) or `gone` (it has ended) for each.
 
         Repeating it is safe; what the first call cancelled is then `gone`.
         """
-        return await self.change("cancel", queue, ids, timeout=timeout)
+        return await self.ask_of_each("cancel", queue, ids, "outcomes", timeout=timeout)
 
     async def reschedule(
         self,
@@ -169,14 +169,14 @@ class Client(ScheduleRequests):
         start_at: datetime | float | None = None,
         timeout: float | None = None,
     ) -> list[str]:
-        """Give waiting tasks another start; without one, now.
+        """Give any number of waiting tasks another start; without one, now.
 
         For each: `ok`; `running`, `expired` (it would start after its end) or `quota_exceeded` (its tenant's limit of
         delayed tasks), unchanged; or `gone`.
         """
         delay_ms, start_at_ms = later.options.pack_start(delay, start_at)
         times = {"delay_ms": delay_ms, "start_at_ms": start_at_ms}
-        return await self.change("reschedule", queue, ids, timeout=timeout, **times)
+        return await self.ask_of_each("reschedule", queue, ids, "outcomes", timeout=timeout, **times)
 
     async def peek(
         self, queue: str, count: int = 10, *, tenant: str | None = None, timeout: float | None = None
@@ -252,9 +252,9 @@ class Client(ScheduleRequests):
     async def read_batches(
         self, queue: str, ids: Sequence[str], *, timeout: float | None = None
     ) -> dict[str, BatchState]:
-        """Read the progress of up to 500 batches, by id; unknown ones are left out."""
-        reply = await self.request("batches", {"queue": queue, "ids": list(ids)}, timeout=timeout)
-        return {state.id: state for state in later.bodies.rows(later.batches.BatchState, reply["batches"])}
+        """Read the progress of any number of batches, by id; unknown ones are left out."""
+        found = await self.ask_of_each("batches", queue, ids, "batches", timeout=timeout)
+        return {state.id: state for state in later.bodies.rows(later.batches.BatchState, found)}
 
     def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> EventStream:
         """Follow the tasks and batches that asked for `events`: `async for`, without an end.

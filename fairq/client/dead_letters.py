@@ -15,6 +15,7 @@ from attrs import define
 
 from fairq.client import later
 from fairq.client.listed import lists_options
+from fairq.client.requests import PAGE_IDS
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_BATCH
 
@@ -91,10 +92,7 @@ class DeadLetters:
         return await self._change("purge", ids)
 
     async def _change(self, verb: str, ids: Sequence[str]) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        for start in range(0, len(ids), MAX_BATCH):
-            outcomes += await self._client.change(verb, self.queue, ids[start : start + MAX_BATCH])
-        return outcomes
+        return await self._client.ask_of_each(verb, self.queue, ids, "outcomes")
 
     @lists_options
     def replay_all(
@@ -113,7 +111,7 @@ class DeadLetters:
         return self._sweep("purge", math.inf, which)
 
     async def _sweep(self, verb: str, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:
-        step = max(1, int(min(MAX_BATCH, rate * STEP_S)))
+        step = max(1, int(min(PAGE_IDS, rate * STEP_S)))
         sweep = later.dead_letters.Sweep
         done, next_at = sweep(0, 0, 0), self._client._caller.now()
         async with aclosing(self.pages(brief=True, **which)) as pages:

@@ -175,12 +175,12 @@ def structure(payload: Any, kind: Any) -> Any:
     return _ours.get_structure_hook(kind)(payload, kind)
 
 
-def errors_in(error: Exception) -> list[str]:
-    """Say what is wrong with a payload that raised this, with the path of each field."""
+def errors_in(error: Exception, root: str) -> list[str]:
+    """Say what is wrong with a value that raised this, with the path of each field from `root` on."""
     try:
-        return transform_error(error, "payload", _say)
+        return transform_error(error, root, _say)
     except RecursionError:
-        return ["it is nested too deep @ payload"]
+        return [f"it is nested too deep @ {root}"]
 
 
 def _say(error: BaseException, kind: Any) -> str:

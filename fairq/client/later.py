@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairq.client import bodies as bodies
+    from fairq.client import typed as typed
     from fairq.model import attempts as attempts
     from fairq.model import audit as audit
     from fairq.model import batches as batches
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from fairq.model import why_text as why_text
     from fairq.model import workers as workers
 
+_OF_CLIENT = ("bodies", "typed")
+
 
 def __getattr__(name: str) -> Any:
-    module = import_module("fairq.client.bodies" if name == "bodies" else f"fairq.model.{name}")
+    module = import_module(f"fairq.{'client' if name in _OF_CLIENT else 'model'}.{name}")
     return globals().setdefault(name, module)

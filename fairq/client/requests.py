@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = 20.0  # under the 30 s of gunicorn, and the minute for which the store remembers ids that are done
 
+PAGE_IDS = 250  # in a request: the longest ids fit into the shortest message that a server may allow
 _EXPLAINED_S = 1.0  # a wait that was shorter is one look of many; and how long the explanation may take
 
 Body = dict[str, Any]
@@ -55,10 +56,10 @@ class Requests:
         is_enough: Callable[[Body], bool],
         timeout: float | None = None,
         wait_s: float = WAIT_MS / 1000,
-    ) -> Body | None:
-        """Send a request that waits for something to happen, until its reply is enough; None after `timeout` seconds.
+    ) -> Body:
+        """Send a request that waits for something to happen, until its reply is enough, or `timeout` seconds are over.
 
-        Each request waits for up to `wait_s` seconds. Raises: what the last request raises.
+        Each request waits for up to `wait_s` seconds. Returns the last reply. Raises: what the last request raises.
         """
         deadline = float("inf") if timeout is None else self._deadline(timeout)
         while True:
@@ -69,17 +70,21 @@ class Requests:
                 if not isinstance(error, Retryable) or self._caller.now() >= deadline:
                     raise
                 continue
-            if is_enough(reply):
+            if is_enough(reply) or self._caller.now() >= deadline:
                 return reply
-            if self._caller.now() >= deadline:
-                return None
 
-    async def change(
-        self, verb: str, queue: str, ids: Sequence[str], *, timeout: float | None = None, **how: Any
+    async def ask_of_each(
+        self, verb: str, queue: str, ids: Iterable[str], part: str, *, timeout: float | None = None, **how: Any
     ) -> list[Any]:
-        """Send a request about tasks or dead letters; returns an outcome for each."""
-        reply = await self.request(verb, {"queue": queue, "ids": list(ids), **how}, timeout=timeout)
-        return list(reply["outcomes"])
+        """Send requests about any number of ids, a page in each; returns the rows of that part of the replies.
+
+        Not atomic: on an error the pages before it have been carried out.
+        """
+        body, ids, deadline, rows = named(queue) | how, list(ids), self._deadline(timeout), list[Any]()
+        for start in range(0, len(ids), PAGE_IDS):
+            page = {**body, "ids": ids[start : start + PAGE_IDS]}
+            rows += (await self.request(verb, page, timeout=deadline - self._caller.now()))[part]
+        return rows
 
     async def wait_task(self, queue: str, id: str, timeout: float | None) -> Body:
         """Wait until a task has ended, across reconnects; returns its row of `wait_tasks`.
@@ -92,13 +97,15 @@ class Requests:
         try:
             row: Body = await self._caller.wait(call)
         except NotYet as error:
-            if timeout is not None and timeout >= _EXPLAINED_S and (reason := await self._why_it_waits(queue, id)):
+            if reason := await self._why_it_waits(queue, id, timeout):
                 raise NotYet(f"{error.message}: {reason}", field=error.field) from None
             raise
         return row
 
-    async def _why_it_waits(self, queue: str, id: str) -> str:
-        """Say why a task waits; empty if it does not, or the server does not say."""
+    async def _why_it_waits(self, queue: str, id: str, timeout: float | None) -> str:
+        """Say why a task waits; empty if it does not, the server does not say, or it was waited for so shortly."""
+        if timeout is None or timeout < _EXPLAINED_S:
+            return ""
         try:
             reply = await self.request("why", {"queue": queue, "id": id}, timeout=_EXPLAINED_S)
         except FairqError:

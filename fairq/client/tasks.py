@@ -11,9 +11,17 @@ from fairq.client import later
 from fairq.errors import NoResult
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from fairq.client.client import Client
     from fairq.model.option_tables import Seconds
     from fairq.model.tasks import TaskState
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 
 @define
@@ -40,17 +48,22 @@ class EnqueuedTask:
         """Cancel it: `ok`, `running` (its worker is told to stop) or `gone` (it has ended)."""
         return (await self._client.cancel(self.queue, [self.id]))[0]
 
-    async def result(self, *, timeout: float | None = None) -> Any:
+    async def result(self, kind: type[T] | None = None, *, timeout: float | None = None) -> T:
         """Wait for what its handler returned, across reconnects; it must have been enqueued with `result_ttl`.
 
+        With a `kind`, such as `int`, `list[str]` or a class as of `Task[Welcome]`, it is made one of that type.
         Raises: TaskFailed (it is dead or was cancelled), NoResult (at once, if it was enqueued here without), NotYet
-        after `timeout` seconds (None: never); Unavailable or OutcomeUnknown if the service could not be asked then.
+        after `timeout` seconds (None: never), BadRequest if it is not of that kind; Unavailable or OutcomeUnknown if
+        the service could not be asked then.
         """
+        if kind is not None:
+            later.typed.check_result_type(kind)
         if not self._keeps_result:
             raise NoResult(
                 f"task {self.id} was enqueued without result_ttl, so that no result of it is kept", field="result_ttl"
             )
-        return later.bodies.result_of(await self._client.wait_task(self.queue, self.id, timeout))
+        found: T = later.bodies.result_of(await self._client.wait_task(self.queue, self.id, timeout))
+        return found if kind is None else later.typed.make_result(found, kind)
 
     async def reschedule(self, *, delay: Seconds | None = None, start_at: datetime | float | None = None) -> str:
         """Give it another start, or let it start now: `ok`, `running`, `expired`, `quota_exceeded` or `gone`."""

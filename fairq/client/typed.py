@@ -27,17 +27,19 @@ from fairq.model.checks import MAX_ERROR_CHARS
 MAX_VALUES = 1_000
 _MAX_SHOWN = 5  # errors of one payload
 _TYPED = re.compile(r"\bTask\s*\[")
+T = TypeVar("T")
 
 
 class Misfit(Exception):
-    """A payload that does not fit its handler's type: the task can never succeed."""
+    """A value that does not fit its type. A task with such a payload can never succeed."""
 
 
 @frozen
 class PayloadType:
-    """The type that a handler wants its payloads to have."""
+    """The type that a handler wants its payloads to have, or a caller its result."""
 
     kind: Any
+    of: str = "payload"
 
     @property
     def name(self) -> str:
@@ -51,10 +53,10 @@ class PayloadType:
         try:
             return structure(payload, self.kind)
         except Exception as error:  # of the class's own code too
-            errors = errors_in(error)
+            errors = errors_in(error, self.of)
         more = f", and {len(errors) - _MAX_SHOWN} more" if len(errors) > _MAX_SHOWN else ""
         told = "; ".join(errors[:_MAX_SHOWN]) + more
-        raise Misfit(f"the payload is not {self.name}: {told}"[:MAX_ERROR_CHARS])
+        raise Misfit(f"the {self.of} is not {self.name}: {told}"[:MAX_ERROR_CHARS])
 
 
 def type_name(kind: Any) -> str:
@@ -87,7 +89,7 @@ def payload_type_of(function: Callable[..., Any], task_class: type) -> PayloadTy
         (kind,) = get_args(annotation)
         if kind is Any or kind is object or isinstance(kind, TypeVar):
             return None
-        _check(function, kind)
+        _check(kind, f"handler {name_of(function)}: a payload", "handler")
         return PayloadType(kind)
     if isinstance(annotation, type) and (attrs.has(annotation) or is_dataclass(annotation) or is_typeddict(annotation)):
         if issubclass(annotation, task_class):
@@ -100,20 +102,32 @@ def payload_type_of(function: Callable[..., Any], task_class: type) -> PayloadTy
     return None
 
 
+def check_result_type(kind: Any) -> None:
+    """Check that results can be made ones of a type. Raises: BadRequest."""
+    _check(kind, "a result", "kind")
+
+
+def make_result(value: Any, kind: type[T]) -> T:
+    """Make a result one of a type that was checked. Raises: BadRequest, which names the field."""
+    try:
+        made: T = PayloadType(kind, "result").make(value)
+    except Misfit as error:
+        raise BadRequest(str(error), field="kind") from None
+    return made
+
+
 def is_dataclass(kind: type) -> bool:
     """True if a class is a dataclass."""
     return hasattr(kind, "__dataclass_fields__")
 
 
-def _check(function: Callable[..., Any], kind: Any) -> None:
+def _check(kind: Any, what: str, field: str) -> None:
     from fairq.client.json_types import check_type
 
     try:
         check_type(kind)
     except Exception as error:  # cattrs and typing raise many kinds
-        raise BadRequest(
-            f"handler {name_of(function)}: a payload cannot be made a {type_name(kind)}: {error}"[:500], field="handler"
-        ) from None
+        raise BadRequest(f"{what} cannot be made a {type_name(kind)}: {error}"[:500], field=field) from None
 
 
 def _first_annotation(function: Callable[..., Any]) -> Any:

@@ -34,6 +34,11 @@ def queue_prefix(queue: str, partition: int = 0) -> str:
     return f"fq:{{{queue}/{partition}}}"
 
 
+def members_key(queue: str, batch: str) -> str:
+    """Return the key of a batch's tasks that have not ended."""
+    return f"{queue_prefix(queue)}:members:{batch}"
+
+
 def session_key(cookie: str) -> str:
     """Return the key of a dashboard's session."""
     return f"fq:session:{sha256(cookie.encode()).hexdigest()}"

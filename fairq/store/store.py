@@ -11,6 +11,7 @@ from fairq.model.batches import BatchPage, BatchState
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
 from fairq.model.tasks import NewTask
 from fairq.model.webhooks import Webhook, webhook_id
+from fairq.store import keys
 from fairq.store.calls import LOOKS
 from fairq.store.queue_calls import QueueCalls
 from fairq.store.records import pack_template, pack_timing, unpack_schedule, unpack_webhook
@@ -76,6 +77,11 @@ class Store(TaskCalls, QueueCalls):
         """Read the states of batches; None for unknown ones."""
         rows = await self._call_in_parts("batches", queue, ids, size=LOOKS)
         return [batch_state(id, row) for id, row in zip(ids, rows, strict=True)]
+
+    async def first_of_batch(self, queue: str, id: str) -> str | None:
+        """Read which of a batch's tasks that have not ended was added first."""
+        found = await self.connection.call("ZRANGE", keys.members_key(queue, id), 0, 0)
+        return found[0].decode() if found else None
 
     async def list_batches(
         self, queue: str, tenant: str | None, state: str | None, cursor: str, count: int

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import ssl
     from types import TracebackType
 
+    from fairq.client.tasks import T
     from fairq.model.events import Event
     from fairq.sync.driver import Driver
 
@@ -37,7 +38,12 @@ class EnqueuedTask:
     is_replaced = Same[bool]()
     state = call(tasks.EnqueuedTask.state)
     cancel = call(tasks.EnqueuedTask.cancel)
-    result = call(tasks.EnqueuedTask.result)
+    if TYPE_CHECKING:  # mypy knows no default of a type that `call` passes on
+
+        def result(self, kind: type[T] | None = None, *, timeout: float | None = None) -> T:
+            """Wait for what its handler returned."""
+    else:
+        result = call(tasks.EnqueuedTask.result)
     reschedule = call(tasks.EnqueuedTask.reschedule)
 
     def __repr__(self) -> str:

@@ -193,7 +193,7 @@ class MemoryCaller:
         with anyio.move_on_after(body.get("timeout_ms", 0) / 1000):
             while body.get("timeout_ms") and self._named(line, body)[1].state != "complete":
                 await self.memory.wait_for_ends()
-        return {"batch": asdict(self._named(line, body)[1])}
+        return {"batch": asdict(self._named(line, body)[1]), "waits_for": None}
 
     async def _batches(self, line: MemoryQueue, body: Body) -> Body:
         if "ids" not in body and self.tenant is None:

@@ -104,6 +104,7 @@ async def test_batches_are_listed_and_read_by_their_ids(served: Served, ada: fai
         assert theirs == [("bob/bobs", "bob")]
         found = await ada.read_batches("emails", ["b7", "bobs", "b1"])
         assert {id: state.state for id, state in found.items()} == {"b7": "complete", "b1": "open"}
+        assert len(await ada.read_batches("emails", [f"b{n}" for n in range(600)])) == 505
         seen = await seer.read_batches("emails", ["bob/bobs", "ada/b7"])
         assert seen.keys() == {"bob/bobs", "ada/b7"}
         assert (await seer.batch("emails", "ada/b7").state()).state == "complete"

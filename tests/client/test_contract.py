@@ -45,6 +45,21 @@ async def test_what_is_enqueued_is_there_in_its_order(api: Api, service: Service
 
 
 @on_all
+async def test_any_number_of_ids_gets_an_answer_for_each_in_their_order(api: Api, service: Service) -> None:
+    async with api.open_client(service.url, token=tenant("ada")) as client:
+        ids = [task.id for task in await client.enqueue_many("emails", range(1_234))]
+        asked = [*reversed(ids), "nobody", ids[0]]
+        found = await client.tasks("emails", asked)
+        assert [state.id for state in found] == asked
+        assert [state.state for state in found] == ["ready"] * 1_234 + ["unknown", "ready"]
+        assert await client.reschedule("emails", [*ids, "nobody"], delay=60) == ["ok"] * 1_234 + ["gone"]
+        assert await client.cancel("emails", ["nobody", *ids]) == ["gone"] + ["ok"] * 1_234
+        assert await client.tasks("emails", []) == await client.cancel("emails", []) == []
+        with pytest.raises(BadRequest, match="queue"):
+            await client.tasks("Emails", [])
+
+
+@on_all
 async def test_results_come_or_say_why_not(api: Api, service: Service) -> None:
     app = service.worker()
 
@@ -60,7 +75,11 @@ async def test_results_come_or_say_why_not(api: Api, service: Service) -> None:
             await task.result(timeout=0.05)
         empty = await client.enqueue("totals", [], result_ttl=60)
         async with api.working(app):
-            assert await task.result(timeout=20) == 3
+            assert await task.result(timeout=20) == await task.result(int) == 3
+            for kind, why in ((str, "the result is not str: expected text @ result"), (set[hold], "cannot be made")):  # type: ignore[valid-type]
+                with pytest.raises(BadRequest, match=why) as caught:
+                    await task.result(kind)
+                assert caught.value.field == "kind"
             with pytest.raises(TaskFailed, match="nothing to add"):
                 await empty.result()
 

@@ -149,6 +149,12 @@ async def good_for_operators(client: fairq.OperatorClient) -> None:
 def good_too(client: fairq.sync.Client) -> bool:
     return client.enqueue("emails", 1, delay=1.5).is_duplicate
 
+async def good_results(task: fairq.EnqueuedTask, blocking: fairq.sync.EnqueuedTask) -> int:
+    anything, as_much = await task.result(timeout=5), blocking.result(timeout=5)
+    anything.is_not_known, as_much.is_not_known
+    names: list[str] = blocking.result(list[str], timeout=5)
+    return await task.result(int) + len(names)
+
 async def bad(client: fairq.Client, batch: fairq.Batch, task: fairq.Task[object]) -> None:
     await client.enqueue("emails", 1, delay="soon")
     await client.enqueue("emails", 1, dealy=1)
@@ -160,6 +166,11 @@ async def bad_for_operators(client: fairq.OperatorClient) -> None:
     await client.set_limits("emails", max_runing=5)
     await client.configure("emails", max_attempts="many")
     await client.configure("emails", share="fair")
+
+async def bad_results(task: fairq.EnqueuedTask, blocking: fairq.sync.EnqueuedTask) -> None:
+    (await task.result(int)).upper()
+    blocking.result(str) + 1
+    await task.result(timeout="soon")
 
 def bad_too(client: fairq.sync.Client) -> None:
     client.enqueue("emails", 1, delay="soon")

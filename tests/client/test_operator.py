@@ -157,7 +157,7 @@ def test_every_request_of_tenants_and_operators_has_its_call() -> None:
     """Enqueues and waits for results have ways of their own, for they share frames."""
     ours = {kind.type for kind, verb in VERBS.items() if verb.roles & {Role.TENANT, Role.OPERATOR}}
     text = "".join(inspect.getsource(each) for each in MODULES)
-    asked = set(re.findall(r'(?:request|request_until|change|_change|_sweep)\(\s*"(\w+)"', text))
+    asked = set(re.findall(r'(?:request|request_until|ask_of_each|_change|_sweep)\(\s*"(\w+)"', text))
     elsewhere = {"enqueue", "wait_tasks", "ping"}
     assert ours - asked - elsewhere == set()
 

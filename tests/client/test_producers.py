@@ -14,7 +14,7 @@ from fairq.errors import Forbidden, QuotaExceeded, TenantsRefused
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
-from tests.server.harness import OPERATOR, PRODUCER, url_of
+from tests.server.harness import OPERATOR, PRODUCER, running, url_of
 
 
 @pytest.fixture
@@ -61,6 +61,17 @@ async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
             await client.wait_task("emails", other.id, 5)
         with pytest.raises(Forbidden):
             await client.open_batch("emails", tenant="zoo")
+
+
+async def test_the_longest_ids_fit_into_the_shortest_messages(server_store: str) -> None:
+    async with (
+        running(server_store, max_payload_bytes=65_536, max_message_bytes=66_560) as served,
+        fairq.open_client(url_of(served), token=PRODUCER) as shop,
+    ):
+        ids = [f"{'t' * 128}/{n:064}" for n in range(600)]
+        with trio.fail_after(60):
+            assert {state.state for state in await shop.tasks("emails", ids)} == {"unknown"}
+            assert await shop.cancel("emails", ids) == ["gone"] * 600
 
 
 async def test_a_flood_of_one_tenant_delays_no_call_of_another(shop: fairq.Client) -> None:

@@ -26,7 +26,7 @@ PARTS = {
 RAISED = (fairq.Retry, fairq.Postpone)
 SHOWN: dict[str, str] = {}  # the function whose options are listed, by the options
 OTHERS = {"DeadLetters": fairq.client.dead_letters.DeadLetters}
-INSIDE = {"change", "request_until", "clock", "sleep_until", "pass_turn", "wait_task", "enqueue_tasks", "log"}
+INSIDE = {"ask_of_each", "request_until", "clock", "sleep_until", "pass_turn", "wait_task", "enqueue_tasks", "log"}
 
 
 def page() -> str:

@@ -167,6 +167,33 @@ async def test_a_result_that_does_not_come_says_why(served: Served, worker: Raw)
         assert caught.value.message == f"task {task.id} has not ended"
 
 
+async def test_a_batch_that_is_not_complete_says_why(served: Served, worker: Raw) -> None:
+    await worker.attach("emails", credit=1)
+    for token, owner in ((tenant("ada"), None), (PRODUCER, "bob")):
+        async with fairq.open_client(url_of(served), token=token) as client:
+            batch = await client.open_batch("emials", tenant=owner)
+            first, second = await batch.add_many([1, 2])
+            why = "no worker is attached to the queue; those that are take tasks of emails"
+            with pytest.raises(NotYet) as caught:
+                await batch.wait(timeout=1)
+            assert caught.value.message == (
+                f"batch {batch.id} is not complete: 0 of 2 tasks have ended; it is open until `close` is called;"
+                f" task {first.id}: {why}"
+            )
+            await first.cancel()
+            await batch.close()
+            with pytest.raises(NotYet) as caught:
+                async for _ in batch.watch(every=60, timeout=1):
+                    pass
+            told = f"batch {batch.id} is not complete: 1 of 2 tasks have ended"
+            assert caught.value.message == f"{told}; task {second.id}: {why}"
+            with pytest.raises(NotYet) as caught:
+                await batch.wait(timeout=0.01)
+            assert caught.value.message == told
+            await second.cancel()
+            assert (await batch.wait()).cancelled == 2
+
+
 async def test_the_sdk_tells_it(served: Served) -> None:
     async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
         task = await client.enqueue("q", 1)

@@ -17,7 +17,7 @@ PAIRS = [
     (fairq.EventStream, fairq.sync.EventStream),
     (DeadLetters, fairq.sync.DeadLetters),
 ]
-INSIDE = {"change", "request_until"}  # what parts of the SDK ask of a client
+INSIDE = {"ask_of_each", "request_until"}  # what parts of the SDK ask of a client
 OWN = {"close"}  # the async client is closed by its context
 
 

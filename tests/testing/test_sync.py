@@ -127,7 +127,7 @@ def test_both_forms_have_the_same_names() -> None:
         (theirs.TrackedTask, fairq.testing.sync.TrackedTask),
     ]:
         with case(one, other):
-            inside = {"change", "request_until", "of", "close"}
+            inside = {"ask_of_each", "request_until", "of", "close"}
             assert {name for name in dir(one) if name[0] != "_"} - inside == {
                 name for name in dir(other) if name[0] != "_"
             } - inside

@@ -76,7 +76,10 @@ async def batch(app: App, connection: Connection, request: wire.Batch) -> Body:
     state = await wait_for(
         app, connection, queue, [keys.BATCH + id], request.timeout_ms, read, lambda state: state.state == "complete"
     )
-    return {"batch": {**asdict(state), "id": request.id}}
+    first = None if state.state == "complete" else await app.store.first_of_batch(queue, id)
+    if first and connection.identity.tenant:
+        first = bare_id(first)
+    return {"batch": {**asdict(state), "id": request.id}, "waits_for": first}
 
 
 async def batches(app: App, connection: Connection, request: wire.Batches) -> Body:
