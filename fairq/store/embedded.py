@@ -2,6 +2,8 @@
 
 It listens on a unix socket only, keeps its data in the data directory, where other local users may read nothing, is
 restarted if it dies, and is stopped cleanly.
+The wheel's Valkey is built with libc's allocator, which costs it a fifth of its time. jemalloc takes its place where
+the system has it: the dynamic linker skips a library that is missing.
 A file lock makes one server the owner of a data directory. A Valkey left behind by a killed server is shut down first,
 so that its data is complete before it is read again.
 """
@@ -40,6 +42,7 @@ LOAD_S = 1800.0  # for reading its data; a disk gives some 100 MB in a second
 SILENT_S = 30.0  # meanwhile; it answers after each 1,024 commands that it has read
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 10.0
+ALLOCATOR = {"LD_PRELOAD": "libjemalloc.so.2"}  # unless the server's own environment names one
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
 _CONFIG_NAME = "valkey.conf"
 _CONFIG = """\
@@ -200,6 +203,7 @@ async def _supervise(
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # ctrl-C in a terminal must not reach the store before the drain
+                env={**ALLOCATOR, **os.environ},
                 umask=0o077,  # its files hold payloads and the secrets of webhooks
             )
         log.debug("embedded store started", pid=process.pid)

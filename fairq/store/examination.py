@@ -6,8 +6,13 @@ It changes nothing, and asks for no more than a managed store allows: what a sto
 from __future__ import annotations
 
 import ipaddress
+import re
+import socket
+import struct
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import trio
@@ -56,7 +61,7 @@ async def examine(url: str, ahead_of_ms: Callable[[], float] = lambda: time.time
             with trio.fail_after(ANSWER_S):
                 stream, reader = await connect(address)
             async with stream:
-                found = await _of_node(address, lambda *command: _answer(stream, reader, *command), ahead_of_ms)  # noqa: B023
+                found = await _of_node(address, lambda *command: _answer(stream, reader, *command), ahead_of_ms, stream)  # noqa: B023
         except (*BROKEN, trio.TooSlowError, FairqError) as error:
             found = [_unreachable(error)]
         for each in found:
@@ -74,7 +79,7 @@ def _unreachable(error: Exception) -> Finding:
     return Finding("problem", "connection", f"the store does not answer: {cause}", remedy)
 
 
-async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float]) -> list[Finding]:
+async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float], stream: trio.abc.Stream) -> list[Finding]:
     info = read_info(await call("INFO", "everything"))
     config = await _settings(call)
     return [
@@ -82,6 +87,7 @@ async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float]) -> 
         *(Finding("problem", risk.subject, risk.told, risk.remedy) for risk in risks(info)),
         *_persistence(info, config),
         *_memory(info),
+        *_allocator(info, _preloaded(stream)),
         *await _permissions(call),
         *await _libraries(call),
         *await _data(call),
@@ -139,6 +145,35 @@ def _memory(info: Mapping[str, str]) -> list[Finding]:
         return [Finding("warning", "memory", told, "raise maxmemory, or find the queue that grows: fairq queues list")]
     told = f"{used >> 20:,} MiB used" + (f" of {limit >> 20:,}" if limit else "; maxmemory is not set")
     return [Finding("ok", "memory", told)]
+
+
+def _preloaded(stream: trio.abc.Stream) -> str | None:
+    """Name the allocator that the store's process has loaded beside libc's: "" if it has none, None if unseen.
+
+    The store does not know it. Only the kernel tells which process answers on a unix socket.
+    """
+    if sys.platform != "linux" or not isinstance(stream, trio.SocketStream) or stream.socket.family != socket.AF_UNIX:
+        return None
+    size = struct.calcsize("3i")
+    pid, *_ = struct.unpack("3i", stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"/lib(jemalloc|mimalloc|tcmalloc)[^/\n]*$", maps, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _allocator(info: Mapping[str, str], preloaded: str | None) -> list[Finding]:
+    built = info.get("mem_allocator", "")
+    if built != "libc" or not info.get("os", "").startswith("Linux"):
+        return [Finding("ok", "allocator", built or "the store does not tell")]
+    if preloaded:
+        return [Finding("ok", "allocator", f"{preloaded}, preloaded")]
+    unseen = ", unless another is preloaded, which is seen only over a unix socket" if preloaded is None else ""
+    told = f"libc's{unseen}: it takes a fifth of the store's time"
+    remedy = "install jemalloc (Debian: libjemalloc2), and restart; build a store of your own with it"
+    return [Finding("warning", "allocator", told, remedy)]
 
 
 async def _permissions(call: Ask) -> list[Finding]:

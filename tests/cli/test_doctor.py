@@ -38,7 +38,7 @@ def test_a_sound_store_has_no_problems(start_store: Start) -> None:
     assert findings(told, "problem") == {}
     well = findings(told, "ok").keys()
     assert {"version", "persistence", "permissions", "library", "data", "connections", "network"} <= well
-    assert "clock" in well or findings(told, "warning").keys() == {"round trip"}, "this machine may be slow"
+    assert findings(told, "warning").keys() <= {"round trip", "allocator"}, "this machine may be slow"
 
 
 def test_of_a_store_that_tells_no_settings_nothing_is_promised(start_store: Start) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from fairq.errors import FairqError, SettingsError, Unavailable
 from fairq.model.tasks import NewTask
 from fairq.store import embedded as module
 from fairq.store.embedded import embedded_store, is_running, socket_path, store_url
+from fairq.store.examination import examine
 from fairq.store.opening import check_durability, open_store
 from fairq.store.store import Store
 from tests import processes
@@ -79,6 +81,37 @@ async def test_data_survives_a_stop_and_a_start_and_no_process_is_left(tmp_path:
     async with embedded(tmp_path) as store:
         assert (await store.queue("q")).ready == 1
         assert await store.enqueue("q", "ada", [NewTask("a", b"1")]) == ["duplicate"]
+
+
+async def allocator(data_dir: Path) -> tuple[str, str]:
+    """Start an embedded store, and return how `fairq doctor` finds its allocator, and what it says of it."""
+    with trio.fail_after(30):
+        async with embedded_store(data_dir) as url:
+            (found,) = [each async for each in examine(url) if each.subject == "allocator"]
+    return found.level, found.told
+
+
+def libm() -> str:
+    """Return the path of a library that every system has."""
+    return next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libm" in line)
+
+
+async def test_jemalloc_takes_the_place_of_libcs_allocator_where_the_system_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may lack it, so another library stands for it."""
+    shutil.copy(libm(), tmp_path / "libjemalloc.so.2")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    assert await allocator(tmp_path / "data") == ("ok", "jemalloc, preloaded")
+
+
+@pytest.mark.parametrize("library", ["", "absent.so", "/dev/null"])
+async def test_a_store_starts_without_jemalloc_and_doctor_says_what_that_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", library)
+    assert await allocator(tmp_path) == ("warning", "libc's: it takes a fifth of the store's time")
 
 
 async def test_it_listens_on_a_socket_that_only_its_owner_may_use(tmp_path: Path) -> None:
