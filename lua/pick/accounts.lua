@@ -172,7 +172,7 @@ local function new_account(call, name)
   local tag = struct.pack('<I', queue.numbers)
   local account = ACCOUNT.new{weight = accounts.DEFAULT_WEIGHT, name = name, tag = tag,
     details = DETAILS.new{tag = tag}}
-  call.accounts[tag], call.books[account] = account, BOOKS.new{epoch = queue.epoch}
+  call.packed[tag], call.accounts[tag], call.books[account] = false, account, BOOKS.new{epoch = queue.epoch}
   return account
 end
 

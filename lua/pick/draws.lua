@@ -1,4 +1,4 @@
--- needs: accounts, calls, limits, seats
+-- needs: accounts, calls, limits
 --
 -- Choosing among the tenants that have slots: rules 2 and 4 of pick/README.md. A round looks at all whom it may need at
 -- once, as they are packed, and opens the accounts of those that it serves. Slots stay as they are meanwhile.
@@ -78,7 +78,8 @@ end
 
 -- Looks at tenants: each that can be served is a candidate, once.
 local function look_at(call, round, tags)
-  local seen, times, of_time, next_of, due, n = round.seen, round.times, round.of_time, round.next_of, 0, #round.times
+  local seen, times, of_time, next_of = round.seen, round.times, round.of_time, round.next_of
+  local due, n = 0, #times
   local is_limited, opened, latest = call.queue.limited == 1, call.accounts, round.latest
   accounts.read(call, tags)
   for i = 1, #tags do

@@ -53,7 +53,7 @@ end
 
 -- True if neither details nor limits matter to the tenant.
 function limits.is_plain(call, account)
-  return call.queue.limited == 0 and accounts.is_plain(account)
+  return call.queue.limited == 0 and account.is_odd == 0 and not account.details
 end
 
 -- True if one more task of the tenant may be leased.
@@ -69,10 +69,14 @@ function limits.is_guaranteed(call, account)
   return has_own(call, account) and account.leased < limits.of(call, account).guaranteed
 end
 
--- True if all that the tenant has is what it is guaranteed: then it does not compete with the others.
-function limits.is_within_guarantee(call, account)
+-- What the tenant is to the fair pick (account.standing). While all that it has is what it is guaranteed, it does not
+-- compete with the others.
+function limits.standing_of(call, account)
+  if account.ready == 0 then return 0 end
+  if limits.is_plain(call, account) then return COMPETES end
+  if not limits.is_eligible(call, account) then return 0 end
   local guaranteed = has_own(call, account) and limits.of(call, account).guaranteed or 0
-  return guaranteed > 0 and account.leased <= guaranteed
+  return account.leased <= guaranteed and guaranteed > 0 and ELIGIBLE or COMPETES
 end
 
 -- Sets or clears a reason for which a tenant, or the queue, is not served.

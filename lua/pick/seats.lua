@@ -53,10 +53,7 @@ end
 
 -- Counts the tenant among the eligible and among those that compete, or no longer, as its state says.
 function seats.recount(call, account)
-  local previous, standing = account.standing, 0
-  if limits.is_eligible(call, account) then
-    standing = limits.is_within_guarantee(call, account) and ELIGIBLE or COMPETES
-  end
+  local previous, standing = account.standing, limits.standing_of(call, account)
   if standing == previous then return end
   local queue = call.queue
   if previous == 0 then

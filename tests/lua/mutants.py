@@ -159,8 +159,8 @@ MUTANTS = [
     ),
     Mutant(
         "a tenant over its limit keeps the slot",
-        "    accounts.touch(call, account)\n    return nil\n",
-        "    return nil\n",
+        "  accounts.touch(call, account)\n  return true\n",
+        "  return true\n",
     ),
     Mutant("what does not start takes a token", "  limits.spend(call, account, -1)\n", ""),
     Mutant(
@@ -181,7 +181,9 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "the slots that are read at once are others", "span.some = {before = first,", "span.some = {before = first + 1,"
+        "a block begins a slot later",
+        "redis.call('GETRANGE', span.at, 4 * before,",
+        "redis.call('GETRANGE', span.at, 4 * before + 4,",
     ),
     Mutant(
         "a guarantee is not kept",
@@ -209,13 +211,13 @@ MUTANTS = [
     Mutant("own limits are those for all", "with_defaults(limits.set_for(call, account.name), for_all)", "for_all"),
     Mutant(
         "a claim overruns the limit",
-        "or not limits.is_eligible(call, account)) then\n    accounts",
-        "or account.ready == 0) then\n    accounts",
+        "and limits.is_eligible(call, account) then return false end",
+        "and account.ready > 0 then return false end",
     ),
     Mutant(
         "the limit for all is not looked at by a draw",
-        "(round.is_limited or call.is_touched[account])",
-        "call.is_touched[account]",
+        "if call.queue.limited == 0 and not call.is_touched[account] then return false end",
+        "if not call.is_touched[account] then return false end",
     ),
     Mutant("the wake list starves the backlog", "if woken and not (best and", "if woken and not (false and"),
     Mutant(
@@ -223,14 +225,30 @@ MUTANTS = [
         "return calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)",
         "return true",
     ),
-    Mutant("the second draw is ignored", "for _ = 1, round.passes == 0 and FIRST or 1 do draw", "for _ = 1, 1 do draw"),
+    Mutant("nobody else is drawn when few are due", "while due < wanted and left > 0 do", "while false do"),
+    Mutant("the due are counted by another time", "if time <= latest + step / 2 then", "if time <= latest then"),
+    Mutant("draws go on for longer", "REDRAWS * wanted + FIRST", "2 * REDRAWS * wanted + FIRST"),
     Mutant(
-        "the cursor stands still",
-        "queue.cursor, round.passes = (queue.cursor + 1) % round.line.tenants, passes + 1",
-        "round.passes = passes + 1",
+        "a class is given too much of the line",
+        "count * span.length / line.length",
+        "count * span.count / line.tenants",
     ),
     Mutant(
-        "of few not all are looked at", "for i = first, first + count - 1 do", "for i = first, first + count - 2 do"
+        "the rest of a class's part is never thrown",
+        "math.floor(share / width + calls.random(call))",
+        "math.floor(share / width + 0 * calls.random(call))",
+    ),
+    Mutant(
+        "only the first block is looked at",
+        "math.floor(calls.random(call) * blocks)",
+        "math.floor(0 * calls.random(call) * blocks)",
+    ),
+    Mutant("blocks are of one slot", "and width < WIDEST do", "and false do"),
+    Mutant("the cursor stands still", "    queue.cursor = (queue.cursor + passed) % line.tenants\n", ""),
+    Mutant(
+        "of few not all are looked at",
+        "draws.tags_from(line, first, line.tenants, tags)",
+        "draws.tags_from(line, first, line.tenants - 1, tags)",
     ),
     Mutant("a tenant is is_on_wake_list twice", "  if account.is_on_wake_list == 1 then return end\n", ""),
     Mutant("a dropped wake entry is not noted", "      accounts.touch(call, account).is_on_wake_list = 0\n", ""),
@@ -255,8 +273,8 @@ MUTANTS = [
     ),
     Mutant(
         "nothing is expected of running leases",
-        "local age, least = age_of(call, account), leased * expected_of(call, account)",
-        "local age, least = age_of(call, account), 0",
+        "local age, least = leased * call.at - starts, leased * expected",
+        "local age, least = leased * call.at - starts, 0",
     ),
     Mutant(
         "an old lease does not lower the rate",
@@ -270,8 +288,8 @@ MUTANTS = [
     ),
     Mutant(
         "a tenant within its guarantee competes",
-        "standing = limits.is_within_guarantee(call, account) and ELIGIBLE or COMPETES",
-        "standing = COMPETES",
+        "return account.leased <= guaranteed and guaranteed > 0 and ELIGIBLE or COMPETES",
+        "return COMPETES",
     ),
     Mutant("a change of share charges what ran before it", "math.max(began_at, queue.epoch_at)", "began_at"),
     Mutant(
@@ -505,28 +523,30 @@ MUTANTS = [
     ),
     Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
     Mutant(
-        "a probe does not touch tenants outside the class",
-        "      if seats.is_outside(accounts.rate_of(call, account), top) then",
-        "      if false then",
+        "a tenant without tasks comes again",
+        "if account.slot <= 0 or account.standing == 0 then return end",
+        "if account.slot <= 0 then return end",
+    ),
+    Mutant("a tenant that has more does not come again", "  back[place + 1], times[place + 1] = account, time\n", ""),
+    Mutant(
+        "those that come again come before their equals", "and times[place] > time do", "and times[place] >= time do"
     ),
     Mutant(
-        "a tenant without tasks stays in the pool",
-        "  if account.slot > 0 and account.standing ~= 0 then add(call, round, account) end\n",
-        "  if account.slot > 0 then add(call, round, account) end\n",
+        "those that come again come before the others",
+        "(not time or back_time < time)",
+        "(not time or back_time <= time)",
     ),
     Mutant(
-        "a served tenant stays in the pool unchanged",
-        "  table.remove(round.times, 1)\n  local account = table.remove(round.pool, 1)\n"
-        "  round.pooled[account] = nil\n",
-        "  local account = round.pool[1]\n",
+        "of equals only the last comes",
+        "round.of_time[time], round.next = round.next_of[account.tag],",
+        "round.of_time[time], round.next = round.of_time[time],",
     ),
-    Mutant("the pool has no bound", "  if place == round.most then\n    if", "  if false then\n    if"),
+    Mutant("a tenant that was looked at twice is there twice", "      seen[tag] = true\n", ""),
     Mutant(
-        "of equals the first leaves the pool",
-        "    if times[place] <= time then return end\n",
-        "    if times[place] < time then return end\n",
+        "accounts of before a change of share are compared",
+        "if epoch == 0 or struct.unpack('<I', packed, at + length + 1",
+        "if true or struct.unpack('<I', packed, at + length + 1",
     ),
-    Mutant("a tenant that leaves the pool cannot come again", "    pooled[pool[place]] = nil\n", ""),
     Mutant(
         "an older number opens the lease",
         "(not number or lease.lease == number)",
