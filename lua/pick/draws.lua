@@ -126,9 +126,9 @@ local function look(call, round)
   table.sort(round.times)
 end
 
--- A round of up to `wanted` choices among the tenants that have slots now. Both lists are in the order of virtual times:
--- those that it has looked at, from `next` on (times; of_time and next_of have the tags at each), and those that it has
--- served and that have more, from `next_back` on.
+-- A round of up to `wanted` choices among the tenants that have slots now. Both lists are in order of virtual times:
+-- whom it has looked at, from `next` on (times; of_time and next_of have the tags at each), and whom it has served and
+-- has more, from `next_back` on.
 function draws.begin(call, wanted)
   local queue = call.queue
   local has_slots = queue.share == SHARE_TIME and queue.weight_sum > 0 and queue.slots > 0
