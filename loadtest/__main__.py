@@ -18,6 +18,8 @@ from fairq.errors import FairqError
 from loadtest import machine, report
 from loadtest.figures import Verdict
 from loadtest.longest import VARIABLE as REDIS_VARIABLE
+from loadtest.peers.catalogue import FAMILIES
+from loadtest.peers.catalogue import VARIABLE as PEER_VARIABLE
 from loadtest.peers.environments import VARIABLE as PEERS_VARIABLE
 from loadtest.processes import RunFailed, store_version
 from loadtest.purge import VARIABLE as PURGE_VARIABLE
@@ -46,6 +48,10 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--peers-dir", type=Path, metavar="DIR", help=f"where the peers' environments are kept (or {PEERS_VARIABLE})"
     )
+    parser.add_argument(
+        "--peer", action="append", choices=FAMILIES, metavar="NAME",
+        help=f"of the peers only this one; may be repeated (or {PEER_VARIABLE}, with commas)",
+    )  # fmt: skip
     parser.add_argument("--redis", metavar="PROGRAM", help=f"a redis-server for `longest` (or {REDIS_VARIABLE})")
     parser.add_argument(
         "--purge-tasks", type=whole, metavar="N", help=f"how many tasks `features` purges (or {PURGE_VARIABLE})"
@@ -111,6 +117,8 @@ async def main(arguments: argparse.Namespace) -> int:
     """Run the scenarios asked for and print their results; returns the exit code."""
     if arguments.peers_dir:
         os.environ[PEERS_VARIABLE] = str(arguments.peers_dir)
+    if arguments.peer:
+        os.environ[PEER_VARIABLE] = ",".join(arguments.peer)
     if arguments.redis:
         os.environ[REDIS_VARIABLE] = arguments.redis
     if arguments.purge_tasks:

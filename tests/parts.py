@@ -93,7 +93,12 @@ PARTS: dict[str, Part] = {
     "fairness": Part(
         "shares, lag and predictions at full size", ("lua/", "fairq/model/simulation/", "tests/"), extra="loadtest"
     ),
-    "loadtest": Part("every load test, quickly", (*_CODE, "loadtest/", "tests/loadtest/"), extra="loadtest"),
+    "loadtest": Part(
+        "every load test, quickly",
+        (*_CODE, "loadtest/", "tests/loadtest/"),
+        {"pg_ctl": "postgresql", "initdb": "postgresql"},
+        "loadtest",
+    ),
     "fuzz": Part(
         "generated requests against the documents of the HTTP APIs", ("fairq/server/", "fairq/wire/"), extra="fuzz"
     ),

@@ -23,25 +23,37 @@ class Postgres:
 
     folder: Path
 
+    @property
+    def pid(self) -> int:
+        """The id of its first process, of which all others are children."""
+        return int((self.folder / "db" / "postmaster.pid").read_text().split()[0])
+
     def do(self, verb: str, *options: str) -> None:
-        """Start, stop or restart it, and wait for that."""
+        """Start, stop or restart it, and wait for that. Raises: subprocess.SubprocessError with what it said."""
         _run("pg_ctl", verb, "-D", self.folder / "db", "-w", "-l", self.folder / "log", *options)
 
 
 def _run(name: str, *arguments: str | Path) -> None:
     command = [*(ANOTHER if os.geteuid() == 0 else ()), program(name), *map(str, arguments)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_S)
-    assert done.returncode == 0, done.stderr + done.stdout
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_S, start_new_session=True
+    )
+    if done.returncode:
+        raise subprocess.SubprocessError(done.stderr + done.stdout)
 
 
 @contextmanager
-def running() -> Iterator[Postgres]:
-    """Run one while the block lasts; its user is postgres, without a password."""
+def running(options: str = "-c listen_addresses='' -c fsync=off") -> Iterator[Postgres]:
+    """Run one while the block lasts; its user is postgres, without a password.
+
+    Raises: subprocess.SubprocessError with what it said, if it cannot be made, started or stopped.
+    """
     with tempfile.TemporaryDirectory(prefix="fairq") as name:  # short: it is in a socket's path
         found = Postgres(Path(name))
         _run("initdb", "-D", found.folder / "db", "-U", "postgres", "--auth", "trust", "--no-sync")
-        found.do("start", "-o", f"-k {name} -c listen_addresses='' -c fsync=off")
         try:
+            found.do("start", "-o", f"-k {name} {options}")
             yield found
         finally:
-            found.do("stop", "-m", "immediate")
+            if (found.folder / "db" / "postmaster.pid").exists():
+                found.do("stop", "-m", "immediate")

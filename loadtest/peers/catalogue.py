@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
 
+VARIABLE = "FAIRQ_LOADTEST_PEER"
 REDIS_PY = "redis[hiredis]"
+BULLMQ = ("bullmq@6", "ioredis", "pg")
 
 
 @frozen
@@ -25,12 +28,17 @@ class Peer:
     pip: tuple[str, ...] = ()
     npm: tuple[str, ...] = ()
     apt: str = ""  # also the name of the program
-    store: str = "valkey"  # or fairq, beanstalkd, nats-server
+    store: str = "valkey"  # or fairq, postgres, beanstalkd, nats-server
     slots: int = 1
     ten_slots: tuple[int, int] | None = (1, 10)
     count: int = 20_000  # tasks in bulk; a slow peer has fewer
     flood: int = 20_000
     options: Mapping[str, Any] = field(factory=dict)
+
+    @property
+    def family(self) -> str:
+        """What it has in common with its other settings: its name up to the comma."""
+        return self.name.partition(",")[0]
 
 
 PEERS = [
@@ -81,7 +89,11 @@ PEERS = [
     ),
     Peer(
         "BullMQ", "peer_bullmq.js", "concurrency 50, addBulk of 1,000, removeOnComplete",
-        "bullmq", npm=("bullmq@5",), slots=50, count=8_000, flood=10_000,
+        "bullmq", npm=BULLMQ, slots=50, count=8_000, flood=10_000,
+    ),
+    Peer(
+        "BullMQ, PostgreSQL", "peer_bullmq.js", "the same, 50 connections; synchronous_commit as --fsync says",
+        "bullmq", npm=BULLMQ, store="postgres", slots=50, count=8_000, flood=10_000, options={"backend": "postgres"},
     ),
     Peer(
         "beanstalkd", "peer_beanstalkd.py", "binlog, -f as --fsync says; 100 commands in a write, one connection",
@@ -92,3 +104,10 @@ PEERS = [
         "nats", ("nats-py",), apt="nats-server", store="nats-server", slots=500,
     ),
 ]  # fmt: skip
+FAMILIES = list(dict.fromkeys(peer.family for peer in PEERS))
+
+
+def chosen() -> list[Peer]:
+    """Return the peers that `--peer` or its variable names, else all."""
+    names = os.environ.get(VARIABLE, "").split(",")
+    return [peer for peer in PEERS if names == [""] or peer.family in names]

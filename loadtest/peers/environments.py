@@ -14,6 +14,7 @@ from attrs import frozen
 
 from loadtest.peers.catalogue import Peer
 from loadtest.report import Progress
+from tests import parts
 
 VARIABLE = "FAIRQ_LOADTEST_PEERS"
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -54,6 +55,8 @@ def find(peer: Peer) -> Environment | None:
         return None
     if folder and peer.apt and not (program := _program(folder, peer.apt)):
         return None
+    if peer.store == "postgres" and not parts.find("pg_ctl"):
+        return None
     python = str(folder / "bin" / "python") if folder and peer.pip else sys.executable
     command = (python, script)
     if folder and peer.npm:
@@ -73,6 +76,8 @@ def remedy(peer: Peer) -> str:
         ways.append(f"install Node.js and npm, then npm install --prefix {folder} {' '.join(peer.npm)}")
     if peer.apt:
         ways.append(f"apt-get install {peer.apt}")
+    if peer.store == "postgres":
+        ways.append("apt-get install postgresql")
     return "; ".join(ways)
 
 

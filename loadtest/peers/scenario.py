@@ -11,7 +11,7 @@ import trio
 from loadtest.baseline import Baseline
 from loadtest.fairness import CREDIT, QUIET_TASKS, QUIET_TENANTS, TASK_MS
 from loadtest.figures import Verdict
-from loadtest.peers.catalogue import PEERS, Peer
+from loadtest.peers.catalogue import Peer, chosen
 from loadtest.peers.environments import Environment, NotInstalled, find, install, remedy
 from loadtest.peers.measuring import QUICK, Measuring, Sizes
 from loadtest.processes import RunFailed, plain_store
@@ -27,7 +27,7 @@ async def environments(progress: Progress, *, quick: bool) -> tuple[list[tuple[P
     A quick run installs nothing.
     """
     found, missing = [], dict[str, str]()
-    for peer in PEERS:
+    for peer in chosen():
         try:
             environment = find(peer) if quick else await install(peer, progress)
         except NotInstalled as error:

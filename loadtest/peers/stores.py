@@ -1,10 +1,10 @@
-"""The stores of the peers: Valkey, or a program of their own; each fresh, on loopback, as durable as it can be."""
+"""The stores of the peers: Valkey, PostgreSQL or one of their own; each fresh, on loopback, as durable as it can be."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from attrs import frozen
 from fairq.store.embedded import socket_path
 from loadtest.peers.catalogue import Peer
 from loadtest.processes import START_S, RunFailed, free_port, plain_store, resident_bytes, running_server, stop
+from tests import postgres
 
 
 @frozen
@@ -76,6 +77,19 @@ async def _program(peer: Peer, program: str, directory: Path, fsync: str) -> Asy
         await stop(process, 5.0)
 
 
+@contextmanager
+def _postgres(fsync: str) -> Iterator[RunningStore]:
+    """Run PostgreSQL. Each commit waits for the disk, or is synced within 0.6 s."""
+    port = free_port()
+    options = f"-c listen_addresses=127.0.0.1 -p {port} -c synchronous_commit={'on' if fsync == 'always' else 'off'}"
+    try:
+        with postgres.running(options) as database:
+            pid, tables = database.pid, database.folder / "db" / "base"
+            yield RunningStore({"port": port}, {"store": pid}, lambda: _file_bytes(tables))
+    except subprocess.SubprocessError as error:
+        raise RunFailed(f"PostgreSQL: {error}") from error
+
+
 @asynccontextmanager
 async def running_store(peer: Peer, program: str, directory: Path, fsync: str) -> AsyncIterator[RunningStore]:
     """Run a fresh store for a peer while the context lasts. Raises: RunFailed if it does not come up."""
@@ -89,6 +103,9 @@ async def running_store(peer: Peer, program: str, directory: Path, fsync: str) -
         with plain_store(directory, fsync=fsync, port=port) as (path, pid):
             await _wait_listening(port)
             yield RunningStore({"port": port}, {"store": pid}, lambda: _valkey_bytes(path))
+    elif peer.store == "postgres":
+        with _postgres(fsync) as store:
+            yield store
     else:
         async with _program(peer, program, directory, fsync) as store:
             yield store

@@ -133,6 +133,9 @@ def test_figures_of_the_comparison_are_those_that_were_measured() -> None:
             number, unit = quiet.split()
             ms = float(floods[name][3].replace(",", ""))
             assert float(number) == pytest.approx(ms / {"s": 1000, "ms": 1}[unit], rel=0.05), name
+    parts = cells_after(measured, "| of fairq's |")
+    medians = {name: [cell.split()[0] for cell in [*cells[:5], cells[6]]] for name, cells in parts.items()}
+    assert cells_after((FOLDER / "comparison.md").read_text(), "| parts of fairq's |") == medians
 
 
 def cells_after(text: str, mark: str) -> dict[str, list[str]]:

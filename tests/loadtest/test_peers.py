@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 import trio
 
 from loadtest.peers import driving, environments, scenario
-from loadtest.peers.catalogue import PEERS
+from loadtest.peers.catalogue import PEERS, chosen
+from loadtest.peers.catalogue import VARIABLE as PEER_VARIABLE
 from loadtest.peers.driving import (
     Start,
     count_starts,
@@ -22,7 +24,10 @@ from loadtest.peers.driving import (
 )
 from loadtest.peers.environments import SCRIPTS, VARIABLE, Environment
 from loadtest.peers.measuring import ids_of
+from loadtest.peers.stores import running_store
+from loadtest.processes import RunFailed
 from loadtest.report import Progress
+from tests.processes import commands, is_running
 
 ROOT = Path(__file__).resolve().parents[2]
 # a peer that keeps its tasks in a file, and does them when it is told to work
@@ -114,4 +119,40 @@ async def test_quick_run_installs_nothing_and_names_the_remedy(monkeypatch: pyte
     assert [peer.name for peer, _ in found] == ["raw, pipelined", "raw, one call each", "fairq"]
     assert "pip install" in missing["RQ"]
     assert "npm install" in missing["BullMQ"]
+    assert missing["BullMQ, PostgreSQL"].endswith("; apt-get install postgresql")
     assert missing["beanstalkd"].endswith("remedy: apt-get install beanstalkd")
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [("huey", ["huey"]), ("fairq,BullMQ", ["fairq", "BullMQ", "BullMQ, PostgreSQL"]), ("", [p.name for p in PEERS])],
+)
+def test_a_name_chooses_all_that_are_named_so(monkeypatch: pytest.MonkeyPatch, value: str, names: list[str]) -> None:
+    monkeypatch.setenv(PEER_VARIABLE, value)
+    assert [peer.name for peer in chosen()] == names
+
+
+POSTGRES = next(peer for peer in PEERS if peer.store == "postgres")
+
+
+@pytest.mark.deep("loadtest")
+@pytest.mark.parametrize(("fsync", "waits"), [("always", "on"), ("everysec", "off")])
+async def test_postgres_waits_for_the_disk_as_it_is_told_and_ends(tmp_path: Path, fsync: str, waits: str) -> None:
+    with trio.fail_after(120):
+        async with running_store(POSTGRES, "", tmp_path, fsync) as store:
+            pid = store.pids["store"]
+            assert store.bytes_used() > 0
+            assert f"synchronous_commit={waits}" in dict(commands())[pid]
+            await (await trio.open_tcp_stream("127.0.0.1", store.settings["port"])).aclose()
+    assert not is_running(pid)
+
+
+@pytest.mark.deep("loadtest")
+async def test_postgres_that_was_killed_fails_its_run_alone(tmp_path: Path) -> None:
+    async def kill() -> None:
+        async with running_store(POSTGRES, "", tmp_path, "always") as store:
+            os.kill(store.pids["store"], signal.SIGKILL)
+            await wait_for("its end", lambda: int(not is_running(store.pids["store"])), 1)
+
+    with trio.fail_after(120), pytest.raises(RunFailed, match="PostgreSQL"):
+        await kill()

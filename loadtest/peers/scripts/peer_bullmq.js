@@ -3,10 +3,14 @@
 
 const fs = require("node:fs");
 const readline = require("node:readline");
-const { Queue, Worker } = require("bullmq");
+const { Queue, Worker, createPostgresBackend, createRedisBackend } = require("bullmq");
 
 const settings = JSON.parse(process.env.LOADTEST_PEER);
-const connection = { host: "127.0.0.1", port: settings.port, maxRetriesPerRequest: null };
+const isPostgres = settings.backend === "postgres";
+const backend = isPostgres ? createPostgresBackend : createRedisBackend;
+const pool = { user: "postgres", max: settings.slots, idleTimeoutMillis: 0, migrate: true };
+const options = isPostgres ? pool : { maxRetriesPerRequest: null };
+const connection = { host: "127.0.0.1", port: settings.port, ...options };
 const CHUNK = 1000;
 const PADDING = "x".repeat(168);
 const JOB = { removeOnComplete: true };
@@ -37,7 +41,7 @@ async function enqueue(queue, { do: how, prefix, count, ms = 0 }) {
 }
 
 async function produce() {
-  const queue = new Queue("work", { connection });
+  const queue = new Queue("work", { connection }, backend);
   await queue.waitUntilReady();
   const say = (answer) => process.stdout.write(JSON.stringify(answer) + "\n");
   say({ ready: true });
@@ -60,7 +64,7 @@ function work() {
     const ms = Number(data.slice(28, 32));
     if (ms) await new Promise((resolve) => setTimeout(resolve, ms));
   };
-  const worker = new Worker("work", handle, { connection, concurrency: settings.slots });
+  const worker = new Worker("work", handle, { connection, concurrency: settings.slots }, backend);
   process.once("SIGTERM", () => worker.close().then(() => process.exit(0)));
 }
 
