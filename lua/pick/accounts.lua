@@ -36,7 +36,7 @@ end
 
 function accounts.vtime_of(call, account)
   if call.queue.share == SHARE_COUNT or account.loan == GIFT then return account.base end
-  return account.base + age_of(call, account) / account.weight
+  return account.base + (account.leased * call.at - account.starts) / account.weight
 end
 
 -- How many leases of the tenant move the clock while they run, if it competes.
@@ -74,7 +74,10 @@ function accounts.rate_of(call, account)
   if call.queue.share == SHARE_COUNT then return account.weight end
   local ms, leased = account.estimate, account.leased
   if ms == 0 then ms = call.mean end
-  if leased > 0 and age_of(call, account) > ms * leased then ms = age_of(call, account) / leased end
+  if leased > 0 then
+    local age = age_of(call, account)
+    if age > ms * leased then ms = age / leased end
+  end
   return account.weight / (ms > 1 and ms or 1)
 end
 

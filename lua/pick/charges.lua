@@ -2,10 +2,6 @@
 --
 -- What a tenant's account is charged: for dispatches or, with `share = time`, for leases.
 
-local function towards(mean, value, part)
-  return mean == 0 and value or mean + (value - mean) / part
-end
-
 -- Charges a dispatch, with `share = count`. Returns how far it moved the clock: 0 with `share = time`, or if the tenant
 -- does not compete; false for a gift, which is not charged.
 function charges.dispatch(call, account)
@@ -43,8 +39,10 @@ end
 
 -- Estimates learn from leases that were worked to an end.
 local function learn(queue, account, took)
-  account.estimate = towards(account.estimate, took, 8)
-  queue.estimate, queue.estimate_sq = towards(queue.estimate, took, 64), towards(queue.estimate_sq, took * took, 64)
+  local estimate, mean, mean_sq = account.estimate, queue.estimate, queue.estimate_sq
+  account.estimate = estimate == 0 and took or estimate + (took - estimate) / 8
+  queue.estimate = mean == 0 and took or mean + (took - mean) / 64
+  queue.estimate_sq = mean_sq == 0 and took * took or mean_sq + (took * took - mean_sq) / 64
 end
 
 -- The lease of a tenant took other than the time that has passed since its start, by `unseen`: less if it was lost.
@@ -61,18 +59,20 @@ end
 -- Books the end of a lease: the time that it took, up to `until_at`, goes to the account for good. No task takes less
 -- than a millisecond, or free ones would be served for ever.
 function charges.lease(call, account, began_at, until_at, is_worked)
-  local queue, is_gift, books = call.queue, account.loan == accounts.GIFT, accounts.books_of(call, account)
+  local queue, loan, books = call.queue, account.loan, accounts.books_of(call, account)
+  local is_gift = loan == accounts.GIFT
   local moves_clock = account.standing == COMPETES and not is_gift
-  local start = math.max(began_at, queue.epoch_at)
-  local took = math.max(until_at - start, 1)
+  local start = began_at > queue.epoch_at and began_at or queue.epoch_at
+  local took = until_at - start
+  if took < 1 then took = 1 end
   local unseen = took - (call.at - start)
   account.leased, account.starts, queue.leased = account.leased - 1, account.starts - start, queue.leased - 1
   if moves_clock then queue.running = queue.running - 1 end
   call.freed = true
-  if account.loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end
+  if loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end
   if queue.share == SHARE_COUNT then return end
   books.delivered, queue.delivered = books.delivered + took, queue.delivered + unseen
   if not is_gift then account.base = account.base + took / account.weight end
-  if moves_clock then correct_clock(call, account, unseen) end
+  if moves_clock and unseen ~= 0 then correct_clock(call, account, unseen) end
   if is_worked then learn(queue, account, took) end
 end

@@ -3,31 +3,38 @@
 -- Taking the next ids of a tenant. A claim reads all that it needs before it writes anything: ids are only counted as
 -- taken, also for what the same call reads next, until `takes.write`.
 
--- Takes ids that are of no group until there are `wanted`; where a priority is given, only of more urgent ones.
-local function take_loose(call, account, wanted, ids, before)
-  local at, taken, left, more = priorities.ready_key(call, account), call.taken[account] or 0, wanted - #ids, nil
+-- Takes up to `wanted` ids that are of no group; where a priority is given, only of more urgent ones.
+local function take_loose(call, account, wanted, before)
+  local at, taken, ids = priorities.ready_key(call, account), call.taken[account] or 0, nil
   if before then
     local last = text(priorities.score(before - 0.5, 0))
-    more = redis.call('ZRANGE', at, '-inf', last, 'BYSCORE', 'LIMIT', taken, left)
+    ids = redis.call('ZRANGE', at, '-inf', last, 'BYSCORE', 'LIMIT', taken, wanted)
   else
-    more = redis.call('ZRANGE', at, taken, taken + left - 1)
+    ids = redis.call('ZRANGE', at, taken, taken + wanted - 1)
   end
-  for _, id in ipairs(more) do ids[#ids + 1] = id end
-  call.taken[account] = taken + #more
+  call.taken[account] = taken + #ids
+  return ids
+end
+
+-- Takes ids of one tenant by priority, and inside a priority by turns.
+local function take_grouped(call, account, wanted)
+  local ids = {}
+  local function add(more)
+    for _, id in ipairs(more) do ids[#ids + 1] = id end
+  end
+  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do
+    add(take_loose(call, account, wanted - #ids, priority))
+    if #ids < wanted then turns.take(call, account, priority, wanted, ids) end
+    if #ids == wanted then return ids end
+  end
+  add(take_loose(call, account, wanted - #ids))
+  return ids
 end
 
 -- Up to `wanted` ids of one tenant, the next ones first.
 function takes.ids(call, account, wanted)
-  local ids = {}
-  if not accounts.is_plain(account) and accounts.details_of(call, account).grouped > 0 then
-    for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do
-      take_loose(call, account, wanted, ids, priority)
-      if #ids < wanted then turns.take(call, account, priority, wanted, ids) end
-      if #ids == wanted then return ids end
-    end
-  end
-  take_loose(call, account, wanted, ids)
-  return ids
+  local has_groups = not accounts.is_plain(account) and accounts.details_of(call, account).grouped > 0
+  return (has_groups and take_grouped or take_loose)(call, account, wanted)
 end
 
 -- Removes the taken ids from the store.

@@ -278,7 +278,7 @@ MUTANTS = [
     ),
     Mutant(
         "an old lease does not lower the rate",
-        "if leased > 0 and age_of(call, account) > ms * leased then ms =",
+        "if age > ms * leased then ms =",
         "if false then ms =",
     ),
     Mutant(
@@ -291,7 +291,11 @@ MUTANTS = [
         "return account.leased <= guaranteed and guaranteed > 0 and ELIGIBLE or COMPETES",
         "return COMPETES",
     ),
-    Mutant("a change of share charges what ran before it", "math.max(began_at, queue.epoch_at)", "began_at"),
+    Mutant(
+        "a change of share charges what ran before it",
+        "began_at > queue.epoch_at and began_at or queue.epoch_at",
+        "began_at",
+    ),
     Mutant(
         "books outlive a change of share",
         "books.epoch, books.delivered, books.entitled = queue.epoch, 0, 0",
@@ -739,7 +743,7 @@ MUTANTS = [
     Mutant("more urgent loose tasks wait for groups", "text(priorities.score(before - 0.5, 0))", "'-inf'"),
     Mutant(
         "loose tasks have a turn before their priority is served",
-        "      if #ids < wanted then turns.take(",
-        "      if #ids <= wanted then turns.take(",
+        "    if #ids < wanted then turns.take(",
+        "    if #ids <= wanted then turns.take(",
     ),
 ]
