@@ -34,15 +34,8 @@ SMALL_VARIANT = (  # and so that its few bytes are many
     ("local LARGE_BYTES = 4096", "local LARGE_BYTES = 3"),
     ("local ROUNDS = 8", "local ROUNDS, PAGE_BYTES = 8, 80"),
 )
-SMALL = {
-    "few": 1,
-    "looks": 1,
-    "first": 1,
-    "blocks": 1,
-    "widest": 2,
-    "large": 3,
-    "page": 80,
-}  # of a machine with that variant
+# of a machine with that variant
+SMALL = {"few": 1, "looks": 1, "first": 1, "blocks": 1, "widest": 2, "large": 3, "page": 80}
 LEASE, HEAVIEST = 1000, 10_000_000
 START = LEASES_SINCE - 40_000  # the numbers of leases count from 1, and soon go with the time
 NAMES = ["ada", "bob", "cyd", "dan"]

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import redis
 
 from .calls import load_variant
+from .crowd_walk import CrowdWalk
 from .full_walk import FullWalk
 from .idle_walk import IdleWalk
 from .machine import SMALL, SMALL_VARIANT, QueueMachine, Walk
 
-OF_MACHINE: dict[str, type[Walk]] = {"usual": Walk, "full": FullWalk, "idle": IdleWalk}
+OF_MACHINE: dict[str, type[Walk]] = {"usual": Walk, "full": FullWalk, "idle": IdleWalk, "crowd": CrowdWalk}
 KINDS = tuple(OF_MACHINE)
 VERSIONS = ("planted", "small_planted")
 DIFFERENCES = (AssertionError, AttributeError, LookupError, TypeError, ValueError, redis.ResponseError, struct.error)
