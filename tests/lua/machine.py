@@ -145,9 +145,9 @@ class RandomValues:
 class QueueMachine(RuleBasedStateMachine):
     """A queue under random calls; `client` and `version` are set by a subclass.
 
-    By the library of that version up to `few` tenants are all looked at, or `looks` for each pick, and else `first`
-    at least, in some `blocks` blocks of up to `widest`; payloads of more than `large` bytes stand apart, and `page` of their bytes fill a reply: see
-    `SMALL_VARIANT`.
+    By the library of that version up to `few` tenants are all looked at, or `looks` for each pick, and else `first` at
+    least, in some `blocks` blocks of up to `widest`; payloads of more than `large` bytes stand apart, and `page` of
+    their bytes fill a reply: see `SMALL_VARIANT`.
     """
 
     client: redis.Redis
