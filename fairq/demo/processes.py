@@ -64,7 +64,7 @@ class _Child:
         telling = [
             line.strip(" |") for line in lines if any(map(str.isalpha, line))
         ]  # without the drawn lines of a traceback
-        return telling[-1] if telling else "it said nothing"
+        return telling[-1].removeprefix("fairq: ") if telling else "it said nothing"
 
     async def watch(self) -> None:
         """Wait for the process to end, then raise ChildFailed."""

@@ -79,6 +79,8 @@ async def _demonstrate(as_json: bool, file_count: int | None, stays: bool) -> tu
         staying.folder_of_its_own() if stays else _temporary() as directory,
         open_view(console, sys.stderr, is_live=is_live) as view,
     ):
+        if stays:
+            staying.check_ports()
         digests, direct_s = await _digest(view, file_count)
         expected_s = direct_s / min(WORKERS, os.cpu_count() or 1)
         phases = plan_phases(list(digests), expected_s)

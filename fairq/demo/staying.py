@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -54,6 +55,18 @@ def folder_of_its_own() -> Iterator[Path]:
     finally:
         if not (folder / _NOTE).exists():
             shutil.rmtree(folder)
+
+
+def check_ports() -> None:
+    """Check that the server's three ports are free. Raises: SettingsError."""
+    for port in range(PORT, PORT + 3):
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            raise SettingsError(
+                f"port {port} is taken; if a demo has it that stays in another folder, end it there: fairq demo --end",
+                field="stay",
+            ) from None
 
 
 def note(folder: Path, processes: Mapping[str, int]) -> None:

@@ -77,6 +77,11 @@ def print_summary(console: Console, report: Report, next_steps: str = "") -> Non
     )
     console.print(_contrast_table(report))
     console.print(
+        "In all, both take about as long: the work is the same, only its order is not. A difference here is what else "
+        "the machine did.",
+        highlight=False,
+    )
+    console.print(
         "The tenants: their waiting times beside the flood, and, when every tenant has a backlog, the share of the "
         "workers' time that their weight entitles them to and the share they were delivered.",
         highlight=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,14 @@ def test_a_folder_of_that_name_is_left_alone(folder: Path) -> None:
         pass
     assert not staying.end()
     assert (folder / "mine").exists()
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(staying, "PORT", port)
+        with pytest.raises(SettingsError, match=f"port {port} is taken; .* fairq demo --end"):
+            staying.check_ports()
 
 
 def test_it_says_where_all_is(folder: Path) -> None:

@@ -109,7 +109,8 @@ def test_compose_starts_the_store_with_the_password_as_its_users_hash(compose: d
     )
     before_start = script.partition("exec ")[0]
     environment = {"PATH": os.environ["PATH"], "REDISCLI_AUTH": stores.PASSWORD}
-    subprocess.run(["sh", "-ec", before_start], env=environment, check=True, timeout=30)
+    subprocess.run(["sh", "-ec", before_start], env=environment, check=True, timeout=30, umask=0o077)
+    assert (tmp_path / "users.acl").stat().st_mode & 0o777 == 0o644, "root writes it, the store's own user reads it"
     assert (tmp_path / "users.acl").read_text().splitlines()[1] == stores.users().splitlines()[1]
 
 
