@@ -336,7 +336,6 @@ async def test_the_order_to_drain_is_repeated_where_it_was_not_heard(
 
 
 async def is_listed(operator: Raw, worker: str) -> bool:
-    """Tell whether a worker is on the list."""
     return worker in [row["worker"] for row in (await operator.ask("workers"))["workers"]]
 
 
