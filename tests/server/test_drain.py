@@ -45,6 +45,28 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
     assert sorted(attempt for _, attempt in runs) == [1, 1, 1]
 
 
+async def test_unfinished_tasks_are_released_and_their_attempt_does_not_count(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The grace ends it, and nothing else.
+    for limit in ("app.GIVE_BACK_S", "leases.GIVE_BACK_S", "net.socket_connection.END_S"):
+        monkeypatch.setattr(f"fairq.server.{limit}", 3600.0)
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        await ada.enqueue("q", ["a"], max_attempts=1)
+        await worker.attach("q", credit=1)
+        await worker.pushed()
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(served.app.drain, 0.3)
+            assert (await worker.receive())["type"] == "drain"
+            assert (await worker.closed())[0] == 1001
+        assert trio.current_time() - began >= 0.3
+    (state,) = await served.app.store.tasks("q", ["ada/a"])
+    assert (state.state, state.attempt) == ("ready", 1)
+    (lease,) = (await served.app.store.claim("q", "next", 1)).leases
+    assert (lease.attempt, lease.max_attempts) == (2, 2)
+
+
 async def test_a_draining_server_pushes_nothing_more_and_takes_settlements_still(served: Served) -> None:
     async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
         await ada.enqueue("q", ["a", "b", "c"])

@@ -44,11 +44,14 @@ async def test_who_sets_windows_is_heard_by_workers_at_once(
     served: Served, worker: Raw, ada: Raw, operator: Raw
 ) -> None:
     now_ms, _ = await served.app.store.opening_hours("q")
-    await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours=daily(now_ms, 60, 120))
+    shut = daily(now_ms, 60, 120)
+    answer = await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours=shut)
+    opens_at_ms = (now_ms // 60_000 + 60) * 60_000
+    assert answer == {"previous": "", "opening_hours": shut, "is_open": False, "changes_at_ms": opens_at_ms}
     await worker.attach("q", credit=5)
     await ada.enqueue("q", ["a"])
     await worker.quiet()
-    await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours="")
+    assert (await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours=""))["previous"] == shut
     (task,) = await worker.pushed()
     assert task["id"] == "a"
 
