@@ -146,7 +146,6 @@ class Cluster:
         return self.owner(channel).subscriptions(channel) == 1
 
     def other(self, node: Node) -> Node:
-        """Name a node other than this one."""
         return next(each for each in self.nodes if each is not node)
 
     @contextmanager

@@ -8,7 +8,6 @@ from fairq.store import library
 
 
 def queue_state(model: Model) -> dict[str, float]:
-    """What `queue_state` returns."""
     everyone = model.tenants.values()
     return {
         **model.settings,
@@ -83,7 +82,6 @@ def share(model: Model, name: str) -> dict[str, float]:
 
 
 def batch(model: Model, name: str) -> tuple[object, ...] | None:
-    """What `batches` says of one."""
     if not (b := model.batches.get(name)):
         return None
     counts = (b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired)
@@ -97,14 +95,12 @@ def batches(model: Model, tenant: str, state: str) -> dict[str, object]:
 
 
 def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, str]:
-    """What `tasks` says of an id."""
     model.open(now)
     state = model.state_of(id)
     return (state.state, state.tenant, state.attempt, state.at_ms, state.worker or state.reason, state.error)
 
 
 def schedules(model: Model) -> list[str]:
-    """What `schedules` lists, in its order."""
     return sorted(model.schedules, key=lambda field: (model.due_at(field), field))
 
 

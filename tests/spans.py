@@ -19,7 +19,6 @@ def parent_of(span: ReadableSpan) -> int | None:
 
 
 def said(span: ReadableSpan, name: str) -> object:
-    """An attribute of a span."""
     return (span.attributes or {})[name]
 
 

@@ -190,7 +190,8 @@ def test_every_part_of_a_client_frame_is_described_field_by_field() -> None:
 
 def test_every_part_of_an_answer_is_described_field_by_field() -> None:
     for words, cls in OUTPUTS.items():
-        in_document = fields_in_document(table_after(PROTOCOL, f"*{words}*"))
+        rows = table_after(PROTOCOL, f"*{words}*") + tables_after(PROTOCOL, f"Each *{words}* may also have")
+        in_document = fields_in_document(rows)
         in_code = {name: row.type for name, row in fields_in_code(cls).items()}
         assert {name: row.type for name, row in in_document.items()} == in_code, words
 

@@ -36,7 +36,6 @@ def demand(name: str, arrivals: Sequence[int], run_ms: float, waiting: int = 0, 
 
 @st.composite
 def queues(draw: Any) -> tuple[Setup, list[Demand], Pattern]:
-    """Draw a queue, what comes to it, and a pattern."""
     demands, terms = [], {}
     for n in range(draw(st.integers(1, 4))):
         name = f"t{n}"
@@ -156,7 +155,6 @@ def test_one_simulation_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def series(
     name: str, enqueued: Sequence[int], started: Sequence[int], p50: int | None = 5, **totals: Any
 ) -> TenantSeries:
-    """Make what a history has of a tenant."""
     count = len(enqueued)
     sums = {"enqueued": sum(enqueued), "started": sum(started), "done": sum(started), "delivered": 0.5 * sum(started)}
     whole = TenantTotals(**{**sums, "delivered_part": 0.5, "p50_ms": p50, "p99_ms": p50, **totals})
@@ -186,7 +184,6 @@ def history(*tenants: TenantSeries) -> History:
 
 
 def row(ready: int = 0, leased: int = 0, slots: int = 4, share: str = "time") -> QueueRow:
-    """Make a queue as it is now."""
     return QueueRow(
         "mail", ready, 0, 0, leased, 0, 0, 0, 0, 0, is_paused=False, is_closed=False, is_deleting=False,
         is_repairing=False, settings=QueueSettings(share=share, max_attempts=5), workers=1, slots=slots, kept=0, idle=0,
@@ -194,7 +191,6 @@ def row(ready: int = 0, leased: int = 0, slots: int = 4, share: str = "time") ->
 
 
 def state(name: str, ready: int = 0, leased: int = 0, *, weight: float = 1.0, is_paused: bool = False) -> TenantState:
-    """Make a tenant as it is now."""
     return TenantState(name, weight, ready, 0, 0, leased, 0, 0, 0, 0, is_paused, False, False, False, False, 0)
 
 

@@ -41,7 +41,6 @@ async def ends() -> tuple[Transport, Client]:
 
 
 def text(data: str, final: bool = True) -> Frame:
-    """Make a text frame."""
     return Frame(Opcode.TEXT, data.encode(), final)
 
 

@@ -83,7 +83,6 @@ def served(data: Path) -> Iterator[Service]:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """The browser."""
     with browser() as found:
         yield found
 
@@ -134,7 +133,6 @@ def page(chromium: Browser, service: Service, watcher: Watcher) -> Iterator[Page
 def open_tab(
     chromium: Browser, service: Service, watcher: Watcher, size: str = "desk", scheme: Any = "light"
 ) -> Iterator[Page]:
-    """A tab of a size, in a color scheme."""
     width, height = SIZES[size]
     context = chromium.new_context(
         base_url=service.pages,

@@ -28,7 +28,6 @@ def fill(client: fairq.sync.Client) -> None:
 
 
 def draw(service: Service, directory: Path) -> None:
-    """Draw them all."""
     for tenant, count in (("globex", 9), ("initech", 6)):
         for _ in range(count):
             service.act(tenant, lambda client: client.enqueue_many("mail", ["row"] * 1_000))

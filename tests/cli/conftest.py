@@ -35,7 +35,6 @@ def no_logs() -> Iterator[None]:
 
 @pytest.fixture
 def server(server_store: str) -> Iterator[ServerThread]:
-    """A server in a thread."""
     thread = ServerThread(server_store)
     thread.start()
     yield thread
@@ -44,5 +43,4 @@ def server(server_store: str) -> Iterator[ServerThread]:
 
 @pytest.fixture
 def commands(server: ServerThread, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """Commands against that server."""
     return Commands(server.url, capsys)

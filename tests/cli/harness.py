@@ -44,7 +44,6 @@ class Terminal(io.StringIO):
     """A stream with somebody at it, who types or reads."""
 
     def isatty(self) -> bool:
-        """Say so."""
         return True
 
 
@@ -94,7 +93,6 @@ class ServerThread:
 
     @property
     def url(self) -> str:
-        """The server's URL."""
         assert self.served is not None
         return url_of(self.served)
 

@@ -22,7 +22,6 @@ def install(shell: str, home: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The script for bash."""
     return install("bash", tmp_path_factory.mktemp("home"))
 
 

@@ -13,7 +13,6 @@ from fairq.cli.app import commands, run
 
 
 def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Find the commands of a group."""
     for name in group:
         if not name.startswith("-"):
             inner = group[name]

@@ -25,6 +25,8 @@ def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: 
         "max_running": 10, "rate": 5, "stored_bytes": 5000,
     }  # fmt: skip
     assert (told["holds"]["max_running"], told["holds"]["dead"], told["holds"]["queued"]) == (10, 7, 10_000_000)
+    commands.enqueue("emails", "1", name="ada")
+    assert commands("tenants", "list", "emails", "--json").json[0]["is_limited"]
     table = lines(commands("tenants", "limits", "emails", "ada"))
     assert any("dead" in line and "default" in line and "7" in line for line in table)
     assert (

@@ -249,7 +249,6 @@ def send(task):
 
 
 def fill(pipe: int) -> None:
-    """Fill a pipe."""
     os.set_blocking(pipe, False)
     for size in (65_536, 1):
         try:

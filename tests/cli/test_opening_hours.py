@@ -10,7 +10,6 @@ from .harness import Commands
 
 
 def now_ms() -> int:
-    """Tell the time."""
     return int(time.time() * 1000)
 
 

@@ -79,7 +79,6 @@ def url_in(line: str, name: str) -> str:
 
 
 def token_of(heard: Heard, store: str, *argv: str) -> str:
-    """Make a token in the store itself."""
     return heard.run("tokens", "create", *argv, code=0, FAIRQ_STORE=store).out.strip().splitlines()[-1]
 
 

@@ -54,7 +54,6 @@ def line_of(worker: Popen[str], *words: str) -> dict[str, Any]:
 
 
 def url_of(port: int, path: str) -> str:
-    """A URL of the receiver."""
     return f"http://127.0.0.1:{port}/{path}"
 
 

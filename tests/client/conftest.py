@@ -33,14 +33,12 @@ async def served(server_store: str) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def ada(served: Served) -> AsyncIterator[fairq.Client]:
-    """A tenant's client."""
     async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
         yield client
 
 
 @pytest.fixture
 async def boss(served: Served) -> AsyncIterator[fairq.OperatorClient]:
-    """An operator's client."""
     async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
         yield client
 

@@ -64,7 +64,6 @@ class Api:
             await self.sleep()
 
     def open_client(self, *args: Any, **options: Any) -> AbstractAsyncContextManager[Any]:
-        """Open a client."""
         return fairq.open_client(*args, **options)
 
     def open_operator(self, *args: Any, **options: Any) -> AbstractAsyncContextManager[Any]:
@@ -80,7 +79,6 @@ class Api:
         return working(app)
 
     async def work(self, app: fairq.Worker) -> None:
-        """Have a worker do what there is."""
         await app.run(burst=True)
 
     async def unavailable(self, client: Any, why: str) -> None:
@@ -108,7 +106,6 @@ class SyncApi(Api):
 
     @asynccontextmanager
     async def open_client(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        """Open a client."""
         with fairq.sync.open_client(*args, **options) as client:
             yield Awaited(client)
 
@@ -146,7 +143,6 @@ class SyncApi(Api):
             thread.join(LIMIT_S)
 
     async def work(self, app: fairq.Worker) -> None:
-        """Have a worker do what there is."""
         thread = threading.Thread(target=trio.run, args=(partial(app.run, burst=True),))
         thread.start()
         thread.join(LIMIT_S)
@@ -300,6 +296,5 @@ async def wait_state(task: fairq.EnqueuedTask, wanted: str) -> TaskState:
 
 
 def tls_url(service: Service) -> str:
-    """The URL of a service that has a certificate."""
     assert service.served is not None
     return url_of(service.served).replace("ws://", "wss://")

@@ -38,12 +38,10 @@ async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_wor
 
 
 def new_task(ada: fairq.Client, **options: Any) -> Awaitable[fairq.EnqueuedTask]:
-    """Enqueue a task with options."""
     return ada.enqueue("emails", "new", id="new", **options)
 
 
 async def batches_of(ada: fairq.Client) -> list[str]:
-    """List the tenant's batches."""
     return [state.id async for state in ada.batches("emails")]
 
 

@@ -54,7 +54,6 @@ class CountedSocket:
         return getattr(self._inner, name)
 
     def send(self, data: bytes) -> int:
-        """Send, and count."""
         self.sends += 1
         return self._inner.send(data)
 
@@ -221,7 +220,6 @@ def test_outside_an_event_loop_it_says_what_it_needs() -> None:
 
 
 def with_handler(app: fairq.Worker) -> fairq.Worker:
-    """Give a worker something to do."""
     app.task("emails")(nothing)
     return app
 

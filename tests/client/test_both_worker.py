@@ -182,7 +182,6 @@ async def test_stop_finishes_what_runs_and_takes_no_more(service: Service) -> No
 
 
 async def forever(task: fairq.Task) -> None:
-    """Hold a task."""
     await anyio.sleep_forever()
 
 

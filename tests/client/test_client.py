@@ -33,7 +33,6 @@ from .harness import wait_state
 
 @asynccontextmanager
 async def opened(served: Served | str, name: str = "ada") -> AsyncIterator[fairq.Client]:
-    """A client of a server."""
     url = served if isinstance(served, str) else url_of(served)
     async with fairq.open_client(url, token=tenant(name)) as client:
         yield client
@@ -163,16 +162,6 @@ async def test_whatever_else_listens_there_is_unavailable(answer: bytes) -> None
                 with pytest.raises(Unavailable):
                     await client.enqueue("emails", 1, timeout=0.4)
             nursery.cancel_scope.cancel()
-
-
-async def test_wss_trusts_what_the_environment_trusts(
-    server_store: str, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with trio.fail_after(30):
-        async with running(server_store, tls_cert=certificate[0], tls_key=certificate[1]) as served:
-            monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
-            async with opened(url_of(served).replace("ws:", "wss:")) as client:
-                await client.enqueue("emails", 1)
 
 
 async def test_leaving_the_block_fails_what_still_waits(served: Served) -> None:

@@ -85,30 +85,6 @@ async def test_results_come_or_say_why_not(api: Api, service: Service) -> None:
 
 
 @on_all
-async def test_a_batch_is_watched_until_it_is_complete(api: Api, service: Service) -> None:
-    app, seen = service.worker(), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        seen.append(task.payload)
-
-    async with api.open_client(service.url, token=tenant("ada")) as client:
-        batch = await client.open_batch("emails", max_running=2, on_complete="boss")
-        with pytest.raises(NotYet):
-            await batch.wait(timeout=0.05)
-        await batch.add_many(range(10))
-        await batch.close()
-        async with api.working(app):
-            states = [state.state async for state in batch.watch(every=0.05)]
-            assert states[-1] == "complete"
-            assert (await batch.wait()).done == 10
-            await api.wait_until(lambda: len(seen) == 11)
-        assert sorted(seen[:10]) == list(range(10))
-        assert seen[10] == "boss"
-        assert [each.id async for each in client.batches("emails")] == [batch.id]
-
-
-@on_all
 async def test_events_come_from_where_the_reader_was(api: Api, service: Service) -> None:
     app = service.worker(1)
     app.task("emails")(nothing)

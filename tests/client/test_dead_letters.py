@@ -33,7 +33,6 @@ async def bury(served: Served, client: fairq.Client, ids: Iterable[str], error: 
 
 
 async def last(sweep: Any) -> Sweep:
-    """Run a sweep to its end."""
     async with aclosing(sweep) as steps:
         reached = [step async for step in steps][-1]
     assert isinstance(reached, Sweep)
@@ -103,17 +102,14 @@ class Desk(Requests):
         self.came: list[tuple[float, int]] = []
 
     def now(self) -> float:
-        """Return the time."""
         return trio.current_time()
 
     async def sleep_until(self, time: float) -> None:
-        """Wait until a time."""
         await trio.sleep_until(time)
 
     async def request(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Answer one request."""
         assert body is not None
         if verb == "dead":
             first = int(body.get("cursor", "0"))

@@ -15,7 +15,6 @@ from .harness import worker_of, working
 
 
 def mill(served: Served) -> fairq.Worker:
-    """A worker that does what the payload says."""
     app = worker_of(served)
 
     @app.task("emails")
@@ -35,7 +34,6 @@ async def follow(client: fairq.Client, seen: list[Event], after: int = 0) -> Non
 
 
 async def first(client: fairq.Client, count: int, after: int = 0) -> list[Event]:
-    """Wait for the first so many events."""
     seen: list[Event] = []
     async for event in client.events("emails", after):
         seen.append(event)

@@ -21,7 +21,6 @@ from .harness import worker_of, working
 
 @pytest.fixture
 def server_store(store_url: str) -> str:
-    """A store of each kind."""
     return store_url
 
 

@@ -65,7 +65,6 @@ def open_ends() -> Iterator[tuple[Link, Peer]]:
 
 
 def text(data: str) -> Frame:
-    """Make a text frame."""
     return Frame(Opcode.TEXT, data.encode())
 
 

@@ -12,7 +12,6 @@ from fairq.client import batch, client, dead_letters, events, operator, requests
 from fairq.model.history import History
 from fairq.model.purges import Purge
 from fairq.server.run import Served
-from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
 from tests.server.harness import WORKER, raw, tenant, url_of
@@ -122,32 +121,6 @@ async def test_history_comes_in_columns_with_types(
         with pytest.raises(fairq.BadRequest) as caught:
             await boss.history("emails", **bad)
         assert caught.value.field == field
-
-
-async def test_queues_are_repaired_and_deleted(boss: fairq.OperatorClient, ada: fairq.Client) -> None:
-    await ada.enqueue_many("emails", range(5))
-    assert (await boss.repair_queue("emails")).outcome == "done"
-    with pytest.raises(fairq.NotEmpty):
-        await boss.delete_queue("emails")
-    assert (await boss.delete_queue("emails", purge=True))["ready"] == 5
-    with pytest.raises(fairq.NotFound):
-        await boss.delete_queue("emails")
-    assert await boss.queues() == []
-
-
-async def test_tokens_are_made_and_revoked(boss: fairq.OperatorClient, served: Served) -> None:
-    id, token = make_token(Role.TENANT)
-    await boss.create_token(TokenRecord(id, "tenant", hash_token(token), tenant="bob", queues=["emails"]))
-    (found,) = await boss.list_tokens()
-    assert (found.id, found.tenant, found.queues, found.label) == (id, "bob", ["emails"], "")
-    async with fairq.open_client(url_of(served), token=token) as bob:
-        await bob.enqueue("emails", 1)
-        with pytest.raises(fairq.Forbidden):
-            await bob.enqueue("letters", 1)
-    await boss.revoke_token(id)
-    with pytest.raises(fairq.NotFound):
-        await boss.revoke_token(id)
-    assert await boss.list_tokens() == []
 
 
 MODULES = (batch, client, dead_letters, events, operator, requests, schedules)  # where the SDK's requests are made

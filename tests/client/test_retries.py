@@ -16,7 +16,6 @@ from .runtimes import Service, on_both, wait_state, working
 
 
 def pushed(attempt: int, max_attempts: int, uncounted: int = 0) -> PushedTask:
-    """A task as the server pushes it."""
     return PushedTask("ada/t", 7, attempt, max_attempts, "ada", 0, None, uncounted_attempts=uncounted)
 
 
@@ -91,17 +90,3 @@ async def test_a_handlers_limit_counts_no_postponed_attempt(service: Service) ->
     assert (dead.reason, dead.error, dead.attempt) == ("rejected", "RuntimeError: it failed", 4)
     assert seen == [(1, 2, False), (2, 3, False), (3, 3, True), (4, 4, True)]
     assert app.counts == {"postponed": 2, "retry": 1, "dead": 1}
-
-
-@on_both
-async def test_the_same_holds_in_memory() -> None:
-    app = fairq.Worker()
-
-    @app.task("emails", max_attempts=3, retry_base=7200, retry_cap=7200)
-    async def send(task: fairq.Task) -> None:
-        raise RuntimeError("it failed")
-
-    async with fairq.testing.run(app) as memory:
-        task = await memory.enqueue("emails", None)
-        await memory.drain()
-        assert (task.outcome, task.reason, task.attempts) == ("dead", "rejected", 3)

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.usefixtures("plain_logs")
 
 @pytest.fixture
 def server_store(store_url: str) -> str:
-    """A store of each kind."""
     return store_url
 
 

@@ -26,7 +26,6 @@ from .harness import wait_state, worker_of, working
 
 
 async def settle_span(spans: InMemorySpanExporter) -> ReadableSpan:
-    """Wait for the span of the settlement."""
     await wait_until(lambda: len(named(spans, "settle q")) == 1)
     return named(spans, "settle q")[0]
 

@@ -45,12 +45,10 @@ async def fails(task: Task) -> None:
 
 
 def fails_in_a_thread(task: Task) -> None:
-    """Fail in a thread."""
     deliver()
 
 
 async def fails_in_a_group(task: Task) -> None:
-    """Fail in a child task."""
     async with anyio.create_task_group() as group:
         group.start_soon(fails, task)
 

@@ -35,7 +35,6 @@ def rendered(values: dict[str, Any] | None = None, name: str = "demo") -> list[d
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Those of a kind."""
     return [each for each in objects if each["kind"] == kind]
 
 

@@ -65,7 +65,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> Path:
-    """The wheel."""
     (found,) = built.glob("*.whl")
     return found
 

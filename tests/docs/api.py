@@ -30,7 +30,6 @@ INSIDE = {"ask_of_each", "request_until", "clock", "sleep_until", "pass_turn", "
 
 
 def page() -> str:
-    """Make the page."""
     SHOWN.clear()
     errors = sorted(name for name in fairq.__all__ if _is_error(getattr(fairq, name)))
     parts = [HEAD]

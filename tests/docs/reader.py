@@ -96,7 +96,6 @@ def parts_of(text: str) -> Iterator[Paragraph | Block]:
 
 
 def anchor_of(heading: str) -> str:
-    """Return the anchor of a heading, as GitHub makes it."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
@@ -175,7 +174,6 @@ class Terminal:
 
     @property
     def folder(self) -> Path:
-        """Where its shell is."""
         return Path(os.readlink(f"/proc/{self._bash.pid}/cwd"))
 
     def _show(self) -> None:

@@ -31,7 +31,6 @@ hello 7
 
 
 def read(folder: Path, text: str) -> None:
-    """Read a guide of this text."""
     guide = folder / "guide.md"
     guide.write_text(text)
     person = Reader(folder)

@@ -53,7 +53,6 @@ class Breaker:
         return BREAKS[kind](self, self.queue.key(name)) is not False
 
     def chance(self, chances: float = 0.5) -> bool:
-        """Toss."""
         return self.random.random() < chances
 
     def list_(self, key: str) -> None:

@@ -39,8 +39,6 @@ class Leased(NamedTuple):
 
 
 class Ticked(NamedTuple):
-    """The reply of `tick`."""
-
     now: int
     next_due: int
     ready: int
@@ -65,8 +63,6 @@ class Known(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A dead letter."""
-
     id: str
     record: bytes
     reason: str
@@ -158,7 +154,6 @@ class Share:
 
     @property
     def waiting_tasks(self) -> int:
-        """All that wait."""
         return self.ready + self.pending + self.delayed
 
 
@@ -341,7 +336,6 @@ class Queue:
         return words([self.call("settle_linked", *args, random_values=random_values(0))])[0]
 
     def end(self, action: str, lease: Leased, delay: object = "", error: str = "", traceback: str = "") -> str:
-        """Settle one lease."""
         return self.settle((action, lease.id, lease.lease, delay, error, traceback))[0]
 
     def tick(self, limit: int = 100, witness: object = "") -> Ticked:
@@ -370,11 +364,9 @@ class Queue:
                 return found
 
     def tenant(self, name: str) -> Share:
-        """Read one tenant."""
         return self.tenants(name)[name]
 
     def tasks(self, *ids: str) -> list[Known]:
-        """Read what is known of tasks."""
         return [
             Known(s.decode(), t.decode(), attempt, float(at), detail.decode(), error.decode())
             for s, t, attempt, at, detail, error, _ in self.call("tasks", *ids)
@@ -512,7 +504,6 @@ class Listener:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Hang up."""
         self._pubsub.close()
         self._client.close()
 

@@ -99,7 +99,6 @@ class Fleet:
         self.claim()
 
     def enqueue(self, sender: Sender, count: int) -> None:
-        """Enqueue now."""
         numbers = range(sender.started + sender.queued, sender.started + sender.queued + count)
         for first in range(0, count, 500):
             self.queue.enqueue(sender.name, *(f"{sender.name}/{n}" for n in numbers[first : first + 500]))

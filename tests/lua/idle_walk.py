@@ -56,7 +56,6 @@ class IdleWalk(Walk):
                 client.delete(key)
 
     def end_settings(self) -> None:
-        """Give the queue the settings of a new one."""
         settings = Model().settings
         self.machine.call("configure", *(part for pair in settings.items() for part in pair))
         self.machine.model.configure(self.machine.now, **settings)
@@ -67,12 +66,10 @@ class IdleWalk(Walk):
             self.machine.set_opening_hours(name=name, text="", is_open=True, after=70_000)
 
     def end_schedules(self) -> None:
-        """Delete all schedules."""
         for field in list(self.machine.model.schedules):
             self.machine.change_schedule(verb="unschedule", field=field, after=50)
 
     def end_batches(self) -> None:
-        """Cancel all batches."""
         for name in list(self.machine.model.batches):
             self.machine.end_batch(verb="cancel_batch", name=name)
 
@@ -82,13 +79,11 @@ class IdleWalk(Walk):
             self.machine.operate(verb="resume", tenant=name, weight=1)
 
     def pause_queue(self) -> None:
-        """Pause the queue, and none of its tenants."""
         m = self.machine
         for name, is_paused in (*((name, 0) for name in NAMES), ("", 1)):
             m.same(m.call("set_paused", name, is_paused), m.model.set_paused(m.now, name, is_paused))
 
     def end_limits(self) -> None:
-        """Remove all limits."""
         m, values = self.machine, dict.fromkeys(LIMITS, float(UNSET))
         for name in NAMES:
             m.same(m.queue_at_now().set_limits(name, **values), m.model.set_limits(m.now, name, values))

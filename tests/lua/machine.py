@@ -319,7 +319,6 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["", *NAMES]), limit=st.sampled_from(sorted(LIMITED)), choice=st.integers(0, 5))
     def set_limits(self, name: str, limit: str, choice: int) -> None:
-        """Limit a tenant, or all."""
         values: dict[str, float] = {limit: LIMITED[limit][choice % len(LIMITED[limit])]}
         if limit == "rate" and choice % 2:
             values["burst"] = 2
@@ -427,7 +426,6 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(tenant=st.sampled_from(["", *NAMES]), state=st.sampled_from(STATES), count=st.integers(1, 3))
     def list_batches(self, tenant: str, state: str, count: int) -> None:
-        """List the batches of a tenant, or of all, that are in a state, or in any."""
         self.queue.now = self.now
         self.same(self.queue.list_batches(tenant, state, count), reports.batches(self.model, tenant, state))
 
@@ -760,7 +758,6 @@ class Walk:
             m.bound_feeds(keep=self.teller.choice(KEEPS))
 
     def compare(self) -> None:
-        """Compare all."""
         if self.compares:
             self.machine.all_say_the_same()
 

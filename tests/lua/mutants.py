@@ -21,7 +21,6 @@ class Mutant(NamedTuple):
 
     @property
     def change(self) -> tuple[str, str]:
-        """What changes in the library."""
         return self.text, self.instead
 
 

@@ -59,7 +59,6 @@ class RecordedPipeline(Pipeline):
     asked: list[tuple[Any, ...]]
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Ask."""
         self.asked += [args for args, _ in self.command_stack]
         return super().execute(raise_on_error)
 
@@ -72,7 +71,6 @@ class Recorder(redis.Redis):
         self.asked: list[tuple[Any, ...]] = []
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Ask."""
         self.asked.append(args)
         return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 

@@ -61,7 +61,6 @@ class RecordedFleet(Fleet):
                 self.arrive(round(at), sender, each.at_once)
 
     def enqueue(self, sender: Sender, count: int) -> None:
-        """Enqueue now, and count it."""
         self.enqueued[sender.name] += count
         super().enqueue(sender, count)
 

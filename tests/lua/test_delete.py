@@ -213,13 +213,11 @@ class Registry(Queue):
         return word.decode()
 
     def entry(self, queue: str) -> bytes:
-        """Read the entry of a queue."""
         entry = self.client.hget(self.key("names"), queue) or b""
         assert isinstance(entry, bytes)
         return entry
 
     def remove(self, queue: str, entry: bytes) -> str:
-        """Forget a queue."""
         word: bytes = self.call("remove_queue", queue, entry)
         return word.decode()
 

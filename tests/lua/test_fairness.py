@@ -82,7 +82,6 @@ class Backlog:
 
 
 def fcall(pipeline: redis.client.Pipeline, queue: Queue, verb: str, *args: object, rolled: bytes = b"") -> None:
-    """Queue a call in a pipeline."""
     pipeline.fcall(library.function_name(verb), 1, queue.prefix, START, rolled, *args)
 
 

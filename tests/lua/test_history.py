@@ -27,7 +27,6 @@ def add(queue: Queue, rows: Mapping[str, Row], lost: int = 0) -> int:
 
 
 def row(enqueued: int = 0, started: int = 0, failed: int = 0, waits: Mapping[int, int] | None = None) -> Row:
-    """Make the row of a tenant."""
     return (enqueued, started, failed, pack_waits(Counter(waits or {})))
 
 

@@ -38,7 +38,6 @@ def asked(**asked: Any) -> tuple[object, ...]:
 def scheduled(
     tenant: str = "ada", name: str = "n", at: object = START, misfire: object = 0, **task: Any
 ) -> list[object]:
-    """The arguments of a schedule."""
     return [tenant, name, at, misfire, TIMING, packed_template(**task)]
 
 

@@ -26,7 +26,6 @@ def revision_of(queue: Queue, name: str = "nightly", tenant: str = "ada") -> byt
 
 
 def pause(queue: Queue, name: str = "nightly", tenant: str = "ada") -> None:
-    """Pause a schedule."""
     assert queue.call("pause_schedule", tenant, name, revision_of(queue, name, tenant), "") == b"ok"
 
 

@@ -28,7 +28,6 @@ def hours(queue: Queue, text: str, *version: str) -> Any:
 
 
 def limits(queue: Queue, value: int, *version: str) -> Any:
-    """Limit ada."""
     return queue.call("set_limits", "ada", *(("if_version", *version) if version else ()), "max_running", value)
 
 
@@ -38,7 +37,6 @@ def configure(queue: Queue, value: int, *version: str) -> Any:
 
 
 def current(queue: Queue, change: Callable[..., Any]) -> str:
-    """Return the version of what a change changes."""
     if change is weight:
         return weight_version(queue.tenant("ada").weight / 1000 if queue.client.exists(queue.key("tenants")) else 1)
     if change is limits:

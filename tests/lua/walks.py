@@ -58,7 +58,6 @@ def steps(client: redis.Redis, kind: str, seed: int, compared: Collection[int]) 
 
 
 def first_difference(client: redis.Redis, kind: str, seed: int, compared: Collection[int]) -> Place | None:
-    """Walk, and tell where the first difference is."""
     step = 0
     try:
         for step in steps(client, kind, seed, compared):  # noqa: B007

@@ -18,7 +18,6 @@ VALUES: dict[str, Any] = {  # of parameters and of required fields
 
 
 def faults(document: Mapping[str, Any], schema: Any, value: Any) -> list[str]:
-    """Return the faults of a value by a schema of a document."""
     whole = {"allOf": [schema], "components": document["components"]}
     return [f"{each.instance_path}: {each.message}"[:300] for each in jsonschema_rs.iter_errors(whole, value)]
 

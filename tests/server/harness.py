@@ -37,7 +37,6 @@ async def running(store: str, **settings: Any) -> AsyncIterator[Served]:
 
 
 def url_of(served: Served) -> str:
-    """The URL of a server in the test."""
     return f"ws://{served.host}:{served.port}"
 
 
@@ -73,7 +72,6 @@ class Raw:
     ref: int = 0
 
     async def send(self, type: str, **body: Any) -> None:
-        """Send a frame."""
         await self.transport.send(write_frame({"type": type, **body}))
 
     async def receive(self) -> dict[str, Any]:

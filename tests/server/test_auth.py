@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import re
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import Role
 from tests import stores
 from tests.store.proxy import open_proxy
-from tests.test_documents import PROTOCOL
 
 from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant
 
@@ -224,45 +222,6 @@ async def test_a_revocation_reaches_a_server_whose_store_was_away_meanwhile(
         assert failures == 3
 
 
-async def test_a_token_may_be_limited_to_queues(served: Served, operator: Raw) -> None:
-    for role, more in ((Role.TENANT, {"tenant": "ada"}), (Role.WORKER, {}), (Role.OPERATOR, {})):
-        token = await create(operator, role, queues=["emails"], **more)
-        async with raw(served, token) as client:
-            ask: dict[Role, tuple[str, dict[str, Any]]] = {
-                Role.TENANT: ("enqueue", {"tasks": [{"id": "a", "payload": 1}]}),
-                Role.WORKER: ("attach", {"worker": "w", "credit": 1}),
-                Role.OPERATOR: ("set_paused", {"paused": True}),
-            }
-            verb, body = ask[role]
-            for queue in ("images", "emails"):
-                named = {"queues": [queue]} if role is Role.WORKER else {"queue": queue}
-                if queue == "emails":
-                    await client.ask(verb, **body, **named)
-                else:
-                    with pytest.raises(Refused) as caught:
-                        await client.ask(verb, **body, **named)
-                    assert (caught.value.code, caught.value.field) == ("forbidden", next(iter(named)))
-
-
-async def test_an_operator_of_some_queues_has_no_say_over_others_nor_over_tokens(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada:
-        await ada.enqueue("emails", ["a"])
-        await ada.enqueue("images", ["a"])
-    async with raw(served, OPERATOR) as operator:
-        token = await create(operator, Role.OPERATOR, queues=["emails"])
-    async with raw(served, token) as limited:
-        assert [row["queue"] for row in (await limited.ask("queues"))["queues"]] == ["emails"]
-        id, text = make_token(Role.OPERATOR)
-        for verb, body in (
-            ("create_token", {"id": id, "role": "operator", "hash": hash_token(text)}),
-            ("list_tokens", {}),
-            ("revoke_token", {"id": id}),
-        ):
-            with pytest.raises(Refused) as caught:
-                await limited.ask(verb, **body)
-            assert caught.value.code == "forbidden"
-
-
 async def test_the_same_token_twice_is_one_and_another_under_its_id_is_refused(operator: Raw) -> None:
     id, token = make_token(Role.WORKER)
     body = {"id": id, "role": "worker", "hash": hash_token(token)}
@@ -292,11 +251,3 @@ def test_made_tokens_are_long_and_different() -> None:
     for text in texts:
         prefix, role, id, secret, check = text.split("_")
         assert (prefix, role, len(id), len(secret), len(check)) == ("fq", "tenant", 12, 40, 8)
-
-
-async def test_the_test_token_of_the_protocol_connects_once_it_is_registered(served: Served) -> None:
-    token, hashed = re.findall(r"^(fq_\S+)\n([0-9a-f]{64})$", PROTOCOL, re.MULTILINE)[0]
-    async with raw(served, OPERATOR) as operator:
-        await operator.ask("create_token", id="example", role="tenant", hash=hashed, tenant="ada")
-    async with raw(served, token) as ada:
-        assert (ada.welcome["role"], ada.welcome["tenant"]) == ("tenant", "ada")

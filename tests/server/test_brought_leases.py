@@ -44,7 +44,6 @@ def lease(queue: str, task: dict[str, Any], number: int = 0) -> dict[str, Any]:
 
 
 async def extend(worker: Raw, queue: str, task: dict[str, Any]) -> list[str]:
-    """Extend the lease of a task."""
     return await worker.settle(queue, "extend", task)
 
 

@@ -316,7 +316,6 @@ class Turns(trio.abc.Instrument):
     count = 0
 
     def before_io_wait(self, timeout: float) -> None:
-        """Count one."""
         self.count += 1
 
 

@@ -21,7 +21,6 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def client(server_store: str) -> redis.Redis:
-    """A plain client of the store."""
     return stores.connect(server_store)
 
 
@@ -31,7 +30,6 @@ def crowd(client: redis.Redis) -> None:
 
 
 def keys_of(client: redis.Redis, queue: str) -> set[bytes]:
-    """Name all keys of a queue."""
     return set(client.scan_iter(f"{keys.queue_prefix(queue)}:*"))
 
 
@@ -68,21 +66,6 @@ async def test_the_quota_is_a_setting(server_store: str) -> None:
             await ada.enqueue("two", ["a"])
 
 
-async def test_operators_make_queues_that_count_for_nobody(server_store: str) -> None:
-    async with (
-        running(server_store, queue_quota=0) as served,
-        raw(served, OPERATOR) as operator,
-        raw(served, tenant("ada")) as ada,
-    ):
-        await operator.ask("configure", queue="q", settings={"max_attempts": 3})
-        await operator.ask("schedule", queue="s", tenant="ada", name="n", payload=1, every_ms=60_000)
-        assert await ada.enqueue("q", ["a"]) == await ada.enqueue("s", ["a"]) == ["ok"]
-        rows = (await operator.ask("queues"))["queues"]
-        assert [(row["queue"], row["made_by"], row["made_at_ms"] > 0) for row in rows] == [
-            ("q", "", True), ("s", "", True),
-        ]  # fmt: skip
-
-
 async def test_only_operators_make_queues_where_no_tenant_may(server_store: str) -> None:
     async with (
         running(server_store, queue_quota=0) as served,
@@ -117,14 +100,6 @@ async def test_only_operators_make_queues_where_no_tenant_may(server_store: str)
         held = {"queue": "emails", "id": lease["full_id"], "lease": lease["lease"]}
         with pytest.raises(Refused, match="not_found queue"):
             await worker.ask("enqueue_from", queue="emials", leases=[held], tasks=[task])
-
-
-async def test_the_list_says_who_made_a_queue(operator: Raw, ada: Raw, worker: Raw) -> None:
-    await ada.enqueue("hers", ["a"])
-    await worker.attach("unused")
-    rows = {row["queue"]: row for row in (await operator.ask("queues"))["queues"]}
-    assert rows["hers"]["made_by"] == "ada"
-    assert (rows["unused"]["made_by"], rows["unused"]["made_at_ms"]) == ("", 0)
 
 
 @pytest.mark.usefixtures("no_polls")

@@ -21,7 +21,7 @@ from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
 
@@ -143,20 +143,6 @@ async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
         assert [task["id"] for task in await worker.pushed()] == ["a"]
 
 
-async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_letter(
-    served: Served, ada: Raw, operator: Raw
-) -> None:
-    await ada.enqueue("q", ["a"], max_attempts=1)
-    async with raw(served, WORKER) as worker:
-        await worker.attach("q", credit=1)
-        await worker.pushed()
-    await wait_until(
-        lambda: not (any(connection.queues for connection in served.app.connections) or served.app.leases.kept)
-    )
-    (letter,) = (await operator.ask("dead", queue="q"))["dead"]
-    assert (letter["id"], letter["reason"], letter["attempts"]) == ("ada/a", "lease_lost", 1)
-
-
 async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,13 +254,6 @@ async def test_two_queues_together_never_exceed_one_workers_credit(ada: Raw, wor
     assert served_first == {"q1", "q2", "q3"}  # none starves beside the others
 
 
-async def test_only_a_worker_attached_to_a_queue_may_settle_there(worker: Raw) -> None:
-    await worker.attach("q")
-    with pytest.raises(Refused) as caught:
-        await worker.settle("other", "ack", {"full_id": "ada/a", "lease": 1})
-    assert (caught.value.code, caught.value.field) == ("bad_request", "queue")
-
-
 @pytest.fixture
 def settled_in_store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids that the store is asked to settle or extend."""
@@ -308,21 +287,6 @@ async def test_what_another_worker_holds_is_stale_without_asking_the_store(
         assert await thief.settle("q", "ack", task, own, task) == ["stale", "ok", "stale"]
         assert settled_in_store == [own["full_id"]]
         assert await owner.settle("q", "ack", task) == ["ok"]
-
-
-async def test_an_id_without_its_tenant_is_refused_and_not_gone(ada: Raw, worker: Raw) -> None:
-    await ada.enqueue("q", ["a"])
-    await worker.attach("q", credit=1)
-    (task,) = await worker.pushed()
-    held = {"id": "a", "lease": task["lease"]}
-    for verb, body in (
-        ("settle", {"settlements": [{"action": "ack", **held}]}),
-        ("progress", {"reports": [{**held, "fraction": 1}]}),
-    ):
-        with pytest.raises(Refused) as caught:
-            await worker.ask(verb, queue="q", **body)
-        assert (caught.value.code, caught.value.field) == ("bad_request", "id")
-    assert await worker.settle("q", "ack", task) == ["ok"]
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])

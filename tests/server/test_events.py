@@ -36,28 +36,6 @@ async def waited_for(served: Served, *names: str) -> None:
     )
 
 
-async def test_a_tenant_reads_its_own_feed_and_an_operator_says_whose(ada: Raw, bob: Raw, operator: Raw) -> None:
-    assert await ada.enqueue("q", ["told"], events=True) == ["ok"]
-    assert await ada.enqueue("q", ["plain"]) == ["ok"]
-    await ada.ask("open_batch", queue="q", id="b", events=True)
-    await ada.ask("close_batch", queue="q", id="b")
-    await ada.ask("cancel", queue="q", ids=["told", "plain"])
-    mine = await ada.ask("events", queue="q")
-    assert (mine["oldest"], mine["newest"]) == (1, 2)
-    first_at, second_at = (row.pop("at_ms") for row in mine["events"])
-    assert 0 < first_at <= second_at
-    assert mine["events"] == [
-        {"id": 1, "event": "batch_completed", "batch": "b"},
-        {"id": 2, "event": "cancelled", "task": "told"},
-    ]
-    theirs = (await operator.ask("events", queue="q", tenant="ada", after=1))["events"]
-    assert [(row["id"], row["task"]) for row in theirs] == [(2, "ada/told")]
-    assert await bob.ask("events", queue="q") == {"oldest": 1, "newest": 0, "events": []}
-    with pytest.raises(Refused) as caught:
-        await bob.ask("events", queue="q", tenant="ada")
-    assert (caught.value.code, caught.value.field) == ("forbidden", "tenant")
-
-
 async def test_an_event_too_old_is_refused_with_where_the_feed_goes_on(served: Served, ada: Raw, operator: Raw) -> None:
     await operator.ask("configure", queue="q", settings={"events_keep": 2})
     await finish(served.app.store, "a", "b", "c", "d", "e")

@@ -28,7 +28,6 @@ class Schedules:
         self.calls = 0
 
     async def queues(self) -> list[str]:
-        """Name the queues."""
         return QUEUES
 
     def _due(self, queue: str) -> list[str]:
@@ -44,7 +43,6 @@ class Schedules:
         return Tick(self._now_ms(), next_ms, 0, 0, 0, 0, 0, fires=len(self._due(queue)))
 
     async def due_schedules(self, queue: str, passed: Iterable[str]) -> tuple[int, int, list[Schedule]]:
-        """Tell 25 of each tenant."""
         due, taken = [], Counter[str](dict.fromkeys(passed, 25))
         for field in self._due(queue):
             tenant, name = field.split("/")
@@ -56,7 +54,6 @@ class Schedules:
         return self._now_ms(), min(later, default=-1), due
 
     async def fire(self, queue: str, fires: Sequence[Fire]) -> list[str]:
-        """Move them on."""
         for schedule, next_at_ms in fires:
             tenant = schedule.state.tenant
             if tenant == "bob":

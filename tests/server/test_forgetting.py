@@ -94,21 +94,6 @@ async def test_a_queue_stays_while_a_server_with_workers_does_not_answer(served:
     assert await listed(served) == ["q"]
 
 
-async def test_what_is_in_use_or_was_set_stays(served: Served) -> None:
-    for queue in ("empty", "task", "limit", "hours", "paused", "setting", "weight"):
-        await empty_queue(served, queue)
-    async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
-        await ada.enqueue("task", ["a"], delay_ms=MINUTE_MS)
-        await operator.ask("set_limits", queue="limit", limits={"max_running": 5})
-        await operator.ask("set_opening_hours", queue="hours", opening_hours="mon-sun 00:00-23:59 UTC")
-        await operator.ask("set_paused", paused=True, queue="paused")
-        await operator.ask("configure", queue="setting", settings={"lease_ms": 30_001})
-        await operator.ask("set_weight", queue="weight", tenant="ada", weight=2)
-        await operator.ask("configure", queue="by-operator", settings={"lease_ms": 30_000})
-    assert (await forget(served)).queues == ["empty"]
-    assert await listed(served) == ["by-operator", "hours", "limit", "paused", "setting", "task", "weight"]
-
-
 async def test_all_servers_forget_a_queue_and_serve_it_when_it_comes_back(server_store: str) -> None:
     async with running(server_store) as one, running(server_store) as two:
         for served in (one, two):

@@ -27,7 +27,6 @@ HOUR_MS = 3_600_000
 
 
 async def state_of(served: Served) -> str:
-    """Return the state of the task."""
     (found,) = await served.app.store.tasks("q", ["ada/a"])
     return found.state
 

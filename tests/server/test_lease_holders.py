@@ -19,12 +19,10 @@ from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.workers import Workers
-from fairq.wire.terms import Role
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
-from .test_auth import create
+from .harness import OPERATOR, WORKER, Raw, raw, tenant
 from .test_worker_registry import holding, is_listed, two_servers
 
 LUA = Path(__file__).parents[2] / "lua" / "tasks" / "leases.lua"
@@ -49,7 +47,6 @@ def silence(monkeypatch: pytest.MonkeyPatch, *servers: Served) -> None:
 
 
 def queue_row(rows: dict[str, Any], queue: str) -> dict[str, Any]:
-    """Return the row of one queue."""
     return next(row for row in rows["queues"] if row["queue"] == queue)
 
 
@@ -236,19 +233,6 @@ async def test_a_request_that_is_cancelled_while_it_asks_leaves_the_others_their
         assert await two.app.lease_holders.names([lease]) == {lease: "mill"}
 
 
-async def test_an_operator_of_some_queues_sees_workers_of_those_only(served: Served) -> None:
-    async with raw(served, OPERATOR) as operator:
-        token = await create(operator, Role.OPERATOR, queues=["q"])
-    async with raw(served, token) as limited, raw(served, WORKER) as one, raw(served, WORKER) as two:
-        await one.attach("q", name="one")
-        await two.attach("q", "r", name="two")
-        assert (await limited.ask("worker_tasks", worker="one"))["workers"][0]["queues"] == ["q"]
-        for name in ("two", "nobody"):
-            with pytest.raises(Refused) as caught:
-                await limited.ask("worker_tasks", worker=name)
-            assert (caught.value.code, caught.value.field) == ("not_found", "worker")
-
-
 async def test_a_worker_is_found_among_thousands(served: Served, worker: Raw, operator: Raw) -> None:
     """1,000 of them have its name; a page is bounded."""
     await holding(served, worker, "a", "b", started=0, name="mill")
@@ -416,18 +400,3 @@ async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> 
             await served.app.store.workers.tell(message)
         await served.app.store.workers.tell(b'{"server":"x","question":[1,"drain",["mill",9000000000000]]}')
         assert (await worker.receive())["type"] == "dismiss"
-
-
-async def test_three_servers_answer(server_store: str) -> None:
-    async with (
-        two_servers(server_store) as (one, two),
-        running(server_store) as three,
-        raw(one, WORKER) as first,
-        raw(two, WORKER) as second,
-        raw(three, OPERATOR) as operator,
-    ):
-        await holding(one, first, "a", started=1, name="one")
-        await holding(two, second, "b", started=1, name="two")
-        await wait_until(lambda: is_listed(operator, "one"))
-        await wait_until(lambda: is_listed(operator, "two"))
-        assert [row["worker"] for row in await states(operator, "ada/a", "ada/b")] == ["one", "two"]

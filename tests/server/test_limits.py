@@ -9,26 +9,10 @@ from fairq.model.limits import LIMIT_RANGES
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import Raw, Refused
+from .harness import Raw
 
 IDS = [f"id-{number}" for number in range(20)]
 UNSET = dict.fromkeys(LIMIT_RANGES)
-NONE = dict.fromkeys(LIMIT_RANGES, 0) | {"queued": 10**7, "delayed": 10**7, "stored_bytes": 2**30}  # by default
-
-
-async def test_limits_are_set_told_and_taken_off(operator: Raw, ada: Raw) -> None:
-    body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 3, "rate": 0.5})
-    assert body == {"previous": UNSET}
-    assert await operator.ask("set_limits", queue="q", limits={"queued": 9}) == {"previous": NONE}
-    told = await ada.ask("limits", queue="q")
-    assert told["limits"] == {**UNSET, "max_running": 3, "rate": 0.5}
-    assert told["holds"] == {**NONE, "max_running": 3, "rate": 0.5, "queued": 9}
-    assert (await operator.ask("limits", queue="q"))["limits"] == {**NONE, "queued": 9}
-    (row,) = (await operator.ask("tenants", queue="q"))["tenants"]
-    assert row["is_limited"]
-    body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": None, "rate": None})
-    assert body == {"previous": {**UNSET, "max_running": 3, "rate": 0.5}}
-    assert (await ada.ask("limits", queue="q"))["limits"] == UNSET
 
 
 async def test_a_limit_holds_and_a_higher_one_acts_at_once(operator: Raw, worker: Raw, ada: Raw) -> None:
@@ -52,16 +36,6 @@ async def test_a_rate_holds_and_the_next_token_wakes_the_worker(operator: Raw, w
     tasks = await worker.pushed(20)
     assert trio.current_time() - began >= 19 / 20 - 0.01, "twenty a second"
     assert await worker.settle("q", "ack", *tasks) == ["ok"] * 20
-
-
-async def test_what_is_too_much_is_refused_with_the_limit_and_when_to_come_again(operator: Raw, ada: Raw) -> None:
-    await operator.ask("set_limits", queue="q", limits={"queued": 5})
-    assert await ada.enqueue("q", IDS[:5]) == ["ok"] * 5
-    with pytest.raises(Refused) as refused:
-        await ada.enqueue("q", IDS[5:7])
-    assert (refused.value.code, refused.value.field) == ("quota_exceeded", "queued")
-    assert 1000 <= refused.value.frame["retry_in_ms"] <= 60_000
-    assert await ada.enqueue("q", IDS[:5]) == ["duplicate"] * 5
 
 
 async def test_a_schedule_of_a_tenant_that_has_too_much_goes_on_without_a_task(

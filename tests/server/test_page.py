@@ -5,28 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .harness import Raw, Refused
+from fairq.server.run import Served
+from fairq.wire.terms import Role
 
-NOWHERE: dict[str, tuple[dict[str, Any], Any]] = {
-    "tasks": ({"ids": ["a"]}, {"tasks": [{"id": "a", "state": "unknown"}]}),
-    "wait_tasks": ({"ids": ["a"]}, {"tasks": [{"id": "a", "state": "unknown"}]}),
-    "cancel": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
-    "cancel_all": ({}, {"cursor": None, "found": 0, "cancelled": 0, "looked": 0, "waiting": 0}),
-    "reschedule": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
-    "peek": ({}, {"tasks": []}),
-    "dead": ({}, {"dead": [], "cursor": None, "left": 0}),
-    "replay": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
-    "purge": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
-    "events": ({}, {"oldest": 1, "newest": 0, "events": []}),
-    "schedules": ({}, {"schedules": []}),
-    "unschedule": ({"name": "n"}, {"previous": False}),
-    "why": ({"id": "a"}, "not_found"),
-    "dead_letter": ({"id": "a"}, "not_found"),
-    "batch": ({"id": "a"}, "not_found"),
-    "close_batch": ({"id": "a"}, "not_found"),
-    "cancel_batch": ({"id": "a"}, "not_found"),
-    "set_schedule_paused": ({"name": "n", "paused": True}, "not_found"),
-}
+from .harness import Raw, raw, tenant
+from .refusals import good
+from .test_refusals import NOT_YOURS, told
+
 NOBODY: dict[str, tuple[dict[str, Any], Any]] = {
     "tenants": ({"queue": "none"}, "not_found"),
     "repair": ({"queue": "none"}, "not_found"),
@@ -46,19 +31,13 @@ NOBODY: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
-async def said(client: Raw, verb: str, **body: Any) -> Any:
-    """Return the body of an answer, or the code of a refusal."""
-    try:
-        return await client.ask(verb, **body)
-    except Refused as refused:
-        return refused.code
-
-
-async def test_names_that_nothing_has_are_answered_as_the_page_says(ada: Raw, operator: Raw) -> None:
-    for verb, (body, expected) in NOWHERE.items():
-        assert (verb, await said(ada, verb, queue="nowhere", **body)) == (verb, expected)
+async def test_names_that_nothing_has_are_answered_as_the_page_says(served: Served, operator: Raw) -> None:
+    async with raw(served, tenant("bob")) as bob:
+        for verb, answer in NOT_YOURS.items():
+            assert await told(bob, verb, good(verb, Role.TENANT) | {"queue": "nowhere"}) == answer, verb
     for verb, (body, expected) in NOBODY.items():
-        assert (verb, await said(operator, verb.partition(",")[0], **body)) == (verb, expected)
+        answer = await told(operator, verb.partition(",")[0], body)
+        assert (answer if isinstance(answer, dict) else answer[0]) == expected, verb
     assert (await operator.ask("audit", token="nobody"))["cursor"] is None
 
 

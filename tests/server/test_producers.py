@@ -21,7 +21,6 @@ from .harness import OPERATOR, PRODUCER, WORKER, Refused, raw, tenant
 
 
 def task(id: str, **more: Any) -> dict[str, Any]:
-    """A task as a frame has it."""
     return {"id": id, "payload": 1, **more}
 
 

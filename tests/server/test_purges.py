@@ -10,8 +10,7 @@ import trio
 import fairq
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
-from fairq.server.timers import forgetting
-from tests.server.harness import OPERATOR, WORKER, raw, tenant, url_of
+from tests.server.harness import OPERATOR, raw, tenant, url_of
 from tests.store.waiting import wait_until
 
 
@@ -106,23 +105,6 @@ async def test_many_purges_are_no_more_work_for_the_store_than_one(
     assert (await store.queue("q")).ready == 0
 
 
-async def test_a_running_task_goes_on_and_the_others_of_its_batch_end(served: Served) -> None:
-    async with (
-        fairq.open_client(url_of(served), token=tenant("ada")) as ada,
-        raw(served, WORKER) as worker,
-    ):
-        batch = await ada.open_batch("q", id="b", max_running=1)
-        await batch.add_many(range(50))
-        await batch.close()
-        await worker.attach("q", credit=1)
-        pushed = await worker.pushed()
-        assert await ada.cancel_all("q") == 49
-        state = await batch.state()
-        assert (state.cancelled, state.running, state.state) == (49, 1, "closed")
-        assert await worker.settle("q", "ack", *pushed) == ["ok"]
-        assert (await batch.state()).state == "complete"
-
-
 async def test_a_purge_that_is_interrupted_is_gone_on_with(served: Served) -> None:
     await enqueue(served, "ada", 500, priority=7)
     async with raw(served, OPERATOR) as operator:
@@ -139,29 +121,6 @@ async def test_a_purge_that_is_interrupted_is_gone_on_with(served: Served) -> No
         assert await op.queue_exists("q")
         with pytest.raises(fairq.NotFound):
             await op.delete_tenant("q", "ada")
-
-
-async def test_an_error_of_the_last_attempt_selects_tasks(served: Served) -> None:
-    await enqueue(served, "ada", 2)
-    async with raw(served, WORKER) as worker:
-        await worker.attach("q", credit=2)
-        for task, error in zip(await worker.pushed(2), ("host not found", "disk full"), strict=True):
-            assert await worker.settle("q", "nack", task, error=error, delay_ms=60_000) == ["ok"]
-    async with raw(served, tenant("ada")) as ada:
-        asked = {"queue": "q", "error": "not found"}
-        told = {"cursor": None, "found": 1, "cancelled": 0, "looked": 2, "waiting": 2}
-        assert await ada.ask("cancel_all", **asked, dry_run=True) == told
-        told |= {"cancelled": 1, "waiting": 1}
-        assert await ada.ask("cancel_all", **asked) == told
-
-
-async def test_tenants_that_have_had_nothing_for_long_enough_leave_the_listing(served: Served) -> None:
-    store = served.app.store
-    await enqueue(served, "ada", 1)
-    await enqueue(served, "bob", 2)
-    await store.cancel("q", ["ada/0"])
-    assert (await forgetting.forget_once(store, 0, served.app.takers)).tenants == 1
-    assert [row.tenant for row in await store.tenants("q")] == ["bob"]
 
 
 async def test_a_tenant_with_many_searches_has_one_turn_of_two(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

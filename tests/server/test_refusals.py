@@ -169,7 +169,6 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 
 def of(verb: str) -> list[Role]:
-    """Return the roles that may say a verb."""
     return sorted(VERBS[REQUESTS[verb]].roles, key=str)
 
 

@@ -12,7 +12,7 @@ from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
 from .clock import StoreClock
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
 from .test_why import closed
 
 HOLD_MS = 160  # how long something holds tasks back, by the store's clock
@@ -145,15 +145,6 @@ async def test_most_of_the_dwell_goes_to_what_held_the_tasks(
     assert parts[reason] > 0.6, parts
     assert sum(parts.values()) == pytest.approx(1)
     assert report["p99_ms"] >= 90
-
-
-async def test_one_may_ask_about_oneself_and_an_operator_about_anybody(ada: Raw, operator: Raw) -> None:
-    nothing = (await ada.ask("report", queue="q"))["report"]
-    assert (nothing["tenant"], nothing["starts"], nothing["parts"]) == ("ada", 0, [])
-    assert (await operator.ask("report", queue="q", tenant="ada"))["report"] == nothing
-    with pytest.raises(Refused) as caught:
-        await ada.ask("report", queue="q", tenant="bob")
-    assert (caught.value.code, caught.value.field) == ("forbidden", "tenant")
 
 
 async def test_the_share_is_told_as_all_servers_have_added_it(served: Served) -> None:

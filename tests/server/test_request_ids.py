@@ -16,7 +16,6 @@ from tests.server.web.http.harness import api, check_problem, serving
 
 
 def told(lines: list[Any], event: str = "refused") -> list[dict[str, Any]]:
-    """The lines of an event."""
     return [line for line in lines if line["event"] == event]
 
 

@@ -56,19 +56,6 @@ async def test_a_schedule_tells_its_next_fires_and_can_be_read(ada: Raw) -> None
     assert "next_at_ms" not in row, "it has none"
 
 
-async def test_what_its_tasks_ask_for_is_told_and_a_change_of_it_is_a_change(served: Served) -> None:
-    asked = {"priority": 0, "dedupe_key": "n", "dedupe_period_ms": 5000, "result_ttl_ms": 9000}
-    async with raw(served, tenant("ada")) as ada:
-        await ada.ask("schedule", **NIGHTLY, **asked)
-        row = await row_of(ada, "nightly")
-        assert {name: row[name] for name in asked} == asked
-        assert (await ada.ask("schedule", **NIGHTLY, **asked))["outcome"] == "same"
-        for name in ("priority", "result_ttl_ms"):
-            assert (await ada.ask("schedule", **NIGHTLY, **{**asked, name: 7}))["outcome"] == "changed"
-        (listed,) = (await ada.ask("schedules", queue="q"))["schedules"]
-        assert not listed.keys() & asked.keys()
-
-
 async def has_moved_on(client: Raw, name: str, now_ms: int) -> None:
     """Wait until the next fire of a schedule is later than that."""
 
@@ -214,32 +201,6 @@ async def test_pause_holds_fires_back_and_resume_makes_up_for_nothing(
     store_clock.move(first + 5000)
     await served.app.ticker._tick("q")
     await worker.quiet()
-
-
-async def test_a_tenant_sees_its_own_schedules_and_an_operator_all(ada: Raw, bob: Raw, operator: Raw) -> None:
-    for hour, name in enumerate("cab"):
-        await ada.ask("schedule", **{**NIGHTLY, "name": name, "cron": "", "every_ms": 3_600_000 * (hour + 1)})
-    await bob.ask("schedule", **{**NIGHTLY, "name": "a"})
-    await ada.ask("set_schedule_paused", paused=True, queue="q", name="c")
-
-    async def listed(who: Raw, **body: Any) -> list[str]:
-        rows = (await who.ask("schedules", queue="q", **body))["schedules"]
-        return [f"{row['tenant']}/{row['name']}" for row in rows]
-
-    assert await listed(ada) == ["ada/a", "ada/b", "ada/c"]
-    assert await listed(ada, tenant="ada", offset=1, count=1) == ["ada/b"]
-    assert await listed(bob) == ["bob/a"]
-    everything = await listed(operator)
-    assert sorted(everything) == ["ada/a", "ada/b", "ada/c", "bob/a"]
-    assert everything[-1] == "ada/c"
-    assert await listed(operator, tenant="bob") == ["bob/a"]
-    assert await listed(operator, tenant="ada", name="b") == ["ada/b"]
-    assert "payload" not in (await operator.ask("schedules", queue="q"))["schedules"][0]
-    await operator.ask("schedule", **{**NIGHTLY, "name": "theirs"}, tenant="bob")
-    await operator.ask("unschedule", queue="q", name="a", tenant="bob")
-    assert await listed(bob) == ["bob/theirs"]
-    assert await listed(bob, count=500) == ["bob/theirs"]
-    assert (await row_of(bob, "theirs"))["payload"] == {"n": 1}
 
 
 async def test_the_thousand_and_first_schedule_is_refused(served: Served) -> None:

@@ -60,7 +60,6 @@ def validator(name: str, is_closed: bool = False) -> jsonschema_rs.Draft202012Va
 
 
 def faults(name: str, value: Any, is_closed: bool = False) -> list[str]:
-    """Return the faults of a value by a definition."""
     return [f"{each.instance_path}: {each.message}"[:300] for each in validator(name, is_closed).iter_errors(value)]
 
 

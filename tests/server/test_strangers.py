@@ -1,19 +1,19 @@
-"""Other libraries' websockets: their clients with our server, and our SDK with their servers, plain and over TLS.
+"""Another library's websockets: its client with our server, and our SDK with its server, plain and over TLS.
 
-A stranger's server stands between the SDK and a server of ours, and passes texts on by a client of the same library.
+The stranger's server stands between the SDK and a server of ours, and passes texts on by a client of the same library.
+tests/wire/test_unknown_client.py talks by a third library.
 """
 
 from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 import trio
-import trio_websocket
 import websockets.exceptions
 import websockets.sync.client
 import websockets.sync.server
@@ -85,23 +85,8 @@ async def test_clients_of_websockets_are_served(url: str) -> None:
     check(await trio.to_thread.run_sync(sync_client, url))
 
 
-async def test_clients_of_trio_websocket_are_served(url: str) -> None:
-    headers = [(b"Authorization", f"Bearer {tenant('ada')}".encode())]
-    async with trio_websocket.open_websocket_url(
-        url, client_tls(url), subprotocols=[SUBPROTOCOL], extra_headers=headers
-    ) as socket:
-        frames = [read_frame(await socket.get_message())]
-        for message in (ENQUEUE, PEEK):
-            await socket.send_message(write_frame(message))
-            frames.append(read_frame(await socket.get_message()))
-        await socket.ping(b"there?")
-    assert socket.closed is not None
-    assert socket.closed.code == 1000
-    check(frames)
-
-
 @asynccontextmanager
-async def sync_relay(url: str, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
+async def sync_relay(url: str, tls: ssl.SSLContext) -> AsyncIterator[str]:
     """Stand in front of a server, by threads."""
 
     def relay(socket: websockets.sync.server.ServerConnection) -> None:
@@ -129,36 +114,9 @@ async def sync_relay(url: str, tls: ssl.SSLContext | None) -> AsyncIterator[str]
     ) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"{'wss' if tls else 'ws'}://127.0.0.1:{server.socket.getsockname()[1]}"
+        yield f"wss://127.0.0.1:{server.socket.getsockname()[1]}"
         await trio.to_thread.run_sync(server.shutdown)  # it waits for what our server says
         await trio.to_thread.run_sync(thread.join)
-
-
-@asynccontextmanager
-async def trio_relay(url: str, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
-    """Stand in front of a server, by trio-websocket."""
-
-    async def relay(request: trio_websocket.WebSocketRequest) -> None:
-        headers = [(name, value) for name, value in request.headers if name.lower() == b"authorization"]
-        socket = await request.accept(subprotocol=SUBPROTOCOL)
-        async with trio_websocket.open_websocket_url(
-            url, client_tls(url), subprotocols=[SUBPROTOCOL], extra_headers=headers
-        ) as inner:
-
-            async def forward(one: Any, other: Any) -> None:
-                with suppress(trio_websocket.ConnectionClosed):
-                    while True:
-                        await other.send_message(await one.get_message())
-                nursery.cancel_scope.cancel()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(forward, socket, inner)
-                nursery.start_soon(forward, inner, socket)
-
-    async with trio.open_nursery() as nursery:
-        server = await nursery.start(trio_websocket.serve_websocket, relay, "127.0.0.1", 0, tls)
-        yield f"{'wss' if tls else 'ws'}://127.0.0.1:{server.port}"
-        nursery.cancel_scope.cancel()
 
 
 async def work_through(url: str) -> None:
@@ -178,20 +136,14 @@ async def work_through(url: str) -> None:
             await wait_until(lambda: len(ran) == 31)
 
 
-@pytest.mark.parametrize(("url", "relay"), [("wss", sync_relay), ("ws", trio_relay)], indirect=["url"])
-async def test_the_sdk_works_through_strangers_servers(
-    url: str,
-    relay: Callable[[str, ssl.SSLContext | None], AbstractAsyncContextManager[str]],
-    certificate: tuple[str, str],
-) -> None:
-    async with relay(url, server_tls(url, certificate)) as outer:
+@pytest.mark.parametrize("url", ["wss"], indirect=True)
+async def test_the_sdk_works_through_a_strangers_server(url: str, certificate: tuple[str, str]) -> None:
+    async with sync_relay(url, server_tls(certificate)) as outer:
         await work_through(outer)
 
 
-def server_tls(url: str, certificate: tuple[str, str]) -> ssl.SSLContext | None:
-    """Serve with this test's certificate where the server behind does."""
-    if url.startswith("ws:"):
-        return None
+def server_tls(certificate: tuple[str, str]) -> ssl.SSLContext:
+    """Serve with this test's certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     return context

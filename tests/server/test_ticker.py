@@ -118,7 +118,6 @@ class SlowStore:
         self.ticked: list[tuple[float, str]] = []
 
     async def queues(self) -> list[str]:
-        """Name the queues."""
         return ["q"]
 
     async def tick(self, queue: str) -> Tick:
@@ -275,7 +274,6 @@ class StuckStore(SlowStore):
         return Tick(0, 0, 0, 0, 0, 0, 0, opening_changes=1)
 
     async def opening_hours(self, queue: str) -> None:
-        """Fail."""
         self.asked_at.append(trio.current_time())
         raise Unavailable("not now")
 

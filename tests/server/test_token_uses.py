@@ -119,16 +119,6 @@ async def test_uses_that_cannot_be_written_are_written_later(
     assert id in await served.app.store.tokens.read_uses()
 
 
-async def test_records_of_earlier_versions_are_read(served: Served) -> None:
-    id, text = make_token(Role.TENANT)
-    old = b'{"id":"%s","role":"tenant","hash":"%s","tenant":"ada","queues":null,"created_at_ms":5}'
-    await served.app.store.tokens.write(id, old % (id.encode(), hash_token(text).encode()))
-    identity = await served.app.auth.identify(text)
-    assert (identity.tenant, identity.label, identity.expires_at_ms) == ("ada", "", 0)
-    (row,) = await served.app.auth.tokens()
-    assert (row.label, row.expires_at_ms, row.used_at_ms) == ("", 0, 0)
-
-
 async def test_a_token_made_again_keeps_its_first_expiry(served: Served, clock: list[float]) -> None:
     id, text = make_token(Role.WORKER)
     record = TokenRecord(id, "worker", hash_token(text))

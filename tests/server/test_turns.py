@@ -22,7 +22,6 @@ from .test_connection import SlowClient, Turns, connected
 
 
 def of_tenant(usage: Usage) -> Connection:
-    """One more connection of a tenant."""
     connection = connected(SlowClient(0.0, []))
     connection.usage, connection.turns = usage, usage.turns
     return connection
@@ -77,7 +76,6 @@ class Nobody:
         """Return no connection."""
 
     async def find(self, token: str, address: str) -> None:
-        """Be asked for a token that is there."""
         raise AssertionError
 
 

@@ -73,19 +73,3 @@ async def test_what_an_operator_sets_free_at_one_server_wakes_a_worker_at_the_ot
             await worker.quiet()
             await operator.ask("set_paused", paused=False, queue="q", tenant="ada")
         await worker.pushed()
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_when_one_server_stops_the_other_goes_on_with_what_it_left(server_store: str) -> None:
-    async with running(server_store) as stays, raw(stays, WORKER) as heir, raw(stays, tenant("ada")) as ada:
-        await heir.attach("q", credit=10)
-        async with running(server_store) as goes, raw(goes, WORKER) as worker:
-            await heir.ask("credit", credit=0)
-            await worker.attach("q", credit=2)
-            await ada.enqueue("q", ["a", "b", "c"])
-            await worker.pushed(2)
-            await heir.ask("credit", credit=10)
-            await heir.pushed(1)
-        assert {task["id"] for task in await heir.pushed(2)} <= {"a", "b", "c"}  # `goes` is gone, without a word
-        await ada.enqueue("q", ["d"])
-        assert (await heir.pushed())[0]["id"] == "d"

@@ -51,7 +51,6 @@ def listens(served: Served, id: str) -> bool:
 
 @pytest.fixture
 def read_ids(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The ids of each read of states."""
     read, tasks = [], Store.tasks
 
     async def note(self: Store, queue: str, ids: Sequence[str]) -> list[TaskState]:

@@ -12,7 +12,7 @@ from fairq.errors import NotFound, NotYet
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant, url_of
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, running, tenant, url_of
 
 HOUR_MS = 3_600_000
 Step = tuple[str, str, dict[str, Any]]
@@ -82,19 +82,6 @@ async def test_each_cause_is_told_to_its_tenant(served: Served, ada: Raw, bob: R
         assert found["causes"] == causes, name
         assert ("until_ms" in found) == (name in WAIT_FOR_A_CLOCK), name
         assert found.get("slots", 0) == (0 if name == "no worker" else 1), name
-
-
-async def test_one_may_ask_about_what_one_may_see(ada: Raw, bob: Raw, operator: Raw) -> None:
-    await ada.enqueue("q", ["t"])
-    assert (await ada.ask("why", queue="q", id="t"))["id"] == "t"
-    assert (await operator.ask("why", queue="q", id="ada/t"))["id"] == "ada/t"
-    for client, id in ((bob, "t"), (operator, "bob/t"), (ada, "none")):
-        with pytest.raises(Refused) as caught:
-            await client.ask("why", queue="q", id=id)
-        assert (caught.value.code, caught.value.field) == ("not_found", "id")
-    await ada.ask("cancel", queue="q", ids=["t"])
-    ended = await ada.ask("why", queue="q", id="t")
-    assert ended == {"id": "t", "state": "cancelled", "now_ms": ended["now_ms"]}
 
 
 async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(server_store: str) -> None:

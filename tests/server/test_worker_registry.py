@@ -336,7 +336,6 @@ async def test_the_order_to_drain_is_repeated_where_it_was_not_heard(
 
 
 async def is_listed(operator: Raw, worker: str) -> bool:
-    """Tell whether a worker is on the list."""
     return worker in [row["worker"] for row in (await operator.ask("workers"))["workers"]]
 
 
@@ -379,9 +378,11 @@ async def test_an_operator_of_some_queues_drains_nobody_and_sees_the_workers_of_
         await one.attach("q", name="one")
         await two.attach("q", "r", name="two")
         assert [row["worker"] for row in (await limited.ask("workers"))["workers"]] == ["one"]
-        with pytest.raises(Refused) as caught:
-            await limited.ask("drain_worker", worker="one")
-        assert caught.value.code == "forbidden"
+        assert (await limited.ask("worker_tasks", worker="one"))["workers"][0]["queues"] == ["q"]
+        for verb, worker, code in (("worker_tasks", "two", "not_found"), ("drain_worker", "one", "forbidden")):
+            with pytest.raises(Refused) as caught:
+                await limited.ask(verb, worker=worker)
+            assert caught.value.code == code
 
 
 async def test_the_sdk_ends_when_it_is_drained(served: Served) -> None:

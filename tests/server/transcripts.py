@@ -76,7 +76,6 @@ class Stage:
     _stands_for: dict[Any, Any] = Factory(dict)
 
     async def play(self, line: Line) -> None:
-        """Do what a line says, or check it."""
         if line.frame is None:
             await self._happen(line.text)
         elif line.side == ">":

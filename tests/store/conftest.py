@@ -20,7 +20,6 @@ async def store(store_url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def store_port(store_url: str) -> int:
-    """The TCP port of the store."""
     port = urlsplit(store_url).port
     assert port is not None
     return port

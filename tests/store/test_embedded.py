@@ -48,7 +48,6 @@ def store_pid(data_dir: Path) -> int:
 
 @asynccontextmanager
 async def embedded(data_dir: Path) -> AsyncIterator[Store]:
-    """A typed store on an embedded one."""
     with trio.fail_after(30):
         async with embedded_store(data_dir) as url, open_store(url, connect_timeout=30) as store:
             yield store

@@ -77,24 +77,6 @@ async def test_a_store_is_marked_with_the_version_of_its_data_and_opened_again(b
     client.close()
 
 
-async def test_every_verb_is_registered_and_reads_are_marked(bare_url: str) -> None:
-    with trio.fail_after(30):
-        async with open_store(bare_url, connect_timeout=30):
-            pass
-    client = stores.connect(bare_url, decode_responses=True)
-    (found,) = client.execute_command("FUNCTION", "LIST")
-    client.close()
-    fields = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
-    functions = {}
-    for row in fields["functions"]:
-        function = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
-        functions[function["name"]] = set(function["flags"])
-    verbs = library.verbs("reads") | library.verbs("drains") | library.verbs("writes")
-    assert set(functions) == {library.function_name(verb) for verb in verbs}
-    reads = {name for name, flags in functions.items() if "no-writes" in flags}
-    assert reads == {library.function_name(verb) for verb in library.verbs("reads")}
-
-
 async def test_a_flushed_library_is_loaded_again_and_no_call_is_lost(store: Store, redis_client: redis.Redis) -> None:
     outcomes: list[list[str]] = []
 

@@ -32,22 +32,6 @@ async def state(store: Store, id: str) -> TaskState:
     return found
 
 
-async def test_an_id_that_is_used_again_does_not_bring_an_old_lease_back(store: Store) -> None:
-    await put(store, "a")
-    (first,) = (await store.claim(Q, "slow", 1)).leases
-    await store.write_progress(Q, "a", first.lease, 0.9, "of the first")
-    await store.settle(Q, [Settlement("reject", "a", first.lease)])
-    await store.purge(Q, ["a"])
-    await put(store, "a")
-    (second,) = (await store.claim(Q, "quick", 1)).leases
-    assert (second.attempt, first.attempt) == (1, 1)
-    assert await store.settle(Q, [Settlement("ack", "a", first.lease)]) == ["stale"]
-    known = await state(store, "a")
-    assert (known.state, known.worker, known.progress) == ("leased", "quick", 0)
-    await store.write_progress(Q, "a", second.lease, 0.1, "of the second")
-    assert (await state(store, "a")).progress_text == "of the second"
-
-
 async def test_tasks_of_many_batches_with_long_callbacks_take_several_calls(store: Store) -> None:
     ids, long = [f"a{n}" for n in range(20)], b"c" * 65_535
     for id in ids:

@@ -39,7 +39,6 @@ def on_signal(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
 
 @pytest.fixture
 def usual_signals() -> Iterator[None]:
-    """Signals are as they were afterwards."""
     was = signal.getsignal(signal.SIGUSR1)
     yield
     signal.signal(signal.SIGUSR1, was)

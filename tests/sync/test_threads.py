@@ -65,7 +65,6 @@ def calls() -> Iterator[Calls]:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
     deadline = time.monotonic() + LIMIT_S
     while not holds():
         assert time.monotonic() < deadline

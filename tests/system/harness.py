@@ -40,11 +40,9 @@ class Process:
 
     @property
     def printed(self) -> str:
-        """What it has printed so far."""
         return self.output.read_text(errors="replace")
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         os.kill(self.process.pid, number)
 
     def kill(self) -> None:
@@ -53,7 +51,6 @@ class Process:
         self.process.wait()
 
     async def wait_printed(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
-        """Wait until what it printed holds a pattern."""
         with trio.move_on_after(seconds):
             while True:
                 if found := re.search(pattern, self.printed):
@@ -69,7 +66,6 @@ class Process:
         return self.process.returncode
 
     async def wait_url(self) -> str:
-        """Wait until it serves; returns its URL."""
         return (await self.wait_printed(r"ws://127\.0\.0\.1:\d+")).group()
 
     def stop(self) -> None:
@@ -193,14 +189,12 @@ class Producer:
 
 @asynccontextmanager
 async def producing(*urls: str) -> AsyncIterator[Producer]:
-    """A producer for servers."""
     async with fairq.open_client(urls, token=tenant("ada")) as client:
         yield Producer(client)
 
 
 @asynccontextmanager
 async def operating(*urls: str) -> AsyncIterator[fairq.Client]:
-    """An operator's client."""
     async with fairq.open_client(urls, token=OPERATOR) as client:
         yield client
 

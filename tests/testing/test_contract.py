@@ -77,7 +77,6 @@ class Mill:
         self.ran: list[Any] = []
 
     async def __call__(self, task: fairq.Task) -> Any:
-        """Run a task."""
         self.ran.append(task.payload)
         if task.payload == "reject":
             raise fairq.Reject("bad address")
@@ -109,7 +108,6 @@ def counts(state: Any) -> tuple[Any, ...]:
 
 
 async def states(tasks: list[Any]) -> list[str]:
-    """The states of tasks."""
     return [(await task.state()).state for task in tasks]
 
 

@@ -56,7 +56,6 @@ def told(states: list[TaskState]) -> list[TaskState]:
 
 
 async def enqueue_all(client: fairq.Client) -> list[fairq.EnqueuedTask]:
-    """Enqueue the cases."""
     return [
         await client.enqueue(queue, {"ways": ways}, id=f"case-{number}", **options)
         for number, (queue, options, ways) in enumerate(cases())

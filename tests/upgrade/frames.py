@@ -93,7 +93,6 @@ def normalised(text: str) -> str:
 
 
 def read(file: Path) -> list[Row]:
-    """Read a recording."""
     return [tuple(orjson.loads(line)) for line in gzip.decompress(file.read_bytes()).splitlines()]
 
 

@@ -31,7 +31,6 @@ class Ears:
         self._news = trio.Event()
 
     def hear(self, who: object, side: str, frame: dict[str, Any]) -> None:
-        """Note a frame."""
         self.heard.append((who, side, frame))
         self._news.set()
         self._news = trio.Event()
@@ -65,7 +64,6 @@ class Desk:
         self.go_on = trio.Event()
 
     async def work(self, task: fairq.Task) -> object:
-        """Do a task."""
         match task.payload:
             case "retry":
                 raise fairq.Retry("busy", delay=3600)
@@ -223,7 +221,6 @@ def proxy_url(proxy: Proxy) -> str:
 
 
 async def _look(url: str, ada: fairq.Client, operator: fairq.OperatorClient) -> None:
-    """All that only reads."""
     assert [task.id for task in await ada.peek(QUEUE, 3)] == []
     states = await ada.tasks(QUEUE, ["full", "retry", "reject", "kept", "none"])
     assert [each.state for each in states] == ["cancelled", "delayed", "dead", "done", "unknown"]

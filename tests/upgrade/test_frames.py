@@ -41,7 +41,6 @@ READ_AS_IT_IS = {"enqueue", "enqueue_from", "wait_tasks"}  # the SDK makes no ob
 
 
 def message_of(text: str) -> str | bytes:
-    """Return a message as the wire has it."""
     return text.encode() if "\n" in text else text
 
 

@@ -53,7 +53,6 @@ class Roll:
         self.killed: set[int] = set()  # workers
 
     async def serve(self, place: int, home: Path) -> None:
-        """Start a server in a place."""
         self.servers[place] = self.world.serve("--store", self.store, "--port", str(self.ports[place]), home=home)
         await self.servers[place].wait_url()
 

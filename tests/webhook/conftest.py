@@ -13,7 +13,6 @@ from tests.logs import captured_logs
 
 @pytest.fixture(autouse=True)
 def logged() -> Iterator[list[Any]]:
-    """All that is logged in a test."""
     with structlog.testing.capture_logs() as lines, captured_logs() as more:
         yield lines
         lines += more

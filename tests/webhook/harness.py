@@ -71,7 +71,6 @@ class Bench:
     receiver: Receiver
 
     async def deliver(self, payload: Any = None, **more: Any) -> Any:
-        """Deliver one task."""
         return await self.deliverer.deliver(task(payload, **more))
 
 

@@ -114,21 +114,18 @@ class MemoryStream(httpcore2.AsyncNetworkStream):
         self.stream = stream
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Read what there is."""
         try:
             return bytes(await self.stream.receive_some(max_bytes))
         except trio.BrokenResourceError as error:
             raise httpcore2.ReadError(error) from error
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Write all."""
         try:
             await self.stream.send_all(buffer)
         except trio.BrokenResourceError as error:
             raise httpcore2.WriteError(error) from error
 
     async def aclose(self) -> None:
-        """Close it."""
         await self.stream.aclose()
 
 
@@ -149,7 +146,6 @@ class MemoryNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect."""
         self.dialled.append((host, port))
         if host in self.slow:
             with trio.move_on_after(float("inf") if timeout is None else timeout):

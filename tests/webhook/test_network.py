@@ -57,7 +57,6 @@ class Resolver(trio.abc.HostnameResolver):
     asked: list[Any] = field(factory=list)
 
     async def getaddrinfo(self, host: Any, port: Any, *_: int) -> list[Any]:
-        """Answer."""
         address = self.answers[min(len(self.asked), len(self.answers) - 1)]
         self.asked.append(host)
         return [(trio.socket.AF_INET, trio.socket.SOCK_STREAM, 6, "", (address, port))]
@@ -95,7 +94,6 @@ class Wire(httpcore2.TrioBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect."""
         self.dialled.append(host)
         if host == PUBLIC:
             host, port = "127.0.0.1", self.public_port
@@ -230,7 +228,6 @@ class Deaf(Receiver):
     """Shakes hands and reads nothing."""
 
     async def handle(self, stream: trio.abc.Stream) -> None:
-        """Wait to be cancelled."""
         await trio.sleep_forever()
 
 

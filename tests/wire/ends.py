@@ -16,7 +16,6 @@ WELCOME = {"type": "welcome", "server": "s", "session": "x", "max_batch": 500, "
 
 
 def tasks(*ids: str, payload: bytes = b"null", **options: Any) -> list[NewTask]:
-    """Make tasks."""
     return [NewTask(id, payload, **options) for id in ids]
 
 

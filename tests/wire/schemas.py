@@ -183,7 +183,6 @@ def definitions() -> dict[str, Schema]:
 
 
 def document() -> Schema:
-    """Make the document."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:fairq:v1:frames",

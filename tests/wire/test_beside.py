@@ -35,7 +35,6 @@ def enqueue(*sizes: Any, ref: int = 1) -> bytes:
 
 
 def refusal(message: str | bytes) -> FairqError:
-    """The error for a client's message."""
     with pytest.raises(FairqError) as caught:
         decode_client(message)
     return caught.value

@@ -40,7 +40,6 @@ class Brain:
     answers: dict[tuple[str, int], set[str]] = field(factory=dict)  # (id, lease) -> answers to its settlement
 
     def claim(self, limit: int, now: float) -> list[Lease]:
-        """Lease up to `limit` tasks."""
         leases: list[Lease] = []
         self.last_lease += 1
         while self.ready and len(leases) < limit:
@@ -218,7 +217,6 @@ class JoinedMachine(RuleBasedStateMachine):
     @rule(action=st.sampled_from(["ack", "nack", "reject", "release"]), data=st.data())
     @precondition(lambda self: self.working)
     def finish(self, action: Any, data: st.DataObject) -> None:
-        """Have a handler end."""
         id = data.draw(st.sampled_from(sorted(self.working)))
         lease = self.working.pop(id)
         assert self.worker.settle(QUEUE, Settlement(action, id, lease))

@@ -30,7 +30,6 @@ def leases(*ids: str, payload: bytes = b"{}", start_at_ms: int = 0, expires_at_m
 
 
 def worker() -> ServerSession:
-    """Make the session of an attached worker."""
     return ServerSession(role=Role.WORKER, state=State.ATTACHED)
 
 

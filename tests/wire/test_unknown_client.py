@@ -48,7 +48,6 @@ class Stranger:
         return frame
 
     async def next_task(self) -> dict[str, Any]:
-        """Wait for a pushed task."""
         push = self.pushed.pop(0) if self.pushed else await self.hear()
         assert push["type"] == "push"
         [task] = push["tasks"]
@@ -142,32 +141,3 @@ async def test_a_stranger_is_told_what_it_did_wrong(port: int) -> None:
             await tenant.socket.send_message("what?")
             assert (await tenant.hear())["code"] == "bad_frame"
             assert (await tenant.ask("tasks", queue="emails", ids=["a"]))["type"] == "reply"
-
-
-async def knock(port: int, *headers: str) -> list[str]:
-    """Shake hands by hand, and return the status and the body of what comes back."""
-    lines = ["GET / HTTP/1.1", "Host: localhost", "Upgrade: websocket", "Connection: Upgrade"]
-    lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", *headers, "", ""]
-    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all("\r\n".join(lines).encode())
-        answer = ""
-        async for received in stream:
-            answer += received.decode()
-    head, _, body = answer.partition("\r\n\r\n")
-    return [head.split(" ")[1], body]
-
-
-OFFER, WORKER = "Sec-WebSocket-Protocol: fairq.v1", "Authorization: Bearer dev-worker"
-
-
-async def test_a_refused_client_gets_the_status_of_the_book_and_a_reason(port: int) -> None:
-    with trio.fail_after(30):
-        for status, headers in (
-            ("401", [OFFER]),
-            ("401", [OFFER, "Authorization: Bearer fq_tenant_abcdef_00_00"]),
-            ("403", [WORKER]),
-            ("403", [WORKER, "Sec-WebSocket-Protocol: chat"]),
-            ("403", [WORKER, OFFER, "Origin: https://evil.example"]),
-        ):
-            got, reason = await knock(port, *headers)
-            assert (got, bool(reason)) == (status, True)

@@ -20,7 +20,6 @@ def end() -> End:
 
 
 def wait(end: End, id: str, seconds: float = 3600, queue: str = "q") -> Call:
-    """Wait for a task's end."""
     return end.session.wait_task(queue, id, end.now + seconds)
 
 

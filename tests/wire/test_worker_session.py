@@ -37,7 +37,6 @@ class WorkerEnd(End):
         return self
 
     def push(self, *ids: str, lease: int = 1, attempt: int = 1, lease_s: float = LEASE_S, queue: str = "q") -> Any:
-        """Have tasks pushed."""
         tasks = [
             {"id": id, "lease": lease, "attempt": attempt, "max_attempts": 5, "tenant": "t", "enqueued_at_ms": 1,
              "payload": None}

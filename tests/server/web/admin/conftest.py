@@ -21,11 +21,9 @@ async def answering(server_store: str) -> AsyncIterator[tuple[Served, httpx.Asyn
 
 @pytest.fixture
 def admin(answering: tuple[Served, httpx.AsyncClient]) -> Served:
-    """The server."""
     return answering[0]
 
 
 @pytest.fixture
 def client(answering: tuple[Served, httpx.AsyncClient]) -> httpx.AsyncClient:
-    """The client."""
     return answering[1]

@@ -89,18 +89,6 @@ async def test_limits_and_settings_have_versions(admin: Served) -> None:
             assert (await client.get(read)).headers["etag"] == tags[-1]
 
 
-async def test_opening_hours_have_a_version_of_their_own(admin: Served) -> None:
-    async with asked(admin) as client:
-        held = (await client.get(f"{ADA}/limits")).json()
-        body = {"opening_hours": "mon-fri 8:00-17:00 UTC", "if_version": held["hours_version"]}
-        assert (await client.put(f"{ADA}/opening-hours", json=body)).status_code == 200
-        after = (await client.get(f"{ADA}/limits")).json()
-        assert after["version"] == held["version"]
-        assert after["hours_version"] != held["hours_version"]
-        stale = await client.put(f"{ADA}/opening-hours", json={**body, "opening_hours": ""})
-        assert stale.status_code == 412
-
-
 WRONG: list[tuple[str | None, str, str, bytes | None, int, str, str | None]] = [
     (None, "GET", "/api/queues", None, 401, "unauthorized", None),
     ("nonsense", "GET", "/api/queues", None, 401, "unauthorized", None),

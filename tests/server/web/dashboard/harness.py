@@ -28,7 +28,6 @@ class Site:
 
     @property
     def store(self) -> Store:
-        """The server's store."""
         return self.served.app.store
 
     def forget(self) -> None:

@@ -13,7 +13,7 @@ from fairq.server.web.dashboard import recent as module
 from fairq.server.web.dashboard.recent import Sample, Watched
 from fairq.store.overview import find_tenants, some_tenants
 from fairq.store.queue_calls import HistoryPage
-from tests.server.harness import raw, tenant
+from tests.server.harness import raw
 
 from .harness import Site, visited
 
@@ -97,9 +97,3 @@ async def test_of_many_tenants_some_are_sampled_and_any_is_found(
             assert (len(many), is_whole) == (50, False)
             for odd in ("*", "?", "[a-z]", "\\", "t11*"):
                 assert await find_tenants(site.store, "q", odd, 50) == ([], True)
-
-
-async def test_one_tenant_is_known_by_its_page(site: Site) -> None:
-    async with raw(site.served, tenant("ada")) as ada:
-        await ada.enqueue("q", ["t"])
-        assert "entitled" in await site.read("/queues/q/tenants/ada")

@@ -31,7 +31,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def read(site: Site, status: int = 200, **query: str) -> str:
-    """Read the page."""
     return await site.read(f"/simulate?{urlencode({'queue': 'q', **query})}", status)
 
 

@@ -21,7 +21,6 @@ async def served(server_store: str) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def ada(served: Served) -> AsyncIterator[Client]:
-    """A tenant."""
     async with api(served) as client:
         yield client
 
@@ -35,13 +34,11 @@ async def worker(served: Served) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def product(served: Served) -> AsyncIterator[Client]:
-    """A producer."""
     async with api(served, PRODUCER) as client:
         yield client
 
 
 @pytest.fixture
 async def operator(served: Served) -> AsyncIterator[Raw]:
-    """An operator, at a websocket."""
     async with raw(served, OPERATOR) as client:
         yield client

@@ -45,7 +45,6 @@ def check(response: httpx.Response, status: int = 200) -> Any:
 
 
 def check_problem(response: httpx.Response, status: int, code: str, field: str | None = None) -> dict[str, Any]:
-    """Return a problem if it is this one."""
     where = (response.request.url, response.text)
     assert response.status_code == status, where
     assert response.headers["content-type"] == "application/problem+json", where
@@ -87,7 +86,6 @@ async def read_until(stream: trio.SocketStream, end: bytes) -> bytes:
 
 
 def head(method: str, path: str, token: str | None = "dev-tenant:ada", **headers: str) -> bytes:
-    """The head of a request."""
     given = {"Host": "127.0.0.1", **{name.replace("_", "-"): value for name, value in headers.items()}}
     if token:
         given["Authorization"] = f"Bearer {token}"

@@ -29,7 +29,6 @@ async def streaming(served: Served, **headers: str) -> AsyncIterator[trio.Socket
 
 
 async def cancelled(client: httpx.AsyncClient, *ids: str) -> None:
-    """Make events."""
     for id in ids:
         check(await client.post(TASKS, json={"payload": 1, "id": id, "events": True}), 201)
         check(await client.delete(f"{TASKS}/{id}"))

@@ -94,20 +94,6 @@ async def test_a_wrong_settlement_is_refused_whole(worker: Client) -> None:
         check_problem(await worker.post("/v1/leases", json=body), 400, "bad_request", field)
 
 
-async def test_a_traceback_is_kept_with_the_dead_letter(served: Served) -> None:
-    async with api(served) as ada, api(served, WORKER) as worker:
-        task = await claimed(ada, worker)
-        for wrong, status in ((7, 400), ("é" * 4097, 413)):
-            settlement = {"action": "reject", "id": task["id"], "lease": task["lease"], "traceback": wrong}
-            answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": [settlement]})
-            assert (answer.status_code, answer.json()["field"]) == (status, "traceback")
-        assert await settle(worker, task, "reject", error="no", traceback="at line 7\né") == "ok"
-        assert check(await ada.get("/v1/queues/q/dead/t"))["traceback"] == "", "for operators"
-    async with raw(served, OPERATOR) as operator:
-        letter = (await operator.ask("dead_letter", queue="q", id="ada/t"))["dead_letter"]
-        assert (letter["error"], letter["traceback"]) == ("no", "at line 7\né")
-
-
 async def claimed(ada: httpx.AsyncClient, worker: httpx.AsyncClient, id: str = "t", **more: Any) -> dict[str, Any]:
     """Enqueue a task and claim it."""
     check(await ada.post(TASKS, json={"payload": 1, "id": id}), 201)
