@@ -48,7 +48,7 @@ def running(options: str = "-c listen_addresses='' -c fsync=off") -> Iterator[Po
 
     Raises: subprocess.SubprocessError with what it said, if it cannot be made, started or stopped.
     """
-    with tempfile.TemporaryDirectory(prefix="fairq") as name:  # short: it is in a socket's path
+    with tempfile.TemporaryDirectory(prefix="fairq", ignore_cleanup_errors=True) as name:  # short: a socket is in it
         found = Postgres(Path(name))
         _run("initdb", "-D", found.folder / "db", "-U", "postgres", "--auth", "trust", "--no-sync")
         try:
