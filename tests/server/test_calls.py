@@ -90,7 +90,7 @@ async def cost_of(served: Served, clients: Callable[[str], AbstractAsyncContextM
 
 
 @pytest.mark.parametrize(
-    ("clients", "most"), [(enqueueing, (300, 0.1, 2.5)), (working, (850, 0.1, 8))], ids=["enqueue", "task"]
+    ("clients", "most"), [(enqueueing, (290, 0.1, 2.2)), (working, (820, 0.1, 6.6))], ids=["enqueue", "task"]
 )
 async def test_a_hot_request_costs_few_calls_and_no_task(
     clients: Callable[[str], AbstractAsyncContextManager[Job]], most: tuple[float, ...], served: Served
