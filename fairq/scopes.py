@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from fairq.groups import ungrouped
+from fairq.taskless import in_task
 
 
 @asynccontextmanager
@@ -32,6 +33,7 @@ async def background(*services: Callable[[], Awaitable[object]]) -> AsyncIterato
 
 async def run_all(*jobs: Callable[[], Awaitable[object]], stops_at_failure: bool = False) -> None:
     """Run jobs side by side; a failure keeps none of the others from its end, or stops all. Raises: the first one."""
+    await in_task()
     failed: list[Exception] = []
 
     async def run(job: Callable[[], Awaitable[object]]) -> None:

@@ -27,11 +27,11 @@ async def receive_some(stream: trio.abc.Stream, max_bytes: int) -> bytes:
     if not isinstance(stream, trio.SocketStream):
         return bytes(await stream.receive_some(max_bytes))
     while True:
-        if stream.socket.fileno() < 0:
+        if (fd := stream.socket.fileno()) < 0:
             raise trio.ClosedResourceError("this end was closed")
-        await trio.lowlevel.wait_readable(stream.socket)
+        await trio.lowlevel.wait_readable(fd)
         try:
-            return os.read(stream.socket.fileno(), max_bytes)
+            return os.read(stream.socket.fileno(), max_bytes)  # -1: it was closed meanwhile
         except BlockingIOError:
             continue  # another reader took it, or the kernel dropped it
         except OSError as error:

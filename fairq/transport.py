@@ -98,7 +98,7 @@ class Transport:
 
     async def receive(self) -> Message:
         """Wait for the next message. Cancelled: no message is lost. Raises: Disconnected."""
-        if trio.current_time() - self._turn_began > TURN_S:
+        if self._messages and trio.current_time() - self._turn_began > TURN_S:
             await self._yield_turn()
         while not self._messages:
             if self.websocket.is_over:
@@ -130,7 +130,8 @@ class Transport:
         while self._arrived:
             piece, self._arrived = bytes(self._arrived[:SLICE_BYTES]), self._arrived[SLICE_BYTES:]
             self._messages.extend(self.websocket.receive(piece))
-            await self._pace()
+            if self._arrived or self.websocket.spare_frames > self._spare_before:
+                await self._pace()
         if self._messages:
             self._since_progress = 0
         elif self._since_progress >= PIECE_BYTES:

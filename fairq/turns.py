@@ -8,6 +8,7 @@ call is delayed by a turn, because they may have output for the same connection.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import trio
@@ -43,8 +44,16 @@ class _Ends(trio.abc.Instrument):
             except Exception as error:  # otherwise trio would remove the instrument, and nothing could be sent any more
                 log.error("sending failed", exc_info=error)
 
+    def after_run(self) -> None:
+        """Make way for the next run in this thread."""
+        _here.ends = None
 
-_ends = trio.lowlevel.RunVar[_Ends]("fairq.turns")
+
+class _Here(threading.local):
+    ends: _Ends | None = None  # of the run in this thread
+
+
+_here = _Here()
 
 
 def at_end_of_turn(send: Send) -> None:
@@ -52,12 +61,10 @@ def at_end_of_turn(send: Send) -> None:
 
     `send` must not wait, and can wake tasks only by `call_from_end`: the scheduler has already decided to sleep.
     """
-    try:
-        ends = _ends.get()
-    except LookupError:
-        ends = _Ends()
+    ends = _here.ends
+    if ends is None:
+        ends = _here.ends = _Ends()
         trio.lowlevel.add_instrument(ends)
-        _ends.set(ends)
     ends.due[send] = None
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "fairq"
-SHARED = {"errors", "model", "wire", "scopes", "tokens", "transport"}
+SHARED = {"errors", "model", "wire", "scopes", "tokens", "transport", "taskless"}
 
 SERVING = {f"server/{part}" for part in ("run", "settings", "fleet", "net")}  # what commands need of the server
 PARTS = {"server/queues", "server/leases", "server/attempts"}  # of the application
@@ -21,12 +21,13 @@ MAY_IMPORT = {
     "wire": {"errors", "model"},
     "groups": set(),
     "log": set(),
-    "scopes": {"groups"},
+    "taskless": {"log"},
+    "scopes": {"groups", "taskless"},
     "turns": {"log"},
     "sockets": set(),
     "tokens": {"errors", "model", "wire"},
     "transport": {"errors", "wire", "turns", "sockets"},
-    "store": {"errors", "model", "scopes", "turns", "sockets"},
+    "store": {"errors", "model", "scopes", "taskless", "turns", "sockets"},
     "server/stats": {"errors", "model", "store"},
     "server/timers": {"errors", "model", "scopes", "store"},
     "server/dispatch": {"errors", "model", "store", "server/stats", "server/timers"},

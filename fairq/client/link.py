@@ -92,7 +92,7 @@ class Link:
 
     async def receive(self) -> Message:
         """Wait for the next message. Cancelled: no message is lost. Raises: Disconnected."""
-        if self.runtime.current_time() - self._turn_began > TURN_S:
+        if self._messages and self.runtime.current_time() - self._turn_began > TURN_S:
             await self.runtime.checkpoint()
             self._turn_began = self.runtime.current_time()
         while not self._messages:

@@ -22,8 +22,8 @@ class Rate:
 
     def take(self, amount: float, now: float) -> float:
         """Take an amount; returns the seconds to wait for it."""
-        self._paid_at = self._paid_with(amount, now)
-        return max(0.0, self._paid_at - now)
+        self._paid_at = paid_at = self._paid_with(amount, now)
+        return paid_at - now if paid_at > now else 0.0
 
     def take_now(self, amount: float, now: float) -> bool:
         """Take an amount if that needs no wait; returns whether it was taken."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 
 import structlog
@@ -160,7 +160,9 @@ class Queues:
 
     def credit_changed(self, connection: Connection) -> None:
         """Note that a worker has more (or less) room."""
-        queues = random.sample(connection.queues, len(connection.queues))  # so that no queue is always the last
+        queues: Sequence[str] = connection.queues
+        if len(queues) > 1:
+            queues = random.sample(queues, len(queues))  # so that no queue is always the last
         for queue in queues:
             if dispatcher := self.dispatchers.get(queue):  # None if the queue was deleted, and its last worker has left
                 dispatcher.credit_changed(connection)

@@ -71,8 +71,8 @@ class Calls:
         assert self._unfit
         raise self._unfit
 
-    async def _call(self, verb: str, queue: str, *args: str | bytes | int | float) -> Any:
-        return await self._call_at(keys.queue_prefix(queue), verb, *args)
+    def _call(self, verb: str, queue: str, *args: str | bytes | int | float) -> Awaitable[Any]:
+        return self._call_at(keys.queue_prefix(queue), verb, *args)
 
     async def _call_at(self, prefix: str, verb: str, *args: str | bytes | int | float) -> Any:
         command = "FCALL_RO" if verb in library.verbs("reads") else "FCALL"

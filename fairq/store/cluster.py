@@ -30,6 +30,7 @@ from fairq.store.address import Address
 from fairq.store.connection import Connection
 from fairq.store.dial import BROKEN, Redirected, Word, ask_once
 from fairq.store.topology import SLOTS, Range, node_address, read_slots
+from fairq.taskless import in_task
 
 log = structlog.get_logger("fairq.store")
 
@@ -117,6 +118,7 @@ class Cluster:
         if not redirect.is_ask:
             self._owners[slot] = target.connection
             self.refresh_soon()
+        await in_task()
         with trio.move_on_after(self.timeout):
             await target.connection.wait_connected()
         return target.connection

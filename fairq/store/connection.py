@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Any
 
 import hiredis
-import outcome
 import structlog
 import trio
 from attrs import define, field
@@ -26,6 +25,7 @@ from fairq.errors import FairqError, OutcomeUnknown, StoreFull, StoreRefused, Un
 from fairq.sockets import receive_some, send_now
 from fairq.store.address import Address
 from fairq.store.dial import BROKEN, Word, as_error, connect, pack
+from fairq.taskless import Wait
 from fairq.turns import at_end_of_turn, call_from_end
 
 log = structlog.get_logger("fairq.store")
@@ -34,17 +34,6 @@ MAX_PENDING = 10_000
 _DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")  # no longer a primary: a new connection may find the new one
 STALL_S = 1.5  # without an answer, before a warning is logged
 _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the last two: earlier messages were missed
-
-
-@define(eq=False)
-class _Waiter:
-    since: float
-    task: trio.lowlevel.Task | None
-
-    def wake(self, result: outcome.Outcome[Any]) -> None:
-        if self.task is not None:
-            trio.lowlevel.reschedule(self.task, result)
-            self.task = None
 
 
 @define(eq=False)
@@ -60,7 +49,7 @@ class Connection:
     trouble: str = ""  # why the last attempt to connect failed
     fatal: FairqError | None = None  # why the store refuses us; a retry will not help
     _out: list[bytes] = field(factory=list, init=False)
-    _pending: deque[_Waiter] = field(factory=deque, init=False)
+    _pending: deque[Wait] = field(factory=deque, init=False)
     _stream: trio.abc.Stream | None = field(default=None, init=False)
     _rest: bytes = field(default=b"", init=False)  # of a write that the socket did not take at once
     _is_stuck: trio.Event = field(factory=trio.Event, init=False)
@@ -76,16 +65,11 @@ class Connection:
             raise Unavailable("no connection to the store")  # strangers read it too; the log names the address
         if len(self._pending) >= MAX_PENDING:
             raise Unavailable(f"too many calls wait for the store: at most {MAX_PENDING}")
-        waiter = _Waiter(trio.current_time(), trio.lowlevel.current_task())
+        wait = Wait(trio.current_time())
         self._out.append(pack(command))
-        self._pending.append(waiter)
+        self._pending.append(wait)
         at_end_of_turn(self._send)
-
-        def abandon(_: object) -> trio.lowlevel.Abort:
-            waiter.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        reply = await trio.lowlevel.wait_task_rescheduled(abandon)
+        reply = await wait
         if isinstance(reply, Exception):
             raise as_error(reply)
         return reply
@@ -94,7 +78,7 @@ class Connection:
         """Send ASKING and then the command, for a node that is taking over the slot."""
         if self.is_connected and len(self._pending) < MAX_PENDING - 1:
             self._out.append(pack(("ASKING",)))
-            self._pending.append(_Waiter(trio.current_time(), None))
+            self._pending.append(Wait(trio.current_time()))
         return await self.call(*command)  # there is no checkpoint in between
 
     def nodes(self) -> list[Connection]:
@@ -183,7 +167,7 @@ class Connection:
             reader.feed(data)
             is_demoted = False
             while (reply := reader.gets()) is not False:
-                self._pending.popleft().wake(outcome.Value(reply))
+                self._pending.popleft().end(reply)
                 is_demoted = is_demoted or (isinstance(reply, Exception) and str(reply).startswith(_DEMOTED))
             if is_demoted:
                 return True
@@ -209,14 +193,12 @@ class Connection:
 
     def _fail_pending(self) -> None:
         sent, now = len(self._pending) - len(self._out), trio.current_time()
-        for i, waiter in enumerate(self._pending):
+        for i, wait in enumerate(self._pending):
             if i < sent:
-                waited = f"no answer in {now - waiter.since:.1f} s" if now - waiter.since > STALL_S else "no answer"
-                message = f"the connection to the store was lost after the command was sent: {waited}"
-                waiter.wake(outcome.Error(OutcomeUnknown(message)))
+                waited = f"no answer in {now - wait.since:.1f} s" if now - wait.since > STALL_S else "no answer"
+                wait.end(OutcomeUnknown(f"the connection to the store was lost after the command was sent: {waited}"))
             else:
-                message = "the connection to the store was lost before the command was sent"
-                waiter.wake(outcome.Error(Unavailable(message)))
+                wait.end(Unavailable("the connection to the store was lost before the command was sent"))
         self._pending.clear()
         self._out.clear()
         self._rest, self._is_stuck = b"", trio.Event()

@@ -30,7 +30,9 @@ class Redirected(Unavailable):
 
 
 def as_error(reply: Exception) -> FairqError:
-    """Translate the store's error reply into ours."""
+    """Translate the store's error reply into ours; ours stays."""
+    if isinstance(reply, FairqError):
+        return reply
     text = str(reply)
     word = text.partition(" ")[0]
     if known := refusal(text):

@@ -21,6 +21,7 @@ from fairq.model.nearest import did_you_mean
 from fairq.store import keys
 from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection
+from fairq.taskless import in_task
 
 MAX_KNOWN = 10_000  # queues that are remembered to exist
 OPERATOR, PRODUCER = "", "(producer)"  # makers that are no tenants; what they make counts for nobody
@@ -66,6 +67,7 @@ class Registry:
 
         Raises: QuotaExceeded; NotFound where only operators make queues.
         """
+        await in_task()
         lock = self._making.setdefault(queue, trio.Lock())
         try:
             async with lock:  # a queue's calls go on in the order in which they came; other queues do not wait for it

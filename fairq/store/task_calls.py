@@ -105,9 +105,11 @@ class TaskCalls(Calls):
 
         More work than one call may do (many failures, or tasks with options) is divided among several calls.
         """
-        linked: dict[int, Outcome] = {}
         plain = [each for each in settlements if not each.links]
-        told = iter(await self._settle(queue, plain) if plain or not settlements else ())
+        if len(plain) == len(settlements):
+            return await self._settle(queue, plain)
+        linked: dict[int, Outcome] = {}
+        told = iter(await self._settle(queue, plain) if plain else ())
         numbers = [n for n, each in enumerate(settlements) if each.links]
         await run_all(*(partial(self._settle_linked, queue, settlements[n], n, linked) for n in numbers))
         return [linked[n] if each.links else next(told) for n, each in enumerate(settlements)]

@@ -32,6 +32,8 @@ class Role(Enum):
     PRODUCER = "producer"
     VIEWER = "viewer"  # reads all that an operator may read, and changes nothing
 
+    __hash__ = object.__hash__  # Enum's is Python code; each frame is looked up by its role and state
+
 
 ROLE = one_of(*(role.value for role in Role))
 
@@ -42,3 +44,5 @@ class State(Enum):
     OPEN = "open"
     ATTACHED = "attached"
     DRAINING = "draining"
+
+    __hash__ = object.__hash__

@@ -34,6 +34,7 @@ from fairq.server.net.socket_connection import (
     MAX_UNSENT_BYTES,
     SocketConnection,
 )
+from fairq.taskless import Wait
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import TIMEOUT_S, Role, State
@@ -85,16 +86,49 @@ class SlowClient(trio.abc.Stream):
         """Not called in these tests."""
 
 
-def ask(count: int) -> list[str]:
-    """Ask for the state of tasks, so many times."""
-    return [orjson.dumps({"type": "tasks", "ref": n, "queue": "q", "ids": ["a"]}).decode() for n in range(1, count + 1)]
+KINDS: dict[str, dict[str, Any]] = {
+    "tasks": {"ids": ["a"]},
+    "enqueue": {"tasks": [{"id": "a", "payload": 1}]},  # only calls the store: it has no task
+}
+of_each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def ask(count: int, kind: str = "tasks") -> list[str]:
+    """Ask for the state of tasks, or enqueue some, so many times."""
+    return [orjson.dumps({"type": kind, "ref": n, "queue": "q", **KINDS[kind]}).decode() for n in range(1, count + 1)]
+
+
+@define(eq=False)
+class SlowStore:
+    """Answers its callers when the test says so."""
+
+    waits: list[Wait] = field(factory=list)
+    begun: list[int] = field(factory=list)
+    ended: list[int] = field(factory=list)
+
+    async def handle_request(self, _: Connection, request: Any) -> dict[str, Any]:
+        """Wait for the store."""
+        self.begun.append(request.ref)
+        self.waits.append(wait := Wait(trio.current_time()))
+        try:
+            await wait
+        finally:
+            self.ended.append(request.ref)
+        return {}
+
+    def answer(self) -> None:
+        """Answer all that wait, also those whose connection has ended."""
+        waits, self.waits = self.waits, []
+        for wait in waits:
+            wait.end(b"")
 
 
 def connected(client: SlowClient, answer: str = "") -> SocketConnection:
     """A connection whose requests are all answered at once."""
 
-    async def handle_request(_peer: Connection, _request: Any) -> dict[str, Any]:
-        await trio.lowlevel.checkpoint()
+    async def handle_request(_peer: Connection, request: Any) -> dict[str, Any]:
+        if request.type != "enqueue":
+            await trio.lowlevel.checkpoint()
         return {"text": answer}
 
     now = trio.current_time()
@@ -115,39 +149,76 @@ async def test_a_client_that_reads_slowly_is_sent_no_pings_while_answers_are_on_
     assert [frame["type"] for frame in client.got] == ["reply"] * 12
 
 
-async def test_nothing_is_read_while_too_much_waits_to_be_sent(autojump_clock: trio.testing.MockClock) -> None:
-    client = SlowClient(4.0, ask(40))
+@of_each_kind
+async def test_nothing_is_read_while_too_much_waits_to_be_sent(
+    kind: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = SlowClient(4.0, ask(40, kind))
     with trio.move_on_after(3):
         await connected(client, "x" * (MAX_UNREAD_BYTES // 4)).run()
     assert client.asked < 12
-    client = SlowClient(0.0, ask(40))
+    client = SlowClient(0.0, ask(40, kind))
     with trio.move_on_after(3):
         await connected(client, "x" * (MAX_UNREAD_BYTES // 4)).run()
     assert len(client.got) == 40
 
 
+@of_each_kind
 async def test_no_more_is_read_while_requests_without_an_answer_hold_too_many_bytes(
+    kind: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    store, long = SlowStore(), (MAX_HELD_BYTES >> 3) + 1
+    client = SlowClient(0.0, [text + " " * long for text in ask(20, kind)])
+    connection = connected(client)
+    connection.handle_request = store.handle_request
+    with trio.move_on_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            for begun in (8, 16, 20):
+                await trio.sleep(1)
+                assert store.begun == list(range(1, begun + 1))
+                store.answer()
+    assert len(client.got) == 20
+
+
+@of_each_kind
+async def test_requests_under_way_end_with_their_connection(kind: str, autojump_clock: trio.testing.MockClock) -> None:
+    store, usage = SlowStore(), Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
+    client = SlowClient(0.0, ask(5, kind))
+    connection = connected(client)
+    connection.handle_request, connection.usage = store.handle_request, usage
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        await trio.sleep(1)
+        assert (connection.requests, usage.under_way, store.ended) == (5, 5, [])
+        client.closed = (1000, "")  # it says good-bye
+    assert sorted(store.ended) == [1, 2, 3, 4, 5]
+    assert (connection.requests, usage.under_way) == (0, 0)
+    store.answer()
+    assert not connection.session.has_outgoing
+
+
+async def test_a_request_without_a_task_that_fails_is_answered_and_the_others_go_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    begun, answer = [], trio.Event()
+    store = SlowStore()
 
-    async def handle_request(_: Connection, request: Any) -> dict[str, Any]:
-        begun.append(request.ref)
-        await answer.wait()
+    async def fail_once(connection: Connection, request: Any) -> dict[str, Any]:
+        await store.handle_request(connection, request)
+        if request.ref == 2:
+            raise ZeroDivisionError
         return {}
 
-    long = (MAX_HELD_BYTES >> 3) + 1
-    client = SlowClient(0.0, [text + " " * long for text in ask(20)])
+    client = SlowClient(0.0, ask(3, "enqueue"))
     connection = connected(client)
-    connection.handle_request = handle_request
-    with trio.move_on_after(3):
+    connection.handle_request = fail_once
+    with trio.move_on_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             await trio.sleep(1)
-            assert begun == list(range(1, 9))
-            answer.set()
-    assert sorted(begun) == list(range(1, 21))
-    assert len(client.got) == 20
+            store.answer()
+    assert [(frame["ref"], frame.get("code")) for frame in client.got] == [(1, None), (2, "internal"), (3, None)]
+    assert connection.requests == 0
 
 
 async def test_a_long_message_that_moves_keeps_its_connection(autojump_clock: trio.testing.MockClock) -> None:
@@ -256,19 +327,15 @@ async def test_answers_that_nobody_reads_are_bounded(autojump_clock: trio.testin
     assert made <= 4 + MAX_LONG_ANSWERS + 1
 
 
-async def test_requests_of_a_tenant_are_counted_over_its_connections(autojump_clock: trio.testing.MockClock) -> None:
-    usage = Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
+@of_each_kind
+async def test_requests_of_a_tenant_are_counted_over_its_connections(
+    kind: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    store, usage = SlowStore(), Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
     usage.under_way = MAX_TENANT_REQUESTS - 2  # elsewhere
-    client = SlowClient(0.0, ask(5))
+    client = SlowClient(0.0, ask(5, kind))
     connection = connected(client)
-    connection.usage = usage
-    answered = trio.Event()
-
-    async def wait(*_: Any) -> dict[str, Any]:
-        await answered.wait()
-        return {}
-
-    connection.handle_request = wait
+    connection.usage, connection.handle_request = usage, store.handle_request
     with trio.move_on_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
@@ -276,7 +343,7 @@ async def test_requests_of_a_tenant_are_counted_over_its_connections(autojump_cl
             refused = [(frame["ref"], frame["code"], frame["retry_in_ms"] > 0) for frame in client.got]
             assert refused == [(3, "too_many", True), (4, "too_many", True), (5, "too_many", True)]
             assert usage.under_way == MAX_TENANT_REQUESTS
-            answered.set()
+            store.answer()
     assert usage.under_way == MAX_TENANT_REQUESTS - 2
     assert len(client.got) == 5
 

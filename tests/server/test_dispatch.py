@@ -19,6 +19,7 @@ from fairq.server.timers.ticker import TICKS_AT_ONCE
 from fairq.store import keys
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
+from fairq.taskless import in_task
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
@@ -150,6 +151,7 @@ async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
 
     async def slow_to_answer(self: Store, *args: Any, **more: Any) -> Any:
         outcomes = await enqueue(self, *args, **more)
+        await in_task()
         await pushed.wait()
         return outcomes
 
@@ -358,6 +360,7 @@ async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
     async def late(self: Store, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         outcomes = await settle(self, queue, settlements)
         if settlements[0].action == "extend":
+            await in_task()
             await may_tell.wait()
         return outcomes
 
@@ -394,6 +397,7 @@ async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_
     async def half(self: Store, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         outcomes = await settle(self, queue, settlements)
         if settlements[0].action == "release" and not may_fail.is_set():
+            await in_task()
             await may_fail.wait()
             raise Unavailable("the store is away")
         return outcomes

@@ -18,7 +18,9 @@ from fairq.store import connection as module
 from fairq.store.address import Address
 from fairq.store.connection import Connection, Subscription
 from fairq.store.dial import Redirected, as_error, ask_once
+from fairq.taskless import Taskless
 from tests import stores
+from tests.logs import captured_logs
 
 from .cases import case
 from .proxy import open_proxy
@@ -70,6 +72,65 @@ async def test_an_error_reply_reaches_only_the_call_that_caused_it(store_port: i
                     nursery.start_soon(lambda: call_outcome(connection, "ECHO", "x", into=right))
     assert wrong == [StoreRefused] * 3
     assert right == [b"x"] * 3
+
+
+async def test_callers_without_a_task_get_their_replies_and_their_failures_reach_nobody_else(store_port: int) -> None:
+    got, failed = list[object](), list[object]()
+
+    async def call_and_fail() -> None:
+        await call_outcome(connection, "ECHO", "one", into=failed)
+        raise ZeroDivisionError
+
+    async def call_twice() -> None:
+        await call_outcome(connection, "ECHO", "two", into=got)
+        await call_outcome(connection, "NO-SUCH-COMMAND", into=got)
+
+    with trio.fail_after(30), captured_logs() as logs:
+        async with connected(store_port) as connection, trio.open_nursery() as nursery:
+            taskless = Taskless(nursery)
+            for caller in (call_and_fail, call_twice) * 3:
+                assert taskless.begin(caller()) is None
+            await wait_until(lambda: not taskless.waiting)
+            assert await connection.call("ECHO", "three") == b"three"
+            assert not nursery.child_tasks
+    assert (failed, sorted(got, key=str)) == ([b"one"] * 3, [StoreRefused] * 3 + [b"two"] * 3)
+    assert [entry["event"] for entry in logs] == ["a coroutine without a task failed"] * 3
+
+
+async def test_callers_without_a_task_are_told_what_is_known_when_the_connection_breaks(store_port: int) -> None:
+    got = list[object]()
+
+    async def call_again() -> None:
+        await call_outcome(connection, "ECHO", "one", into=got)
+        await call_outcome(connection, "ECHO", "two", into=got)
+
+    with trio.fail_after(30):
+        async with open_proxy(store_port) as proxy, connected(proxy.port) as connection:
+            async with trio.open_nursery() as nursery:
+                taskless = Taskless(nursery)
+                proxy.hold()
+                taskless.begin(call_again())
+                await wait_until(lambda: not connection._out)
+                proxy.cut()
+                await wait_until(lambda: not taskless.waiting)
+            proxy.release()
+            await connection.wait_connected()
+    assert got == [OutcomeUnknown, Unavailable]
+
+
+async def test_replies_to_callers_that_were_closed_are_dropped(store_port: int) -> None:
+    got = list[object]()
+    with trio.fail_after(30):
+        async with open_proxy(store_port) as proxy, connected(proxy.port) as connection:
+            async with trio.open_nursery() as nursery:
+                taskless = Taskless(nursery)
+                proxy.hold()
+                taskless.begin(call_outcome(connection, "ECHO", "one", into=got))
+                await wait_until(lambda: not connection._out)
+                taskless.close()
+                proxy.release()
+            assert await connection.call("ECHO", "two") == b"two"
+    assert got == []
 
 
 async def test_a_cancelled_callers_reply_is_dropped_and_the_next_callers_get_theirs(store_port: int) -> None:

@@ -9,7 +9,9 @@ claim that brings it is on its way. So ids of cancelled tasks without a holder a
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import structlog
@@ -163,7 +165,7 @@ class Dispatcher:
             if step is Step.PASS_ON:
                 await self.pass_on()
             elif step is Step.SLEEP:
-                with trio.move_on_at(until):
+                with trio.move_on_at(until) if until < math.inf else nullcontext():
                     await self._wake.wait()
             else:
                 return step

@@ -22,8 +22,9 @@ from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
 from fairq.server.net.refusals import Refusals
 from fairq.server.net.tenant_load import RETRY_MS, TenantLoad, tenants_of
+from fairq.taskless import in_task
 from fairq.turns import Gate
-from fairq.wire.messages import Attempts, Dead, DeadLetter, Enqueue, Peek, Schedules, Tenants, Workers, WorkerTasks
+from fairq.wire import messages as wire
 from fairq.wire.server_session import ServerSession
 from fairq.wire.terms import MAX_PRODUCER_WAITING, MAX_WAITING, Role, State
 
@@ -33,19 +34,21 @@ MAX_REQUESTS = 256  # under way at once, per connection
 MAX_PRODUCER_REQUESTS = 2_500  # the same of a producer, for all its tenants
 MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of what may wait for the store
 LONG_ANSWERS = (
-    Peek,
-    Dead,
-    DeadLetter,
-    Schedules,
-    Tenants,
-    Workers,
-    WorkerTasks,
-    Attempts,
+    wire.Peek,
+    wire.Dead,
+    wire.DeadLetter,
+    wire.Schedules,
+    wire.Tenants,
+    wire.Workers,
+    wire.WorkerTasks,
+    wire.Attempts,
 )  # and requests that wait (request_scope.py)
+TASKLESS = frozenset({wire.Enqueue, wire.Settle, wire.Progress, wire.Credit})  # only call the store, if that
 MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
 SHORT_BYTES = 4_096  # of a text that takes less time to read than to time it
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
+NOTHING = nullcontext()
 
 
 def nothing(*_: Any) -> None:
@@ -158,22 +161,25 @@ class Connection:
 
     async def wait_turn(self, size: int) -> None:
         """Wait until the tenant's rates allow a message of `size`, and it is its turn."""
-        if self.usage is not None:
-            await self._rest(self.usage.take(size, trio.current_time()))
+        if self.usage is not None and (wait_s := self.usage.take(size, trio.current_time())) > 0:
+            await self._rest(wait_s)
         if self.turns is not None:
             await self.turns.enter()
-            while self.usage is not None and self.usage.rests_until > (now := trio.current_time()):
+            while (
+                self.usage is not None
+                and self.usage.rests_until
+                and self.usage.rests_until > (now := trio.current_time())
+            ):
                 await self._rest(self.usage.rests_until - now)  # one that began in the same turn took long
                 await self.turns.enter()
 
     async def _rest(self, wait_s: float) -> None:
-        if wait_s > 0:
-            self.session.last_received_at = trio.current_time() + wait_s  # unread: the client has not timed out
-            await trio.sleep(wait_s)
+        self.session.last_received_at = trio.current_time() + wait_s  # unread: the client has not timed out
+        await trio.sleep(wait_s)
 
     def reading(self, size: int) -> AbstractContextManager[None]:
         """Have the tenant rest if the context, in which its text is read, takes long; a short one cannot."""
-        return self._timed() if size > SHORT_BYTES else nullcontext()
+        return self._timed() if size > SHORT_BYTES else NOTHING
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -249,7 +255,8 @@ class Connection:
         if self.load:
             if self.requests >= MAX_PRODUCER_REQUESTS:
                 return f"at most {MAX_PRODUCER_REQUESTS} may be under way per connection"
-            return "" if isinstance(request, Enqueue) else self.load.limit(tenants_of(request))  # it refuses tenants
+            is_enqueue = isinstance(request, wire.Enqueue)  # it refuses tenants
+            return "" if is_enqueue else self.load.limit(tenants_of(request))
         if self.usage is not None and self.usage.under_way >= MAX_TENANT_REQUESTS:
             return f"at most {MAX_TENANT_REQUESTS} may be under way per tenant"
         return f"at most {MAX_REQUESTS} may be under way per connection" if self.requests >= MAX_REQUESTS else ""
@@ -259,6 +266,9 @@ class Connection:
         tenants = tenants_of(request) if self.load else frozenset[str]()
         self._count(1, tenants)
         try:
+            if type(request) in TASKLESS:
+                return await self.handle_request(self, request) or {}
+            await in_task()
             async with self.long_answer() if isinstance(request, LONG_ANSWERS) else nullcontext():
                 return await self.handle_request(self, request) or {}
         finally:

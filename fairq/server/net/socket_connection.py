@@ -1,7 +1,8 @@
 """One websocket: requests run concurrently, and reading does not wait for them.
 
-A request costs no extra turn of the scheduler before its start or before its answer: the task that has read it carries
-it out and sends the answer itself, and another task continues to read meanwhile.
+A request costs no extra turn of the scheduler before its start or before its answer: the task that has read it begins
+it. A request that only calls the store goes on without a task (fairq/taskless.py). The task of another one is the task
+that has read it, and another task continues to read.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from attrs import define, field
 
 from fairq.errors import FairqError, TooMany
 from fairq.model.tasks import Lease
-from fairq.server.net.connection import Connection, nothing
+from fairq.server.net.connection import NOTHING, Connection, nothing
 from fairq.server.net.tenant_load import RETRY_MS
+from fairq.taskless import Taskless
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.turns import Gate
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
-from fairq.wire.messages import Credit
-from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S
+from fairq.wire.terms import CLOSE_SILENT, TIMEOUT_S, State
 
 log = structlog.get_logger("fairq.server")
 
@@ -52,10 +53,14 @@ class SocketConnection(Connection):
         """Serve requests until either side ends the connection."""
         with self._scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read, nursery)
-                with self._writing:
-                    await self._write()
-                await self._end_waits()
+                taskless = Taskless(nursery)
+                nursery.start_soon(self._read, taskless)
+                try:
+                    with self._writing:
+                        await self._write()
+                    await self._end_waits()
+                finally:
+                    taskless.close()
                 self._scope.cancel()
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
@@ -89,7 +94,7 @@ class SocketConnection(Connection):
 
     def _may_take(self) -> bool:
         """True if it may be given tasks: it is attached, and has taken most of the earlier pushes."""
-        return self.is_attached and self.unread_bytes <= MAX_UNSENT_BYTES
+        return self.session.state is State.ATTACHED and self.unread_bytes <= MAX_UNSENT_BYTES
 
     @property
     def unread_bytes(self) -> int:
@@ -113,8 +118,8 @@ class SocketConnection(Connection):
         self.transport.source, self.transport.stuck = tuple, nothing
         self.transport.websocket.unlink()
 
-    async def _read(self, nursery: trio.Nursery) -> None:
-        """Read messages up to a request and carry it out; another task continues to read."""
+    async def _read(self, taskless: Taskless) -> None:
+        """Read messages and begin their requests, up to one that needs a task; another task continues to read."""
         while True:
             await self.room()
             while self._held_bytes > MAX_HELD_BYTES:
@@ -140,22 +145,19 @@ class SocketConnection(Connection):
                 refusal = TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
                 self.session.refuse(request.ref, refusal, request.type)
                 self.wake_writer()
-            elif isinstance(request, Credit):  # needs no store, and must not be overtaken
-                await self._answer(request)
-                self.wake_writer()
-            else:
-                with self._holding(size):
-                    nursery.start_soon(self._read, nursery)
-                    await self._answer(request)
-                self.wake_writer()
+            elif rest := taskless.begin(self._carry_out(request, size)):
+                taskless.nursery.start_soon(self._read, taskless)
+                await rest.finish()
                 return
+
+    async def _carry_out(self, request: Any, size: int) -> None:
+        with self._holding(size) if size > PIECE_BYTES else NOTHING:
+            await self._answer(request)
+        self.wake_writer()
 
     @contextmanager
     def _holding(self, size: int) -> Iterator[None]:
         """Count the bytes of a long request while the context lasts."""
-        if size <= PIECE_BYTES:  # also of requests that wait for something to happen
-            yield
-            return
         self._held_bytes += size
         try:
             yield

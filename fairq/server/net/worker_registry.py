@@ -154,7 +154,8 @@ class WorkerRegistry:
 
     def one_elsewhere(self, queue: str, slots: int) -> str:
         """Choose a server whose workers have this many slots for a queue, busy or free; empty if none is known."""
-        able = {name: whole for name, (whole, _) in self._slots_of(queue).items() if whole >= max(1, slots)}
+        known = self._slots_of(queue)
+        able = {name: whole for name, (whole, _) in known.items() if whole >= max(1, slots)} if known else {}
         return random.choices(list(able), list(able.values()))[0] if able else ""
 
     def queues_elsewhere(self) -> set[str]:
@@ -168,6 +169,8 @@ class WorkerRegistry:
 
     def _slots_of(self, queue: str) -> dict[str, list[float]]:
         """Return the slots that other servers have for a queue, whole and divided, by server."""
+        if not self._elsewhere:
+            return {}
         since = trio.current_time() - _FORGET_S
         return {name: said[queue] for name, (at, said) in self._elsewhere.items() if at > since and queue in said}
 

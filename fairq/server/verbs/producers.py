@@ -13,6 +13,7 @@ from fairq.model.tasks import NewTask
 from fairq.server.app import App
 from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE, RETRY_MS
 from fairq.server.verbs.request_scope import Body
+from fairq.taskless import in_task
 from fairq.wire.calls import REFUSED
 
 
@@ -62,6 +63,7 @@ async def store_for_tenants(
             outcomes[n] = outcome
 
     is_alone = len(by_tenant) == 1
+    await in_task()
     async with trio.open_nursery() as nursery:
         for tenant, numbers in by_tenant.items():
             nursery.start_soon(store, tenant, numbers)

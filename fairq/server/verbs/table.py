@@ -48,13 +48,13 @@ def find() -> Iterator[tuple[Any, Handler]]:
 HANDLERS: dict[type[Any], Handler] = {frame: handler for frame, handler in find() if frame in VERBS}
 
 
-async def handle_request(app: App, connection: Connection, request: Any) -> Body:
+def handle_request(app: App, connection: Connection, request: Any) -> Awaitable[Body]:
     """Do what a request asks; a change goes into the audit. Raises: FairqError."""
     if audit.is_noted(connection, request):
-        return await audit.handle_noted(app, connection, request, _handle)
-    return await _handle(app, connection, request)
+        return audit.handle_noted(app, connection, request, _handle)
+    return _handle(app, connection, request)
 
 
-async def _handle(app: App, connection: Connection, request: Any) -> Body:
+def _handle(app: App, connection: Connection, request: Any) -> Awaitable[Body]:
     check_request(connection, request)
-    return await HANDLERS[type(request)](app, connection, request)
+    return HANDLERS[type(request)](app, connection, request)

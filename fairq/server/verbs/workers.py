@@ -14,7 +14,7 @@ from fairq.model.tasks import Outcome, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.dispatch.worker_account import Holding, Place
-from fairq.server.net.connection import Connection
+from fairq.server.net.connection import NOTHING, Connection
 from fairq.server.verbs.brought_leases import take_over
 from fairq.server.verbs.handlers import enqueue_links
 from fairq.server.verbs.producers import watch
@@ -79,7 +79,7 @@ async def _settle(app: App, connection: Connection, queue: str, settlements: Seq
     _check_attached(connection, queue)
     asked = [each for each in settlements if _is_its_own(app, connection, queue, each)]
     extended = {(queue, s.id): s.lease for s in asked if s.action == "extend"} if connection.keeps_leases else {}
-    with connection.account.renewing(extended):
+    with connection.account.renewing(extended) if extended else NOTHING:
         outcomes = iter(await _settle_own(app, connection, queue, asked) if asked else ())
     if len(asked) == len(settlements):
         return {"outcomes": list(outcomes)}

@@ -1,0 +1,82 @@
+"""Hot requests have no task: what becomes of them where the store is not as it was a moment ago."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+
+from fairq.server.run import Served
+from fairq.store.address import Address
+from tests import stores
+from tests.store.proxy import Proxy, open_proxy
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
+
+
+async def test_a_library_that_the_store_has_lost_is_loaded_again(
+    served: Served, server_store: str, ada: Raw, worker: Raw
+) -> None:
+    await worker.attach("q", credit=1)
+    await ada.enqueue("q", ["a"])
+    (task,) = await worker.pushed()
+    client = stores.connect(server_store)
+    for request in (partial(worker.settle, "q", "ack", task), partial(ada.enqueue, "q", ["b"])):
+        client.function_flush()
+        assert await request() == ["ok"]
+    assert (await worker.pushed())[0]["id"] == "b"
+    client.close()
+
+
+async def test_a_queue_that_was_deleted_unheard_is_made_anew(served: Served, ada: Raw, worker: Raw) -> None:
+    await worker.attach("q", credit=1)
+    await ada.enqueue("q", ["a"])
+    (task,) = await worker.pushed()
+    async with raw(served, OPERATOR) as operator:
+        await operator.ask("delete_queue", queue="q", purge=True)
+    served.app.store.registry.known.add("q")
+    assert await worker.settle("q", "ack", task) == ["gone"]
+    assert await ada.enqueue("q", ["b"]) == ["ok"]
+    assert (await worker.pushed())[0]["id"] == "b"
+
+
+@pytest.fixture
+async def cut_off(server_store: str) -> AsyncIterator[tuple[Served, Proxy]]:
+    """A server, and the proxy between it and its store."""
+    address = Address.parse(server_store)
+    async with (
+        open_proxy(address.port) as proxy,
+        running(server_store.replace(str(address.port), str(proxy.port))) as served,
+    ):
+        yield served, proxy
+
+
+async def test_requests_under_way_when_the_store_is_lost_are_told_and_may_be_sent_again(
+    cut_off: tuple[Served, Proxy],
+) -> None:
+    served, proxy = cut_off
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        await worker.attach("q", credit=1)
+        await ada.enqueue("q", ["a"])
+        (task,) = await worker.pushed()
+        proxy.hold()
+        before = proxy.requests
+        settled = {"settlements": [{"action": "ack", "id": task["full_id"], "lease": task["lease"]}]}
+        await worker.send("settle", ref=901, queue="q", **settled)
+        await wait_until(lambda: proxy.requests > before)
+        before = proxy.requests
+        await ada.send("enqueue", ref=902, queue="q", tasks=[{"id": "b", "payload": 1}])
+        await wait_until(lambda: proxy.requests > before)
+        proxy.cut()
+        proxy.release()
+        for client in (worker, ada):
+            frame = await client.receive()
+            assert (frame["type"], frame["code"], frame["ref"]) == ("error", "outcome_unknown", frame["ref"])
+        (row,) = served.app.worker_registry.named("w", 1, None)[0]
+        assert row[3] == 1, "it holds its lease again"
+        await served.app.store.connection.wait_connected()
+        assert await ada.enqueue("q", ["b"]) == ["duplicate"]
+        assert await worker.settle("q", "ack", task) == ["gone"], "it was carried out"
+        assert (await worker.pushed())[0]["id"] == "b"
