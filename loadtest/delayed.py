@@ -20,11 +20,12 @@ from loadtest.pictures import new_figure, save
 from loadtest.processes import RunFailed, Server, running_server, running_worker
 from loadtest.report import Progress, Table
 from loadtest.throughput import PAYLOAD
-from loadtest.watch import wait_attached, wait_done
+from loadtest.watch import queue_state, wait_attached, wait_done
 
 CREDIT, LIVE_RATE = 100, 50.0  # less than a 51st of what one worker does, or it is a backlog of its own
-CHUNK = 5_000
+CHUNK, BACKLOG = 5_000, 10_000  # ready tasks that keep the worker busy
 QUEUE = "delayed"
+_PHASES = ("before the herd is due", "while it is promoted", "while what is left is worked off")
 
 
 @frozen
@@ -128,18 +129,25 @@ class Delayed:
             quiet_s = max(0.5, min(sizes.seconds, start_at - time.time() - 1.0))
             self.progress.say(f"delayed: live traffic alone for {quiet_s:.1f} s")
             await alone.run([live], quiet_s)
-            beside, samples = OpenLoop(QUEUE, PAYLOAD, LIVE_RATE), list[tuple[float, list[int]]]()
+            beside, behind = OpenLoop(QUEUE, PAYLOAD, LIVE_RATE), OpenLoop(QUEUE, PAYLOAD, LIVE_RATE)
+            samples, seeds = list[tuple[float, list[int]]](), itertools.count(2)
+
+            async def go_on(gathered: OpenLoop) -> None:
+                piece = OpenLoop(QUEUE, PAYLOAD, LIVE_RATE, next(seeds))
+                await piece.run([live], 1.0)
+                gathered.due_ms.update(piece.due_ms)
+
             await trio.sleep(max(0.0, start_at - time.time()))
             async with trio.open_nursery() as nursery:
                 promoted = trio.Event()
                 nursery.start_soon(self._watch, start_at, samples, promoted)
-                seeds = itertools.count(2)
                 while not promoted.is_set():  # traffic in pieces, for as long as the promotion takes
-                    piece = OpenLoop(QUEUE, PAYLOAD, LIVE_RATE, next(seeds))
-                    await piece.run([live], 1.0)
-                    beside.due_ms.update(piece.due_ms)
+                    await go_on(beside)
             self.progress.say("delayed: working the herd off")
-            expected = [*herd, *alone.due_ms, *beside.due_ms]
+            until = trio.current_time() + sizes.seconds
+            while trio.current_time() < until and (await queue_state(self.operator, QUEUE))["ready"] > BACKLOG:
+                await go_on(behind)
+            expected = [*herd, *alone.due_ms, *beside.due_ms, *behind.due_ms]
             await self._until_done(QUEUE, len(expected))
         starts = read_records(record)
         self.verdicts["the herd"] = judge(expected, [entry.id for entry in starts])
@@ -147,8 +155,10 @@ class Delayed:
         return {
             "tasks": len(herd), "tenants": sizes.tenants, "promotion_s": round(seconds, 2),
             "promoted_per_s": round(len(herd) / max(seconds, 0.001)), "live_rate": LIVE_RATE,
-            "alone": percentiles_ms(alone.latency([s for s in starts if s.id in alone.due_ms])),
-            "beside": percentiles_ms(beside.latency([s for s in starts if s.id in beside.due_ms])),
+            "latency": {
+                name: percentiles_ms(loop.latency([start for start in starts if start.id in loop.due_ms]))
+                for name, loop in zip(_PHASES, (alone, beside, behind), strict=True) if loop.due_ms
+            },
             "fairness": _spread_of_promotion(samples, len(herd) // sizes.tenants), "samples": samples,
         }  # fmt: skip
 
@@ -197,10 +207,7 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
             f"{herd['tasks']:,} tasks of {herd['tenants']} tenants due in the same second, beside live traffic of"
             f" {herd['live_rate']:g} tasks/s: latency of the live tasks in ms",
             ["", "p50", "p90", "p99", "p99.9", "max"],
-            [
-                [name, *(herd[key][p] for p in ("p50", "p90", "p99", "p99.9", "max"))]
-                for name, key in (("before the herd is due", "alone"), ("while it is promoted", "beside"))
-            ],
+            [[name, *(ms[p] for p in ("p50", "p90", "p99", "p99.9", "max"))] for name, ms in herd["latency"].items()],
             f"promoted in {herd['promotion_s']:g} s ({herd['promoted_per_s']:,}/s); tenants never differ by more than"
             f" {herd['fairness']:.1%} of their tasks",
         ),

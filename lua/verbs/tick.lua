@@ -8,19 +8,21 @@ local TENANTS_PER_TICK = 50
 local ENDS_PER_TICK = 80    -- tasks that a call buries, reaps or deletes
 local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for
 local MOVES_PER_TICK = 125  -- tasks that a call promotes; also the bound of the light jobs
+local LEAST_EACH = 10       -- of one tenant: most of the price of a promotion is its account's
 local MARKS, SEATS = 4, 1   -- as much work as a task: marks that are forgotten, accounts that are swept over
 local LEAST_SEATS = 16    -- a page of fewer accounts is not worth its scan
 
--- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, and one that has
--- more due tasks goes behind the other due tenants: a million tasks due at midnight delay no other tenant's.
+-- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, of many the first
+-- LEAST_EACH, and one that has more due tasks goes behind the other due tenants: a million tasks due at midnight delay
+-- no other tenant's.
 local function promote(call, limit)
   local tenants = redis.call('ZRANGE', key(call, 'due'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TENANTS_PER_TICK)
   if #tenants == 0 then return 0 end
-  local budget, moved = math.max(1, math.floor(limit / #tenants)), 0
+  local each, moved = math.max(LEAST_EACH, math.floor(limit / #tenants)), 0
   for _, name in ipairs(tenants) do
     if moved >= limit then break end
     local delayed, account = key(call, 'delayed:' .. name), accounts.touch_named(call, name)
-    local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)
+    local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, math.min(each, limit - moved))
     if #ids > 0 then
       redis.call('ZREM', delayed, unpack(ids))
       accounts.count(call, account, 'delayed', -#ids)

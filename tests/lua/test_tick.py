@@ -18,6 +18,19 @@ def test_a_herd_of_one_tenant_does_not_hold_up_the_others(queue: Queue) -> None:
     assert queue.queue_state()["delayed"] == 0
 
 
+def test_a_herd_of_many_tenants_is_promoted_ten_by_ten_in_turns(queue: Queue) -> None:
+    """Their accounts are most of the price: so a tick reads 13 of them, not 50."""
+    tenants = [f"t{n:02}" for n in range(50)]
+    for name in tenants:
+        queue.enqueue(name, *(f"{name}-{n}" for n in range(40)), delay=10)
+    queue.enqueue("small", "small", delay=11)
+    queue.advance(11)
+    assert [queue.tick(100).promoted for _ in range(5)] == [100] * 5
+    assert {share.ready for name, share in queue.tenants().items() if name != "small"} == {10}
+    assert queue.tick(100).promoted == 100
+    assert queue.state("small") == "ready"
+
+
 def test_a_flood_of_dead_letters_pushes_out_its_own_only(queue: Queue) -> None:
     queue.bury("ada", "a0", "a1")
     queue.bury("bob", "b0", "b1", "b2")

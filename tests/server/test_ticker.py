@@ -228,6 +228,48 @@ async def test_a_queue_with_a_due_task_is_ticked_before_thousands_without(
     assert {queue for _, queue in store.ticked} == set(await store.queues())
 
 
+class HerdStore(SlowStore):
+    """Has more due tasks than any tick promotes, and another queue, in which one is due."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[float] = []
+
+    async def tick(self, queue: str) -> Tick:
+        """Promote some; others' calls take longer at some times than at others."""
+        self.ticked.append((trio.current_time(), queue))
+        if queue != "q":
+            return Tick(0, -1, 0, 1, 0, 0, 0)
+        await trio.sleep((0.002, 0.020, 0.038)[len(self.ends) % 3])
+        self.ends.append(trio.current_time())
+        self.answer.set()
+        return Tick(0, 0, 0, 100, 0, 0, 0)
+
+
+async def test_a_herd_leaves_the_store_a_third_of_the_time_and_more_when_others_want_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Another queue does not wait for the end of a rest."""
+    store = HerdStore()
+    ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ticker.run)
+        ticker.tick_within("q", 0)
+        await trio.sleep(2)
+        begins, ends = [at for at, queue in store.ticked if queue == "q"], store.ends[:]
+        assert len(ends) == pytest.approx(2 / (0.020 + 0.010), abs=2), "of 20 ms on average"
+        for began, ended, next_began in zip(begins, ends, begins[1:], strict=False):
+            assert next_began - ended == pytest.approx((ended - began) / 2), (
+                "it rests for half as long as its tick took"
+            )
+        store.answer = trio.Event()
+        await store.answer.wait()
+        ticker.tick_within("other", 0)
+        await trio.sleep(0.0001)
+        assert store.ticked[-1][1] == "other"
+        nursery.cancel_scope.cancel()
+
+
 DAY_MS = 86_400_000
 
 

@@ -14,7 +14,7 @@ from fairq.model.queue.schedules import Scheduling
 from fairq.model.queue.settle import Settling
 from fairq.model.queue.sorted_set import first_by_score
 
-TENANTS_PER_TICK, ENDS_PER_TICK = 50, 80
+TENANTS_PER_TICK, LEAST_EACH, ENDS_PER_TICK = 50, 10, 80
 
 
 def first_of(times: Iterable[float]) -> float:
@@ -81,12 +81,12 @@ class Ticking(Settling, Scheduling):
     def promote(self, now: float, limit: int) -> int:
         """Move due tasks to their tenants' lists."""
         names = first_by_score(self.due, TENANTS_PER_TICK, now)
-        moved = 0
+        each, moved = max(LEAST_EACH, limit // max(1, len(names))), 0
         for name in names:
             if moved >= limit:
                 break
             t = self.touch(name)
-            for id in t.delayed.first(max(1, limit // len(names)), now):
+            for id in t.delayed.first(min(each, limit - moved), now):
                 del t.delayed[id]
                 self.put_ready(t, id)
                 moved += 1
