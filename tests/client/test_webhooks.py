@@ -6,9 +6,9 @@ import pytest
 import trio
 
 import fairq
-from fairq.errors import BadRequest, Forbidden, NotFound
+from fairq.errors import BadRequest, Forbidden, NotFound, TooLarge
 from fairq.model.tasks import NewTask
-from fairq.model.webhooks import copy_id, webhook_id
+from fairq.model.webhooks import MAX_FAN_OUTS, copy_id, webhook_id
 from fairq.server.run import Served
 from fairq.webhook.signature import write_secret
 from tests.server.harness import WORKER, url_of
@@ -71,3 +71,11 @@ async def test_a_copy_is_a_task_of_its_own(served: Served, ada: fairq.Client) ->
         await ada.enqueue("emails", 1, id=copies[0])
     with pytest.raises(BadRequest, match="id must not be 'from'"):
         await ada.enqueue_tasks("emails", [NewTask(copies[0], b"1")])
+
+
+async def test_a_queue_has_so_many_webhooks_with_fan_out(boss: fairq.OperatorClient) -> None:
+    for n in range(MAX_FAN_OUTS):
+        await boss.add_webhook("emails", f"https://a.example/{n}", fan_out=True)
+    with pytest.raises(TooLarge, match=f"at most {MAX_FAN_OUTS} webhooks with fan-out"):
+        await boss.add_webhook("emails", B, fan_out=True)
+    assert await boss.add_webhook("emails", B) == "created"
