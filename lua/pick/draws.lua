@@ -58,10 +58,9 @@ local function throw(call, line, count, tags)
       add_tags(span, 0, span.count, tags)
     else
       local blocks, wanted = math.ceil(span.count / width), math.floor(share / width + calls.random(call))
-      local block = wanted > 0 and math.floor(calls.random(call) * blocks) or 0
       for _ = 1, wanted do
-        add_tags(span, width * block, math.min(width, span.count - width * block), tags)
-        block = (block + 1) % blocks
+        local before = width * math.floor(calls.random(call) * blocks)
+        add_tags(span, before, math.min(width, span.count - before), tags)
       end
     end
   end

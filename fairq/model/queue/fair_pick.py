@@ -75,9 +75,8 @@ class FairPick(Accounts):
                 found += seats
                 continue
             blocks, wanted = -(-len(seats) // width), math.floor(share / width + next(random_values))
-            first = math.floor(next(random_values) * blocks) if wanted else 0
-            for n in range(first, first + wanted):
-                found += seats[n % blocks * width :][:width]
+            for _ in range(wanted):
+                found += seats[math.floor(next(random_values) * blocks) * width :][:width]
         return found
 
     def look(self, round: Round, random_values: Iterator[float]) -> None:
