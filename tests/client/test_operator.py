@@ -30,7 +30,7 @@ async def test_an_operator_tunes_a_queue_and_sees_it(
         assert [(each.worker, each.queues, each.credit) for each in await boss.workers()] == [("mill", ["emails"], 0)]
         assert queue.takers == "some"
         assert await boss.drain_worker("mill") == 1
-    assert await boss.set_weight("emails", "ada", 2.5) == 1
+    assert [await boss.set_weight("emails", "ada", weight) for weight in (3, 2.5)] == [1, 3]
     assert [(each.tenant, each.weight, each.ready) for each in await boss.tenants("emails")] == [("ada", 2.5, 3)]
     assert (await boss.peek("emails", tenant="ada"))[0].payload == 0
     with pytest.raises(fairq.NotFound):

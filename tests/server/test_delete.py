@@ -66,6 +66,21 @@ async def test_the_quota_is_a_setting(server_store: str) -> None:
             await ada.enqueue("two", ["a"])
 
 
+async def test_operators_make_queues_that_count_for_nobody(server_store: str) -> None:
+    async with (
+        running(server_store, queue_quota=0) as served,
+        raw(served, OPERATOR) as operator,
+        raw(served, tenant("ada")) as ada,
+    ):
+        await operator.ask("configure", queue="q", settings={"max_attempts": 3})
+        await operator.ask("schedule", queue="s", tenant="ada", name="n", payload=1, every_ms=60_000)
+        assert await ada.enqueue("q", ["a"]) == await ada.enqueue("s", ["a"]) == ["ok"]
+        rows = (await operator.ask("queues"))["queues"]
+        assert [(row["queue"], row["made_by"], row["made_at_ms"] > 0) for row in rows] == [
+            ("q", "", True), ("s", "", True),
+        ]  # fmt: skip
+
+
 async def test_only_operators_make_queues_where_no_tenant_may(server_store: str) -> None:
     async with (
         running(server_store, queue_quota=0) as served,

@@ -222,6 +222,14 @@ async def test_the_system_page_does_without_what_a_store_does_not_tell(tmp_path:
         server.stop()
 
 
+async def test_what_is_paused_says_so_at_its_tenant(site: Site, worker: Raw) -> None:
+    await site.do("pause", queue="q", tenant="ada")
+    assert "Tenant ada is paused" in text_of(await site.read("/queues/q/tenants/ada"))
+    await site.do("pause", queue="q")
+    for path in ("/", "/queues/q", "/queues/q/tenants/ada", "/queues/q/tenants/bob"):
+        assert "paused: nothing" in text_of(await site.read(path)), path
+
+
 async def test_a_path_that_is_none_is_told_to_people_on_a_page(site: Site) -> None:
     for path, accept, kind in (
         ("/nope", "text/html,*/*", "text/html"), ("/nope", "*/*", "application/problem+json"),
