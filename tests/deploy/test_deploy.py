@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from fairq.server.settings import ADMIN_PORT, HTTP_PORT, METRICS_PORT, Settings, load_settings
+from fairq.store.embedded import ALLOCATOR
 from tests import stores
 from tests.cli.harness import read_until, started
 
@@ -231,6 +232,11 @@ def test_image_checks_its_health_keeps_its_data_and_runs_as_no_root() -> None:
     assert found["VOLUME"] == environment["FAIRQ_DATA_DIR"]
     assert environment["FAIRQ_ADMIN_PORT"] == str(ADMIN_PORT)
     assert found["EXPOSE"] == f"{Settings().port} {HTTP_PORT}"
+
+
+def test_image_has_the_allocator_that_the_embedded_store_runs_with() -> None:
+    package = ALLOCATOR["LD_PRELOAD"].replace(".so.", "")  # as Debian names it
+    assert any(word == "RUN" and package in rest.split() for word, rest in instructions())
 
 
 def test_image_takes_only_what_it_needs() -> None:
