@@ -170,7 +170,7 @@ class Terminal:
         )  # fmt: skip
         os.close(them)
         threading.Thread(target=self._show, name=f"the {self.name} terminal", daemon=True).start()
-        self._read_prompt(START_S)
+        self._read_prompt(START_S, "bash")
 
     @property
     def folder(self) -> Path:
@@ -186,18 +186,18 @@ class Terminal:
             self._is_open = False
             self._came.notify_all()
 
-    def _wait(self, is_there: Callable[[], object], seconds: float) -> None:
+    def _wait(self, is_there: Callable[[], object], seconds: float, line: str) -> None:
         """Wait until what the terminal shows has something. Raises: Failed."""
         with self._came:
             if not self._came.wait_for(lambda: is_there() or not self._is_open, seconds) or not is_there():
-                raise Failed(f"nothing more comes in time in the {self.name} terminal, which shows\n{self._shown()}")
+                raise Failed(f"`{line}` in the {self.name} terminal: nothing more comes in time\n{self._shown()}")
 
     def _shown(self) -> str:
         return _ESCAPE.sub("", self._seen).replace("\r", "\n")
 
-    def _read_prompt(self, seconds: float) -> str:
+    def _read_prompt(self, seconds: float, line: str) -> str:
         """Wait for the prompt; returns the exit code it tells, or `more`, and forgets all that came until then."""
-        self._wait(lambda: _PROMPT.search(self._seen), seconds)
+        self._wait(lambda: _PROMPT.search(self._seen), seconds, line)
         with self._came:
             found = _PROMPT.search(self._seen)
             assert found
@@ -212,7 +212,7 @@ class Terminal:
         output = ""
         for line in text.splitlines():
             os.write(self._us, line.encode() + b"\n")
-            code = self._read_prompt(COMMAND_S)
+            code = self._read_prompt(COMMAND_S, line)
             output += self._output
             if code not in ("0", "more") and not line.rstrip().endswith(f"# exit code {code}"):
                 raise Failed(f"`{line}` ended with {code}:\n{output}")
@@ -224,14 +224,14 @@ class Terminal:
         self.paste("\n".join(first))
         os.write(self._us, last.encode() + b"\n")
         self.is_running = True
-        self._wait(lambda: _PROMPT.search(self._seen) or not missing_from(self._shown(), shown), START_S)
+        self._wait(lambda: _PROMPT.search(self._seen) or not missing_from(self._shown(), shown), START_S, last)
         if _PROMPT.search(self._seen):
             raise Failed(f"`{last}` has ended, and showed\n{self._shown()}\nbut not: {shown}")
 
     def interrupt(self) -> None:
         """Press ctrl-C, and wait for the prompt."""
         os.write(self._us, b"\x03")
-        self._read_prompt(END_S)
+        self._read_prompt(END_S, "ctrl-C")
         self.is_running = False
 
     def close(self) -> None:
