@@ -51,6 +51,15 @@ async def in_task() -> None:
         await _ask_task()
 
 
+async def acquire(limiter: trio.CapacityLimiter, borrower: object) -> None:
+    """Take one of a limiter's places on behalf of `borrower`; to wait for one takes a task."""
+    try:
+        limiter.acquire_on_behalf_of_nowait(borrower)
+    except trio.WouldBlock:
+        await in_task()
+        await limiter.acquire_on_behalf_of(borrower)
+
+
 @define(eq=False)
 class Wait:
     """A wait for one value, in a task or without one: await it. Cancelled: the value is dropped. `since`: its begin."""

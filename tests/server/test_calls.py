@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 
 import pytest
 import trio
@@ -13,7 +14,7 @@ from attrs import astuple, define
 
 from fairq.server.run import Served
 
-from .harness import WORKER, raw, tenant, url_of
+from .harness import PRODUCER, WORKER, raw, tenant, url_of
 
 ROUNDS, EACH = 8, 25
 
@@ -46,8 +47,16 @@ Job = Callable[[], Awaitable[object]]
 async def enqueueing(url: str) -> AsyncIterator[Job]:
     """A tenant that enqueues a task, and waits for the answer."""
     async with raw(url, tenant("ada")) as ada:
-        numbers = iter(range(1_000_000))
+        numbers = count()
         yield lambda: ada.enqueue("q", [f"t{next(numbers)}"])
+
+
+@asynccontextmanager
+async def producing(url: str) -> AsyncIterator[Job]:
+    """A producer that does the same for a tenant."""
+    async with raw(url, PRODUCER) as producer:
+        numbers = count()
+        yield lambda: producer.enqueue("q", [f"t{next(numbers)}"], tenant="ada")
 
 
 @asynccontextmanager
@@ -90,7 +99,9 @@ async def cost_of(served: Served, clients: Callable[[str], AbstractAsyncContextM
 
 
 @pytest.mark.parametrize(
-    ("clients", "most"), [(enqueueing, (290, 0.1, 2.2)), (working, (820, 0.1, 6.6))], ids=["enqueue", "task"]
+    ("clients", "most"),
+    [(enqueueing, (290, 0.1, 2.2)), (producing, (300, 0.1, 2.2)), (working, (820, 0.1, 6.6))],
+    ids=["enqueue", "producer", "task"],
 )
 async def test_a_hot_request_costs_few_calls_and_no_task(
     clients: Callable[[str], AbstractAsyncContextManager[Job]], most: tuple[float, ...], served: Served

@@ -105,18 +105,19 @@ async def test_tasks_of_many_tenants_reach_a_worker_that_waits(served: Served) -
         assert {pushed["tenant"] for pushed in await worker.pushed(60)} == {f"Tenant.{n}" for n in range(60)}
 
 
-async def test_producers_calls_of_the_store_take_turns(served: Served) -> None:
+@pytest.mark.parametrize("tenants", [1, 3])
+async def test_producers_calls_of_the_store_take_turns(tenants: int, served: Served) -> None:
     async with raw(served, PRODUCER) as shop, raw(served, tenant("quiet")) as quiet:
         limiter = served.app.producers_calls
         for _ in range(most := int(limiter.total_tokens)):
             limiter.acquire_on_behalf_of_nowait(object())
-        tasks = [task("a", tenant=f"t{n}") for n in range(3)]
+        tasks = [task("a", tenant=f"t{n}") for n in range(tenants)]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(shop.ask, "enqueue", queue="q", tasks=tasks))
-            await wait_until(lambda: limiter.statistics().tasks_waiting == 3)
+            await wait_until(lambda: limiter.statistics().tasks_waiting == tenants)
             await quiet.enqueue("q", ["mine"])
             limiter.total_tokens = most + 1
-        assert len((await served.app.store.claim("q", "w", 10)).leases) == 4
+        assert len((await served.app.store.claim("q", "w", 10)).leases) == tenants + 1
 
 
 FAILING: list[tuple[dict[str, FairqError], type[FairqError] | None]] = [

@@ -13,7 +13,7 @@ from fairq.model.tasks import NewTask
 from fairq.server.app import App
 from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE, RETRY_MS
 from fairq.server.verbs.request_scope import Body
-from fairq.taskless import in_task
+from fairq.taskless import acquire, in_task
 from fairq.wire.calls import REFUSED
 
 
@@ -50,23 +50,27 @@ async def store_for_tenants(
     refusals: dict[str, FairqError] = {}
 
     async def store(tenant: str, numbers: Sequence[int]) -> None:
-        some = [tasks[n] for n in numbers]
+        some, call = [tasks[n] for n in numbers], object()
+        await acquire(app.producers_calls, call)  # else a few producers' requests fill everybody's line to the store
         try:
-            async with app.producers_calls:  # else a few producers' requests fill everybody's line to the store
-                # Of several tenants the calls are sent together: a claim might come before the last of them.
-                notify = cover(app, queue, some) if is_alone else "all"
-                own = await app.store.enqueue(queue, tenant, some, notify=notify, maker=maker)
+            # Of several tenants the calls are sent together: a claim might come before the last of them.
+            notify = cover(app, queue, some) if is_alone else "all"
+            own = await app.store.enqueue(queue, tenant, some, notify=notify, maker=maker)
         except FairqError as error:
             refusals[tenant] = error
             return
+        finally:
+            app.producers_calls.release_on_behalf_of(call)
         for n, outcome in zip(numbers, own, strict=True):
             outcomes[n] = outcome
 
-    is_alone = len(by_tenant) == 1
-    await in_task()
-    async with trio.open_nursery() as nursery:
-        for tenant, numbers in by_tenant.items():
-            nursery.start_soon(store, tenant, numbers)
+    if is_alone := len(by_tenant) == 1:
+        await store(*next(iter(by_tenant.items())))
+    else:
+        await in_task()
+        async with trio.open_nursery() as nursery:
+            for tenant, numbers in by_tenant.items():
+                nursery.start_soon(store, tenant, numbers)
     _check_decided(refusals, len(by_tenant))
     for tenant in busy:
         message = f"at most {MAX_TENANT_REQUESTS_HERE} requests of one tenant may be under way"
