@@ -224,7 +224,7 @@ MUTANTS = [
         "return calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)",
         "return true",
     ),
-    Mutant("nobody else is drawn when few are due", "while due < wanted and left > 0 do", "while false do"),
+    Mutant("no other tenant is drawn when few are due", "while due < wanted and left > 0 do", "while false do"),
     Mutant("the due are counted by another time", "if time <= latest + step / 2 then", "if time <= latest then"),
     Mutant("draws go on for longer", "REDRAWS * wanted + FIRST", "2 * REDRAWS * wanted + FIRST"),
     Mutant(
