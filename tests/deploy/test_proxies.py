@@ -30,14 +30,14 @@ pytestmark = pytest.mark.deep("deploy")
 HOST = "127.0.0.1"
 
 
-def nginx(directory: Path, served: Served, port: int) -> list[str]:
-    """Write nginx.conf for a server; returns the command."""
+def nginx(directory: Path, served: Served, port: int, dead: int | None = None) -> list[str]:
+    """Write nginx.conf for a server, and one at a port where nobody listens; returns the command."""
     assert served.http is not None
     text = (DEPLOY / "nginx.conf").read_text().replace("/etc/fairq/", f"{directory}/")
     text = text.replace("listen 443 ssl http2", f"listen {HOST}:{port} ssl http2")
     text = text.replace("listen 80", f"listen {HOST}:{stores.free_port()}")
     text = re.sub(r":77[01]0", f":{served.port}", text)
-    text = re.sub(r":77[01]1", f":{served.http.port}", text)
+    text = text.replace(":7711", f":{dead or served.http.port}").replace(":7701", f":{served.http.port}")
     paths = "".join(
         f"{kind}_temp_path {directory}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
@@ -48,12 +48,13 @@ def nginx(directory: Path, served: Served, port: int) -> list[str]:
     return [program("nginx"), "-e", "stderr", "-p", str(directory), "-c", str(directory / "nginx.conf")]
 
 
-def caddy(directory: Path, served: Served, port: int) -> list[str]:
-    """Write Caddyfile for a server; returns the command."""
+def caddy(directory: Path, served: Served, port: int, dead: int | None = None) -> list[str]:
+    """Write Caddyfile for a server, and one at a port where nobody listens; returns the command."""
     assert served.http is not None
     text = (DEPLOY / "Caddyfile").read_text()
     given = {"SITE": f"https://{HOST}:{port}", "SERVERS": f"{HOST}:{served.port}"}
-    for name, value in (given | {"HTTP_SERVERS": f"{HOST}:{served.http.port}"}).items():
+    servers = " ".join(f"{HOST}:{each}" for each in (served.http.port, dead) if each)
+    for name, value in (given | {"HTTP_SERVERS": servers}).items():
         text, found = re.subn(rf"\{{\$FAIRQ_{name}:[^}}]*\}}", value, text)
         assert found == 1
     site = f"{given['SITE']} {{"
@@ -115,6 +116,22 @@ async def test_clients_workers_and_streams_go_through_a_proxy_with_tls(
                         await ada.delete(f"/v1/queues/q/tasks/{made.json()['id']}")
                         assert b"event: cancelled" in await read_until(stream, b"}\n\n")
                     assert (await ada.get("/metrics")).status_code in (400, 404, 426)
+
+
+@pytest.mark.parametrize("name", PROXIES)
+async def test_tasks_are_taken_while_one_of_two_servers_is_down(server_store: str, tmp_path: Path, name: str) -> None:
+    make_certificate(tmp_path)
+    port, headers, taken = stores.free_port(), {"Authorization": f"Bearer {tenant('ada')}"}, 0
+    with trio.fail_after(25):
+        async with running(server_store, http_port=0) as served:
+            command = PROXIES[name](tmp_path, served, port, stores.free_port())
+            async with (
+                proxying(command, port, tmp_path),
+                httpx.AsyncClient(base_url=f"https://{HOST}:{port}", headers=headers, verify=False) as ada,
+            ):
+                while taken < 20:  # in a row, once it has seen that one is down
+                    made = await ada.post("/v1/queues/q/tasks", json={"payload": 1})
+                    taken = taken + 1 if made.status_code == 201 else 0
 
 
 @asynccontextmanager
