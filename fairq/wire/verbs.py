@@ -47,13 +47,6 @@ class Enqueued(TypedDict):
     refusals: NotRequired[dict[str, Refusal]]
 
 
-class OneBatch(TypedDict):
-    """A batch, and one of its tasks that has not ended."""
-
-    batch: BatchState
-    waits_for: NotRequired[str | None]
-
-
 class TaskEnd(TypedDict):
     """How a task has ended."""
 
@@ -97,7 +90,7 @@ VERBS: dict[type[Any], Verb] = {
     wire.OpenBatch: Verb({"outcome": Literal["ok", "duplicate"]}, _TENANT | _PRODUCER, _OPEN),
     wire.CloseBatch: Verb({"previous": BatchStage}, _TENANT | _PRODUCER | _OPERATOR),
     wire.CancelBatch: Verb({"previous": BatchStage}, _TENANT | _PRODUCER | _OPERATOR),
-    wire.Batch: Verb(OneBatch, _TENANT | _PRODUCER | _READERS),
+    wire.Batch: Verb({"batch": BatchState, "waits_for": NotRequired[str | None]}, _TENANT | _PRODUCER | _READERS),
     wire.Batches: Verb({"batches": list[BatchState], "cursor": Cursor}, _TENANT | _PRODUCER | _READERS),
     wire.Events: Verb({"oldest": int, "newest": int, "events": list[Event]}, _TENANT | _READERS),
     wire.Why: Verb(Why, _TENANT | _PRODUCER | _READERS),

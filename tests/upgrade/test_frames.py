@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, get_origin
 
 import orjson
 import pytest
@@ -230,7 +230,8 @@ def test_todays_sdk_reads_an_older_server(file: Path) -> None:
                 continue
             kinds = VERBS[CLIENT_TYPES[request["type"]]].reply
             for name, kind in kinds.items() if isinstance(kinds, dict) else [("", kinds)]:
-                structure(answer["body"][name] if name else answer["body"], kind)
+                if get_origin(kind) is not NotRequired:
+                    structure(answer["body"][name] if name else answer["body"], kind)
 
 
 @each_file
