@@ -229,7 +229,8 @@ def test_todays_sdk_reads_an_older_server(file: Path) -> None:
             if request["type"] in READ_AS_IT_IS:
                 continue
             kinds = VERBS[CLIENT_TYPES[request["type"]]].reply
-            for name, kind in kinds.items() if isinstance(kinds, dict) else [("", kinds)]:
+            parts: list[tuple[str, Any]] = [*kinds.items()] if isinstance(kinds, dict) else [("", kinds)]
+            for name, kind in parts:
                 if get_origin(kind) is not NotRequired:
                     structure(answer["body"][name] if name else answer["body"], kind)
 
