@@ -61,7 +61,7 @@ class AttemptSearch:
         leased = {(state.id, lease): state for state, lease in rows if state.state == "leased"}
         return Attempts(
             [evolve(running[key], attempt=leased[key].attempt) for key in first if key in leased],
-            nlargest(count, ended, key=lambda each: (each.leased_at_ms + each.ran_ms, each.id)),
+            nlargest(count, ended, key=lambda each: each.leased_at_ms + each.ran_ms),  # equals: as their server tells
             sorted(unanswered),
         )
 
