@@ -51,6 +51,7 @@ PEERS = [
         ten_slots=None, count=2_000, options={"pipeline": 1},
     ),
     Peer("fairq", "peer_fairq.py", "worker with concurrency 500, enqueue_many of 1,000", store="fairq", slots=500),
+    Peer("fairq, 100", "peer_fairq.py", "the same with concurrency 100", store="fairq", slots=100, ten_slots=None),
     Peer(
         "RQ", "peer_rq.py", "SimpleWorker, enqueue_many of 1,000, results not kept",
         "rq", ("rq>=2", REDIS_PY), ten_slots=(10, 1), count=1_500, flood=2_000,

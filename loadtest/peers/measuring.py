@@ -30,6 +30,8 @@ from loadtest.peers.stores import RunningStore, running_store
 from loadtest.processes import RunFailed
 from loadtest.report import Progress
 
+PACES = {"idle": 20, "steady": 200}  # tasks/s of one caller, while nothing else goes on
+PACED_S = 5
 QUIET_WARM = 50  # starts of the flood before the quiet tenants come
 SETTLE_S = 5.0  # for the last acknowledgements to arrive
 
@@ -42,6 +44,10 @@ class Sizes:
     part: float = 1.0
     raw: int = 10_000
     seconds: float = 1_300.0  # no further peer begins after these, counted from the first installation
+
+    def paced(self, pace: int) -> int:
+        """Return how many tasks there are at so many a second."""
+        return max(10, int(PACED_S * pace * self.part))
 
     def of(self, count: int) -> int:
         """Return how many tasks take the place of `count`."""
@@ -97,7 +103,8 @@ class Measuring:
     async def rates(self) -> dict[str, Any]:
         """Enqueue one by one and in bulk, drain, then do both at once; returns a row."""
         one, many, record = self.sizes.one, self.sizes.of(self.peer.count), self._record("rates")
-        expected = [*ids_of("one-", one), *ids_of("many", many), *ids_of("flow", many)]
+        paced = [id for name, pace in PACES.items() for id in ids_of(name[:4], self.sizes.paced(pace))]
+        expected = [*ids_of("one-", one), *ids_of("many", many), *ids_of("flow", many), *paced]
         try:
             async with self._started(record, self.peer.slots) as (store, producer, settings):
                 row = await self._rates(one, many, record, store, producer, settings)
@@ -124,8 +131,9 @@ class Measuring:
             drained = rate_of(read_starts(record))
             raw.append(await self.baseline.take())
             self._say(f"flow of {many:,} tasks")
-            flow, cpu = await self._flow(many, producer, store, workers, record)
+            flow, cpu = await self._passed("flow", many, producer, store, workers, record)
             raw.append(await self.baseline.take())
+            paced = await self._paced(producer, store, workers, record)
             left = await self._left(producer)
         return {
             "one_by_one": round(one / one_by_one["seconds"]),
@@ -134,7 +142,7 @@ class Measuring:
             **beside("flow", flow, "flow", *raw[2:]),
             "cpu_s_per_1000": {name: round(used / many * 1000, 4) for name, used in cpu.items()},
             "cpu_s_per_1000_total": round(sum(cpu.values()) / many * 1000, 4),
-            "bytes_per_task": round(bytes_per_task), "left": left,
+            "bytes_per_task": round(bytes_per_task), **paced, "left": left,
         }  # fmt: skip
 
     @asynccontextmanager
@@ -149,8 +157,29 @@ class Measuring:
         except RunFailed as error:
             raise RunFailed(f"{error}\n{tail(log)}".strip()) from error
 
-    async def _flow(
-        self, count: int, producer: Producer, store: RunningStore, workers: Sequence[int], record: Path
+    async def _paced(
+        self, producer: Producer, store: RunningStore, workers: Sequence[int], record: Path
+    ) -> dict[str, Any]:
+        """Have one caller enqueue at each pace; returns the dwell of its tasks in ms, and what each costs."""
+        self._say(f"one caller, {' and '.join(map(str, PACES.values()))} tasks/s")
+        found = dict[str, Any]()
+        for name, pace in PACES.items():
+            count, before = self.sizes.paced(pace), count_starts(record)
+            order = {"do": "one", "every_s": 1 / pace}
+            _, cpu = await self._passed(name[:4], count, producer, store, workers, record, **order)
+            dwells = [(start.started_us - start.enqueued_us) / 1000 for start in read_starts(record)[before:]]
+            found[name] = {**spread(dwells), "cpu_ms": round(sum(cpu.values()) / count * 1000, 2)}
+        return found
+
+    async def _passed(
+        self,
+        prefix: str,
+        count: int,
+        producer: Producer,
+        store: RunningStore,
+        workers: Sequence[int],
+        record: Path,
+        **order: Any,
     ) -> tuple[float, dict[str, float]]:
         """Have the producer enqueue while the worker works; returns tasks/s up to the last start, and CPU seconds."""
 
@@ -161,8 +190,8 @@ class Measuring:
             return {**seconds, "worker": family_cpu(workers)}
 
         started, before = count_starts(record), used()
-        made = await producer.order(do="many", prefix="flow", count=count)
-        await wait_for("the flow", lambda: count_starts(record), started + count)
+        made = await producer.order(**{"do": "many", "prefix": prefix, "count": count, **order})
+        await wait_for(prefix, lambda: count_starts(record), started + count)
         cpu = {name: seconds - before[name] for name, seconds in used().items()}
         last = max(start.started_us for start in read_starts(record))
         return count / (last - made["began_us"]) * 1e6, {"client": made["cpu_s"], **cpu}

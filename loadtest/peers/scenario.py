@@ -13,7 +13,7 @@ from loadtest.fairness import CREDIT, QUIET_TASKS, QUIET_TENANTS, TASK_MS
 from loadtest.figures import Verdict
 from loadtest.peers.catalogue import Peer, chosen
 from loadtest.peers.environments import Environment, NotInstalled, find, install, remedy
-from loadtest.peers.measuring import QUICK, Measuring, Sizes
+from loadtest.peers.measuring import PACES, QUICK, Measuring, Sizes
 from loadtest.processes import RunFailed, plain_store
 from loadtest.report import Progress, Table
 
@@ -87,7 +87,13 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
 
 def tables(part: Mapping[str, Any]) -> list[Table]:
     """Show the scenario's part of the report."""
-    found = [_rates_table(part), _costs_table(part), _quiet_table(part["quiet"]), _settings_table(part)]
+    found = [
+        _rates_table(part),
+        _costs_table(part),
+        _paced_table(part),
+        _quiet_table(part["quiet"]),
+        _settings_table(part),
+    ]
     if part["left_out"]:
         found.append(Table("left out", ["", "why"], list(part["left_out"].items())))
     return found
@@ -117,6 +123,17 @@ def _costs_table(part: Mapping[str, Any]) -> Table:
             for row in part["rows"]
         ],
     )  # fmt: skip
+
+
+def _paced_table(part: Mapping[str, Any]) -> Table:
+    return Table(
+        "one caller and nothing else: from the making of a task to its start, in ms; CPU of all processes per task",
+        ["", *(f"{column} at {pace}/s" for pace in PACES.values() for column in ("p50", "p99", "CPU ms"))],
+        [
+            [row["name"], *(row[name][column] for name in PACES for column in ("p50", "p99", "cpu_ms"))]
+            for row in part["rows"]
+        ],
+    )
 
 
 def _quiet_table(quiet: Mapping[str, Any]) -> Table:

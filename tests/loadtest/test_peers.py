@@ -116,7 +116,7 @@ def test_catalogue_names_each_peer_once_with_its_script_and_setting() -> None:
 async def test_quick_run_installs_nothing_and_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "_program", lambda *_: "")
     found, missing = await scenario.environments(Progress(), quick=True)
-    assert [peer.name for peer, _ in found] == ["raw, pipelined", "raw, one call each", "fairq"]
+    assert [peer.name for peer, _ in found] == ["raw, pipelined", "raw, one call each", "fairq", "fairq, 100"]
     assert "pip install" in missing["RQ"]
     assert "npm install" in missing["BullMQ"]
     assert missing["BullMQ, PostgreSQL"].endswith("; apt-get install postgresql")
@@ -125,7 +125,11 @@ async def test_quick_run_installs_nothing_and_names_the_remedy(monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("value", "names"),
-    [("huey", ["huey"]), ("fairq,BullMQ", ["fairq", "BullMQ", "BullMQ, PostgreSQL"]), ("", [p.name for p in PEERS])],
+    [
+        ("huey", ["huey"]),
+        ("fairq,BullMQ", ["fairq", "fairq, 100", "BullMQ", "BullMQ, PostgreSQL"]),
+        ("", [p.name for p in PEERS]),
+    ],
 )
 def test_a_name_chooses_all_that_are_named_so(monkeypatch: pytest.MonkeyPatch, value: str, names: list[str]) -> None:
     monkeypatch.setenv(PEER_VARIABLE, value)

@@ -22,11 +22,14 @@ function payloadOf(prefix, number, ms) {
   return id + String(nowUs()).padStart(16, "0") + String(ms).padStart(4, "0") + PADDING;
 }
 
-async function enqueue(queue, { do: how, prefix, count, ms = 0 }) {
+async function enqueue(queue, { do: how, prefix, count, ms = 0, every_s = 0 }) {
   const beganAt = nowUs();
   const cpu = process.cpuUsage();
   if (how === "one") {
-    for (let i = 0; i < count; i++) await queue.add("handle", payloadOf(prefix, i, ms), JOB);
+    for (let i = 0; i < count; i++) {
+      if (every_s) await new Promise((resolve) => setTimeout(resolve, (beganAt - nowUs()) / 1e3 + i * every_s * 1e3));
+      await queue.add("handle", payloadOf(prefix, i, ms), JOB);
+    }
   } else {
     for (let start = 0; start < count; start += CHUNK) {
       const jobs = [];

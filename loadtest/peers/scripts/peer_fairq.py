@@ -18,6 +18,7 @@ class Client:
     """Enqueues tasks."""
 
     has_tenants = True
+    sleep = staticmethod(trio.sleep)
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack

@@ -68,11 +68,16 @@ async def _called(function: Callable[..., Any], *args: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-async def _enqueue(client: Any, *, do: str, prefix: str, count: int, ms: int = 0, tenant: str = "t") -> dict[str, Any]:
+async def _enqueue(
+    client: Any, *, do: str, prefix: str, count: int, ms: int = 0, tenant: str = "t", every_s: float = 0.0
+) -> dict[str, Any]:
     for_tenant = (tenant,) if getattr(client, "has_tenants", False) else ()
+    sleep = getattr(client, "sleep", asyncio.sleep)
     began_at, began, cpu = time.time_ns() // 1000, time.perf_counter(), time.process_time()
     if do == "one":
         for i in range(count):
+            if pause := began + i * every_s - time.perf_counter() if every_s else 0.0:
+                await sleep(max(pause, 0.0))
             await _called(client.one, payload_of(prefix, i, ms), *for_tenant)
     else:
         for start in range(0, count, CHUNK):
@@ -86,7 +91,8 @@ async def serve(client: Any, read_line: Callable[[], Awaitable[str]] = _read_lin
     """Do what the orders on standard input say until it ends.
 
     `client` has `one(payload)`, `many(payloads)` and `left()` (tasks that are not acknowledged), coroutines or plain
-    functions. Orders: {"do": "one" | "many", "prefix", "count", "ms", "tenant"} and {"do": "left"}.
+    functions; `sleep`, where it does not run under asyncio. Orders: {"do": "one" | "many", "prefix", "count", "ms",
+    "tenant", "every_s" (of one: from one to the next)} and {"do": "left"}.
     """
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints is no answer
