@@ -168,7 +168,8 @@ class Measuring:
             order = {"do": "one", "every_s": 1 / pace}
             _, cpu = await self._passed(name[:4], count, producer, store, workers, record, **order)
             dwells = [(start.started_us - start.enqueued_us) / 1000 for start in read_starts(record)[before:]]
-            found[name] = {**spread(dwells), "cpu_ms": round(sum(cpu.values()) / count * 1000, 2)}
+            costs = {process: round(used / count * 1000, 2) for process, used in cpu.items()}
+            found[name] = {**spread(dwells), **costs, "cpu_ms": round(sum(costs.values()), 2)}
         return found
 
     async def _passed(

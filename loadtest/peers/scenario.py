@@ -18,6 +18,7 @@ from loadtest.processes import RunFailed, plain_store
 from loadtest.report import Progress, Table
 
 PAYLOAD_BYTES = 200
+PROCESSES = ("client", "server", "store", "worker")
 MEASUREMENT_S = 200.0  # the longest that one measurement of one peer may take
 
 
@@ -113,12 +114,11 @@ def _rates_table(part: Mapping[str, Any]) -> Table:
 
 
 def _costs_table(part: Mapping[str, Any]) -> Table:
-    processes = ("client", "server", "store", "worker")
     return Table(
         "what that costs: CPU seconds per 1,000 tasks of the flow; bytes in the store per queued task",
-        ["", *processes, "all", "bytes"],
+        ["", *PROCESSES, "all", "bytes"],
         [
-            [row["name"], *(row["cpu_s_per_1000"].get(name, "") for name in processes), row["cpu_s_per_1000_total"],
+            [row["name"], *(row["cpu_s_per_1000"].get(name, "") for name in PROCESSES), row["cpu_s_per_1000_total"],
              row["bytes_per_task"]]
             for row in part["rows"]
         ],
@@ -126,14 +126,16 @@ def _costs_table(part: Mapping[str, Any]) -> Table:
 
 
 def _paced_table(part: Mapping[str, Any]) -> Table:
+    dwells = ("p50", "p99")
     return Table(
-        "one caller and nothing else: from the making of a task to its start, in ms; CPU of all processes per task",
-        ["", *(f"{column} at {pace}/s" for pace in PACES.values() for column in ("p50", "p99", "CPU ms"))],
+        "one caller and nothing else: from the making of a task to its start, and CPU per task, both in ms",
+        ["", *(f"{name} at {pace}/s" for pace in PACES.values() for name in dwells), *PROCESSES, "all", "all at 20/s"],
         [
-            [row["name"], *(row[name][column] for name in PACES for column in ("p50", "p99", "cpu_ms"))]
+            [row["name"], *(row[pace][name] for pace in PACES for name in dwells),
+             *(row["steady"].get(name, "") for name in PROCESSES), row["steady"]["cpu_ms"], row["idle"]["cpu_ms"]]
             for row in part["rows"]
         ],
-    )
+    )  # fmt: skip
 
 
 def _quiet_table(quiet: Mapping[str, Any]) -> Table:

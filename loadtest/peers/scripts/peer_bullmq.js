@@ -15,7 +15,11 @@ const CHUNK = 1000;
 const PADDING = "x".repeat(168);
 const JOB = { removeOnComplete: true };
 
-const nowUs = () => Math.round((performance.timeOrigin + performance.now()) * 1000);
+// The wall clock in us: node's own is exact to ms, so the origin is taken as it changes.
+const tick = Date.now();
+while (Date.now() === tick);
+const origin = Date.now() - performance.now();
+const nowUs = () => Math.round((origin + performance.now()) * 1000);
 
 function payloadOf(prefix, number, ms) {
   const id = prefix + String(number).padStart(8, "0");
