@@ -250,7 +250,7 @@ class JoinedMachine(RuleBasedStateMachine):
 
     @invariant()
     def handlers_work_only_on_leases_that_the_session_holds(self) -> None:
-        held = {id: lease.number for id, lease in self.worker.held.get(QUEUE, {}).items()}
+        held = {id: number for id, (number, _) in self.worker.held.get(QUEUE, {}).items()}
         assert held == self.working
 
     @invariant()
