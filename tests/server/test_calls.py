@@ -2,52 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
-from typing import Any
 
 import pytest
 import trio
-import trio.lowlevel
-from attrs import astuple, define
+from attrs import astuple
 
 from fairq.server.run import Served
+from tests.cost import Cost, counting
 
 from .harness import PRODUCER, WORKER, raw, tenant, url_of
 
 ROUNDS, EACH = 8, 25
 FRAME = 100  # tasks
-
-
-@define(eq=False)
-class Cost(trio.abc.Instrument):
-    """What this thread has done."""
-
-    calls: int = 0  # of Python functions; each step of a coroutine counts as one of each function in it
-    tasks: int = 0
-    steps: int = 0
-    instructions: int = 0  # of bytecode
-
-    def task_spawned(self, _: trio.lowlevel.Task) -> None:
-        """Count a task."""
-        self.tasks += 1
-
-    def before_task_step(self, _: trio.lowlevel.Task) -> None:
-        """Count a step."""
-        self.steps += 1
-
-    def note(self, _frame: object, event: str, _arg: object) -> None:
-        """Count a call, as a profiler."""
-        self.calls += event == "call"
-
-    def trace(self, frame: types.FrameType, event: str, _arg: object) -> Any:
-        """Count an instruction, as a debugger; have those of a function counted that begins."""
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        self.instructions += event == "opcode"
-        return self.trace
 
 
 Job = Callable[[], Awaitable[object]]
@@ -117,15 +86,8 @@ async def cost_of(
                 rounds.append([(now - then) / each for then, now in zip(before, astuple(cost), strict=True)])
             return tuple(map(min, zip(*rounds, strict=True)))
 
-    trio.lowlevel.add_instrument(cost)
-    sys.setprofile(cost.note)
-    sys.settrace(cost.trace)
-    try:
+    with counting(cost):
         return await trio.to_thread.run_sync(trio.run, measure)
-    finally:
-        sys.settrace(None)
-        sys.setprofile(None)
-        trio.lowlevel.remove_instrument(cost)
 
 
 @pytest.mark.parametrize(
