@@ -97,11 +97,15 @@ class Driver(Generic[S]):
         await self.runtime.checkpoint()
 
     def wake_writer(self) -> None:
-        """Send what the session holds at the end of the scheduler's turn."""
-        if self._link:
-            self._link.wake_writer()
+        """Send what the session holds at the end of the scheduler's turn; its deadlines may have moved forward."""
+        self.send_soon()
         if self.session.deadline() < self._pumps_at:
             self._wake()
+
+    def send_soon(self) -> None:
+        """Send what the session holds at the end of the scheduler's turn; its deadlines are the same."""
+        if self._link:
+            self._link.wake_writer()
 
     def send_now(self) -> None:
         """Send what the session holds, as much of it as the socket takes."""

@@ -16,7 +16,7 @@ from anyio import get_cancelled_exc_class
 
 from fairq.client.bodies import encode_payload
 from fairq.client.kinds import Handler, NoHandler
-from fairq.client.links import links_of
+from fairq.client.links import Links
 from fairq.client.runtime import is_cancelled
 from fairq.client.task import Postpone, Reject, Retry, Task
 from fairq.client.threads import Threads
@@ -40,24 +40,20 @@ ReportProgress = Callable[[str, PushedTask, float, str], None]
 _HAS_NOT_RUN = (CoroutineType, GeneratorType, AsyncGeneratorType, Future)
 
 
-def settlement_of(task: PushedTask, error: BaseException | None, result: bytes = b"") -> Settlement:
-    """Decide what becomes of a lease. Of a final failure it has the traceback, so that retries cost no more.
+def settlement_of(task: PushedTask, error: BaseException) -> Settlement:
+    """Decide what becomes of a lease whose handler raised. Of a final failure it has the traceback: retries cost less.
 
     A verdict that the handler raised has one only if it was raised from something.
     """
-    settlement = _verdict_on(task, error, result)
-    if error is None or outcome_of(task, settlement) != "dead":
-        return settlement
-    if isinstance(error, Retry | Reject) and error.__cause__ is None:
+    settlement = _verdict_on(task, error)
+    if outcome_of(task, settlement) != "dead" or (isinstance(error, Retry | Reject) and error.__cause__ is None):
         return settlement
     return settlement._replace(traceback=traceback_of(error))
 
 
-def _verdict_on(task: PushedTask, error: BaseException | None, result: bytes) -> Settlement:
-    """Decide what becomes of a lease: the one table of outcomes."""
+def _verdict_on(task: PushedTask, error: BaseException) -> Settlement:
+    """Decide what becomes of a lease: the one table of failures."""
     match error:
-        case None:
-            return Settlement("ack", task.id, task.lease, None, "", result)
         case Retry(delay_ms=delay_ms):
             return Settlement("nack", task.id, task.lease, delay_ms, _text_of(error))
         case Postpone(delay_ms=delay_ms):
@@ -80,11 +76,12 @@ def _text_of(error: BaseException) -> str:
 
 def outcome_of(task: PushedTask, settlement: Settlement) -> str:
     """Say what a settlement makes of its task: `done`, `retry`, `postponed` or `dead`."""
+    if settlement.action == "ack":
+        return "done"
     if settlement.action == "release":
         return "postponed"
-    if settlement.action == "nack" and not is_last_attempt(task.attempt, task.max_attempts):
-        return "retry"
-    return "done" if settlement.action == "ack" else "dead"
+    is_over = settlement.action == "reject" or is_last_attempt(task.attempt, task.max_attempts)
+    return "dead" if is_over else "retry"
 
 
 def encode_result(task: Task, value: Any) -> bytes:
@@ -115,6 +112,10 @@ def _failed(error: BaseException) -> tuple[BaseException | None, BaseException |
     return (error, None) if _is_failure(error) else (None, error)
 
 
+def _log_failure(task: Task, **how: Any) -> None:
+    log.warning("task failed", task=task.id, queue=task.queue, tenant=task.tenant, attempt=task.attempt, **how)
+
+
 async def perform(
     handler: Handler,
     queue: str,
@@ -131,14 +132,13 @@ async def perform(
     `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one;
     `run_timeout_s` is the queue's.
     """
-    links, leased, pushed = links_of(enqueue, queue, pushed), pushed, handler.retries.limit(pushed)
+    id, seen = bare_id(pushed.id), handler.retries.limit(pushed)
+    links = Links(queue, pushed.id, pushed.enqueued_at_ms, partial(enqueue, queue, pushed))
     task = Task(
-        bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
-        pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name,
-        pushed.webhook, partial(report, queue, pushed), links,
+        id, queue, pushed.tenant, pushed.attempt, seen.max_attempts, pushed.payload, pushed.enqueued_at_ms,
+        pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name, pushed.webhook,
+        partial(report, queue, pushed), links,
     )  # fmt: skip
-    failed = partial(log.warning, "task failed", task=task.id, queue=queue, tenant=task.tenant, attempt=task.attempt)
-    result = b""
     error: BaseException | None = None
     try:
         if isinstance(pushed.payload, Unreadable):
@@ -148,24 +148,24 @@ async def perform(
             if isinstance(value, CoroutineType):
                 value.close()
             raise TypeError(f"{handler.title} returned a {type(value).__name__}, which nothing runs")
-        if task.wants_result:
-            result = encode_result(task, value)
+        result = encode_result(task, value) if pushed.wants_result else b""
+        return Settlement("ack", pushed.id, pushed.lease, None, "", result, links.close()), None
     except (Retry, Postpone, Reject) as verdict:
         error = verdict
     except (Misfit, NoHandler, TimedOut) as failure:
         error = failure
-        failed(error=settlement_of(pushed, failure).error)
+        _log_failure(task, error=settlement_of(seen, failure).error)
     except CancelledError as failure:
         if is_cancelled():
             raise
         error = failure  # of another task, for which the handler waited
-        failed(exc_info=failure)
+        _log_failure(task, exc_info=failure)
     except BaseException as failure:
         error, rest = _failed(failure)
         if error is None:
             raise
-        failed(exc_info=error)
+        _log_failure(task, exc_info=error)
         if rest is not None:
             raise rest from None
-    settlement, found = handler.retries.settle(leased, settlement_of(pushed, error, result)), links.close()
-    return settlement._replace(links=found) if error is None and found else settlement, error
+    links.close()
+    return handler.retries.settle(pushed, settlement_of(seen, error)), error

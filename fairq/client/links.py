@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,23 +27,24 @@ async def _nowhere(*_: Any) -> str:
 class Links:
     """What one attempt of a task has enqueued so far.
 
-    `origin` names the task, and is the same in each attempt; `own` is its queue and its id; `enqueue(target, task)`
-    stores a task at once.
+    `queue`, `id` and `enqueued_at_ms` are those of the task, and name it in each attempt: an id that is used again is
+    another task, so its links are others too. `enqueue(target, task)` stores a task at once.
     """
 
-    origin: str = ""
-    own: tuple[str, str] = ("", "")
+    queue: str = ""
+    id: str = ""
+    enqueued_at_ms: int = 0
     enqueue: Callable[[str, NewTask], Awaitable[str]] = _nowhere
     found: list[Link] = field(factory=list, init=False)
     is_over: bool = field(default=False, init=False)
-    _calls: Counter[str] = field(factory=Counter, init=False)  # by target
+    _calls: dict[str, int] = field(factory=dict, init=False)  # by target
 
     def _next_id(self, target: str) -> str:
         """Make an id that is the same for the same call in each attempt: the nth with this target."""
         from hashlib import sha256
 
-        self._calls[target] += 1
-        call = f"{self.origin}\n{target}\n{self._calls[target]}"
+        number = self._calls[target] = self._calls.get(target, 0) + 1
+        call = f"{self.queue}\n{self.id}\n{self.enqueued_at_ms}\n{target}\n{number}"
         return f"{DERIVED}{sha256(call.encode()).hexdigest()[:32]}"
 
     def _make(self, target: str, payload: Any, id: str | None, max_bytes: int, options: TaskOptions) -> NewTask:
@@ -71,7 +71,7 @@ class Links:
         if self.is_over:
             raise BadRequest("the handler has ended: nothing leaves with its task any more", field="task")
         task = self._make(target, payload, id, later.tasks.MAX_LINKS_BYTES, options)
-        if (target, task.id) == self.own:
+        if (target, task.id) == (self.queue, bare_id(self.id)):
             raise BadRequest("a task cannot be followed by itself: its id is remembered for a while", field="id")
         with tracing.active.enqueueing(target, [task]) as (task,):
             link = later.tasks.Link(target, task)
@@ -83,12 +83,3 @@ class Links:
         """Return what is sent with the acknowledgement; nothing more is accepted."""
         self.is_over = True
         return tuple(self.found)
-
-
-def links_of(enqueue: Enqueue, queue: str, pushed: PushedTask) -> Links:
-    """Begin an attempt of a task. An id that is used again is another task, so its links are others too."""
-
-    async def send(target: str, task: NewTask) -> str:
-        return await enqueue(queue, pushed, target, task)
-
-    return Links(f"{queue}\n{pushed.id}\n{pushed.enqueued_at_ms}", (queue, bare_id(pushed.id)), send)

@@ -167,7 +167,7 @@ class Worker:
     @property
     def running(self) -> int:
         """How many tasks run."""
-        return len(self._working.scopes) if hasattr(self, "_working") else 0
+        return len(self._working.running) if hasattr(self, "_working") else 0
 
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled, and at once if it has not begun."""

@@ -1,6 +1,6 @@
 """A run of a worker: connected, its handlers at work.
 
-As many runners as `concurrency` run one task after the other, inside a cancel scope that ends when a lease is lost.
+As many runners as `concurrency` run one task after the other, in a slot that is cancelled when a lease is lost.
 What a handler returns or raises decides the settlement: see `fairq.client.handlers.settlement_of`.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
@@ -72,6 +73,19 @@ class Waiting(NamedTuple):
 
 
 @define(eq=False)
+class Slot:
+    """Where a runner runs its tasks, until one of them is cancelled."""
+
+    scope: anyio.CancelScope = field(factory=anyio.CancelScope)
+    cancelled: str = ""  # what the task is counted as that was: `lost` or `cancelled`
+
+    def cancel(self, how: str) -> None:
+        """Cancel the task that runs."""
+        self.cancelled = how
+        self.scope.cancel()
+
+
+@define(eq=False)
 class Working:
     """The state of one run of a worker."""
 
@@ -82,8 +96,7 @@ class Working:
     idle: Event
     threads: Threads = field(init=False)
     waiting: deque[Waiting] = field(factory=deque, init=False)
-    scopes: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
-    cancelled: set[tuple[str, str, int]] = field(factory=set, init=False)  # of `scopes`: an operator's or tenant's word
+    running: dict[tuple[str, str, int], Slot] = field(factory=dict, init=False)
     settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
     fault: SettingsError | None = field(default=None, init=False)  # of the worker, not of a task: it ends
@@ -225,12 +238,11 @@ class Working:
         if not session.is_connected:  # others soon have the tasks that no handler has begun
             self._give_waiting_back()
         for lease in session.lost:
-            key, is_cancelled = (lease.queue, lease.id, lease.lease), lease in session.cancelled
+            is_cancelled = lease in session.cancelled  # an operator's or the tenant's word
             say = partial(log.info, "task cancelled") if is_cancelled else partial(log.warning, "lease lost")
             say(task=lease.id, queue=lease.queue, lease=lease.lease)
-            if scope := self.scopes.get(key):
-                self.cancelled |= {key} if is_cancelled else set()
-                scope.cancel()
+            if slot := self.running.get((lease.queue, lease.id, lease.lease)):
+                slot.cancel("cancelled" if is_cancelled else "lost")
         session.lost.clear()
         session.cancelled.clear()
         for lease in session.refused_settlements:
@@ -250,10 +262,11 @@ class Working:
         if self.is_stopping and not session.holding and (session.is_quiet or not session.is_attached):
             self.idle.set()
 
-    def _settled(self, queue: str, settlement: Settlement, answer: str, error: str) -> None:
-        """Note the server's answer to a settlement, or that there will be none."""
-        if self.settling and (end := self.settling.pop((queue, settlement.id, settlement.lease), None)):
-            end(settlement, answer, error)
+    def _settled(self, queue: str, settlements: Sequence[Settlement], answers: Sequence[str], error: str) -> None:
+        """Note the server's answers to settlements, or that there will be none."""
+        for settlement, answer in zip(settlements, answers, strict=True) if self.settling else ():
+            if end := self.settling.pop((queue, settlement.id, settlement.lease), None):
+                end(settlement, answer, error)
 
     def _take(self, push: Push | Dismiss) -> None:
         if isinstance(push, Dismiss):
@@ -265,13 +278,16 @@ class Working:
             return
         self.has_rested = False
         self.run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
-        now, wall_s, session = self.runtime.current_time(), time.time(), self.driver.session
         for task in push.tasks:
-            left_s = (task.expires_at_ms or 0) / 1000 - wall_s  # of one that is over already, our clock is wrong
-            self.waiting.append(Waiting(push.queue, task, now + left_s if left_s > 0 else inf))
+            self.waiting.append(Waiting(push.queue, task, self._ends_at(task) if task.expires_at_ms else inf))
+        session = self.driver.session
         while self.waiting and session.holding - session.unsettled > session.credit:  # pushed before it was lowered
             self._release(*self.waiting.pop()[:2])
         self.runners.unpark()
+
+    def _ends_at(self, task: PushedTask) -> float:
+        left_s = (task.expires_at_ms or 0) / 1000 - time.time()
+        return self.runtime.current_time() + left_s if left_s > 0 else inf  # if it is over already, our clock is wrong
 
     def _give_back(self, push: Push | Dismiss) -> None:
         if isinstance(push, Dismiss):
@@ -311,11 +327,12 @@ class Working:
         while tasks wait; and handlers that never wait are run in a row, without a switch for each.
         """
         while True:
-            with anyio.CancelScope() as scope:
-                while not scope.cancel_called:  # a lost lease cancels one task, and then its runner gets a new scope
+            slot = Slot()
+            with slot.scope:
+                while not slot.cancelled:  # a lost lease cancels one task, and then its runner gets a new slot
                     await self._wait_for_task()
                     for burst in range(BURST):
-                        if not self.waiting or scope.cancel_called:
+                        if not self.waiting or slot.cancelled:
                             break
                         if burst and self._is_ahead:
                             self.driver.send_now()
@@ -324,7 +341,7 @@ class Working:
                         next_one = self.waiting.popleft()
                         if self.waiting and not burst:
                             self.runners.unpark()
-                        await self._perform(*next_one, scope)
+                        await self._perform(*next_one, slot)
 
     @property
     def _is_ahead(self) -> bool:
@@ -333,7 +350,7 @@ class Working:
         The server counts the oldest `most_begun` tasks without a settlement as begun: see `attach` in PROTOCOL.md.
         """
         session = self.driver.session
-        return 0 < session.most_begun <= len(self.scopes) + session.unsent
+        return 0 < session.most_begun <= len(self.running) + session.unsent
 
     async def _wait_for_task(self) -> None:
         """Wait until a task may begin; if one is waiting already, give other runners a turn first."""
@@ -350,24 +367,20 @@ class Working:
                 turns = 0
                 await self.runners.park()
 
-    async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, scope: anyio.CancelScope) -> None:
-        key = (queue, pushed.id, pushed.lease)
-        if not self.driver.session.holds(*key):
-            return  # the lease was lost before the task began
-        if self.runtime.current_time() >= begin_by:
+    async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, slot: Slot) -> None:
+        if begin_by < inf and self.runtime.current_time() >= begin_by:
             self._release(queue, pushed)  # the store lets it expire
             return
         with tracing.active.processing(queue, pushed):
-            await self._perform_held(key, queue, pushed, scope)
+            await self._perform_held(queue, pushed, slot)
 
-    async def _perform_held(
-        self, key: tuple[str, str, int], queue: str, pushed: PushedTask, scope: anyio.CancelScope
-    ) -> None:
+    async def _perform_held(self, queue: str, pushed: PushedTask, slot: Slot) -> None:
+        app, key = self.app, (queue, pushed.id, pushed.lease)
+        began = self.runtime.current_time() if app.log_tasks else 0.0
         settlement: Settlement | None = None
-        outcome, began = "lost", self.runtime.current_time()
-        self.scopes[key] = scope
+        self.running[key] = slot
         try:
-            handler = self.app.handlers[queue].find(pushed.name)
+            handler = app.handlers[queue].find(pushed.name)
             limit_s = self.run_timeouts.get(queue, inf)
             settlement, error = await perform(
                 handler, queue, pushed, self.threads, self._report, self._enqueue, limit_s
@@ -376,22 +389,20 @@ class Working:
             if error is not None and handler.is_async and (fault := fault_of(error, self.runtime.name, handler)):
                 outcome, settlement = "released", self._stop_for(fault, pushed)
         finally:
-            del self.scopes[key]
-            outcome = "cancelled" if settlement is None and key in self.cancelled else outcome
-            self.cancelled.discard(key)
-            if settlement is None and not scope.cancel_called:  # it is the worker that is cancelled
-                outcome = "released"
-                self.stop()
-                self._release(queue, pushed)
-            if settlement is not None:
-                end = tracing.active.settling(queue, pushed, settlement, outcome)
-                if end is not None:
+            del self.running[key]
+            if settlement is None:
+                outcome = slot.cancelled or "released"
+                if not slot.cancelled:  # it is the worker that is cancelled
+                    self.stop()
+                    self._release(queue, pushed)
+            else:
+                if end := tracing.active.settling(queue, pushed, settlement, outcome):
                     self.settling[key] = end
                 if not self.driver.session.settle(queue, settlement):
-                    self._settled(queue, settlement, "stale", "")
-                self.driver.wake_writer()
-            self.app.counts[outcome] += 1
-            if self.app.log_tasks:
+                    self._settled(queue, [settlement], ["stale"], "")
+                self.driver.send_soon()
+            app.counts[outcome] += 1
+            if app.log_tasks:
                 ms = round((self.runtime.current_time() - began) * 1000, 1)
                 say = log.warning if outcome == "dead" else log.info
                 say(

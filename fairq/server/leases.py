@@ -12,7 +12,7 @@ from attrs import define, field
 from fairq.model.rates import Rate
 from fairq.model.tasks import Action
 from fairq.server.dispatch.dispatcher import give_back
-from fairq.server.dispatch.worker_account import Holding, Place
+from fairq.server.dispatch.worker_account import Place, Terms
 from fairq.server.net.connection import Connection
 from fairq.server.queues import Queues
 from fairq.store.store import Store
@@ -61,8 +61,9 @@ class Leases:
     def known(self, place: Place) -> tuple[int, int]:
         """Return a task's lease number at a worker here, and how often it was taken over; 0, 0 if none has it."""
         connection = self.owners.get(place)
-        held = connection.account.held.get(place) if connection is not None else None
-        return (held.lease, held.taken) if held is not None else (0, 0)
+        if connection is None or place not in connection.account.held:
+            return 0, 0
+        return connection.account.held[place], connection.account.terms[place].taken
 
     def forget(self, place: Place, lease: int) -> None:
         """Take a lease off the account of the worker of this server that has it."""
@@ -81,7 +82,7 @@ class Leases:
         now = trio.current_time()
         for each in leases:
             self.forget(each.place, each.lease)
-            connection.account.add(each.place, Holding(each.lease, each.lease_s, taken=each.taken), now)
+            connection.account.add(each.place, each.lease, Terms(each.lease_s, taken=each.taken), now)
 
     def attached(self, connection: Connection) -> None:
         """Give back the leases that a worker's broken connections had, and that it has not brought."""

@@ -1,6 +1,6 @@
 """The attempts that this server sees go by: those that run, and how the last ones ended. In memory; no I/O.
 
-It costs a task two small objects. Of MAX_QUEUES queues, those with the latest traffic, each has the last MAX_ENDED
+It costs a task two tuples. Of MAX_QUEUES queues, those with the latest traffic, each has the last MAX_ENDED
 attempts that ended, with MAX_ERROR characters of their errors: at most 40 MiB in all. Each has at most MAX_RUNNING
 running ones; those that were extended least recently are left out. The lease of a running one that is settled at
 another server stays here until its time is over.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
@@ -21,19 +21,13 @@ from fairq.model.attempts import AttemptFilter, AttemptState
 from fairq.model.tasks import Action, Lease, Settlement, is_last_attempt, leased_at_ms
 
 MAX_QUEUES, MAX_ENDED, MAX_RUNNING, MAX_ERROR = 50, 500, 10_000, 300
+_GOES_ON = frozenset({"extend", "take"})
 _OVER_S = 1.0  # beyond which a lease that was not extended is over
 
 
-@define(eq=False)
-class _Running:
-    """A lease that was given out; `attempt` 0: by another server."""
-
-    lease: int
-    over_at: float
-    attempt: int = 0
-    max_attempts: int = 0
-    name: str = ""
-    is_stopping: bool = False  # the task was cancelled
+# A lease that was given out: its number, when it is over, attempt (0: another server gave it), max_attempts, name, and
+# whether the task was cancelled. A plain tuple, as one is made for each task.
+_Running = tuple[int, float, int, int, str, bool]
 
 
 class Seen(NamedTuple):
@@ -48,6 +42,9 @@ class Seen(NamedTuple):
     error: str = ""
 
 
+_Ended = tuple[str, int, AttemptState, int, str, float, str]  # as Seen, with the time of its end (ms)
+
+
 @define(eq=False)
 class _OfQueue:
     """The attempts at one queue's tasks; the running ones in the order of their last extension."""
@@ -55,24 +52,25 @@ class _OfQueue:
     lasts_s: float = 0.0
     offset_ms: float = field(factory=lambda: (time.time() - time.monotonic()) * 1000)  # of the store's clock from ours
     running: OrderedDict[str, _Running] = field(factory=OrderedDict)
-    ended: deque[Seen] = field(factory=lambda: deque(maxlen=MAX_ENDED))
+    ended: deque[_Ended] = field(factory=lambda: deque(maxlen=MAX_ENDED))
 
-    def run(self, id: str, running: _Running) -> None:
-        """Note that a lease begins, or goes on."""
-        self.running[id] = running
-        self.running.move_to_end(id)
-        if len(self.running) > MAX_RUNNING:
+    def run(self, leases: Mapping[str, _Running]) -> None:
+        """Note that leases begin, or go on."""
+        for id in self.running.keys() & leases:
+            del self.running[id]
+        self.running.update(leases)
+        while len(self.running) > MAX_RUNNING:
             self.running.popitem(last=False)
 
     def drop_over(self, now: float) -> None:
         """Drop the leases whose time is over, up to the first that lasts."""
-        while self.running and next(iter(self.running.values())).over_at < now:
+        while self.running and next(iter(self.running.values()))[1] < now:
             self.running.popitem(last=False)
 
     def take(self, id: str, lease: int) -> _Running | None:
         """Remove a lease that has ended, and return it if it is known."""
         found = self.running.get(id)
-        if found is None or found.lease != lease:
+        if found is None or found[0] != lease:
             return None
         del self.running[id]
         return found
@@ -100,27 +98,26 @@ class AttemptLog:
         of.offset_ms, of.lasts_s = now_ms - now * 1000, lease_ms / 1000
         of.drop_over(now)
         over_at = now + of.lasts_s + _OVER_S
-        for lease in leases:
-            of.run(lease.id, _Running(lease.lease, over_at, lease.attempt, lease.max_attempts, lease.name))
+        of.run({each.id: (each.lease, over_at, each.attempt, each.max_attempts, each.name, False) for each in leases})
 
     def settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[str]) -> None:
         """Note leases that end, or go on."""
         of, now = self._of(queue), time.monotonic()
         now_ms = of.offset_ms + now * 1000
         for settlement, outcome in zip(settlements, outcomes, strict=True):
-            action, id, lease = settlement.action, settlement.id, _number(settlement.lease)
+            action, id, lease = settlement.action, settlement.id, settlement.lease
+            if not isinstance(lease, int):
+                lease = _number(lease)
             known = of.take(id, lease)
-            if action in ("extend", "take"):
+            if action in _GOES_ON:
                 word = outcome.partition(" ")[0]
                 if word in ("ok", "cancelled"):
-                    known = known or _Running(lease, 0.0)
-                    known.over_at, known.is_stopping = now + of.lasts_s + _OVER_S, word == "cancelled"
-                    of.run(id, known)
+                    terms = known[2:5] if known else (0, 0, "")
+                    of.run({id: (lease, now + of.lasts_s + _OVER_S, *terms, word == "cancelled")})
             elif outcome == "ok" or (known and outcome == "gone"):  # gone: the first answer was lost
-                state = _state(action, known)
-                attempt, name = (known.attempt, known.name) if known else (0, "")
-                ran_ms = max(0, round(now_ms - leased_at_ms(lease)))
-                of.ended.append(Seen(id, lease, state, attempt, name, ran_ms, settlement.error[:MAX_ERROR]))
+                state = "done" if action == "ack" else _state(action, known)
+                attempt, name = (known[2], known[4]) if known else (0, "")
+                of.ended.append((id, lease, state, attempt, name, now_ms, settlement.error[:MAX_ERROR]))
 
     def lost(self, queue: str, told: Sequence[tuple[str, int, int]]) -> None:
         """Note leases (id, number, attempt) whose time was over."""
@@ -128,14 +125,13 @@ class AttemptLog:
         now_ms = of.offset_ms + time.monotonic() * 1000
         for id, lease, attempt in told:
             known = of.take(id, lease)
-            state: AttemptState = "cancelled" if known and known.is_stopping else "lost"
-            ran_ms = max(0, round(now_ms - leased_at_ms(lease)))
-            of.ended.append(Seen(id, lease, state, attempt, known.name if known else "", ran_ms))
+            state: AttemptState = "cancelled" if known and known[5] else "lost"
+            of.ended.append((id, lease, state, attempt, known[4] if known else "", now_ms, ""))
 
     def stopping(self, queue: str, id: str) -> None:
         """Note that a task was cancelled while it runs."""
         if (of := self._queues.get(queue)) and (running := of.running.get(id)):
-            running.is_stopping = True
+            of.running[id] = (*running[:5], True)
 
     def forget(self, queue: str) -> None:
         """Forget a queue that was deleted."""
@@ -148,35 +144,42 @@ class AttemptLog:
         now = time.monotonic()
         now_ms = of.offset_ms + now * 1000
         found = (
-            (each.lease, id, each)
-            for id, each in of.running.items()
-            if each.over_at >= now and which.has("running", id, each.name)
+            (lease, id, attempt, name)
+            for id, (lease, over_at, attempt, _, name, _) in of.running.items()
+            if over_at >= now and which.has("running", id, name)
         )
         return [
-            Seen(id, lease, "running", each.attempt, each.name, max(0, round(now_ms - leased_at_ms(lease))))
-            for lease, id, each in nsmallest(count, found, key=lambda row: row[:2])
+            Seen(id, lease, "running", attempt, name, _ran_ms(lease, now_ms))
+            for lease, id, attempt, name in nsmallest(count, found)
         ]
 
     def ended(self, queue: str, which: AttemptFilter, count: int) -> list[Seen]:
         """Return attempts that have ended and match, those that ended last."""
         of = self._queues.get(queue)
         rows = reversed(of.ended) if of else iter(())
-        return list(islice((each for each in rows if which.has(each.state, each.id, each.name, each.error)), count))
+        found = (
+            Seen(id, lease, state, attempt, name, _ran_ms(lease, ended_ms), error)
+            for id, lease, state, attempt, name, ended_ms, error in rows
+            if which.has(state, id, name, error)
+        )
+        return list(islice(found, count))
 
 
-def _number(lease: int | str) -> int:
-    """Return a lease's number, which may have behind it how often it was taken over (TaskCalls.give_back)."""
-    return lease if isinstance(lease, int) else int(lease.partition("/")[0])
+def _ran_ms(lease: int, now_ms: float) -> int:
+    return max(0, round(now_ms - leased_at_ms(lease)))
+
+
+def _number(lease: str) -> int:
+    """Return a lease's number, behind which stands how often it was taken over (TaskCalls.give_back)."""
+    return int(lease.partition("/")[0])
 
 
 def _state(action: Action, known: _Running | None) -> AttemptState:
-    """Return how an attempt has ended."""
-    if action == "ack":
-        return "done"
-    if known and known.is_stopping:
+    """Return how an attempt has ended that was not acknowledged."""
+    if known and known[5]:
         return "cancelled"
     if action == "reject":
         return "dead"
     if action == "nack":
-        return "dead" if known and is_last_attempt(known.attempt, known.max_attempts) else "failed"
+        return "dead" if known and is_last_attempt(*known[2:4]) else "failed"
     return "lost" if action == "reap" else "released"

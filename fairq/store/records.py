@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from attrs import evolve
 
+from fairq.model.checks import COPY_MARK
 from fairq.model.history import Row, Slot
 from fairq.model.limits import OpeningHours
 from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
@@ -33,6 +34,7 @@ _fixed_of, _texts_of = (
 )
 _later_of = attrgetter(*(_FIELDS[each.name] for each in _FORMATS["OPTIONS"].later if each.name in _FIELDS))
 _HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("BB"))  # up to the length of the tenant, which follows
+_AT = _HEADER.size  # of the tenant
 _PLAIN = tuple(OPTIONS.values())
 _QUEUES = -1  # a packed limit of attempts: the queue's
 _TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
@@ -41,17 +43,18 @@ _SLOT, _ROW, _WAIT = (
 )
 
 
-def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str]:
-    """Split a record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, name and trace."""
-    _, _, _, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
-    at = _HEADER.size
-    end = at + size
-    more = end + 1 + record[end]  # behind the name: what came later, of which the trace is the first
-    begin, trace = more + 1 + record[more], ""  # of the payload
-    if record[more]:
-        trace = record[more + 2 : more + 2 + record[more + 1]].decode()
-    tenant, name = record[at:end].decode(), record[end + 1 : more].decode()
-    return tenant, int(enqueued_at), int(start_at), int(expires_at), record[begin:], name, trace
+def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str, int]:
+    """Split a record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, name, trace, max_attempts."""
+    _, _, max_attempts, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
+    end, name, trace = _AT + size, "", ""
+    begin = end + 2  # of the payload, if the task has no name and nothing that came later
+    if record[end:begin] != b"\0\0":
+        more = end + 1 + record[end]  # behind the name: what came later, of which the trace is the first
+        begin, name = more + 1 + record[more], record[end + 1 : more].decode()
+        if record[more]:
+            trace = record[more + 2 : more + 2 + record[more + 1]].decode()
+    at, start, expires = int(enqueued_at), int(start_at), int(expires_at)
+    return record[_AT:end].decode(), at, start, expires, record[begin:], name, trace, max_attempts
 
 
 CLAIM_HEAD = 7  # values of a claim's reply before its leases
@@ -59,14 +62,16 @@ CLAIM_HEAD = 7  # values of a claim's reply before its leases
 
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
     """Read a claim's reply: its head (third: the leases' number; fourth: ids with kept results), four per lease."""
-    leases, number, wanting = [], reply[2], set(reply[3])
-    for i in range(CLAIM_HEAD, len(reply), 4):
-        packed_id, attempt, last_attempt, record = reply[i : i + 4]
-        uncounted = last_attempt - int.from_bytes(record[2:4], "little") if last_attempt > 0 else -last_attempt
+    leases, number, wanting, values = [], reply[2], set(reply[3]), iter(reply[CLAIM_HEAD:])
+    for packed_id, attempt, last_attempt, record in zip(values, values, values, values, strict=True):
         id = packed_id.decode()
-        tenant, enqueued_at, start_at, expires_at, payload, name, trace = unpack_record(record)
-        given = (tenant, enqueued_at, start_at, expires_at, payload, packed_id in wanting, name, webhook_in(id), trace)
-        leases.append(Lease(id, number, attempt, max(last_attempt, 0), *given, uncounted))
+        tenant, enqueued_at, start_at, expires_at, payload, name, trace, limit = unpack_record(record)
+        lease = Lease(id, number, attempt, last_attempt, tenant, enqueued_at, start_at, expires_at, payload)
+        if name or trace or last_attempt != limit or packed_id in wanting or COPY_MARK in id:
+            uncounted = last_attempt - limit if last_attempt > 0 else -last_attempt
+            more = packed_id in wanting, name, webhook_in(id), trace, uncounted
+            lease = Lease(id, number, attempt, max(last_attempt, 0), *lease[4:9], *more)
+        leases.append(lease)
     return leases
 
 

@@ -129,7 +129,7 @@ def dead_letter(row: Sequence[Any]) -> DeadLetter:
     letter = DeadLetter(id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text)
     if not record:
         return letter
-    _, enqueued_at, start_at, expires_at, payload, name, _ = unpack_record(record)
+    _, enqueued_at, start_at, expires_at, payload, name, *_ = unpack_record(record)
     return evolve(
         letter,
         enqueued_at_ms=enqueued_at,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -13,7 +14,18 @@ from fairq.errors import Deleting
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
 from fairq.model.purges import WaitingFilter, WaitingPage
-from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, Taken, TaskState, WaitingTask
+from fairq.model.tasks import (
+    Action,
+    Lease,
+    NewTask,
+    Outcome,
+    Settlement,
+    Starts,
+    Taken,
+    TaskState,
+    WaitingTask,
+    starts_of,
+)
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import webhook_in
 from fairq.scopes import run_all
@@ -23,6 +35,7 @@ from fairq.store.records import CLAIM_HEAD, pack_options, unpack_blocked_interva
 from fairq.store.rows import dead_letter, task_state
 
 _PROGRESS_MS = 3_600_000
+_links_of = attrgetter("links")
 
 
 def _task_args(tasks: Sequence[NewTask]) -> list[str | bytes]:
@@ -34,9 +47,10 @@ def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
     """Write settlements as arguments of the store's function."""
     args: list[str | int | bytes] = []
     for action, id, lease, delay_ms, error, result, _, traceback in settlements:
-        args += (action, id, lease)
         if action == "ack":
-            args.append(result)
+            args += (action, id, lease, result)
+            continue
+        args += (action, id, lease)
         if action in ("nack", "release"):
             args.append("" if delay_ms is None else delay_ms)
         if action in ("nack", "release", "reject"):
@@ -54,6 +68,7 @@ class Claim(NamedTuple):
 
     lease_ms: int
     leases: list[Lease]
+    starts: Starts
     tick_in_ms: int | None = None
     now_ms: int = 0
     blocked: Sequence[BlockedInterval] = ()
@@ -95,20 +110,20 @@ class TaskCalls(Calls):
         now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals, leases = unpack_blocked_intervals(blocked), unpack_leases(reply)
+        starts = starts_of(leases)
         if leases:
             self.attempts.claimed(queue, now_ms, lease_ms, leases)
-            self.counts.claimed(queue, now_ms, leases)
-        return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms)
+            self.counts.claimed(queue, now_ms, starts)
+        return Claim(lease_ms, leases, starts, tick_in_ms, now_ms, intervals, run_timeout_ms)
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.
 
         More work than one call may do (many failures, or tasks with options) is divided among several calls.
         """
-        plain = [each for each in settlements if not each.links]
-        if len(plain) == len(settlements):
-            return await self._settle(queue, plain)
-        linked: dict[int, Outcome] = {}
+        if not any(map(_links_of, settlements)):
+            return await self._settle(queue, settlements)
+        plain, linked = [each for each in settlements if not each.links], dict[int, Outcome]()
         told = iter(await self._settle(queue, plain) if plain else ())
         numbers = [n for n, each in enumerate(settlements) if each.links]
         await run_all(*(partial(self._settle_linked, queue, settlements[n], n, linked) for n in numbers))
@@ -133,7 +148,7 @@ class TaskCalls(Calls):
                 told = await self._call("settle", queue, *_settle_args(some))
             except Deleting:
                 return ["gone"] * len(settlements)
-            outcomes += [outcome.decode() for outcome in told]
+            outcomes += map(bytes.decode, told)  # type: ignore[arg-type]  # the store says no other words
             if len(outcomes) >= len(settlements):
                 self._settled(queue, settlements, outcomes)
                 return outcomes
@@ -191,7 +206,7 @@ class TaskCalls(Calls):
         tasks = []
         for packed_id, record in zip(reply[::2], reply[1::2], strict=True):
             id = packed_id.decode()
-            _, enqueued_at, start_at, expires_at, payload, name, _ = unpack_record(record)
+            _, enqueued_at, start_at, expires_at, payload, name, *_ = unpack_record(record)
             tasks.append(WaitingTask(id, enqueued_at, start_at, expires_at, payload, name, webhook_in(id)))
         return tasks
 

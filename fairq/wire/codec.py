@@ -92,6 +92,9 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
         raise BadRequest("each of settlements must be an object", field="settlements")
     get = data.get
     action: Action = ACTION.check(get("action"), "action")
+    if data.keys() == _FENCED:  # nearly all
+        lease = LEASE.check(data["lease"], "lease")
+        return Settlement(action, FULL_ID.check(data["id"], "id"), lease)
     delay_ms, error = get("delay_ms"), get("error")
     if len(data) > 3 and (extra := data.keys() - _FITTING[action]):
         if unknown := extra - _SETTLEMENT_FIELDS:

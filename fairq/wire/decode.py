@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin
 
 import orjson
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SERVER_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in SERVER_FRAMES}
+_ALWAYS = len(PushedTask._fields) - len(PushedTask._field_defaults)  # fields that each pushed task has
+_always_in = itemgetter(*PushedTask._fields[:_ALWAYS])
 _loads = orjson.loads
 
 
@@ -46,17 +49,14 @@ def structure(data: Any, kind: type[T]) -> T:
 
 
 def _pushed(task: dict[str, Any], payloads: Payloads) -> PushedTask:
-    get = task.get
     if "payload_bytes" in task:
         task["payload"] = decode_payload(payloads.take(task["payload_bytes"]))
-    id, lease = task["id"], task["lease"]
-    if type(id) is not str or type(lease) is not int:
+    pushed = PushedTask(*_always_in(task))
+    if type(pushed.id) is not str or type(pushed.lease) is not int:
         raise ValueError("a pushed task has no lease")
-    return PushedTask(
-        id, lease, task["attempt"], task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
-        get("start_at_ms"), get("expires_at_ms"), get("wants_result", False), get("name", ""),
-        get("webhook", ""), get("trace", ""), get("uncounted_attempts", 0),
-    )  # fmt: skip
+    if len(task) == _ALWAYS:
+        return pushed
+    return pushed._replace(**{name: task[name] for name in PushedTask._field_defaults.keys() & task})
 
 
 def _put_beside(body: dict[str, Any], payloads: Payloads) -> None:

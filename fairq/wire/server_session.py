@@ -18,6 +18,7 @@ from fairq.wire.terms import MESSAGE_BYTES, Role, State
 from fairq.wire.verbs import VERBS
 
 _PUSH_BYTES = MESSAGE_BYTES - 1_024
+_RARE = ("start_at_ms", "expires_at_ms", "wants_result", "name", "webhook", "trace", "uncounted_attempts")  # of a task
 _TASK_BYTES = 512  # of a task in a push, around its payload
 
 
@@ -40,7 +41,6 @@ def why_not(frame: Any, role: Role, state: State) -> FairqError | None:
 def describe(leased: Lease) -> dict[str, Any]:
     """Describe a leased task to its worker."""
     id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, *more = leased
-    wanted, kind, webhook, trace, uncounted = more
     task = {
         "id": id,
         "lease": lease,
@@ -49,22 +49,9 @@ def describe(leased: Lease) -> dict[str, Any]:
         "tenant": tenant,
         "enqueued_at_ms": enqueued_at,
     }
-    name, value = payload_field(payload)
-    task[name] = value
-    if start_at:
-        task["start_at_ms"] = start_at
-    if expires_at:
-        task["expires_at_ms"] = expires_at
-    if wanted:
-        task["wants_result"] = True
-    if kind:
-        task["name"] = kind
-    if webhook:
-        task["webhook"] = webhook
-    if trace:
-        task["trace"] = trace
-    if uncounted:
-        task["uncounted_attempts"] = uncounted
+    name, task[name] = payload_field(payload)
+    if start_at or expires_at or any(more):
+        task |= {name: value for name in _RARE if (value := getattr(leased, name))}
     return task
 
 

@@ -6,7 +6,7 @@ A settlement is repeated until the store has answered it. Those of a queue keep 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
 BYTES_PER_CHAR = 6  # at most, in JSON
+_MORE = 4  # fields behind these are long, or say much
+_NO_MORE = Settlement("ack", "", 0)[_MORE:]
 _AWAY_LEASES = 0.5  # how long links are tried again; when a task ends, two thirds of its lease or more are left
 _LINK_COST = 64  # of a link, around its payload
 _FRAME_COST = 20_000  # of a frame of settlements, without their results
@@ -49,13 +51,17 @@ class SettleExchange(Exchange):
         return settle_key(self.queue)
 
     def answered(self, body: dict[str, Any], now: float) -> None:
-        outcomes = outcomes_of(body, "outcomes", len(self.settlements))
-        self.session.unsettled -= len(self.settlements)
-        for settlement, outcome in zip(self.settlements, outcomes, strict=True):
-            self.session.alone.pop((self.queue, settlement.id, settlement.lease), None)
-            self.session.settled(self.queue, settlement, outcome, "")
-            if outcome == "stale" and settlement.action != "release":
-                self.session.refused_settlements.append(HeldLease(self.queue, settlement.id, settlement.lease))
+        outcomes, session = outcomes_of(body, "outcomes", len(self.settlements)), self.session
+        session.unsettled -= len(outcomes)
+        for key in session.alone and [(self.queue, each.id, each.lease) for each in self.settlements]:
+            session.alone.pop(key, None)
+        session.settled(self.queue, self.settlements, outcomes, "")
+        if "stale" in outcomes:
+            session.refused_settlements += [
+                HeldLease(self.queue, settlement.id, settlement.lease)
+                for settlement, outcome in zip(self.settlements, outcomes, strict=True)
+                if outcome == "stale" and settlement.action != "release"
+            ]
 
     def refused(self, error: FairqError, now: float) -> None:
         if isinstance(error, Retryable):
@@ -87,7 +93,7 @@ class SettleExchange(Exchange):
         self.session.unsettled -= 1
         self.session.alone.pop((self.queue, settlement.id, settlement.lease), None)
         self.session.dropped_settlements.append((HeldLease(self.queue, settlement.id, settlement.lease), error))
-        self.session.settled(self.queue, settlement, "error", error.message)
+        self.session.settled(self.queue, [settlement], ["error"], error.message)
 
     def _try_later(self, error: FairqError, now: float) -> None:
         """Try again; it may be the queue of a link that has to wait, and then it keeps no other settlement waiting.
@@ -111,31 +117,39 @@ class SettleExchange(Exchange):
 
 
 def take_settlements(
-    queue: str, waiting: deque[Settlement], alone: Container[tuple[str, str, int]], limits: Limits
+    queue: str, waiting: deque[Settlement], alone: Collection[tuple[str, str, int]], limits: Limits
 ) -> list[Settlement]:
     """Take the settlements that fit into a frame, at least one; those `alone` share none."""
     batch: list[Settlement] = []
     room, cost = limits.message_bytes - FRAME_BYTES, MAX_COST - _FRAME_COST
     while waiting and len(batch) < limits.batch:
-        if (queue, waiting[0].id, waiting[0].lease) in alone:
+        head = waiting[0]
+        if alone and (queue, head.id, head.lease) in alone:
             return batch or [waiting.popleft()]
-        cost -= cost_of(waiting[0].result.decode()) if waiting[0].result else 0
-        size = LEASE_BYTES + BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
-        if waiting[0].links:
-            size, cost = size + _size_of(waiting[0].links), cost - _cost_of(waiting[0].links)
-        if not batch and size + BYTES_PER_CHAR * len(waiting[0].traceback) > room:
-            waiting[0] = waiting[0]._replace(traceback="")
-        size += BYTES_PER_CHAR * len(waiting[0].traceback)
-        if (size > room or cost < 0) and not batch:  # it fits in no message that the server accepts
-            what = "links are" if waiting[0].links else "result is"
-            why = f"the {what} too large for a message to the server"
-            waiting[0] = Settlement("reject", *waiting[0][1:3], error=why)
-            size = 2 * LEASE_BYTES
+        size = LEASE_BYTES
+        if head[_MORE:] != _NO_MORE:
+            size, spent = _measure(head)
+            cost -= spent
+            if not batch and size + BYTES_PER_CHAR * len(head.traceback) > room:
+                waiting[0] = head._replace(traceback="")
+            size += BYTES_PER_CHAR * len(waiting[0].traceback)
+            if (size > room or cost < 0) and not batch:  # it fits in no message that the server accepts
+                what = "links are" if head.links else "result is"
+                why = f"the {what} too large for a message to the server"
+                waiting[0] = Settlement("reject", head.id, head.lease, error=why)
+                size = 2 * LEASE_BYTES
         room -= size
         if batch and (room < 0 or cost < 0):
             break
         batch.append(waiting.popleft())
     return batch
+
+
+def _measure(settlement: Settlement) -> tuple[int, int]:
+    """Return the size and cost of a settlement without its traceback."""
+    size = LEASE_BYTES + BYTES_PER_CHAR * len(settlement.error) + len(settlement.result)
+    cost = cost_of(settlement.result.decode()) if settlement.result else 0
+    return size + _size_of(settlement.links), cost + _cost_of(settlement.links)
 
 
 def _failed(settlement: Settlement, error: FairqError) -> Settlement:

@@ -41,11 +41,19 @@ def _ignore(*_: Any) -> None:
 
 
 @define(eq=False)
-class _Held:
-    number: int
+class _Terms:
+    """What leases have in common that came together, or were renewed together."""
+
     lease_s: float
     renew_at: float
     lost_at: float
+
+    @classmethod
+    def since(cls, now: float, lease_s: float) -> _Terms:
+        return cls(lease_s, now + lease_s / _RENEWALS_PER_LEASE, now + lease_s)
+
+
+_Held = tuple[int, _Terms]  # with its number
 
 
 @define(eq=False)
@@ -99,7 +107,7 @@ class WorkerSession(ClientSession):
     credit: int = 1
     most_begun: int = 0  # how many of these may have begun, as the server counts; 0: all
     started_at_ms: int = 0  # 0: its name is not kept across restarts
-    settled: Callable[[str, Settlement, str, str], None] = _ignore  # told of each answer: queue, outcome, what is wrong
+    settled: Callable[[str, Sequence[Settlement], Sequence[str], str], None] = _ignore  # queue, outcomes, what is wrong
     told_credit: int | None = field(default=None, init=False)  # the credit last sent to the server
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
@@ -142,13 +150,12 @@ class WorkerSession(ClientSession):
         if isinstance(frame, Push):
             lease_s = frame.lease_ms / 1000
             self.shortest_s = min(self.shortest_s, lease_s) if self.holding else lease_s
-            renew_at, lost_at = now + lease_s / _RENEWALS_PER_LEASE, now + lease_s
-            held = self.held.setdefault(frame.queue, {})
-            for task in frame.tasks:
-                if task.id in held:  # its old lease was lost, and this is the first news of it
-                    self.lost.append(HeldLease(frame.queue, task.id, held[task.id].number))
-                held[task.id] = _Held(task.lease, lease_s, renew_at, lost_at)
-            self.due_at = min(self.due_at, renew_at)
+            terms = _Terms.since(now, lease_s)
+            held, pushed = self.held.setdefault(frame.queue, {}), {task.id: (task.lease, terms) for task in frame.tasks}
+            for id in held.keys() & pushed:  # its old lease was lost, and this is the first news of it
+                self.lost.append(HeldLease(frame.queue, id, held[id][0]))
+            held |= pushed
+            self.due_at = min(self.due_at, terms.renew_at)
         elif isinstance(frame, Stop):
             for each in frame.leases:
                 self._stop(HeldLease(frame.queue, each.id, each.lease))
@@ -161,13 +168,10 @@ class WorkerSession(ClientSession):
             self.lost.append(lease)
             self.cancelled.add(lease)
 
-    def _find_held(self, queue: str, id: str, number: int) -> _Held | None:
-        lease = self.held.get(queue, {}).get(id)
-        return lease if lease is not None and lease.number == number else None
-
     def holds(self, queue: str, id: str, number: int) -> bool:
         """Return whether we still hold the lease of this number, as far as known."""
-        return self._find_held(queue, id, number) is not None
+        held = self.held.get(queue, {}).get(id)
+        return held is not None and held[0] == number
 
     @property
     def holding(self) -> int:
@@ -183,9 +187,11 @@ class WorkerSession(ClientSession):
 
     def settle(self, queue: str, settlement: Settlement) -> bool:
         """End a lease; returns False if it was already lost."""
-        if not self.holds(queue, settlement.id, settlement.lease):
+        line, id = self.held.get(queue, {}), settlement.id
+        held = line.get(id)
+        if held is None or held[0] != settlement.lease:
             return False
-        del self.held[queue][settlement.id]
+        del line[id]
         self.settlements[queue].append(settlement)
         self.unsettled += 1
         return True
@@ -225,16 +231,17 @@ class WorkerSession(ClientSession):
 
     def renewed(self, renewal: HeldLease, outcome: str, sent_at: float) -> None:
         """Handle the outcome of a renewal that was sent at `sent_at`."""
-        lease = self._find_held(renewal.queue, renewal.id, renewal.lease)
-        if lease is None:
+        if not self.holds(renewal.queue, renewal.id, renewal.lease):
             return
+        held = self.held[renewal.queue]
         if outcome == "ok":
-            lease.renew_at, lease.lost_at = sent_at + lease.lease_s / _RENEWALS_PER_LEASE, sent_at + lease.lease_s
-            self.due_at = min(self.due_at, lease.renew_at)
+            terms = _Terms.since(sent_at, held[renewal.id][1].lease_s)
+            held[renewal.id] = renewal.lease, terms
+            self.due_at = min(self.due_at, terms.renew_at)
         elif outcome == "cancelled":
             self._stop(renewal)
         else:
-            del self.held[renewal.queue][renewal.id]
+            del held[renewal.id]
             self.lost.append(renewal)
 
     def gather(self, now: float) -> None:
@@ -276,7 +283,7 @@ class WorkerSession(ClientSession):
         """
         self.must_attach, self.told_credit = False, self.credit
         most = min(self.limits.batch, (self.limits.message_bytes - FRAME_BYTES) // LEASE_BYTES - len(self.queues))
-        leases = [HeldLease(queue, id, held.number) for queue, line in self.held.items() for id, held in line.items()]
+        leases = [HeldLease(queue, id, number) for queue, line in self.held.items() for id, (number, _) in line.items()]
         leases += [HeldLease(queue, each.id, each.lease) for queue, line in self.settlements.items() for each in line]
         body: dict[str, Any] = {
             "worker": self.worker,
@@ -306,34 +313,35 @@ class WorkerSession(ClientSession):
             return
         self.due_at = float("inf")
         for queue, held in self.held.items():
-            for id, lease in list(held.items()):
-                if lease.lost_at <= now:
-                    self._give_up(queue, id, lease)
+            for id, (number, terms) in list(held.items()):
+                if terms.lost_at <= now:
+                    self._give_up(queue, id, number, terms)
             if self.is_attached:
                 self._renew(queue, held, now)
-            for lease in held.values():
-                self.due_at = min(self.due_at, lease.lost_at, lease.renew_at if self.is_attached else lease.lost_at)
+            for _, terms in held.values():
+                self.due_at = min(self.due_at, terms.lost_at, terms.renew_at if self.is_attached else terms.lost_at)
 
-    def _give_up(self, queue: str, id: str, lease: _Held) -> None:
+    def _give_up(self, queue: str, id: str, number: int, terms: _Terms) -> None:
         """Lose a lease that could not be renewed in time.
 
         If nothing was received since its renewal was due, the connection is dead and is closed. Otherwise the store is
         unavailable; the server still counts the lease against our credit, so it is released.
         """
-        self.lost.append(HeldLease(queue, id, lease.number))
-        if self.is_connected and self.last_received_at < lease.lost_at - lease.lease_s * (1 - 1 / _RENEWALS_PER_LEASE):
+        self.lost.append(HeldLease(queue, id, number))
+        if self.is_connected and self.last_received_at < terms.lost_at - terms.lease_s * (1 - 1 / _RENEWALS_PER_LEASE):
             self.is_timed_out = True
             del self.held[queue][id]
         else:
-            self.settle(queue, Settlement("release", id, lease.number))
+            self.settle(queue, Settlement("release", id, number))
 
     def _renew(self, queue: str, held: dict[str, _Held], now: float) -> None:
         """Renew leases after a third of their time."""
-        due = [HeldLease(queue, id, lease.number) for id, lease in held.items() if lease.renew_at <= now]
+        due = [HeldLease(queue, id, number) for id, (number, terms) in held.items() if terms.renew_at <= now]
         most = self._most(LEASE_BYTES)
         for start in range(0, len(due), most):
             batch = due[start : start + most]
             for each in batch:
-                held[each.id].renew_at = now + min(_RETRY_RENEWAL_S, held[each.id].lease_s / 10)
+                terms = held[each.id][1]
+                terms.renew_at = now + min(_RETRY_RENEWAL_S, terms.lease_s / 10)
             renewals = [{"action": "extend", "id": each.id, "lease": each.lease} for each in batch]
             self.start("settle", {"queue": queue, "settlements": renewals}, _ExtendExchange(self, batch, now))

@@ -81,8 +81,8 @@ async def test_one_that_comes_too_late_is_an_error(
 
     @app.task("q")
     async def handle(task: fairq.Task) -> None:
-        (held,) = next(iter(served.app.leases.owners.values())).account.held.values()
-        await served.app.store.give_back("q", [(f"ada/{task.id}", held.lease, 0)], "reap")
+        (lease,) = next(iter(served.app.leases.owners.values())).account.held.values()
+        await served.app.store.give_back("q", [(f"ada/{task.id}", lease, 0)], "reap")
         app.stop()
 
     await ada.enqueue("q", 1)

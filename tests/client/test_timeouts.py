@@ -65,7 +65,7 @@ async def test_the_timeout_of_the_queue_holds_where_it_is_shorter(service: Servi
         assert [error.split()[-2] for error in errors] == ["0.05", "0.1"]
         await operator.configure("emails", run_timeout_ms=0)
         task = await client.enqueue("emails", 1, max_attempts=1)
-        await wait_until(lambda: len(app._working.scopes) == 1)
+        await wait_until(lambda: len(app._working.running) == 1)
         assert (await task.state()).state == "leased"
 
 
@@ -105,11 +105,11 @@ async def test_a_timeout_does_not_hide_a_lost_lease_or_a_cancelled_worker(servic
     async with service.client() as client:
         async with working(app):
             task = await client.enqueue("emails", 1)
-            await wait_until(lambda: len(app._working.scopes) == 1)
+            await wait_until(lambda: len(app._working.running) == 1)
             await task.cancel()
             await wait_state(task, "cancelled")
             await client.enqueue("emails", 2, id="second")
-            await wait_until(lambda: len(app._working.scopes) == 1)
+            await wait_until(lambda: len(app._working.running) == 1)
         assert (await client.tasks("emails", ["second"]))[0].state == "ready"
     assert app.counts == {"cancelled": 1, "released": 1}
 

@@ -169,8 +169,8 @@ async def test_an_id_that_is_used_again_ends_the_handler_of_the_first_task_and_n
     async with working(app):
         await ada.enqueue("emails", "first", id="a")
         await began.wait()
-        (held,) = (held for each in served.app.connections for held in each.account.held.values())
-        await store.settle("emails", [Settlement("reject", "ada/a", held.lease)])
+        (lease,) = (lease for each in served.app.connections for lease in each.account.held.values())
+        await store.settle("emails", [Settlement("reject", "ada/a", lease)])
         await store.purge("emails", ["ada/a"])
         task = await ada.enqueue("emails", "second", id="a")
         await cancelled.wait()

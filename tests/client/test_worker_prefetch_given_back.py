@@ -61,7 +61,7 @@ async def test_none_begins_while_the_worker_is_cut_off(server_store: str, is_bac
                         "ready"
                     ] * 2
                 finish.set()
-                await wait_until(lambda: not app._working.scopes)
+                await wait_until(lambda: not app._working.running)
                 assert began == [0]
                 proxy.is_refusing = False
                 for task in others:
@@ -106,7 +106,7 @@ async def test_no_more_wait_than_are_held_when_tasks_come_and_are_cancelled(serv
 
     await ada.enqueue("emails", "running")
     async with working(app):
-        await wait_until(lambda: bool(app._working.scopes))
+        await wait_until(lambda: bool(app._working.running))
         for _ in range(3):
             tasks = await ada.enqueue_many("emails", range(2))
             await holding(app, 2)
@@ -187,7 +187,7 @@ async def test_a_task_begins_when_its_server_knows_how_the_one_in_its_place_ende
 
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
-        untold.append(len(app._working.scopes) + app._working.driver.session.unsent)
+        untold.append(len(app._working.running) + app._working.driver.session.unsent)
 
     tasks = await ada.enqueue_many("emails", range(20))
     async with working(app):

@@ -1,54 +1,33 @@
-"""What a hot request costs the server, counted: function calls, tasks of the scheduler, and their steps."""
+"""What a hot request costs the server, counted: calls of functions, their instructions, tasks, and steps of tasks."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 
 import pytest
 import trio
-import trio.lowlevel
-from attrs import astuple, define
+from attrs import astuple
 
 from fairq.server.run import Served
+from tests.cost import Cost, counting
 
 from .harness import PRODUCER, WORKER, raw, tenant, url_of
 
 ROUNDS, EACH = 8, 25
-
-
-@define(eq=False)
-class Cost(trio.abc.Instrument):
-    """What this thread has done."""
-
-    calls: int = 0  # of Python functions; each step of a coroutine counts as one of each function in it
-    tasks: int = 0
-    steps: int = 0
-
-    def task_spawned(self, _: trio.lowlevel.Task) -> None:
-        """Count a task."""
-        self.tasks += 1
-
-    def before_task_step(self, _: trio.lowlevel.Task) -> None:
-        """Count a step."""
-        self.steps += 1
-
-    def note(self, _frame: object, event: str, _arg: object) -> None:
-        """Count a call, as a profiler."""
-        self.calls += event == "call"
+FRAME = 100  # tasks
 
 
 Job = Callable[[], Awaitable[object]]
 
 
 @asynccontextmanager
-async def enqueueing(url: str) -> AsyncIterator[Job]:
-    """A tenant that enqueues a task, and waits for the answer."""
+async def enqueueing(url: str, tasks: int = 1) -> AsyncIterator[Job]:
+    """A tenant that enqueues tasks, and waits for the answer."""
     async with raw(url, tenant("ada")) as ada:
         numbers = count()
-        yield lambda: ada.enqueue("q", [f"t{next(numbers)}"])
+        yield lambda: ada.enqueue("q", [f"t{next(numbers)}" for _ in range(tasks)])
 
 
 @asynccontextmanager
@@ -72,8 +51,26 @@ async def working(url: str) -> AsyncIterator[Job]:
         yield do_one
 
 
-async def cost_of(served: Served, clients: Callable[[str], AbstractAsyncContextManager[Job]]) -> tuple[float, ...]:
-    """Count what one job of clients, who run in a thread of their own, costs the server: calls, tasks and steps.
+@asynccontextmanager
+async def settling(url: str) -> AsyncIterator[Job]:
+    """A worker that settles a frame of tasks, and gets another."""
+    async with enqueueing(url, FRAME) as enqueue, raw(url, WORKER) as worker:
+        for _ in range(ROUNDS + 1):
+            await enqueue()
+        await worker.attach("q", credit=FRAME)
+        tasks = await worker.pushed(FRAME)
+
+        async def do_all() -> None:
+            await worker.settle("q", "ack", *tasks)
+            tasks[:] = await worker.pushed(FRAME)
+
+        yield do_all
+
+
+async def cost_of(
+    served: Served, clients: Callable[[str], AbstractAsyncContextManager[Job]], each: int = EACH
+) -> tuple[float, ...]:
+    """Count what a job of clients, who run in a thread, costs the server: calls, tasks, steps and instructions.
 
     Of several rounds the cheapest counts: the server does other things, too.
     """
@@ -84,18 +81,13 @@ async def cost_of(served: Served, clients: Callable[[str], AbstractAsyncContextM
             rounds = []
             for _ in range(ROUNDS):
                 before = astuple(cost)
-                for _ in range(EACH):
+                for _ in range(each):
                     await job()
-                rounds.append([(now - then) / EACH for then, now in zip(before, astuple(cost), strict=True)])
+                rounds.append([(now - then) / each for then, now in zip(before, astuple(cost), strict=True)])
             return tuple(map(min, zip(*rounds, strict=True)))
 
-    trio.lowlevel.add_instrument(cost)
-    sys.setprofile(cost.note)
-    try:
+    with counting(cost):
         return await trio.to_thread.run_sync(trio.run, measure)
-    finally:
-        sys.setprofile(None)
-        trio.lowlevel.remove_instrument(cost)
 
 
 @pytest.mark.parametrize(
@@ -106,5 +98,11 @@ async def cost_of(served: Served, clients: Callable[[str], AbstractAsyncContextM
 async def test_a_hot_request_costs_few_calls_and_no_task(
     clients: Callable[[str], AbstractAsyncContextManager[Job]], most: tuple[float, ...], served: Served
 ) -> None:
-    cost = await cost_of(served, clients)
+    *cost, _ = await cost_of(served, clients)
     assert all(each <= limit for each, limit in zip(cost, most, strict=True)), f"calls, tasks, steps: {cost}"
+
+
+async def test_a_task_of_a_full_frame_costs_few_calls_and_instructions(served: Served) -> None:
+    """From the settlement of a frame to the push of the next one."""
+    cost = [each / FRAME for each in await cost_of(served, settling, 1)]
+    assert all(each <= limit for each, limit in zip(cost, (16, 0, 0.1, 700), strict=True)), f"of a task: {cost}"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairq.model.tasks import Lease
 from fairq.server.dispatch.capacity import Capacity, Worker
-from fairq.server.dispatch.worker_account import Holding, WorkerAccount
+from fairq.server.dispatch.worker_account import WorkerAccount
 
 
 @define(eq=False)
@@ -42,7 +42,7 @@ class Counted(WorkerAccount):
 def idler(credit: int, held: int = 0) -> Idler:
     """A worker with so much credit, and so many tasks."""
     account = Counted(credit)
-    account.held.update({("q", f"t/{n}"): Holding(1, 10.0) for n in range(held)})
+    account.held.update({("q", f"t/{n}"): 1 for n in range(held)})
     return Idler(account)
 
 

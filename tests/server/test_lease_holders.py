@@ -12,7 +12,6 @@ import trio
 from fairq.errors import Unavailable
 from fairq.model.tasks import leased_at_ms
 from fairq.model.workers import HeldLease
-from fairq.server.dispatch.worker_account import Holding
 from fairq.server.net.connection import Connection
 from fairq.server.net.questions import Questions
 from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS
@@ -241,7 +240,7 @@ async def test_a_worker_is_found_among_thousands(served: Served, worker: Raw, op
     for number in range(1_000):
         other = Connection("test", connection.identity, connection.session, connection.handle_request)
         other.name, other.queues, other.attached_at_ms = "mill", ("q",), number
-        other.account.held = {("q", f"ada/none-{number}"): Holding(number + 1, 10.0)}
+        other.account.held = {("q", f"ada/none-{number}"): number + 1}
         crowd.add(other)
     told = await operator.ask("worker_tasks", worker="mill", count=500)
     assert [row["attached_at_ms"] for row in told["workers"]] == list(range(500))

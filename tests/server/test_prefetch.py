@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairq.model.tasks import Lease
-from fairq.server.dispatch.worker_account import Holding, WorkerAccount
+from fairq.server.dispatch.worker_account import Terms, WorkerAccount
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
@@ -112,7 +112,7 @@ def test_leases_that_come_back_to_the_account_had_begun(prefetch: int) -> None:
     account.set_credit(3)
     account.lease("q", [Lease(id, 1, 1, 5, "acme", 10, 0, 0, b"{}") for id in "abc"], 10.0, 0.0)
     account.drop(("q", "a"))
-    account.add(("q", "a"), Holding(1, 10.0), 0.0)
+    account.add(("q", "a"), 1, Terms(10.0), 0.0)
     assert account.not_begun() == ({("q", "c")} if prefetch else set())
 
 

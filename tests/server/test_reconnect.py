@@ -177,7 +177,7 @@ async def test_a_handler_goes_on_over_a_proxy_that_restarts(server_store: str) -
             await began.wait()
             proxy.cut()
             await wait_until(
-                lambda: any(held.taken for each in served.app.connections for held in each.account.held.values())
+                lambda: any(terms.taken for each in served.app.connections for terms in each.account.terms.values())
             )
             await end_grace(served)
             finish.set()

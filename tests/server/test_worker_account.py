@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from fairq.model.tasks import Lease
-from fairq.server.dispatch.worker_account import OVER_S, Holding, Place, WorkerAccount
+from fairq.server.dispatch.worker_account import OVER_S, Terms, WorkerAccount
 
 
 def leases(*ids: str) -> list[Lease]:
     """Make leases as a claim brings them."""
     return [Lease(id, 70, 1, 5, "acme", 10, 0, 0, b"{}") for id in ids]
-
-
-def numbers(account: WorkerAccount) -> dict[Place, int]:
-    """Return the numbers of an account's leases."""
-    return {place: held.lease for place, held in account.held.items()}
 
 
 def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
@@ -24,7 +19,7 @@ def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
     account.lease("q", leases("a", "b"), 1.0, 0.0)
     account.reserved = 0
     assert account.free == 3
-    assert numbers(account) == {("q", "a"): 70, ("q", "b"): 70}
+    assert account.held == {("q", "a"): 70, ("q", "b"): 70}
     account.lease("other", leases("a"), 1.0, 0.0)
     assert account.free == 2
     assert account.held_of("q") == {"a": 70, "b": 70}
@@ -53,13 +48,13 @@ def test_a_lease_that_was_not_renewed_in_its_time_leaves_its_place() -> None:
     assert not account.is_freed
     account.expire(110 + OVER_S)
     assert account.is_freed
-    assert numbers(account) == {("q", "b"): 70}
+    assert account.held == {("q", "b"): 70}
     assert account.free == 2
     assert account.over_at == 115 + OVER_S
-    account.add(("other", "d"), Holding(71, 1.0), 112.0)
+    account.add(("other", "d"), 71, Terms(1.0), 112.0)
     assert account.over_at == 113 + OVER_S
     account.expire(120.0)
-    assert numbers(account) == {}
+    assert account.held == {}
     account.expire(130.0)
     assert account.over_at > 1e9
 
@@ -68,7 +63,7 @@ def test_the_owner_of_a_lease_is_known_until_it_is_dropped() -> None:
     owners: dict[tuple[str, str], object] = {}
     here, there = WorkerAccount(3, owner="here", owners=owners), WorkerAccount(3, owner="there", owners=owners)
     here.lease("q", leases("a"), 10.0, 0.0)
-    there.add(("q", "a"), Holding(70, 10.0, taken=1), 0.0)
+    there.add(("q", "a"), 70, Terms(10.0, taken=1), 0.0)
     here.drop(("q", "a"))
     assert owners == {("q", "a"): "there"}
     assert there.drop_all() == {"q": [("a", 70, 1)]}
@@ -79,15 +74,15 @@ def test_a_lease_that_is_pushed_again_for_the_same_task_counts_once() -> None:
     """The first was lost and reaped: its fence goes with it."""
     account = WorkerAccount(3)
     account.lease("q", leases("a"), 10.0, 0.0)
-    account.held["q", "a"].taken = 4
+    account.terms["q", "a"].taken = 4
     account.lease("q", [leases("a")[0]._replace(lease=71)], 10.0, 5.0)
-    assert numbers(account) == {("q", "a"): 71}
+    assert account.held == {("q", "a"): 71}
     assert account.drop_all() == {"q": [("a", 71, 0)]}
 
 
 def test_a_brought_lease_that_was_renewed_ends_by_time_too() -> None:
     account = WorkerAccount(3)
-    account.add(("q", "a"), Holding(70, 10.0), 0.0)
+    account.add(("q", "a"), 70, Terms(10.0), 0.0)
     account.renewed(("q", "a"), 70, 5.0)
     assert account.over_at == 10 + OVER_S
     account.expire(14.9 + OVER_S)
@@ -103,7 +98,7 @@ def test_a_lease_lasts_as_long_as_its_worker_was_told_whatever_is_changed() -> N
     for id in "ab":
         account.renewed(("q", id), 70, 110.0)
     account.expire(112.1 + OVER_S)
-    assert numbers(account) == {("q", "a"): 70}
+    assert account.held == {("q", "a"): 70}
     account.expire(129.9 + OVER_S)
     assert account.held
     account.expire(131 + OVER_S)
@@ -112,4 +107,4 @@ def test_a_lease_lasts_as_long_as_its_worker_was_told_whatever_is_changed() -> N
     account.lease("q", leases("d"), 20.0, 200.0)  # it was raised
     account.renewed(("q", "c"), 70, 201.0)
     account.expire(219.0 + OVER_S)
-    assert numbers(account) == {("q", "c"): 70, ("q", "d"): 70}
+    assert account.held == {("q", "c"): 70, ("q", "d"): 70}

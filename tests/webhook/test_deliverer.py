@@ -107,7 +107,7 @@ def copying(log: list[str], *refusals: Exception) -> Links:
         log.append(f"{queue} {new.id} {new.payload.decode()} {new.name} {new.max_attempts}")
         return "duplicate" if "b" in new.id else "ok"
 
-    return Links("emails\nada/t1\n1700000000123", ("emails", "t1"), enqueue)
+    return Links("emails", "ada/t1", 1_700_000_000_123, enqueue)
 
 
 async def test_a_task_is_copied_for_other_webhooks_before_it_is_posted(autojump_clock: MockClock) -> None:
@@ -137,7 +137,7 @@ async def test_a_task_whose_copies_have_no_room_waits_and_is_posted_by_nobody(
         with pytest.raises(StoreFull):  # as of any handler: this attempt fails
             await bench_.deliver(links=copying(told, StoreFull("full")))
         with pytest.raises(BadRequest, match="would expire"):
-            await bench_.deliver(links=Links("", ("emails", "t1"), _expired))
+            await bench_.deliver(links=Links("emails", "ada/t1", 0, _expired))
         assert (told, bench_.receiver.requests) == ([], [])
 
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fairq.errors import Unavailable
 from fairq.model.tasks import Lease, Settlement
-from fairq.server.dispatch.worker_account import Holding, WorkerAccount
+from fairq.server.dispatch.worker_account import Terms, WorkerAccount
 from fairq.wire import frames
 from fairq.wire import messages as wire
 from fairq.wire.beside import Message
@@ -82,7 +82,7 @@ def handle_request(
         for lease in request.leases:
             outcomes.append(brain.settle(Settlement("extend", lease.id, lease.lease), now))
             if outcomes[-1] == "ok":
-                account.held[QUEUE, lease.id] = Holding(lease.lease, LEASE_S)
+                account.add((QUEUE, lease.id), lease.lease, Terms(LEASE_S), now)
         session.state, account.credit = State.ATTACHED, request.credit
         return {"leases": outcomes}
     if isinstance(request, wire.Credit):
@@ -94,7 +94,7 @@ def handle_request(
         if each.action != "extend":
             brain.answers.setdefault((each.id, each.lease), set()).add(outcomes[-1])
         if (each.action != "extend" or outcomes[-1] != "ok") and account.has((QUEUE, each.id), each.lease):
-            del account.held[QUEUE, each.id]
+            account.drop((QUEUE, each.id))
     return {"outcomes": outcomes}
 
 
@@ -250,7 +250,7 @@ class JoinedMachine(RuleBasedStateMachine):
 
     @invariant()
     def handlers_work_only_on_leases_that_the_session_holds(self) -> None:
-        held = {id: lease.number for id, lease in self.worker.held.get(QUEUE, {}).items()}
+        held = {id: number for id, (number, _) in self.worker.held.get(QUEUE, {}).items()}
         assert held == self.working
 
     @invariant()

@@ -12,6 +12,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -32,6 +33,7 @@ log = structlog.get_logger("fairq.server")
 _RETRY_S = 0.25
 _EMPTY_S = 1.0  # how long `is_empty` waits for a claim
 _WARN_EVERY = 10  # attempts of a task without a limit of them
+_id_of, _limit_of = attrgetter("id"), attrgetter("max_attempts")
 
 
 @define(eq=False)
@@ -109,8 +111,8 @@ class Dispatcher:
     def stop(self, id: str) -> None:
         """Tell the worker here that holds a cancelled task, or gets it from a claim under way; all servers do this."""
         for worker in self.capacity.workers:
-            if (held := worker.account.held.get((self.queue, id))) is not None:
-                worker.stop(self.queue, {id: held.lease})
+            if (lease := worker.account.held.get((self.queue, id))) is not None:
+                worker.stop(self.queue, {id: lease})
                 return
         if self.claiming.phase is not Phase.WAITING:
             self._cancelled.add(id)
@@ -119,7 +121,7 @@ class Dispatcher:
         """Drop what is known of the tasks of a deleted queue, and tell all workers to stop them."""
         self.wait_times = WaitTimes()
         if self.capacity.workers:  # they are there from the start of the new queue
-            self.wait_times.claimed(self.store_now_ms, (), ())
+            self.wait_times.claimed(self.store_now_ms, {}, ())
         for worker in self.capacity.workers:
             if held := worker.account.held_of(self.queue):
                 worker.stop(self.queue, held)
@@ -219,7 +221,7 @@ class Dispatcher:
     def _note(self, claim: Claim) -> None:
         """Note what a claim says about times and the queue."""
         self._store_ms = claim.now_ms - trio.current_time() * 1000
-        self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
+        self.wait_times.claimed(claim.now_ms, claim.starts, claim.blocked)
         if claim.tick_in_ms is not None:
             self.ticker.tick_within(self.queue, claim.tick_in_ms)
         if claim.leases:
@@ -252,26 +254,26 @@ class Dispatcher:
                 places += free
         heapq.heapify(room)
         given: dict[Worker, list[Lease]] = {}
-        unplaced = []
-        for lease in leases:
-            if not room:
-                unplaced.append((lease.id, lease.lease, 0))
-                continue
-            free, i, worker = room[0]
-            given.setdefault(worker, []).append(lease)
-            if free < -1:
-                heapq.heapreplace(room, (free + 1, i, worker))
-            else:
-                heapq.heappop(room)
+        at = 0
+        while room and at < len(leases):
+            free, i, worker = heapq.heappop(room)
+            second = room[0][0] if room else 0
+            some = leases[at : at + max(1, second - free)]  # until it has no more room than the second
+            given.setdefault(worker, []).extend(some)
+            at += len(some)
+            if free + len(some) < 0:
+                heapq.heappush(room, (free + len(some), i, worker))
         for worker, some in given.items():
             worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms)
-        for id in self._cancelled.intersection(lease.id for lease in leases):
+        for id in self._cancelled.intersection(map(_id_of, leases)):
             self.stop(id)
-        return unplaced
+        return [(each.id, each.lease, 0) for each in leases[at:]]
 
 
 def _warn_of_endless(queue: str, leases: Sequence[Lease]) -> None:
     """Warn of tasks without a limit of attempts at each tenth of them: nothing else ends them, and none is buried."""
+    if all(map(_limit_of, leases)):
+        return
     for lease in leases:
         if not lease.max_attempts and lease.attempt % _WARN_EVERY == 0:
             log.warning("a task without a limit of attempts goes on", queue=queue, task=lease.id, attempt=lease.attempt)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
-from fairq.model.tasks import Lease
+from fairq.model.tasks import Lease, Settlement
 
 Place = tuple[str, str]  # queue, and a task's full id
 OVER_S = 1.0  # the time that a lease may take to reach its worker, which counts from then
@@ -16,15 +16,17 @@ _NEVER = float("inf")
 
 
 @define(eq=False)
-class Holding:
-    """A lease on an account: its number, how long it lasts (0: unknown), and when it expires."""
+class Terms:
+    """What leases that came together have in common: how long they last (0: unknown), and when they expire."""
 
-    lease: int
     lasts_s: float
     over_at: float = _NEVER
-    taken: int = 0  # how often it was taken over
+    taken: int = 0  # how often they were taken over
     is_pushed: bool = True  # here, in the order of the account's leases
-    has_progress: bool = field(default=False, init=False)  # its progress was reported
+    has_progress: bool = False  # which was reported
+
+
+Ended = tuple[int, Terms]  # with its number
 
 
 @define(eq=False)
@@ -32,10 +34,10 @@ class WorkerAccount:
     """The number of leases that a worker may hold, and the leases it holds.
 
     `credit`: how many leases it may hold; `prefetch`: how many of these it may hold without having begun them; `held`:
-    those it holds, by queue and id; `reserved`: how many a claim under way may bring. `may_take()`: whether it may be
-    given tasks at all. `owners` is shared by all accounts of a server: it maps a task to the owner of the account with
-    its lease (`owner` is this account's). A lease that is neither settled nor renewed within its time plus OVER_S
-    leaves the account by itself, and `is_freed` is set.
+    the numbers of those it holds, by queue and id, and `terms` likewise; `reserved`: how many a claim under way may
+    bring. `may_take()`: whether it may be given tasks at all. `owners` is shared by all accounts of a server: it maps a
+    task to the owner of the account with its lease (`owner` is this account's). A lease that is neither settled nor
+    renewed within its time plus OVER_S leaves the account by itself, and `is_freed` is set.
     """
 
     credit: int = 0
@@ -45,7 +47,8 @@ class WorkerAccount:
     prefetch: int = 0
     handed: int = 0  # leases that it holds and that are not kept here: of a worker over HTTP
     reserved: int = field(default=0, init=False)
-    held: dict[Place, Holding] = field(factory=dict, init=False)
+    held: dict[Place, int] = field(factory=dict, init=False)
+    terms: dict[Place, Terms] = field(factory=dict, init=False)
     most_begun: int = field(default=0, init=False)  # the most leases that it has ever had room to begin at once
     is_freed: bool = field(default=False, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
@@ -70,28 +73,33 @@ class WorkerAccount:
     def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
         """Add leases that are about to be pushed to the worker."""
         self._queue_s[queue] = lease_s
-        over_at = now + lease_s + OVER_S
-        self.over_at = min(self.over_at, over_at)
-        for each in leases:
-            place = queue, each.id
-            if place in self.held:  # an earlier lease of the task, which is lost
-                self.drop(place)
-            self.held[place], self.owners[place] = Holding(each.lease, lease_s, over_at), self.owner
+        terms = Terms(lease_s, now + lease_s + OVER_S)
+        self.over_at = min(self.over_at, terms.over_at)
+        numbers = {(queue, each.id): each.lease for each in leases}
+        for place in self.held.keys() & numbers:  # an earlier lease of the task, which is lost
+            self.drop(place)
+        self._put(numbers, terms)
 
-    def add(self, place: Place, held: Holding, now: float) -> None:
+    def _put(self, numbers: Mapping[Place, int], terms: Terms) -> None:
+        self.held |= numbers
+        self.terms |= dict.fromkeys(numbers, terms)
+        self.owners |= dict.fromkeys(numbers, self.owner)
+
+    def add(self, place: Place, lease: int, terms: Terms, now: float) -> None:
         """Add a lease that was not pushed here: it comes from another connection, or back since its settlement failed.
 
         Its worker may have begun it.
         """
-        held.is_pushed = False
-        self.held[place], self.owners[place] = held, self.owner
+        self._put({place: lease}, evolve(terms, is_pushed=False))
         self._restart(place, now)
 
     def _restart(self, place: Place, now: float) -> None:
         """Restart the time of a lease: it gets no shorter."""
-        held = self.held[place]
-        held.over_at = now + (max(held.lasts_s, self._queue_s.get(place[0], 0.0)) or _NEVER) + OVER_S
-        self.over_at = min(self.over_at, held.over_at)
+        terms = self.terms[place]
+        lasts_s = max(terms.lasts_s, self._queue_s.get(place[0], 0.0)) or _NEVER
+        over_at = now + lasts_s + OVER_S
+        self.terms[place] = evolve(terms, over_at=over_at)
+        self.over_at = min(self.over_at, over_at)
 
     @contextmanager
     def renewing(self, leases: Mapping[Place, int]) -> Iterator[None]:
@@ -109,16 +117,15 @@ class WorkerAccount:
         if self.has(place, lease):
             self._restart(place, now)
         elif self._renewing.get(place) == lease:
-            self.add(place, Holding(lease, 0.0), now)
+            self.add(place, lease, Terms(0.0), now)
 
     def has(self, place: Place, lease: int) -> bool:
         """True if a lease is on the account."""
-        held = self.held.get(place)
-        return held is not None and held.lease == lease
+        return self.held.get(place) == lease
 
     def held_of(self, queue: str) -> dict[str, int]:
         """Return the leases of one queue: id -> lease number."""
-        return {id: held.lease for (of, id), held in self.held.items() if of == queue}
+        return {id: lease for (of, id), lease in self.held.items() if of == queue}
 
     def not_begun(self) -> set[Place]:
         """Return the leases whose tasks have not begun: the worker begins them in the order of their pushes.
@@ -127,24 +134,42 @@ class WorkerAccount:
         """
         if not self.prefetch:
             return set()
-        pushed = [place for place, held in self.held.items() if held.is_pushed]
+        pushed = [place for place in self.held if self.terms[place].is_pushed]
         return set(pushed[self.most_begun :])
+
+    def report(self, place: Place) -> None:
+        """Note that the progress of a task was reported."""
+        self.terms[place] = evolve(self.terms[place], has_progress=True)
+
+    def end(self, queue: str, settlements: Iterable[Settlement]) -> dict[Place, Ended]:
+        """Remove the leases that these settlements end, and return them."""
+        held, terms, ended = self.held, self.terms, dict[Place, Ended]()
+        for each in settlements:
+            place = queue, each.id
+            if held.get(place) == each.lease and each.action != "extend":
+                ended[place] = each.lease, terms[place]
+        self._remove(ended)
+        for place in self._renewing.keys() & ended:
+            del self._renewing[place]
+        return ended
 
     def drop(self, place: Place) -> None:
         """Remove a lease from the account: it has ended, or another account has it."""
         self._renewing.pop(place, None)
-        self._remove(place)
+        self._remove((place,))
 
-    def _remove(self, place: Place) -> None:
-        del self.held[place]
-        if self.owners.get(place) is self.owner:
-            del self.owners[place]
+    def _remove(self, places: Collection[Place]) -> None:
+        held, terms, owners, owner = self.held, self.terms, self.owners, self.owner
+        for place in places:
+            del held[place], terms[place]
+            if owners.get(place) is owner:
+                del owners[place]
 
     def drop_all(self) -> dict[str, list[tuple[str, int, int]]]:
         """Remove all leases from the account; returns them by queue: id, number, times taken over."""
         by_queue: dict[str, list[tuple[str, int, int]]] = {}
-        for (queue, id), held in list(self.held.items()):
-            by_queue.setdefault(queue, []).append((id, held.lease, held.taken))
+        for (queue, id), lease in list(self.held.items()):
+            by_queue.setdefault(queue, []).append((id, lease, self.terms[queue, id].taken))
             self.drop((queue, id))
         return by_queue
 
@@ -152,8 +177,8 @@ class WorkerAccount:
         """Drop the leases that have expired."""
         if now < self.over_at:
             return
-        for place in [place for place, held in self.held.items() if held.over_at <= now]:
-            self._remove(place)  # an answer that comes late may still renew it
-            self.is_freed = True
-        next_at = min((held.over_at for held in self.held.values()), default=_NEVER)
+        over = [place for place, terms in self.terms.items() if terms.over_at <= now]
+        self._remove(over)  # an answer that comes late may still renew them
+        self.is_freed = self.is_freed or bool(over)
+        next_at = min((terms.over_at for terms in self.terms.values()), default=_NEVER)
         self.over_at = max(next_at, now + OVER_S / 4)  # drop several at once

@@ -197,7 +197,7 @@ class WorkerRegistry:
             for each in connections
             if queues is None or set(queues).issuperset(each.queues)
         ]
-        held = ((held.lease, place, each) for each in found for place, held in each.account.held.items())
+        held = ((lease, place, each) for each in found for place, lease in each.account.held.items())
         oldest = nsmallest(count, held, key=itemgetter(0))
         first = nsmallest(count, found, key=lambda each: each.attached_at_ms)
         return [[_row(each) for each in first], [(*place, lease, each.attached_at_ms) for lease, place, each in oldest]]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 
 import trio
 
@@ -13,7 +14,7 @@ from fairq.model.rules import check_fields
 from fairq.model.tasks import Outcome, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
-from fairq.server.dispatch.worker_account import Holding, Place
+from fairq.server.dispatch.worker_account import Ended, Place
 from fairq.server.net.connection import NOTHING, Connection
 from fairq.server.verbs.brought_leases import take_over
 from fairq.server.verbs.handlers import enqueue_links
@@ -21,6 +22,9 @@ from fairq.server.verbs.producers import watch
 from fairq.server.verbs.request_scope import Body
 from fairq.wire import messages as wire
 from fairq.wire.terms import State
+
+_ACK = frozenset({"ack"})
+_action_of, _links_of = attrgetter("action"), attrgetter("links")
 
 
 async def attach(app: App, connection: Connection, request: wire.Attach) -> Body:
@@ -77,39 +81,51 @@ def _is_its_own(app: App, connection: Connection, queue: str, settlement: Settle
 
 async def _settle(app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]) -> Body:
     _check_attached(connection, queue)
-    asked = [each for each in settlements if _is_its_own(app, connection, queue, each)]
-    extended = {(queue, s.id): s.lease for s in asked if s.action == "extend"} if connection.keeps_leases else {}
+    # Ended leases leave the account at once, so that the claim they make room for shares the store's next turn.
+    ended, asked, extended = connection.account.end(queue, settlements), settlements, dict[Place, int]()
+    if len(ended) < len(settlements):
+        asked = [s for s in settlements if (queue, s.id) in ended or _is_its_own(app, connection, queue, s)]
+        if connection.keeps_leases:
+            extended = {(queue, s.id): s.lease for s in asked if s.action == "extend"}
     with connection.account.renewing(extended) if extended else NOTHING:
-        outcomes = iter(await _settle_own(app, connection, queue, asked) if asked else ())
+        outcomes = await _settle_own(app, connection, queue, asked, ended) if asked else []
     if len(asked) == len(settlements):
-        return {"outcomes": list(outcomes)}
-    own = set(map(id, asked))
-    return {"outcomes": [next(outcomes) if id(each) in own else "stale" for each in settlements]}
+        return {"outcomes": outcomes}
+    told, own = iter(outcomes), set(map(id, asked))
+    return {"outcomes": [next(told) if id(each) in own else "stale" for each in settlements]}
 
 
 async def _settle_own(
-    app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]
-) -> Sequence[Outcome]:
-    # Ended leases leave the account at once, so that the claim they make room for shares the store's next turn.
-    account, ended = connection.account, dict[Place, Holding]()
-    for each in settlements:
-        place = queue, each.id
-        if each.action != "extend" and account.has(place, each.lease):
-            ended[place] = account.held[place]
-            account.drop(place)
+    app: App, connection: Connection, queue: str, settlements: Sequence[Settlement], ended: Mapping[Place, Ended]
+) -> list[Outcome]:
+    account = connection.account
     if ended:
         app.queues.credit_changed(connection)
     try:
         outcomes = await app.store.settle(queue, settlements)
     except BaseException:  # also if the connection ends meanwhile: then they are given back
         now = trio.current_time()
-        for place, held in ended.items():
+        for place, (lease, terms) in ended.items():
             if place not in account.held:  # some may have ended, and their tasks come again
-                account.add(place, held, now)
+                account.add(place, lease, terms, now)
         raise
-    now = trio.current_time()
-    if told := [id for (_, id), held in ended.items() if held.has_progress]:
+    if told := [id for (_, id), (_, terms) in ended.items() if terms.has_progress]:
         await app.store.forget_progress(queue, told)
+    if len(ended) < len(settlements) or not _ACK.issuperset(map(_action_of, settlements)):
+        _note(app, connection, queue, settlements, outcomes, ended)
+    return outcomes
+
+
+def _note(
+    app: App,
+    connection: Connection,
+    queue: str,
+    settlements: Sequence[Settlement],
+    outcomes: Sequence[Outcome],
+    ended: Mapping[Place, Ended],
+) -> None:
+    """Note what settlements mean beyond the ends of leases: ticks, and the time of renewed ones."""
+    now = trio.current_time()
     for settlement, outcome in zip(settlements, outcomes, strict=True):
         place = queue, settlement.id
         if settlement.action == "nack" or settlement.delay_ms is not None:
@@ -120,16 +136,16 @@ async def _settle_own(
         elif outcome in ("gone", "stale"):
             app.leases.drop(connection, place, settlement.lease)
         else:
-            account.renewed(place, settlement.lease, now)
-    return outcomes
+            connection.account.renewed(place, settlement.lease, now)
 
 
 async def settle(app: App, connection: Connection, request: wire.Settle) -> Body:
     """End leases. What they link to in other queues is enqueued before, what follows in this one with them."""
     queue, settlements = request.queue, request.settlements
-    if any(each.links for each in settlements):
-        _check_attached(connection, queue)
-        settlements = await enqueue_links(app, connection, queue, settlements)
+    if not any(map(_links_of, settlements)):
+        return await _settle(app, connection, queue, settlements)
+    _check_attached(connection, queue)
+    settlements = await enqueue_links(app, connection, queue, settlements)
     body = await _settle(app, connection, queue, settlements)
     watch(app, queue, (link.task for each in settlements for link in each.links))
     return body
@@ -145,7 +161,7 @@ async def progress(app: App, connection: Connection, request: wire.Progress) -> 
     for report in request.reports:
         place = (request.queue, report.id)
         if connection.account.has(place, report.lease):
-            connection.account.held[place].has_progress = True
+            connection.account.report(place)
             await app.store.write_progress(request.queue, report.id, report.lease, report.fraction, report.text)
     return {}
 
