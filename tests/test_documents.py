@@ -240,7 +240,7 @@ def test_limits_are_those_of_the_code() -> None:
     from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH
 
     limits = {row["limit"]: row["value"] for row in tables_after(PROTOCOL, "| limit | value |")}
-    assert limits["tasks, settlements, leases or ids in a frame"] == str(MAX_BATCH)
+    assert f"the most tasks, settlements, leases or ids in a frame: {MAX_BATCH} |" in PROTOCOL
     assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
     assert limits["requests without an answer, over all connections of a tenant"] == str(MAX_TENANT_REQUESTS)
     assert limits["requests without an answer, on a producer's connection"] == (
@@ -252,12 +252,10 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(terms.MAX_WAITING)
     unread = limits["replies that a client has not read, before the server stops reading from it"]
     assert unread == f"{MAX_UNREAD_BYTES >> 20} MiB"
-    assert limits["a result, as the shortest JSON text without spaces"] == f"{MAX_RESULT_BYTES >> 10} KiB"
-    assert limits["credit of a worker"] == str(terms.MAX_CREDIT)
-    assert limits["queues of a worker"] == str(terms.MAX_QUEUES)
+    assert f"at most {MAX_RESULT_BYTES >> 10} KiB, as the shortest JSON text;" in PROTOCOL
+    assert f"1 to {terms.MAX_QUEUES} queue names" in PROTOCOL
     assert limits["schedules of a tenant in a queue"] == str(MAX_SCHEDULES)
-    inline = limits["a payload inside a frame, as the shortest JSON text without spaces"]
-    assert inline == f"{MAX_INLINE_BYTES:,} bytes".replace(",", " ")
+    assert f"A payload of more than {MAX_INLINE_BYTES:,} bytes".replace(",", " ") in PROTOCOL
     assert limits["a payload beside a frame, as sent"] == (
         "`max_payload_bytes` of the welcome "
         f"(default {DEFAULT_PAYLOAD_BYTES >> 20} MiB, at most {MAX_PAYLOAD_BYTES >> 20} MiB)"
