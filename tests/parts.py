@@ -65,8 +65,8 @@ PARTS: dict[str, Part] = {
         "packaging",
     ),
     "image": Part(
-        "the chart, the steps of the image; where a Docker engine answers, the image, and the store in a container",
-        ("deploy/", "pyproject.toml", ".ci/engine", "fairq/server/settings.py", "tests/deploy/"),
+        "the chart, the steps of the image; where an engine answers: the image, compose.yaml, the store in a container",
+        ("deploy/", "pyproject.toml", ".ci/engine", ".ci/compose", "fairq/server/settings.py", "tests/deploy/"),
         extra="packaging",
     ),
     "frameworks": Part(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,10 +15,10 @@ from fairq.errors import BadRequest, NotFound, NotYet
 from fairq.model.batches import BatchState
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, tenant, url_of
+from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
 from tests.store.waiting import wait_until
 
-from .harness import worker_of, working
+from .harness import through_proxy, waiting_at, worker_of, working
 
 
 class Mill:
@@ -119,3 +121,54 @@ async def test_each_task_may_have_options_of_its_own(ada: fairq.Client) -> None:
     assert [task.is_duplicate for task in await ada.enqueue_tasks("emails", tasks)] == [True] * 3
     assert [waiting.id for waiting in await ada.peek("emails")] == ["t3", "t1", "t2"]
     assert (await batch.state()).total == 1
+
+
+@asynccontextmanager
+async def waited_for(client: fairq.Client, served: Served) -> AsyncIterator[None]:
+    """A batch of one task that a client waits for; the block ends the task, and the client hears of it."""
+
+    async def wait() -> None:
+        assert (await batch.wait()).done == 1
+
+    batch = await client.open_batch("emails")
+    await batch.add(1)
+    await batch.close()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_until(lambda: waiting_at(served) == 1)
+        yield
+
+
+async def end_task(served: Served) -> None:
+    """Take the task, and finish it."""
+    async with raw(served, WORKER) as worker:
+        await worker.attach("emails")
+        (pushed,) = await worker.pushed()
+        assert await worker.settle("emails", "ack", pushed) == ["ok"]
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_batch_that_ends_at_another_server_is_told_of(
+    served: Served, server_store: str, ada: fairq.Client
+) -> None:
+    async with running(server_store) as other, waited_for(ada, served):
+        await end_task(other)
+
+
+async def test_a_batch_whose_end_is_told_into_the_void_is_looked_for(
+    served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.long_poll.POLL_S", 0.05)
+    monkeypatch.setattr("fairq.server.long_poll.LongPolls.on_message", lambda *_: None)
+    async with waited_for(ada, served):
+        await end_task(served)
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_batch_whose_end_is_told_into_a_connection_that_breaks_is_asked_for_again(served: Served) -> None:
+    async with through_proxy(served) as (proxy, client), waited_for(client, served):
+        proxy.hold()
+        await end_task(served)
+        await wait_until(lambda: waiting_at(served) == 0)
+        proxy.cut()
+        proxy.release()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,10 +16,9 @@ from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.server.run import Served
 from tests.server.harness import WORKER, raw, running, tenant, url_of
 from tests.store.cases import case
-from tests.store.proxy import Proxy, open_proxy
 from tests.store.waiting import wait_until
 
-from .harness import worker_of, working
+from .harness import through_proxy, waiting_at, worker_of, working
 
 
 def nested(depth: int) -> Any:
@@ -41,21 +38,6 @@ def echo(served: Served) -> fairq.Worker:
         return task.payload
 
     return app
-
-
-@asynccontextmanager
-async def through_proxy(served: Served) -> AsyncIterator[tuple[Proxy, fairq.Client]]:
-    """A tenant's client whose connection can be cut."""
-    async with (
-        open_proxy(served.port) as proxy,
-        fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
-    ):
-        yield proxy, client
-
-
-def waiting_at(served: Served) -> int:
-    """Count the requests that wait for something in the queue."""
-    return len(served.app.queues.long_polls["emails"]._watches) if "emails" in served.app.queues.long_polls else 0
 
 
 VALUES: dict[str, Any] = {
