@@ -59,7 +59,7 @@ class Link:
         self._sent = self.runtime.make_event()
         self._turn_began = self.runtime.current_time()
         self.websocket = self.channel.websocket
-        self._messages.extend(self.websocket.messages())  # they came right behind the handshake
+        self._messages.extend(self.websocket.early)  # they came right behind the handshake
 
     def wake_writer(self) -> None:
         """Send the waiting output at the end of the scheduler's turn."""

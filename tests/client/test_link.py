@@ -58,7 +58,7 @@ def open_ends() -> Iterator[tuple[Link, Peer]]:
     reader = runtime.make_reader(ours)
     with theirs:
         try:
-            websocket = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT))
+            websocket = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT), LIMIT)
             yield Link(runtime, ours, reader, Channel(websocket), "test"), Peer(theirs)
         finally:
             close_now(ours, reader)
