@@ -71,8 +71,11 @@ class Link:
             return  # `flush` is running and sends this as well
         self._fill()
         if self._unsent:
-            with suppress(OSError):  # `flush` raises it
-                del self._unsent[: self.socket.send(self._unsent)]
+            try:
+                sent = self.socket.send(self._unsent)
+            except OSError:  # `flush` raises it
+                sent = 0
+            del self._unsent[:sent]
         if self._unsent:
             self.runtime.call_from_end(self.stuck)
 

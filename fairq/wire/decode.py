@@ -80,8 +80,10 @@ def decode_server(message: Message) -> Any:
         if kind is Push:
             tasks = [_pushed(task, payloads) for task in data["tasks"]]
             return Push(data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)))
-        if kind is Reply and type(message) is bytes:
-            _put_beside(data["body"], payloads)
+        if kind is Reply:
+            if type(message) is bytes:
+                _put_beside(data["body"], payloads)
+            return Reply(int(data["ref"]), dict(data["body"]))
         return structure(data, kind)
     except Exception as error:
         raise BadFrame(f"invalid frame from the server: {error!r:.200}") from None
