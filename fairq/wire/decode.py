@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin
 import orjson
 
 from fairq.errors import BadFrame
-from fairq.wire.beside import Message, Payloads, Unreadable, decode_payload, split
+from fairq.wire.beside import NO_PAYLOADS, Message, Payloads, Unreadable, decode_payload, split
 from fairq.wire.frames import SERVER_FRAMES, Push, PushedTask, Reply
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _put_beside(body: dict[str, Any], payloads: Payloads) -> None:
 def decode_server(message: Message) -> Any:
     """Read a server's frame; unknown fields are ignored, unknown frame types give None. Raises: BadFrame."""
     try:
-        text, payloads = split(message)
+        text, payloads = (message, NO_PAYLOADS) if isinstance(message, str) else split(message)
         data: dict[str, Any] = _loads(text)
         kind = SERVER_TYPES.get(data.pop("type"))
         if kind is None:

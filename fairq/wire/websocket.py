@@ -82,9 +82,10 @@ class WebSocket:
         """Process bytes; returns the messages that they complete. Afterwards `outgoing` may have bytes to send."""
         messages: list[Message] = []
         held, at, is_masked = self._held, 0, self.protocol.side is Side.SERVER
-        if not self.is_over:
-            held += data
-        while at < len(held) and not self.is_over:
+        if self.is_over:
+            return messages
+        held += data
+        while at < len(held) and not (at and self.is_over):
             begin, end = find_frame(held, at, self.max_message_bytes, is_masked=is_masked)
             if self._is_broken or end == BROKEN:
                 self._is_broken, end = True, len(held)
@@ -167,6 +168,8 @@ class WebSocket:
 
     def outgoing(self) -> bytes:
         """Return the bytes to send now, and forget them."""
+        if not self._unsent and not self.protocol.writes:
+            return b""
         data = b"".join(self._unsent + self.protocol.data_to_send())
         self._unsent.clear()
         return data
