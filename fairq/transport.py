@@ -64,7 +64,6 @@ class Transport:
     _spare_before: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._messages.extend(self.websocket.messages())
         self._arrived = memoryview(self.early)  # may be long: it is processed in slices too
 
     def wake_writer(self) -> None:

@@ -71,8 +71,9 @@ class Client(ScheduleRequests):
         `tenant`: whose, for producers; the task's id is then its full one, `<tenant>/<id>`.
         Raises: BadRequest, TooLarge, QuotaExceeded, StoreFull, Unavailable, OutcomeUnknown.
         """
-        ids = None if id is None else [id]
-        return (await self.enqueue_many(queue, [payload], ids=ids, tenant=tenant, timeout=timeout, **options))[0]
+        ids, max_bytes = None if id is None else [id], self._caller.max_payload_bytes
+        tasks = later.bodies.new_tasks(queue, [payload], ids, tenant, options, max_bytes)
+        return (await self.enqueue_tasks(queue, tasks, timeout=timeout))[0]
 
     @lists_options
     async def enqueue_many(

@@ -75,7 +75,7 @@ async def _open(sock: socket.socket, reader: Reader, opening: Opening) -> Channe
     """Shake hands."""
     while True:
         await send_all(sock, opening.outgoing())
-        data = await reader.receive()
+        data = await reader.receive() or b""
         try:
             channel = opening.receive(data)
         except ssl.SSLError:

@@ -165,18 +165,13 @@ class Driver(Generic[S]):
 
     async def _converse(self, link: Link) -> None:
         """Take in what comes until the connection ends; `_pump` may end it too."""
-        self._link, link.source, link.stuck = link, self._outgoing, self._wake
+        self._link, link.source, link.stuck, link.take = link, self._outgoing, self._wake, self._take
         self.session.connected(self.runtime.current_time())
         self._woken.set()  # there are deadlines now
         try:
             with anyio.CancelScope() as self._connection:
                 while not self.session.fatal:
-                    frame = self.session.receive(await link.receive(), self.runtime.current_time())
-                    if frame is not None:
-                        self.handle(frame)
-                    self.on_change()
-                    if self.session.has_outgoing or self.session.deadline() < self._pumps_at:
-                        self.wake_writer()
+                    self._take(await link.receive())
         except Disconnected as error:
             log.debug("connection ended", url=link.remote, error=str(error))
             if error.code == CLOSE_SUPERSEDED:
@@ -185,6 +180,17 @@ class Driver(Generic[S]):
             log.debug("connection ended", url=link.remote, error=str(error))
         finally:
             self._link = None
+
+    def _take(self, message: Message) -> None:
+        """Take in one message. Raises: BadFrame; Disconnected if it was the last."""
+        frame = self.session.receive(message, self.runtime.current_time())
+        if frame is not None:
+            self.handle(frame)
+        self.on_change()
+        if self.session.has_outgoing or self.session.deadline() < self._pumps_at:
+            self.wake_writer()
+        if self.session.fatal:
+            raise Disconnected("the server refuses this client")
 
     def _outgoing(self) -> Sequence[Message]:
         return self.session.outgoing(self.runtime.current_time())

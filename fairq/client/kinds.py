@@ -76,6 +76,9 @@ class Handler:
     async def _run(self, task: Any, threads: Threads, limit_s: float) -> Any:
         if self.payload_type is not None:
             task = await self._typed(self.payload_type, task, threads)
+        if not self.hooks.has_middleware:
+            call = partial(self.function, task)
+            return await (within(limit_s, call) if self.is_async else threads.run(self._in_thread, task, limit_s))
         async with AsyncExitStack() as stack:
             for enter in self.hooks.around:
                 await stack.enter_async_context(enter(task))
@@ -87,6 +90,8 @@ class Handler:
         return None  # one of them has taken the error
 
     def _call(self, task: Any) -> Any:
+        if not self.hooks.inside:
+            return self.function(task)
         with ExitStack() as stack:
             for enter in self.hooks.inside:
                 stack.enter_context(enter(task))

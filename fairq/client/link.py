@@ -47,6 +47,7 @@ class Link:
     remote: str
     source: Callable[[], Sequence[Message]] = tuple
     stuck: Callable[[], None] = lambda: None
+    take: Callable[[Message], None] | None = None  # may be given messages in place of `receive`; raises as it likes
     progressed_at: float = field(default=0.0, init=False)  # when PIECE_BYTES more of a long message had come
     websocket: WebSocket = field(init=False)
     _messages: deque[Message] = field(factory=deque, init=False)
@@ -54,12 +55,15 @@ class Link:
     _is_sending: bool = field(default=False, init=False)
     _sent: Event = field(init=False)
     _turn_began: float = field(init=False)
+    _has_answers: bool = field(default=False, init=False)  # among the unsent bytes
+    _failure: Exception | None = field(default=None, init=False)  # of `take`
 
     def __attrs_post_init__(self) -> None:
         self._sent = self.runtime.make_event()
         self._turn_began = self.runtime.current_time()
         self.websocket = self.channel.websocket
-        self._messages.extend(self.websocket.messages())  # they came right behind the handshake
+        self._messages.extend(self.websocket.early)  # they came right behind the handshake
+        self.reader.take = self._take
 
     def wake_writer(self) -> None:
         """Send the waiting output at the end of the scheduler's turn."""
@@ -71,8 +75,11 @@ class Link:
             return  # `flush` is running and sends this as well
         self._fill()
         if self._unsent:
-            with suppress(OSError):  # `flush` raises it
-                del self._unsent[: self.socket.send(self._unsent)]
+            try:
+                sent = self.socket.send(self._unsent)
+            except OSError:  # `flush` raises it
+                sent = 0
+            del self._unsent[:sent]
         if self._unsent:
             self.runtime.call_from_end(self.stuck)
 
@@ -91,11 +98,13 @@ class Link:
             raise self._disconnected()
 
     async def receive(self) -> Message:
-        """Wait for the next message. Cancelled: no message is lost. Raises: Disconnected."""
+        """Wait for the next message. Cancelled: no message is lost. Raises: Disconnected, and what `take` does."""
         if self._messages and self.runtime.current_time() - self._turn_began > TURN_S:
             await self.runtime.checkpoint()
             self._turn_began = self.runtime.current_time()
-        while not self._messages:
+        while self._failure or not self._messages:
+            if self._failure:
+                raise self._failure
             if self.websocket.is_over:
                 await self._end()
                 raise self._disconnected()
@@ -112,13 +121,32 @@ class Link:
             data = await self.reader.receive()
         except OSError:
             data = b""
+        if data is not None:
+            self._process(data)
+        if self._has_answers:
+            self._has_answers = False
+            await self.flush()  # before reading on: a peer that sends pings and does not read must wait
+
+    def _process(self, data: bytes) -> None:
         self._turn_began = self.runtime.current_time()  # other tasks ran while this one waited
         self._messages.extend(self.channel.receive(data))
         if self.channel.has_progressed():
             self.progressed_at = self._turn_began
         if answers := self.channel.outgoing():
             self._unsent += answers
-            await self.flush()  # before reading on: a peer that sends pings and does not read must wait
+            self._has_answers = True
+
+    def _take(self, data: bytes) -> bool:
+        """Process bytes where no task has waited for a turn; returns False if the one that reads is to go on."""
+        self._process(data)
+        try:
+            while self._messages and self.take:
+                self.take(self._messages.popleft())
+                if self._messages and self.runtime.current_time() - self._turn_began > TURN_S:
+                    break
+        except Exception as error:
+            self._failure = error
+        return not (self._messages or self._failure or self._has_answers or self.websocket.is_over)
 
     async def flush(self) -> bool:
         """Send all waiting output, after any `flush` already running; returns whether there was any.
@@ -161,6 +189,7 @@ class Link:
     async def _end(self) -> None:
         """Let the other side read why the connection ends, if it broke a rule, though it may still be sending."""
         if self.websocket.has_failed:
+            self.reader.take = None
             with anyio.move_on_after(CLOSE_S), suppress(*BROKEN):
                 self.socket.shutdown(socket.SHUT_WR)
                 while await self.reader.receive():

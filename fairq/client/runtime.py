@@ -24,6 +24,7 @@ RECEIVE_BYTES = 65_536
 CLOSED = "this end was closed"
 
 Send = Callable[[], None]
+Take = Callable[[bytes], bool]
 
 
 class Event(Protocol):
@@ -47,10 +48,18 @@ class Lot(Protocol):
 
 
 class Reader(Protocol):
-    """The reading side of a connected socket."""
+    """The reading side of a connected socket.
 
-    async def receive(self) -> bytes:
-        """Wait for bytes; empty at the end. Cancelled: none are lost. Raises: OSError, also if it was closed."""
+    While a task waits for bytes, `take(data)` may be given them in its place; it returns whether all is done.
+    """
+
+    take: Take | None
+
+    async def receive(self) -> bytes | None:
+        """Wait for bytes; empty at the end, None if `take` was given some, and not all is done.
+
+        Cancelled: none are lost. Raises: OSError, also if it was closed.
+        """
 
     def close(self) -> None:
         """Wait no more; to be called first, when the socket is closed."""
@@ -165,11 +174,12 @@ def _trio_runtime() -> Runtime:
 
 @define(eq=False)
 class _TrioReader:
-    """Waits for bytes and reads them."""
+    """Waits for bytes and reads them; the task that has waited runs at once, so nothing is taken in its place."""
 
     wait_readable: Callable[[socket.socket], Awaitable[None]]
     closed: type[Exception]
     socket: socket.socket
+    take: Take | None = None
 
     async def receive(self) -> bytes:
         """Wait for bytes; empty at the end."""
@@ -212,15 +222,17 @@ class _AsyncioReader:
 
     loop: asyncio.AbstractEventLoop
     socket: socket.socket
+    take: Take | None = None
+    _is_left: bool = field(default=False, init=False)  # `take` has left something to do
     _arrived: bytes = field(default=b"", init=False)
     _has_ended: bool = field(default=False, init=False)
     _error: OSError | None = field(default=None, init=False)
     _is_reading: bool = field(default=False, init=False)
     _waiter: asyncio.Future[None] | None = field(default=None, init=False)
 
-    async def receive(self) -> bytes:
+    async def receive(self) -> bytes | None:
         """Wait for bytes; empty at the end."""
-        while not self._arrived and not self._has_ended:
+        while not self._arrived and not self._has_ended and not self._is_left:
             if self._error:
                 raise self._error
             if not self._is_reading:
@@ -231,6 +243,9 @@ class _AsyncioReader:
                 await self._waiter
             finally:
                 self._waiter = None
+        if self._is_left:
+            self._is_left = False
+            return None
         data, self._arrived = self._arrived, b""
         return data
 
@@ -242,8 +257,13 @@ class _AsyncioReader:
         except OSError as error:
             self._error = error
         else:
-            self._arrived += data
-            self._has_ended = not data
+            if data and self.take is not None and self._waiter is not None and not self._waiter.done():
+                if self.take(data):
+                    return
+                self._is_left = True
+            else:
+                self._arrived += data
+                self._has_ended = not data
         if self._error or self._has_ended or len(self._arrived) >= RECEIVE_BYTES:
             self._stop()
         self._wake()

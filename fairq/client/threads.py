@@ -56,7 +56,10 @@ class Threads:
         Cancelled, or too late: the thread is abandoned, and counted until it ends. Raises: TimedOut, and what it does.
         """
         run = _Run(self, function, argument)
-        await self._places.acquire_on_behalf_of(run)
+        try:
+            self._places.acquire_on_behalf_of_nowait(run)
+        except anyio.WouldBlock:
+            await self._places.acquire_on_behalf_of(run)
         try:
             return await within(limit_s, partial(self._in_thread, run.call))
         finally:

@@ -101,7 +101,7 @@ class Link:
         if self.channel is None:
             return []
         self._step_ends_at = inf
-        return self.channel.websocket.messages()  # they came right behind the handshake
+        return self.channel.websocket.early  # they came right behind the handshake
 
     def _connect(self, now: float) -> bool:
         """Go on connecting, to the next address if the last one failed; returns whether it is connected."""

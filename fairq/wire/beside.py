@@ -94,7 +94,7 @@ class Payloads:
             raise BadFrame("the message has bytes that belong to no payload")
 
 
-_NONE = Payloads(memoryview(b""))
+NO_PAYLOADS = Payloads(memoryview(b""))
 
 
 def size_of(message: Message, limit: int) -> int:
@@ -107,7 +107,7 @@ def size_of(message: Message, limit: int) -> int:
 def split(message: Message) -> tuple[str, Payloads]:
     """Part a message into the frame's text and the payloads beside it. Raises: BadFrame."""
     if isinstance(message, str):
-        return message, _NONE
+        return message, NO_PAYLOADS
     end = message.find(_LINE_FEED)
     if end < 0:
         raise BadFrame("a binary message must be a frame on one line, and payloads")

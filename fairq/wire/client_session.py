@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from math import inf
 from typing import Any
 
 from attrs import define, field
@@ -91,7 +92,7 @@ class ClientSession(Session):
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
     enqueues: Enqueues = field(init=False)
     waits: Waits = field(init=False)
-    under_way: Counter[_Place] = field(factory=Counter, init=False)  # how many frames are under way
+    under_way: dict[_Place, int] = field(factory=dict, init=False)  # how many frames are; none: no entry
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
     _calls_to_sweep: int = field(default=SWEEP_CALLS, init=False)  # how many more, until what is done is dropped
     _number: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False)
@@ -231,7 +232,8 @@ class ClientSession(Session):
                 exchange = self._find(ref)
                 exchange.answered(body, now)
                 self._refusals = 0
-                self.pauses.served(exchange.key)
+                if self.pauses.has_any:
+                    self.pauses.served(exchange.key)
                 self._forget(ref)
             case Ended(ref=ref, tasks=tasks):
                 self._find(ref).told(tasks)
@@ -263,28 +265,30 @@ class ClientSession(Session):
 
     def _forget(self, ref: int) -> None:
         for place in self._under_way.pop(ref)[1]:
-            self.under_way[place] -= 1
-            if not self.under_way[place]:
-                del self.under_way[place]
+            if left := self.under_way.pop(place) - 1:
+                self.under_way[place] = left
 
     def has_room(self, kind: type[Exchange], key: Key, window: int) -> bool:
         """Return whether a frame of this type and key may be sent now; one that was refused goes apart."""
-        if self.is_paused(key):
-            return False
-        if self.pauses.refusals(key):
-            return not self.under_way[key] and self.under_way[None] < MAX_APART
-        return self.under_way[kind] < window
+        if self.pauses.has_any:
+            if self.is_paused(key):
+                return False
+            if self.pauses.refusals(key):
+                return key not in self.under_way and self.under_way.get(None, 0) < MAX_APART
+        return self.under_way.get(kind, 0) < window
 
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange) -> None:
         """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would refuse it."""
         ref = self._number()
-        message = encode(kind, {"ref": ref, **body})
-        if size_of(message, self.limits.message_bytes) > self.limits.message_bytes:
-            raise TooLarge(f"the {kind} request is too large: a message has at most {self.limits.message_bytes} bytes")
-        check_cost(split(message)[0])
-        is_apart = exchange.has_window and self.pauses.refusals(exchange.key) > 0
-        self._under_way[ref] = exchange, (exchange.key, None) if is_apart else (type(exchange),)
-        self.under_way.update(self._under_way[ref][1])
+        message, limit = encode(kind, {"ref": ref, **body}), self.enqueues.limits.message_bytes
+        if size_of(message, limit) > limit:
+            raise TooLarge(f"the {kind} request is too large: a message has at most {limit} bytes")
+        check_cost(message if isinstance(message, str) else split(message)[0])
+        is_apart = self.pauses.has_any and exchange.has_window and self.pauses.refusals(exchange.key) > 0
+        places: Sequence[_Place] = (exchange.key, None) if is_apart else (type(exchange),)
+        self._under_way[ref] = exchange, places
+        for place in places:
+            self.under_way[place] = self.under_way.get(place, 0) + 1
         self.put(message)
 
     def _try(self, kind: str, body: Mapping[str, Any], exchange: Exchange, now: float) -> None:
@@ -298,18 +302,19 @@ class ClientSession(Session):
     @property
     def has_outgoing(self) -> bool:
         """True if frames wait to be sent, or something waits for a frame."""
-        return bool(self._outbox or self.requests or self.enqueues.lines or self.waits.has_outgoing)
+        return bool(self._outbox or self.requests or self.enqueues.lines or self.waits.lines)
 
     def outgoing(self, now: float) -> list[Message]:
         """Return the frames to send, in order; puts waiting requests and tasks into frames."""
         if self._resume_at is not None and now >= self._resume_at:
             self._resume_at = None
-        self.pauses.end(now)
+        if self.pauses.has_any:
+            self.pauses.end(now)
         due = list[_RequestExchange]()
         while self._later and self._later[0][0] <= now:
             due.append(heapq.heappop(self._later)[2])
         self.requests.extendleft(reversed(due))
-        if self.is_open and self._resume_at is None:
+        if self.is_open and self._resume_at is None and self.has_outgoing:
             self.gather(now)
         return super().outgoing(now)
 
@@ -322,29 +327,30 @@ class ClientSession(Session):
             elif not exchange.call.is_done:
                 exchange.call.under_way += 1
                 self._try(exchange.kind, exchange.body, exchange, now)
-        if self.waits.has_outgoing:
+        if self.waits.lines:
             self.waits.gather(now, lambda body, exchange: self._try("wait_tasks", body, exchange, now))
-        self.enqueues.gather(self._next_lines, lambda body, exchange: self._try(exchange.kind, body, exchange, now))
+        if self.enqueues.lines:
+            self.enqueues.gather(self._next_lines, self._try, now)
 
     def _next_lines(self) -> Key | None:
         """Return which tasks are next; a server that drains still serves the handlers whose leases it knows."""
-        kinds = ("enqueue_from",) if self.is_draining else ("enqueue", "enqueue_from")
-        if self.under_way[EnqueueExchange] >= SEND_WINDOW and not self.pauses.has_any:
+        if self.under_way.get(EnqueueExchange, 0) >= SEND_WINDOW and not self.pauses.has_any:
             return None
-        keys = self.enqueues.lines
-        room = (key for key in keys if key[0] in kinds and self.has_room(EnqueueExchange, key, SEND_WINDOW))
-        return next(room, None)
+        for key in self.enqueues.lines:
+            if (key[0] == "enqueue_from" or not self.is_draining) and self.has_room(EnqueueExchange, key, SEND_WINDOW):
+                return key
+        return None
 
     def deadline(self) -> float:
         """Return when `expire` or `outgoing` has something to do."""
         while self._calls and self._calls[0][2].is_done:
             heapq.heappop(self._calls)
-        earliest = self._calls[0][0] if self._calls else float("inf")
+        earliest = self._calls[0][0] if self._calls else inf
         if self.is_connected:
             earliest = min(earliest, super().deadline())
         if self.is_open and self._resume_at is not None:
             earliest = min(earliest, self._resume_at)
-        if self.is_open:
+        if self.is_open and self.pauses.has_any:
             earliest = min(earliest, self.pauses.deadline())
         if self.is_open and self._later:
             earliest = min(earliest, self._later[0][0])

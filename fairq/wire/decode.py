@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin
 import orjson
 
 from fairq.errors import BadFrame
-from fairq.wire.beside import Message, Payloads, Unreadable, decode_payload, split
+from fairq.wire.beside import NO_PAYLOADS, Message, Payloads, Unreadable, decode_payload, split
 from fairq.wire.frames import SERVER_FRAMES, Push, PushedTask, Reply
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _put_beside(body: dict[str, Any], payloads: Payloads) -> None:
 def decode_server(message: Message) -> Any:
     """Read a server's frame; unknown fields are ignored, unknown frame types give None. Raises: BadFrame."""
     try:
-        text, payloads = split(message)
+        text, payloads = (message, NO_PAYLOADS) if isinstance(message, str) else split(message)
         data: dict[str, Any] = _loads(text)
         kind = SERVER_TYPES.get(data.pop("type"))
         if kind is None:
@@ -80,8 +80,10 @@ def decode_server(message: Message) -> Any:
         if kind is Push:
             tasks = [_pushed(task, payloads) for task in data["tasks"]]
             return Push(data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)))
-        if kind is Reply and type(message) is bytes:
-            _put_beside(data["body"], payloads)
+        if kind is Reply:
+            if type(message) is bytes:
+                _put_beside(data["body"], payloads)
+            return Reply(int(data["ref"]), dict(data["body"]))
         return structure(data, kind)
     except Exception as error:
         raise BadFrame(f"invalid frame from the server: {error!r:.200}") from None

@@ -90,8 +90,9 @@ class EnqueueExchange(Exchange):
         return self.kind, self.queue
 
     def answered(self, body: dict[str, Any], now: float) -> None:
-        outcomes = outcomes_of(body, "outcomes", sum(chunk.stop - chunk.start for chunk in self.chunks))
-        at, refusals, refused = 0, refusals_of(body), list[Chunk]()
+        outcomes = outcomes_of(body, "outcomes", sum([chunk.stop - chunk.start for chunk in self.chunks]))
+        at, refused = 0, list[Chunk]()
+        refusals = refusals_of(body) if "refusals" in body else {}
         for chunk in self.chunks:
             call, size = chunk.call, chunk.stop - chunk.start
             if refusals and chunk.tenant in refusals:
@@ -104,7 +105,8 @@ class EnqueueExchange(Exchange):
                 if not call.missing:
                     call.finish(call.result)
             at += size
-        self._refuse(refused, refusals)
+        if refused:
+            self._refuse(refused, refusals)
 
     def _refuse(self, chunks: Sequence[Chunk], refusals: Mapping[str, FairqError]) -> None:
         """Fail calls whose tenant was refused; where several share that, each is sent again apart from the others."""
@@ -152,9 +154,11 @@ class EnqueueExchange(Exchange):
     def body(self) -> dict[str, Any]:
         """Return the frame's fields."""
         tasks = [encode_task(task) for chunk in self.chunks for task in chunk.tasks[chunk.start : chunk.stop]]
-        held = [each for chunk in self.chunks if chunk.lease for each in [chunk.lease] * (chunk.stop - chunk.start)]
-        leases = [{"queue": each.queue, "id": each.id, "lease": each.lease} for each in held]
-        return {"queue": self.queue, "tasks": tasks} | ({"leases": leases} if leases else {})
+        body: dict[str, Any] = {"queue": self.queue, "tasks": tasks}
+        if self.chunks[0].lease:  # then all have one
+            held = [each for chunk in self.chunks if chunk.lease for each in [chunk.lease] * (chunk.stop - chunk.start)]
+            body["leases"] = [{"queue": each.queue, "id": each.id, "lease": each.lease} for each in held]
+        return body
 
 
 @define(eq=False)
@@ -187,17 +191,20 @@ class Enqueues:
                 del self.lines[key]
 
     def gather(
-        self, next_key: Callable[[], Key | None], send: Callable[[dict[str, Any], EnqueueExchange], None]
+        self,
+        next_key: Callable[[], Key | None],
+        send: Callable[[str, dict[str, Any], EnqueueExchange, float], None],
+        now: float,
     ) -> None:
         """Put tasks into frames, while a kind and queue is next; one that was served goes behind the others."""
-        while key := next_key():
+        while self.lines and (key := next_key()):
             lines = self.lines.pop(key)
             chunks = self._take_batch(lines)
             if lines:
                 self.lines[key] = lines
             if chunks:
                 exchange = EnqueueExchange(self, *key, chunks)
-                send(exchange.body(), exchange)
+                send(exchange.kind, exchange.body(), exchange, now)
 
     def _take_batch(self, lines: OrderedDict[str, deque[Chunk]]) -> list[Chunk]:
         """Take chunks off the tenants' lines in turn, up to a frame's places and a message's bytes."""

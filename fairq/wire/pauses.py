@@ -23,6 +23,7 @@ class Pauses:
     """
 
     seconds: Callable[[int, int | None], float]
+    has_any: bool = field(default=False, init=False)  # frames are held back, or were refused when last answered
     _until: dict[Key, float] = field(factory=dict, init=False)
     _ends: list[tuple[float, Key]] = field(factory=list, init=False)  # the same, as a heap
     _refusals: OrderedDict[Key, tuple[int, float]] = field(factory=OrderedDict, init=False)  # in a row; when the last
@@ -37,24 +38,22 @@ class Pauses:
         self._refusals[key] = refusals, now
         self._until[key] = until = now + self.seconds(refusals, retry_in_ms)
         heapq.heappush(self._ends, (until, key))
+        self.has_any = True
 
     def served(self, key: Key) -> None:
         """Note an answer: the next pause is a short one."""
         self._refusals.pop(key, None)
+        self.has_any = bool(self._refusals or self._until)
 
     def end(self, now: float) -> None:
         """End the pauses that are over."""
         while self._ends and self._ends[0][0] <= now:
             del self._until[heapq.heappop(self._ends)[1]]
+        self.has_any = bool(self._refusals or self._until)
 
     def until(self, key: Key) -> float | None:
         """Return when the pause of these frames ends, if there is one."""
         return self._until.get(key)
-
-    @property
-    def has_any(self) -> bool:
-        """True if any frames were refused when last answered."""
-        return bool(self._refusals)
 
     def refusals(self, key: Key) -> int:
         """Return how many times in a row these frames were refused, each after a pause."""

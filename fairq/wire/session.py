@@ -30,6 +30,11 @@ class Session:
     is_timed_out: bool = field(default=False, init=False)  # nothing was received for TIMEOUT_S: close
     outgoing_bytes: int = field(default=0, init=False)  # approximate size of the frames that wait to be sent
     _outbox: list[Message] = field(factory=list, init=False)
+    _beat_s: float = field(init=False)
+
+    @_beat_s.default
+    def _drift(self) -> float:
+        return HEARTBEAT_S * (1 - self.heartbeat_jitter / 4)
 
     def send(self, kind: str, body: Mapping[str, Any] | None = None) -> None:
         """Put a frame into the outbox."""
@@ -43,10 +48,6 @@ class Session:
     def heard(self, now: float) -> None:
         """Note that part of a long message was received."""
         self.last_received_at = max(self.last_received_at, now)
-
-    @property
-    def _beat_s(self) -> float:
-        return HEARTBEAT_S * (1 - self.heartbeat_jitter / 4)
 
     @property
     def has_outgoing(self) -> bool:

@@ -128,7 +128,7 @@ class Waits:
     most_of_tenant: int = MAX_WAITED
     waited: int = field(default=0, init=False)  # ids for which the server waits
     waited_of: Counter[str] = field(factory=Counter, init=False)  # the same, by the tenants of full ids
-    _lines: defaultdict[tuple[str, bool], OrderedDict[str, deque[Wait]]] = field(
+    lines: defaultdict[tuple[str, bool], OrderedDict[str, deque[Wait]]] = field(
         factory=lambda: defaultdict(OrderedDict), init=False
     )  # by tenant
 
@@ -141,33 +141,28 @@ class Waits:
     def put(self, wait: Wait) -> None:
         """Have a request carry a wait."""
         if not wait.is_done:
-            self._lines[wait.queue, wait.is_last].setdefault(owner_of(wait.id), deque()).append(wait)
+            self.lines[wait.queue, wait.is_last].setdefault(owner_of(wait.id), deque()).append(wait)
 
     def sweep(self) -> None:
         """Drop the waits that are done, or wait for their last look elsewhere."""
-        for key, lines in list(self._lines.items()):
+        for key, lines in list(self.lines.items()):
             for tenant, line in list(lines.items()):
                 lines[tenant] = deque(wait for wait in line if not wait.is_done and wait.is_last == key[1])
                 if not lines[tenant]:
                     del lines[tenant]
             if not lines:
-                del self._lines[key]
-
-    @property
-    def has_outgoing(self) -> bool:
-        """True if waits wait for a request."""
-        return bool(self._lines)
+                del self.lines[key]
 
     def gather(self, now: float, send: Callable[[dict[str, Any], Exchange], None]) -> None:
         """Put waits into requests, as many as the server takes; the queue that was served goes behind the others."""
         for is_last in (False, True):  # last looks after the others: those whose time is up join them
-            for queue in [queue for queue, last in self._lines if last == is_last and not self.is_paused(_key(queue))]:
-                lines = self._lines[queue, is_last]
+            for queue in [queue for queue, last in self.lines if last == is_last and not self.is_paused(_key(queue))]:
+                lines = self.lines[queue, is_last]
                 while exchange := self._take(queue, is_last, lines, now):
                     send({"queue": queue, "ids": list(exchange.waits), "timeout_ms": exchange.time_left(now)}, exchange)
-                    self._lines[queue, is_last] = self._lines.pop((queue, is_last))
+                    self.lines[queue, is_last] = self.lines.pop((queue, is_last))
                 if not lines:
-                    del self._lines[queue, is_last]
+                    del self.lines[queue, is_last]
 
     def _take(
         self, queue: str, is_last: bool, lines: OrderedDict[str, deque[Wait]], now: float

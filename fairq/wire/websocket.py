@@ -1,6 +1,7 @@
 """One side of an open websocket (RFC 6455), without I/O: bytes in and messages out, messages in and bytes out.
 
-The library `websockets` parses and checks the frames. The limits are ours: a client chooses how many frames a message
+A message in one frame, as nearly all are, is read and written here. The library `websockets` has all other frames and
+the handshake; it takes a frame once that has all come. The limits are ours: a client chooses how many frames a message
 has and how many others it sends, and each frame costs time, even an empty one.
 """
 
@@ -19,9 +20,11 @@ from websockets.uri import parse_uri
 
 from fairq.wire.beside import Message
 from fairq.wire.endings import Refused
+from fairq.wire.plain_frames import BINARY, BROKEN, NOT_YET, TEXT, find_frame, payload_at, write_frame
 from fairq.wire.terms import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
 
 MAX_FRAGMENTS = 1_024  # of one message
+_NOT_UTF8 = "text messages must be UTF-8"
 
 
 @define(eq=False)
@@ -33,7 +36,13 @@ class WebSocket:
     """
 
     protocol: Protocol
+    max_message_bytes: int
     spare_frames: int = field(default=0, init=False)
+    _held: bytearray = field(factory=bytearray, init=False)  # of a frame that has not all come yet
+    _is_broken: bool = field(default=False, init=False)  # a frame breaks a rule: the library is to say which
+    _is_amid_message: bool = field(default=False, init=False)  # the last frame of data was not the end of one
+    early: list[Message] = field(factory=list, init=False)  # came right behind the handshake
+    _unsent: list[bytes] = field(factory=list, init=False)  # goes ahead of what the library has to send
     _fragments: int = field(default=0, init=False)
     _parts: list[Any] = field(factory=list, init=False)  # str or bytes
     _decoder: codecs.IncrementalDecoder | None = field(default=None, init=False)  # of the text being received
@@ -43,12 +52,15 @@ class WebSocket:
     @classmethod
     def of_server(cls, max_message_bytes: int) -> WebSocket:
         """Make the server's side of a connection."""
-        return cls(Protocol(Side.SERVER, state=OPEN, max_size=max_message_bytes))
+        return cls(Protocol(Side.SERVER, state=OPEN, max_size=max_message_bytes), max_message_bytes)
 
     @property
     def is_over(self) -> bool:
         """True if no more messages will come: the other side has closed, has gone, or has broken a rule."""
-        return self._is_ended or self.protocol.close_rcvd is not None or self.has_failed
+        protocol = self.protocol
+        if protocol.parser_exc is None and protocol.close_rcvd is None and self._broken is None:
+            return self._is_ended
+        return self._is_ended or protocol.close_rcvd is not None or self.has_failed
 
     @property
     def has_failed(self) -> bool:
@@ -68,13 +80,35 @@ class WebSocket:
 
     def receive(self, data: bytes | bytearray) -> list[Message]:
         """Process bytes; returns the messages that they complete. Afterwards `outgoing` may have bytes to send."""
-        if not self.is_over:
-            self.protocol.receive_data(data)
-        return self.messages()
-
-    def messages(self) -> list[Message]:
-        """Return the received messages that were not returned yet."""
         messages: list[Message] = []
+        held, at, is_masked = self._held, 0, self.protocol.side is Side.SERVER
+        if self.is_over:
+            return messages
+        held += data
+        while at < len(held) and not (at and self.is_over):
+            begin, end = find_frame(held, at, self.max_message_bytes, is_masked=is_masked)
+            if self._is_broken or end == BROKEN:
+                self._is_broken, end = True, len(held)
+            elif end == NOT_YET:
+                break
+            if held[at] in (TEXT, BINARY) and not self._is_amid_message and not self._is_broken:
+                self._take_whole(held[at], payload_at(held, begin, end, is_masked=is_masked), messages)
+            else:
+                self.protocol.receive_data(held[at:end])
+                self._take_events(messages)
+            at = end
+        del held[:at]
+        return messages
+
+    def _take_whole(self, first: int, payload: bytes | bytearray, messages: list[Message]) -> None:
+        """Append the message of one frame."""
+        try:
+            messages.append(payload.decode() if first == TEXT else bytes(payload))
+        except UnicodeDecodeError:
+            self.fail(CloseCode.INVALID_DATA, _NOT_UTF8)
+
+    def _take_events(self, messages: list[Message]) -> None:
+        """Take what the library has read; append to `messages` those that are complete."""
         for event in self.protocol.events_received():
             assert isinstance(event, Frame)
             if self._broken is not None:
@@ -83,13 +117,13 @@ class WebSocket:
                 self._take(event, messages)
             else:
                 self.spare_frames += 1
-        return messages
 
     def _take(self, frame: Frame, messages: list[Message]) -> None:
         """Add a frame to the message; append the message to `messages` if it is complete."""
         if frame.opcode is not Opcode.CONT:
             self._fragments, self._parts = 0, []
             self._decoder = codecs.getincrementaldecoder("utf-8")() if frame.opcode is Opcode.TEXT else None
+        self._is_amid_message = not frame.fin
         if not frame.fin:
             self.spare_frames += 1
             self._fragments += 1
@@ -98,7 +132,7 @@ class WebSocket:
         try:
             self._parts.append(self._decoder.decode(frame.data, frame.fin) if self._decoder else bytes(frame.data))
         except UnicodeDecodeError:
-            return self.fail(CloseCode.INVALID_DATA, "text messages must be UTF-8")
+            return self.fail(CloseCode.INVALID_DATA, _NOT_UTF8)
         if frame.fin:
             messages.append("".join(self._parts) if self._decoder else b"".join(self._parts))
             self._parts = []
@@ -108,6 +142,7 @@ class WebSocket:
         """Note that no more bytes will come."""
         self.protocol.receive_eof()
         self._is_ended = True
+        self._held.clear()
 
     def unlink(self) -> None:
         """Break reference cycles after the end of the connection; the websocket is not used any more."""
@@ -117,12 +152,8 @@ class WebSocket:
 
     def send(self, message: Message) -> None:
         """Put a message into `outgoing`; does nothing once either side has closed."""
-        if self.protocol.state is not OPEN:
-            return
-        if isinstance(message, str):
-            self.protocol.send_text(message.encode())
-        else:
-            self.protocol.send_binary(message)
+        if self.protocol.state is OPEN:
+            self._unsent += write_frame(message, is_masked=self.protocol.side is Side.CLIENT)
 
     def close(self, code: int, reason: str = "") -> None:
         """Send a close frame; messages are still received until the other side answers."""
@@ -137,7 +168,11 @@ class WebSocket:
 
     def outgoing(self) -> bytes:
         """Return the bytes to send now, and forget them."""
-        return b"".join(self.protocol.data_to_send())
+        if not self._unsent and not self.protocol.writes:
+            return b""
+        data = b"".join(self._unsent + self.protocol.data_to_send())
+        self._unsent.clear()
+        return data
 
 
 def _short(reason: str) -> str:
@@ -162,10 +197,13 @@ class ClientHandshake:
 
     def receive(self, data: bytes | bytearray) -> WebSocket | None:
         """Process bytes (empty: no more will come); returns the websocket once it is open. Raises: Refused."""
-        if data:
-            self._protocol.receive_data(data)
-        else:
+        if not data:
             self._protocol.receive_eof()
+        at = 0
+        while at < len(data) and self._protocol.state is not OPEN:  # what follows the answer is the websocket's
+            end = data.find(b"\n", at) + 1 or len(data)
+            self._protocol.receive_data(data[at:end])
+            at = end
         error = self._protocol.handshake_exc
         if isinstance(error, InvalidStatus):
             status = error.response.status_code
@@ -176,5 +214,7 @@ class ClientHandshake:
             raise Refused(0, "the server closed the connection before it answered" if not data else str(error))
         if self._protocol.state is not OPEN:
             return None
-        self._protocol.events = [event for event in self._protocol.events if isinstance(event, Frame)]
-        return WebSocket(self._protocol)
+        self._protocol.events_received()
+        websocket = WebSocket(self._protocol, MAX_SERVER_MESSAGE_BYTES)
+        websocket.early = websocket.receive(data[at:])
+        return websocket

@@ -227,7 +227,7 @@ class WorkerSession(ClientSession):
     @property
     def is_quiet(self) -> bool:
         """True if the server has answered the last change of credit; after one to 0, no push is under way."""
-        return self.credit == self.told_credit and not self.under_way[_CreditExchange]
+        return self.credit == self.told_credit and _CreditExchange not in self.under_way
 
     def renewed(self, renewal: HeldLease, outcome: str, sent_at: float) -> None:
         """Handle the outcome of a renewal that was sent at `sent_at`."""
@@ -250,7 +250,7 @@ class WorkerSession(ClientSession):
             self._attach(now)
         if not self.is_attached:
             return
-        if self.credit != self.told_credit and not self.under_way[_CreditExchange]:
+        if self.credit != self.told_credit and _CreditExchange not in self.under_way:
             self.told_credit = self.credit
             self.start("credit", {"credit": self.credit}, _CreditExchange(self))
         for queue, waiting in self.settlements.items():

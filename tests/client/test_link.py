@@ -16,6 +16,9 @@ from fairq.client import link as module
 from fairq.client.channel import Channel
 from fairq.client.link import Link, close_now
 from fairq.client.runtime import RECEIVE_BYTES, current_runtime
+from fairq.errors import BadFrame
+from fairq.groups import ungrouped
+from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
 from fairq.wire.websocket import WebSocket
 
@@ -58,7 +61,7 @@ def open_ends() -> Iterator[tuple[Link, Peer]]:
     reader = runtime.make_reader(ours)
     with theirs:
         try:
-            websocket = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT))
+            websocket = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT), LIMIT)
             yield Link(runtime, ours, reader, Channel(websocket), "test"), Peer(theirs)
         finally:
             close_now(ours, reader)
@@ -109,6 +112,39 @@ async def test_pings_are_answered_and_texts_come_in_order() -> None:
         peer.send(text("one"), Frame(Opcode.PING, b"?"), text("two"))
         assert [await link.receive(), await link.receive()] == ["one", "two"]
         assert [(frame.opcode, frame.data) for frame in peer.received()] == [(Opcode.PONG, b"?")]
+
+
+@pytest.mark.parametrize("turn_s", [-1.0, 1.0], ids=["each in a turn", "all in one"])
+@on_both
+async def test_what_is_taken_where_it_arrives_comes_in_order_up_to_a_failure(
+    turn_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TURN_S", turn_s)
+    with open_ends() as (link, peer):
+        taken: list[Message] = []
+
+        def take(message: Message) -> None:
+            taken.append(message)
+            if message == "bad":
+                raise BadFrame("bad")
+
+        async def read() -> None:
+            while True:
+                take(await link.receive())
+
+        async def converse() -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(read)
+                await anyio.wait_all_tasks_blocked()
+                peer.send(*(text(str(number)) for number in range(50)), Frame(Opcode.PING, b"?"))
+                await anyio.wait_readable(peer.socket)
+                assert [(frame.opcode, frame.data) for frame in peer.received()] == [(Opcode.PONG, b"?")]
+                peer.send(text("bad"), text("never"))
+
+        link.take = take
+        with pytest.raises(BadFrame), ungrouped():
+            await converse()
+        assert taken == [*map(str, range(50)), "bad"]
 
 
 @on_both

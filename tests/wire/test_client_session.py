@@ -388,7 +388,7 @@ def call_much(end: End) -> int:
         end.pass_time(60)
     lines = [
         line
-        for each in (session.enqueues.lines, session.waits._lines)
+        for each in (session.enqueues.lines, session.waits.lines)
         for lines in each.values()
         for line in lines.values()
     ]

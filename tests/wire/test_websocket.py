@@ -231,4 +231,23 @@ def test_what_comes_with_the_answer_is_not_lost() -> None:
     server.send_text(b"welcome")
     websocket = handshake.receive(b"".join(server.data_to_send()))
     assert websocket is not None
-    assert websocket.messages() == ["welcome"]
+    assert websocket.early == ["welcome"]
+
+
+def test_a_message_reads_as_the_library_writes_it_and_the_other_way_round() -> None:
+    for size in (0, 125, 126, 65_535, 65_536, LIMIT):
+        for message in ("x" * size, b"\x00" * size):
+            with case(type(message).__name__, size):
+                server, library = open_server(), Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT)
+                send = library.send_text if isinstance(message, str) else library.send_binary
+                send(message.encode() if isinstance(message, str) else message)
+                pieces = split(b"".join(library.data_to_send()), size)
+                assert [got for piece in pieces for got in server.receive(piece)] == [message]
+                server.send(message)
+                library.receive_data(server.outgoing())
+                (event,) = library.events_received()
+                assert isinstance(event, Frame)
+                client = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT), LIMIT)
+                client.send(message)
+                assert bytes(event.data) == (message.encode() if isinstance(message, str) else message)
+                assert open_server().receive(client.outgoing()) == [message]
