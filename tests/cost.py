@@ -10,17 +10,17 @@ from typing import Any
 
 import trio
 import trio.lowlevel
-from attrs import define
+from attrs import astuple, define, field
 
 
 @define(eq=False)
 class Cost(trio.abc.Instrument):
-    """What this thread has done."""
+    """What a thread has done, or does for one job."""
 
-    calls: int = 0  # of Python functions; each step of a coroutine counts as one of each function in it
-    tasks: int = 0
-    steps: int = 0
-    instructions: int = 0  # of bytecode
+    calls: float = 0  # of Python functions; each step of a coroutine counts as one of each function in it
+    tasks: float = 0
+    steps: float = 0
+    instructions: float = 0  # of bytecode
 
     def task_spawned(self, _: trio.lowlevel.Task) -> None:
         """Count a task."""
@@ -44,14 +44,43 @@ class Cost(trio.abc.Instrument):
 
 
 @contextmanager
-def counting(cost: Cost) -> Iterator[None]:
-    """Count what this thread, in trio, does meanwhile."""
-    trio.lowlevel.add_instrument(cost)
+def counting(*, with_instructions: bool = False) -> Iterator[Cost]:
+    """Count what this thread does until the block is left; instructions are slow to count."""
+    cost, profiler, debugger = Cost(), sys.getprofile(), sys.gettrace()
+    is_in_trio = trio.lowlevel.in_trio_run()
+    if is_in_trio:
+        trio.lowlevel.add_instrument(cost)
     sys.setprofile(cost.note)
-    sys.settrace(cost.trace)
+    if with_instructions:
+        sys.settrace(cost.trace)
     try:
-        yield
+        yield cost
     finally:
-        sys.settrace(None)
-        sys.setprofile(None)
-        trio.lowlevel.remove_instrument(cost)
+        if with_instructions:
+            sys.settrace(debugger)
+        sys.setprofile(profiler)
+        if is_in_trio:
+            trio.lowlevel.remove_instrument(cost)
+
+
+@define(eq=False)
+class Rounds:
+    """What a job costs in the cheapest of several rounds: a heartbeat, a tick or a slow neighbour adds to some."""
+
+    cost: Cost
+    jobs: int  # in a round
+    _before: tuple[float, ...] = field(init=False)
+    _rounds: list[list[float]] = field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._before = astuple(self.cost)
+
+    def end_round(self) -> None:
+        """Note that a round is over."""
+        now = astuple(self.cost)
+        self._rounds.append([(after - before) / self.jobs for before, after in zip(self._before, now, strict=True)])
+        self._before = now
+
+    def cheapest(self) -> Cost:
+        """Return what one job costs."""
+        return Cost(*map(min, zip(*self._rounds, strict=True)))

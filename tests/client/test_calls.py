@@ -1,73 +1,46 @@
-"""What a single call costs a client, and a single task a worker, counted: calls of Python functions."""
+"""What a call costs a client, and a task a worker, counted: calls of functions, their instructions, and steps."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
+import anyio
 import anyio.to_thread
 import pytest
-from attrs import define
+import trio
 
 import fairq
 import fairq.sync
-from tests.server.harness import tenant
+from tests.cost import Cost, Rounds, counting
+from tests.server.harness import WORKER, tenant
 
-from .runtimes import Service, on_both, working
+from .runtimes import LIMIT_S, Service, on_both, working
 
-ROUNDS, EACH = 8, 25
-
-
-@define(eq=False)
-class Cost:
-    """What this thread has done, since `counting` began."""
-
-    calls: int = 0  # each step of a coroutine counts as one of each function in it
-
-    def note(self, _frame: object, event: str, _arg: object) -> None:
-        """Count a call, as a profiler."""
-        self.calls += event == "call"
-
-
-@contextmanager
-def counting() -> Iterator[Cost]:
-    """Count this thread's calls until the block is left."""
-    cost = Cost()
-    sys.setprofile(cost.note)
-    try:
-        yield cost
-    finally:
-        sys.setprofile(None)
-
-
-def cheapest(cost: Cost, job: Callable[[], object]) -> float:
-    """Return the calls of one job in the cheapest of several rounds: heartbeats and renewals come, too."""
-    rounds = []
-    for _ in range(ROUNDS):
-        before = cost.calls
-        for _ in range(EACH):
-            job()
-        rounds.append((cost.calls - before) / EACH)
-    return min(rounds)
+ROUNDS, EACH = 40, 5
+FRAME, FRAMES = 100, 12
 
 
 @on_both
 async def test_an_enqueue_costs_few_calls(service: Service, runtime: str) -> None:
-    rounds = []
     async with service.client() as client:
+        await client.enqueue("emails", {"n": 1})
         with counting() as cost:
+            found = Rounds(cost, EACH)
             for _ in range(ROUNDS):
-                before = cost.calls
                 for _ in range(EACH):
                     await client.enqueue("emails", {"n": 1})
-                rounds.append((cost.calls - before) / EACH)
-    assert min(rounds) <= {"asyncio": 160, "trio": 210}[runtime], rounds
+                found.end_round()
+    assert found.cheapest().calls <= {"asyncio": 160, "trio": 210}[runtime]
 
 
 def test_a_blocking_enqueue_costs_few_calls(service: Service) -> None:
-    with fairq.sync.open_client(service.url, token=tenant("ada")) as client, counting() as cost:
-        assert cheapest(cost, lambda: client.enqueue("emails", {"n": 1})) <= 155
+    with fairq.sync.open_client(service.url, token=tenant("ada")) as client:
+        client.enqueue("emails", {"n": 1})
+        with counting() as cost:
+            found = Rounds(cost, EACH)
+            for _ in range(ROUNDS):
+                for _ in range(EACH):
+                    client.enqueue("emails", {"n": 1})
+                found.end_round()
+    assert found.cheapest().calls <= 155
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
@@ -81,12 +54,44 @@ async def test_a_task_costs_a_worker_few_calls(service: Service, runtime: str, k
 
     app.task("emails")(handle if kind == "async" else handle_in_thread)
 
-    def enqueue(cost: Cost) -> float:
+    def enqueue(cost: Cost) -> Cost:
         with fairq.sync.open_client(service.url, token=tenant("ada")) as client:
-            return cheapest(cost, lambda: client.enqueue("emails", {"n": 1}, result_ttl=60).result(timeout=20))
+            client.enqueue("emails", {"n": 1}, result_ttl=60).result(timeout=20)
+            found = Rounds(cost, EACH)
+            for _ in range(ROUNDS):
+                for _ in range(EACH):
+                    client.enqueue("emails", {"n": 1}, result_ttl=60).result(timeout=20)
+                found.end_round()
+            return found.cheapest()
 
     async with working(app):
         with counting() as cost:
-            calls = await anyio.to_thread.run_sync(enqueue, cost)
+            found = await anyio.to_thread.run_sync(enqueue, cost)
     most = {("asyncio", "async"): 210, ("trio", "async"): 320, ("asyncio", "plain"): 280, ("trio", "plain"): 500}
-    assert calls <= most[runtime, kind], calls
+    assert found.calls <= most[runtime, kind]
+
+
+async def test_a_task_of_a_full_frame_costs_a_worker_few_calls_and_instructions(service: Service) -> None:
+    """From its push to the answer to its settlement, of the second frame and on; without the handler's own."""
+    frames = list[Rounds]()
+    app = fairq.Worker(service.url, token=WORKER, concurrency=FRAME)
+
+    @app.task("q")
+    async def handle(task: fairq.Task) -> None:
+        if task.payload == FRAME:
+            frames.append(Rounds(cost, FRAME))
+        elif task.payload % FRAME == 0 and frames:
+            frames[0].end_round()
+        if task.payload == FRAME * FRAMES - 1:
+            app.stop()
+
+    with trio.fail_after(LIMIT_S):
+        async with fairq.open_client(service.url, token=tenant("ada")) as ada:
+            await ada.enqueue_many("q", list(range(FRAME * FRAMES)))
+        with counting(with_instructions=True) as cost:
+            await app.run()
+    of_task = frames[0].cheapest()
+    assert of_task.calls <= 36
+    assert of_task.tasks == 0
+    assert of_task.steps <= 0.3
+    assert of_task.instructions <= 1_000

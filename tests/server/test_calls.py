@@ -8,15 +8,13 @@ from itertools import count
 
 import pytest
 import trio
-from attrs import astuple
 
 from fairq.server.run import Served
-from tests.cost import Cost, counting
+from tests.cost import Cost, Rounds, counting
 
 from .harness import PRODUCER, WORKER, raw, tenant, url_of
 
-ROUNDS, EACH = 8, 25
-FRAME = 100  # tasks
+FRAME, FRAMES = 100, 8
 
 
 Job = Callable[[], Awaitable[object]]
@@ -55,7 +53,7 @@ async def working(url: str) -> AsyncIterator[Job]:
 async def settling(url: str) -> AsyncIterator[Job]:
     """A worker that settles a frame of tasks, and gets another."""
     async with enqueueing(url, FRAME) as enqueue, raw(url, WORKER) as worker:
-        for _ in range(ROUNDS + 1):
+        for _ in range(FRAMES + 2):
             await enqueue()
         await worker.attach("q", credit=FRAME)
         tasks = await worker.pushed(FRAME)
@@ -68,25 +66,27 @@ async def settling(url: str) -> AsyncIterator[Job]:
 
 
 async def cost_of(
-    served: Served, clients: Callable[[str], AbstractAsyncContextManager[Job]], each: int = EACH
-) -> tuple[float, ...]:
-    """Count what a job of clients, who run in a thread, costs the server: calls, tasks, steps and instructions.
+    served: Served,
+    clients: Callable[[str], AbstractAsyncContextManager[Job]],
+    rounds: int = 40,
+    each: int = 5,
+    *,
+    with_instructions: bool = False,
+) -> Cost:
+    """Count what a job of clients, who run in a thread, costs the server."""
+    url = url_of(served)
 
-    Of several rounds the cheapest counts: the server does other things, too.
-    """
-    cost, url = Cost(), url_of(served)
-
-    async def measure() -> tuple[float, ...]:
+    async def measure() -> Cost:
         async with clients(url) as job:
-            rounds = []
-            for _ in range(ROUNDS):
-                before = astuple(cost)
+            await job()
+            found = Rounds(cost, each)
+            for _ in range(rounds):
                 for _ in range(each):
                     await job()
-                rounds.append([(now - then) / each for then, now in zip(before, astuple(cost), strict=True)])
-            return tuple(map(min, zip(*rounds, strict=True)))
+                found.end_round()
+            return found.cheapest()
 
-    with counting(cost):
+    with counting(with_instructions=with_instructions) as cost:
         return await trio.to_thread.run_sync(trio.run, measure)
 
 
@@ -98,11 +98,16 @@ async def cost_of(
 async def test_a_hot_request_costs_few_calls_and_no_task(
     clients: Callable[[str], AbstractAsyncContextManager[Job]], most: tuple[float, ...], served: Served
 ) -> None:
-    *cost, _ = await cost_of(served, clients)
-    assert all(each <= limit for each, limit in zip(cost, most, strict=True)), f"calls, tasks, steps: {cost}"
+    cost = await cost_of(served, clients)
+    assert cost.calls <= most[0]
+    assert cost.tasks <= most[1]
+    assert cost.steps <= most[2]
 
 
 async def test_a_task_of_a_full_frame_costs_few_calls_and_instructions(served: Served) -> None:
     """From the settlement of a frame to the push of the next one."""
-    cost = [each / FRAME for each in await cost_of(served, settling, 1)]
-    assert all(each <= limit for each, limit in zip(cost, (16, 0, 0.1, 700), strict=True)), f"of a task: {cost}"
+    cost = await cost_of(served, settling, FRAMES, 1, with_instructions=True)
+    assert cost.calls / FRAME <= 16
+    assert cost.tasks == 0
+    assert cost.steps / FRAME <= 0.1
+    assert cost.instructions / FRAME <= 700
