@@ -190,10 +190,11 @@ class ContainerServer:
         except DockerException as error:
             raise StoreMissing(f"--store container: no docker ran the image {image}: {error}") from error
         host, port = container.get_container_host_ip(), container.get_exposed_port(6379)
-        self.url = f"redis://{host}:{port}/0"
-        client = connect(self.url)
-        wait_ready(client)
-        client.close()
+        self.url = f"redis://fairq:{PASSWORD}@{host}:{port}/0"
+        with connect(self.url) as client:
+            wait_ready(client)
+            for line in users().splitlines():
+                client.execute_command("ACL", "SETUSER", *line.split()[1:])
 
     def stop(self) -> None:
         """Remove the container."""
