@@ -102,7 +102,7 @@ class Run:
 
     def step(self, resume: Callable[[Any], Any], value: Any) -> bool:
         """Run to the next wait for a reply; returns False if there is none: it is over, or needs a task."""
-        _now.run = self
+        before, _now.run = _now.run, self
         try:
             asked = resume(value)
         except StopIteration:
@@ -111,7 +111,7 @@ class Run:
             log.error("a coroutine without a task failed", exc_info=error)
             return False
         finally:
-            _now.run = None
+            _now.run = before
         self.needs_task = asked is _IN_TASK
         if self.needs_task or asked is None:
             return not self.needs_task

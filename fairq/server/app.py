@@ -69,9 +69,9 @@ class App:
     recorder: Recorder = field(init=False)
     refusals: Refusals = field(factory=Refusals, init=False)
     connections: set[Connection] = field(factory=set, init=False)
-    tenants_purge: trio.Lock = field(factory=trio.Lock, init=False)  # serializes tenants' purges
-    operators_purge: trio.Lock = field(factory=trio.Lock, init=False)  # serializes operators' purges
-    own_purges: WeakValueDictionary[str, trio.Lock] = field(factory=WeakValueDictionary, init=False)  # by tenant
+    tenants_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # serializes tenants' calls of cancel_all
+    operators_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # the same of operators
+    own_cancels: WeakValueDictionary[str, trio.Lock] = field(factory=WeakValueDictionary, init=False)  # by tenant
     searches: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1), init=False)  # by schedules
     producers_calls: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, PRODUCERS_CALLS), init=False)
     idle_ticks: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, IDLE_TICKS), init=False)

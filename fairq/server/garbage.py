@@ -14,7 +14,7 @@ import gc
 import trio
 
 _YOUNG_S = 0.25
-_COLLECT_AFTER = (10_000, 50, 14_400)  # allocations; collections of the youngest; those of the young: an hour of them
+_THRESHOLDS = (10_000, 50, 14_400)  # the last: full collections, after an hour of collect(1)
 
 
 def _freeze_what_stays(phase: str, told: dict[str, int]) -> None:
@@ -27,7 +27,7 @@ async def control_collection() -> None:
     gc.freeze()  # objects loaded until now are permanent
     gc.callbacks.append(_freeze_what_stays)
     previous = gc.get_threshold()
-    gc.set_threshold(*_COLLECT_AFTER)
+    gc.set_threshold(*_THRESHOLDS)
     try:
         while True:
             await trio.sleep(_YOUNG_S)

@@ -19,7 +19,7 @@ from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
-RETURNS_PER_S = 250.0  # workers that can reconnect to a server when thousands lose their connections at once
+RECONNECTS_PER_S = 250.0  # workers that can reconnect to a server when thousands lose their connections at once
 MAX_GRACE_S = 20.0  # the longest time that leases are kept then
 GIVE_BACK_S = 5.0
 
@@ -43,7 +43,7 @@ class Leases:
     queues: Queues
     owners: dict[Place, Connection] = field(factory=dict, init=False)
     kept: set[Connection] = field(factory=set, init=False)  # broken connections whose leases may be brought to new ones
-    returns: Rate = field(factory=lambda: Rate(RETURNS_PER_S, 1), init=False)  # of workers whose connection broke
+    reconnects: Rate = field(factory=lambda: Rate(RECONNECTS_PER_S, 1), init=False)  # of workers whose connection broke
     is_draining: bool = field(default=False, init=False)
     left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # woken at the end of leases
 
@@ -102,7 +102,7 @@ class Leases:
             connection.account.drop_all()
         is_broken_worker = connection.is_broken and bool(connection.queues)
         if is_broken_worker:  # tenants may break off as often as they like: workers' leases do not wait for them
-            self.returns.take(1, trio.current_time())
+            self.reconnects.take(1, trio.current_time())
         if is_broken_worker and connection.account.held and self.grace_s and not self.is_draining:
             self.kept.add(connection)
             self.nursery.start_soon(self._keep, connection)
@@ -118,7 +118,7 @@ class Leases:
             while trio.current_time() < until and not connection.keeps_no_more.is_set():
                 with trio.move_on_at(until):
                     await connection.keeps_no_more.wait()
-                until = max(until, min(self.returns.paid_at, most))  # many broke at once: not all can be back yet
+                until = max(until, min(self.reconnects.paid_at, most))  # many broke at once: not all can be back yet
         finally:
             await self._end(connection)
             self.kept.discard(connection)

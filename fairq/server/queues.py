@@ -85,7 +85,7 @@ class Queues:
             self._channels[channel] = queue
             self.nursery.start_soon(self.store.subscription.add, channel)  # the caller may be cancelled
 
-    async def watch(self, queue: str, whose: Hashable) -> LongPolls:
+    async def long_polls_of(self, queue: str, whose: Hashable) -> LongPolls:
         """Return the long polls of a queue, listening to its channel from now on.
 
         Of queues that do not exist the server listens to MAX_UNMADE for each tenant or token, by their names; those

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -80,10 +80,10 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
     Raises: SettingsError if the port is taken, or the store does not answer or may lose acknowledged tasks.
     """
     tls = _tls(settings)
-    hearers: list[App] = []
+    apps: list[App] = []  # the app, once there is one: messages may come before
 
     def on_message(channel: str, message: str) -> None:
-        for app in hearers:
+        for app in apps:
             app.on_message(channel, message)
 
     async with (
@@ -100,21 +100,21 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
         if settings.repair:
             await _repair(store)
         app = App(settings, store, nursery)
-        hearers.append(app)
+        apps.append(app)
         await app.start()
         await check_data_version(store.connection.call)  # again: a restore or migration could not see this server
         listeners = await _open_listeners(settings.host, settings.port, tls, is_shared=is_shared)
         listener = Listener(app)
-        nursery.start_soon(_accept, listener, listeners)
+        nursery.start_soon(trio.serve_listeners, listener.handle, listeners)
         http = admin = metrics = None
         if address := settings.http_address:
             http = await _serve_http(address, "http_port", _http_of(listener, nursery), tls, is_shared=is_shared)
         if address := settings.admin_address:
-            of = _admin_of(listener, nursery, has_metrics=not is_shared)
-            admin = await _serve_http(address, "admin_port", of, tls, is_shared=is_shared)
+            own = _admin_of(listener, nursery, has_metrics=not is_shared)
+            admin = await _serve_http(address, "admin_port", own, tls, is_shared=is_shared)
         if address := settings.metrics_address:
-            of = _metrics_of(listener, nursery)
-            metrics = await _serve_http(address, "metrics_port", of, tls, is_shared=is_shared)
+            own = _metrics_of(listener, nursery)
+            metrics = await _serve_http(address, "metrics_port", own, tls, is_shared=is_shared)
         yield Served(settings.host, port_of(listeners[0]), url, app, http, admin, metrics)
 
 
@@ -176,16 +176,12 @@ async def _repair(store: Store) -> None:
 
 async def _open_listeners(
     host: str, port: int, tls: ssl.SSLContext | None, *, is_shared: bool, field: str = "port"
-) -> Sequence[AnyListener]:
+) -> list[AnyListener]:
     try:
-        return await open_listeners(host, port, tls, is_shared=is_shared)
+        return list(await open_listeners(host, port, tls, is_shared=is_shared))
     except OSError as error:
         why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror or error}"
         raise SettingsError(f"port {port} on {host} {why}", field=field) from None
-
-
-async def _accept(listener: Listener, listeners: Sequence[AnyListener]) -> None:
-    await trio.serve_listeners(listener.handle, list(listeners))  # closes them at the end
 
 
 async def serve(settings: Settings, *, is_child: bool = False) -> None:
@@ -208,17 +204,19 @@ async def serve(settings: Settings, *, is_child: bool = False) -> None:
     log.info("stopped")
 
 
-async def _serve_alone(settings: Settings, serving: trio.Event, stop: trio.Event, watcher: trio.Nursery | None) -> None:
-    async with running_server(settings, is_shared=watcher is not None) as served:
+async def _serve_alone(
+    settings: Settings, serving: trio.Event, stop: trio.Event, parent_watch: trio.Nursery | None
+) -> None:
+    async with running_server(settings, is_shared=parent_watch is not None) as served:
         serving.set()
-        if watcher is not None:
-            watcher.start_soon(watch_parent, stop)
+        if parent_watch is not None:
+            parent_watch.start_soon(watch_parent, stop)
             print(READY.decode(), end="", flush=True)
         else:
             if settings.dev:
                 log.warning(DEV_WARNING)
-            of = {"http": served.http, "admin": served.admin, "metrics": served.metrics}
-            more = {name: url_of(settings, "http", each.host, each.port) for name, each in of.items() if each}
+            by_name = {"http": served.http, "admin": served.admin, "metrics": served.metrics}
+            more = {name: url_of(settings, "http", each.host, each.port) for name, each in by_name.items() if each}
             log.info("serving", url=url_of(settings, "ws", served.host, served.port), **more)
         await stop.wait()
         if served.http:

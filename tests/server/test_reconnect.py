@@ -90,8 +90,8 @@ async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_br
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(server_store, reconnect_grace=0.05) as served:
-        served.app.leases.returns.take(
-            served.app.leases.returns.per_second * LONG, trio.current_time()
+        served.app.leases.reconnects.take(
+            served.app.leases.reconnects.per_second * LONG, trio.current_time()
         )  # so many broke before
         await broken(served, "a")
         await trio.sleep(0.2)
@@ -105,17 +105,17 @@ async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_br
 async def test_tenants_that_break_off_do_not_prolong_the_grace_of_workers(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.leases.RETURNS_PER_S", 1 / LONG)
+    monkeypatch.setattr("fairq.server.leases.RECONNECTS_PER_S", 1 / LONG)
     async with running(server_store, reconnect_grace=0.05) as served:
         for _ in range(5):
             async with raw(served, tenant("eve")) as eve:
                 await eve.ask("tasks", queue="q", ids=["a"])
         await wait_until(lambda: not served.app.connections)
-        assert served.app.leases.returns.is_whole(trio.current_time())
+        assert served.app.leases.reconnects.is_whole(trio.current_time())
         async with raw(served, WORKER) as worker:
             await worker.attach("q", credit=1)
         await wait_until(lambda: not served.app.connections)
-        assert not served.app.leases.returns.is_whole(trio.current_time()), "a worker may be back"
+        assert not served.app.leases.reconnects.is_whole(trio.current_time()), "a worker may be back"
 
 
 async def test_a_killed_worker_does_not_wait_for_the_ends_of_tenants(served: Served) -> None:

@@ -14,7 +14,7 @@ from fairq.model.queue.accounts import AWAKE, Accounts, Tenant
 
 FEW, LOOKS, FIRST, REDRAWS, BLOCKS, WIDEST, CURSOR = 16, 2, 4, 4, 8, 64, 4
 _TIME = itemgetter(0)
-Line = list[tuple[float, list[Tenant]]]  # the tops of classes, and who stands in them
+Line = list[tuple[float, list[Tenant]]]  # of each class, its top and its tenants
 
 
 @define
@@ -27,7 +27,10 @@ class Pick:
 
 
 class Round:
-    """The state of one round of picks: whom it has looked at, and who has been served and has more, by virtual time."""
+    """One round of picks: the tenants it may serve, in the order of virtual time.
+
+    `looked`: not served yet. `back`: served, with more tasks.
+    """
 
     def __init__(self, line: Line, wanted: int) -> None:
         self.line = line
@@ -44,7 +47,7 @@ class Round:
 
 
 class FairPick(Accounts):
-    """Who is served next."""
+    """Chooses the tenant that is served next."""
 
     few, looks, first, blocks, widest = FEW, LOOKS, FIRST, BLOCKS, WIDEST
 
@@ -101,7 +104,7 @@ class FairPick(Accounts):
         round.looked = sorted(reversed(round.looked), key=_TIME)
 
     def choose(self, round: Round, random_values: Iterator[float]) -> Tenant | None:
-        """Choose among those that have slots: the lowest of those that this round has looked at."""
+        """Choose the tenant with a slot and the lowest virtual time."""
         if not round.is_begun and round.tenants:
             round.is_begun = True
             self.look(round, random_values)
@@ -152,7 +155,7 @@ class FairPick(Accounts):
     def pick_round(self, wanted: int, random_values: Iterator[float]) -> list[Pick]:
         """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile.
 
-        `is_empty`: there was nobody to pick; `only_reserve_left`: since those that wait may have no more slots.
+        Sets `is_empty` if no tenant could be picked, `only_reserve_left` if the free slots are kept for others.
         """
         has_popped = not self.passed_over.issuperset(list(self.wake)[:wanted])
         woken, again = self.pop_woken(wanted), 0

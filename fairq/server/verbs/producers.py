@@ -23,7 +23,7 @@ def cover(app: App, queue: str, tasks: Sequence[NewTask]) -> str:
     return app.queues.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
 
 
-def watch(app: App, queue: str, tasks: Iterable[NewTask]) -> None:
+def tick_when_due(app: App, queue: str, tasks: Iterable[NewTask]) -> None:
     """Have the queue ticked when tasks are due that were stored."""
     for task in tasks:
         if task.delay_ms or task.start_at_ms:
@@ -88,7 +88,7 @@ def _check_decided(refusals: Mapping[str, FairqError], tenants: int) -> None:
     raise OutcomeUnknown(f"some of the tasks may have been stored: {undecided[0].message}; send the same again")
 
 
-def told(refusals: Mapping[str, FairqError]) -> Body:
+def refusals_part(refusals: Mapping[str, FairqError]) -> Body:
     """Return the part of a reply that says why tenants were refused, if any were."""
     rows = {}
     for tenant, error in refusals.items():

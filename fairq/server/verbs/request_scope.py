@@ -91,7 +91,7 @@ async def wait_for(
 
     if not timeout_ms:
         return await read_in_turn()
-    long_polls = await app.queues.watch(queue, connection.identity.account)
+    long_polls = await app.queues.long_polls_of(queue, connection.identity.account)
     with connection.waiting([message.partition(" ")[2] for message in messages]):
         found = await long_polls.wait(messages, read_in_turn, lambda it: is_enough(it) or app.is_draining, deadline)
     if app.is_draining and not is_enough(found):

@@ -15,11 +15,11 @@ from fairq.server.verbs import (
     admin,
     audit,
     batches,
+    cancel_all,
     dead_letters,
     explain,
-    handlers,
+    follow_ups,
     limits,
-    purges,
     schedules,
     tasks,
     waits,
@@ -29,14 +29,14 @@ from fairq.server.verbs import (
 from fairq.server.verbs.request_scope import Body, check_request
 from fairq.wire.verbs import VERBS
 
-Handler = Callable[..., Awaitable[Body]]
+VerbFunction = Callable[..., Awaitable[Body]]
 _FILES = (
-    tasks, waits, batches, handlers, workers, dead_letters, schedules, purges, explain,
+    tasks, waits, batches, follow_ups, workers, dead_letters, schedules, cancel_all, explain,
     limits, admin, webhooks, audit,
 )  # fmt: skip
 
 
-def find() -> Iterator[tuple[Any, Handler]]:
+def find() -> Iterator[tuple[Any, VerbFunction]]:
     """Find the function that carries each frame out: it is public, and its `request` is of that class, or of some."""
     for file in _FILES:
         for name, function in vars(file).items():
@@ -45,7 +45,7 @@ def find() -> Iterator[tuple[Any, Handler]]:
                 yield from ((each, function) for each in get_args(frame) or [frame])
 
 
-HANDLERS: dict[type[Any], Handler] = {frame: handler for frame, handler in find() if frame in VERBS}
+FUNCTIONS: dict[type[Any], VerbFunction] = {frame: function for frame, function in find() if frame in VERBS}
 
 
 def handle_request(app: App, connection: Connection, request: Any) -> Awaitable[Body]:
@@ -57,4 +57,4 @@ def handle_request(app: App, connection: Connection, request: Any) -> Awaitable[
 
 def _handle(app: App, connection: Connection, request: Any) -> Awaitable[Body]:
     check_request(connection, request)
-    return HANDLERS[type(request)](app, connection, request)
+    return FUNCTIONS[type(request)](app, connection, request)

@@ -27,7 +27,7 @@ async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) 
     if not request.timeout_ms:
         await answer.look(ids)
         return {"tasks": answer.rows}
-    long_polls = await app.queues.watch(queue, connection.identity.account)
+    long_polls = await app.queues.long_polls_of(queue, connection.identity.account)
     with connection.waiting(ids) as release, long_polls.watch([keys.END + id for id in ids]) as watch:
         while True:
             release(await answer.look(ids))

@@ -17,8 +17,8 @@ from fairq.server.app import App
 from fairq.server.dispatch.worker_account import Ended, Place
 from fairq.server.net.connection import NOTHING, Connection
 from fairq.server.verbs.brought_leases import take_over
-from fairq.server.verbs.handlers import enqueue_links
-from fairq.server.verbs.producers import watch
+from fairq.server.verbs.follow_ups import enqueue_links
+from fairq.server.verbs.producers import tick_when_due
 from fairq.server.verbs.request_scope import Body
 from fairq.wire import messages as wire
 from fairq.wire.terms import State
@@ -147,7 +147,7 @@ async def settle(app: App, connection: Connection, request: wire.Settle) -> Body
     _check_attached(connection, queue)
     settlements = await enqueue_links(app, connection, queue, settlements)
     body = await _settle(app, connection, queue, settlements)
-    watch(app, queue, (link.task for each in settlements for link in each.links))
+    tick_when_due(app, queue, (link.task for each in settlements for link in each.links))
     return body
 
 

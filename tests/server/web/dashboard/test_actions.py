@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from fairq.server.verbs import purges
+from fairq.server.verbs import cancel_all
 from fairq.server.web.dashboard import actions as module
 from fairq.server.web.dashboard.actions import ACTIONS
 from tests.server.harness import WORKER, raw, tenant
@@ -161,7 +161,7 @@ async def test_dead_letters_are_replayed_by_choice_and_by_filter(site: Site, wor
 
 async def test_much_work_goes_on_at_the_next_press(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WORK_S", -1.0)
-    monkeypatch.setattr(purges, "_PURGE_S", -1.0)
+    monkeypatch.setattr(cancel_all, "_WORK_S", -1.0)
     with trio.fail_after(90):
         async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
             for part in range(6):

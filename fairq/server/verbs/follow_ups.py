@@ -14,7 +14,7 @@ from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.producers import cover, store_for_tenants, told, watch
+from fairq.server.verbs.producers import cover, refusals_part, store_for_tenants, tick_when_due
 from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.tasks import bare_outcome
 from fairq.wire import frames
@@ -58,10 +58,10 @@ async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFr
         refusals |= refused
         for n, outcome in zip(held, told_of, strict=True):
             outcomes[n] = bare_outcome(outcome)
-            watch(app, queue, [tasks[n]])
+            tick_when_due(app, queue, [tasks[n]])
     if refusals and len({owner_of(lease.id) for lease in leases}) == 1:
         raise next(iter(refusals.values()))
-    return {"outcomes": outcomes} | told(refusals)
+    return {"outcomes": outcomes} | refusals_part(refusals)
 
 
 def _check(request: wire.EnqueueFrom) -> None:
@@ -130,5 +130,5 @@ async def _enqueue(app: App, queue: str, tasks: Sequence[NewTask]) -> None:
     """Store what follows one task in another queue. Raises: also if one would expire before it may start."""
     async with app.producers_calls:
         outcomes = await app.store.enqueue(queue, owner_of(tasks[0].id), tasks, notify=cover(app, queue, tasks))
-    watch(app, queue, tasks)
+    tick_when_due(app, queue, tasks)
     check_in_time(outcomes)

@@ -13,19 +13,19 @@ from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, own_tenant
 from fairq.wire import messages as wire
 
-_PURGE_S = 1.0  # how long one request works
-_RESTS = 3.0  # after a call of the store, times as long as that took: a purge has a quarter of the store's time
+_WORK_S = 1.0  # how long one request works
+_RESTS = 3.0  # after a call of the store, times as long as that took: it has a quarter of the store's time
 _LEAST_S = 0.002  # that it rests
 _AT_ONCE = 16  # tasks that a call cancels: others wait behind it
 
 
 async def cancel_all(app: App, connection: Connection, request: wire.CancelAll) -> Body:
-    """Cancel waiting tasks of a tenant that match, for about _PURGE_S; a cursor says where the next request goes on."""
+    """Cancel waiting tasks of a tenant that match, for about _WORK_S; a cursor says where the next request goes on."""
     queue, tenant = request.queue, own_tenant(connection, request.tenant)
     which = WaitingFilter(request.older_than_ms, request.error)
     cursor = request.cursor or ""
     turns = _turns_of(app, connection.identity.tenant)
-    deadline = trio.current_time() + _PURGE_S
+    deadline = trio.current_time() + _WORK_S
     found = cancelled = looked = waiting = 0
     while True:
         async with _slice(*turns):
@@ -49,8 +49,8 @@ async def _cancel(app: App, turns: Sequence[trio.Lock], queue: str, ids: Sequenc
 
 def _turns_of(app: App, tenant: str | None) -> tuple[trio.Lock, trio.Lock]:
     """Return the two turns to wait for: the tenant's own, then the common one."""
-    own = app.own_purges.setdefault(tenant or "", trio.Lock())
-    return own, app.tenants_purge if tenant else app.operators_purge
+    own = app.own_cancels.setdefault(tenant or "", trio.Lock())
+    return own, app.tenants_cancel if tenant else app.operators_cancel
 
 
 @asynccontextmanager
