@@ -1,6 +1,6 @@
 """A run of a worker: connected, its handlers at work.
 
-As many runners as `concurrency` run one task after the other, in a slot that is cancelled when a lease is lost.
+As many runners as `concurrency` run one task after the other, inside a cancel scope that ends when a lease is lost.
 What a handler returns or raises decides the settlement: see `fairq.client.handlers.settlement_of`.
 """
 
@@ -73,19 +73,6 @@ class Waiting(NamedTuple):
 
 
 @define(eq=False)
-class Slot:
-    """Where a runner runs its tasks, until one of them is cancelled."""
-
-    scope: anyio.CancelScope = field(factory=anyio.CancelScope)
-    cancelled: str = ""  # what the task is counted as that was: `lost` or `cancelled`
-
-    def cancel(self, how: str) -> None:
-        """Cancel the task that runs."""
-        self.cancelled = how
-        self.scope.cancel()
-
-
-@define(eq=False)
 class Working:
     """The state of one run of a worker."""
 
@@ -96,7 +83,8 @@ class Working:
     idle: Event
     threads: Threads = field(init=False)
     waiting: deque[Waiting] = field(factory=deque, init=False)
-    running: dict[tuple[str, str, int], Slot] = field(factory=dict, init=False)
+    running: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
+    cancelled: dict[tuple[str, str, int], str] = field(factory=dict, init=False)  # of `running`: `lost` or `cancelled`
     settling: dict[tuple[str, str, int], EndSettling] = field(factory=dict, init=False)  # what is told of the answer
     run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
     fault: SettingsError | None = field(default=None, init=False)  # of the worker, not of a task: it ends
@@ -238,11 +226,12 @@ class Working:
         if not session.is_connected:  # others soon have the tasks that no handler has begun
             self._give_waiting_back()
         for lease in session.lost:
-            is_cancelled = lease in session.cancelled  # an operator's or the tenant's word
+            key, is_cancelled = (lease.queue, lease.id, lease.lease), lease in session.cancelled
             say = partial(log.info, "task cancelled") if is_cancelled else partial(log.warning, "lease lost")
             say(task=lease.id, queue=lease.queue, lease=lease.lease)
-            if slot := self.running.get((lease.queue, lease.id, lease.lease)):
-                slot.cancel("cancelled" if is_cancelled else "lost")
+            if scope := self.running.get(key):
+                self.cancelled[key] = "cancelled" if is_cancelled else "lost"
+                scope.cancel()
         session.lost.clear()
         session.cancelled.clear()
         for lease in session.refused_settlements:
@@ -279,15 +268,13 @@ class Working:
         self.has_rested = False
         self.run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
         for task in push.tasks:
-            self.waiting.append(Waiting(push.queue, task, self._ends_at(task) if task.expires_at_ms else inf))
+            left_s = task.expires_at_ms / 1000 - time.time() if task.expires_at_ms else 0.0
+            # If it is over already, our clock is wrong.
+            self.waiting.append(Waiting(push.queue, task, self.runtime.current_time() + left_s if left_s > 0 else inf))
         session = self.driver.session
         while self.waiting and session.holding - session.unsettled > session.credit:  # pushed before it was lowered
             self._release(*self.waiting.pop()[:2])
         self.runners.unpark()
-
-    def _ends_at(self, task: PushedTask) -> float:
-        left_s = (task.expires_at_ms or 0) / 1000 - time.time()
-        return self.runtime.current_time() + left_s if left_s > 0 else inf  # if it is over already, our clock is wrong
 
     def _give_back(self, push: Push | Dismiss) -> None:
         if isinstance(push, Dismiss):
@@ -327,12 +314,12 @@ class Working:
         while tasks wait; and handlers that never wait are run in a row, without a switch for each.
         """
         while True:
-            slot = Slot()
-            with slot.scope:
-                while not slot.cancelled:  # a lost lease cancels one task, and then its runner gets a new slot
+            with anyio.CancelScope() as scope:
+                is_whole = True
+                while is_whole:  # a lost lease cancels one task, and then its runner gets a new scope
                     await self._wait_for_task()
                     for burst in range(BURST):
-                        if not self.waiting or slot.cancelled:
+                        if not self.waiting or not is_whole:
                             break
                         if burst and self._is_ahead:
                             self.driver.send_now()
@@ -341,7 +328,7 @@ class Working:
                         next_one = self.waiting.popleft()
                         if self.waiting and not burst:
                             self.runners.unpark()
-                        await self._perform(*next_one, slot)
+                        is_whole = await self._perform(*next_one, scope)
 
     @property
     def _is_ahead(self) -> bool:
@@ -367,32 +354,33 @@ class Working:
                 turns = 0
                 await self.runners.park()
 
-    async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, slot: Slot) -> None:
+    async def _perform(self, queue: str, pushed: PushedTask, begin_by: float, scope: anyio.CancelScope) -> bool:
+        """Run a task; returns False if its scope was cancelled, though the handler went on to its end."""
         if begin_by < inf and self.runtime.current_time() >= begin_by:
             self._release(queue, pushed)  # the store lets it expire
-            return
+            return True
         with tracing.active.processing(queue, pushed):
-            await self._perform_held(queue, pushed, slot)
+            return await self._perform_held(queue, pushed, scope)
 
-    async def _perform_held(self, queue: str, pushed: PushedTask, slot: Slot) -> None:
+    async def _perform_held(self, queue: str, pushed: PushedTask, scope: anyio.CancelScope) -> bool:
         app, key = self.app, (queue, pushed.id, pushed.lease)
         began = self.runtime.current_time() if app.log_tasks else 0.0
         settlement: Settlement | None = None
-        self.running[key] = slot
+        self.running[key] = scope
         try:
             handler = app.handlers[queue].find(pushed.name)
-            limit_s = self.run_timeouts.get(queue, inf)
             settlement, error = await perform(
-                handler, queue, pushed, self.threads, self._report, self._enqueue, limit_s
+                handler, queue, pushed, self.threads, self._report, self._enqueue, self.run_timeouts.get(queue, inf)
             )
             outcome = outcome_of(pushed, settlement)
             if error is not None and handler.is_async and (fault := fault_of(error, self.runtime.name, handler)):
                 outcome, settlement = "released", self._stop_for(fault, pushed)
         finally:
             del self.running[key]
+            cancelled = self.cancelled.pop(key, "")
             if settlement is None:
-                outcome = slot.cancelled or "released"
-                if not slot.cancelled:  # it is the worker that is cancelled
+                outcome = cancelled or "released"
+                if not cancelled:  # it is the worker that is cancelled
                     self.stop()
                     self._release(queue, pushed)
             else:
@@ -409,3 +397,4 @@ class Working:
                     "task", task=bare_id(pushed.id), queue=queue, tenant=pushed.tenant, attempt=pushed.attempt,
                     outcome=outcome, ms=ms,
                 )  # fmt: skip
+        return not cancelled

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from attrs import evolve, frozen
@@ -210,15 +208,6 @@ class Lease(NamedTuple):
     webhook: str = ""
     trace: str = ""
     uncounted_attempts: int = 0
-
-
-Starts = Mapping[tuple[str, int, int, int], int]  # how many leases have this tenant, attempt, enqueued_at, start_at
-_start_of = attrgetter("tenant", "attempt", "enqueued_at_ms", "start_at_ms")
-
-
-def starts_of(leases: Iterable[Lease]) -> Starts:
-    """Count leases that start alike, as those of tasks that were enqueued together do."""
-    return Counter(map(_start_of, leases))
 
 
 class Link(NamedTuple):

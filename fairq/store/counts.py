@@ -7,17 +7,15 @@ queue at most MAX_TENANTS tenants are counted apart; when there are more, the ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 from attrs import define, field
 
 from fairq.model.checks import owner_of
 from fairq.model.history import LAST_BUCKET, OTHERS
-from fairq.model.tasks import Settlement, Starts
+from fairq.model.tasks import Lease, Settlement
 
 MAX_TENANTS, MAX_ADDED = 200, 30  # of a queue: counted apart, and added to the history in one call
-_FAILURES = frozenset({"nack", "reject"})
-_action_of = attrgetter("action")
+_FAILURES = ("nack", "reject")
 
 
 @define(eq=False)
@@ -88,25 +86,28 @@ class Counts:
         if tasks:
             self.of(queue).of(tenant).enqueued += tasks
 
-    def claimed(self, queue: str, now_ms: int, starts: Starts) -> None:
+    def claimed(self, queue: str, now_ms: int, leases: Sequence[Lease]) -> None:
         """Count tasks that start, and for how long those had waited that start for the first time."""
         of = self.of(queue)
-        for (tenant, attempt, enqueued_at, start_at), number in starts.items():
-            counts = of.tenants.get(tenant) or of.of(tenant)
-            counts.started += number
-            if attempt == 1:
+        tenants = of.tenants
+        for lease in leases:
+            counts = tenants.get(lease.tenant)
+            if counts is None:
+                counts = of.of(lease.tenant)
+                tenants = of.tenants
+            counts.started += 1
+            if lease.attempt == 1:
+                enqueued_at, start_at = lease.enqueued_at_ms, lease.start_at_ms
                 wait = now_ms - (start_at if start_at > enqueued_at else enqueued_at)
                 bucket = (wait * wait).bit_length() if wait > 0 else 0  # as fairq.model.history.bucket_of
                 if bucket > LAST_BUCKET:
                     bucket = LAST_BUCKET
                 waits = counts.waits
-                waits[bucket] = waits.get(bucket, 0) + number
+                waits[bucket] = waits.get(bucket, 0) + 1
 
     def settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[str]) -> None:
         """Count attempts that failed."""
         of = self.of(queue)
-        if _FAILURES.isdisjoint(map(_action_of, settlements)):
-            return
         for settlement, outcome in zip(settlements, outcomes, strict=True):
             if settlement.action in _FAILURES and outcome == "ok":
                 of.of(owner_of(settlement.id)).failed += 1

@@ -14,18 +14,7 @@ from fairq.errors import Deleting
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
 from fairq.model.purges import WaitingFilter, WaitingPage
-from fairq.model.tasks import (
-    Action,
-    Lease,
-    NewTask,
-    Outcome,
-    Settlement,
-    Starts,
-    Taken,
-    TaskState,
-    WaitingTask,
-    starts_of,
-)
+from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, Taken, TaskState, WaitingTask
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import webhook_in
 from fairq.scopes import run_all
@@ -68,7 +57,6 @@ class Claim(NamedTuple):
 
     lease_ms: int
     leases: list[Lease]
-    starts: Starts
     tick_in_ms: int | None = None
     now_ms: int = 0
     blocked: Sequence[BlockedInterval] = ()
@@ -110,11 +98,10 @@ class TaskCalls(Calls):
         now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         intervals, leases = unpack_blocked_intervals(blocked), unpack_leases(reply)
-        starts = starts_of(leases)
         if leases:
             self.attempts.claimed(queue, now_ms, lease_ms, leases)
-            self.counts.claimed(queue, now_ms, starts)
-        return Claim(lease_ms, leases, starts, tick_in_ms, now_ms, intervals, run_timeout_ms)
+            self.counts.claimed(queue, now_ms, leases)
+        return Claim(lease_ms, leases, tick_in_ms, now_ms, intervals, run_timeout_ms)
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.

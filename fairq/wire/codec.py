@@ -92,7 +92,7 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
         raise BadRequest("each of settlements must be an object", field="settlements")
     get = data.get
     action: Action = ACTION.check(get("action"), "action")
-    if data.keys() == _FENCED:  # nearly all
+    if len(data) == len(_FENCED) and "id" in data and "lease" in data:  # nearly all
         lease = LEASE.check(data["lease"], "lease")
         return Settlement(action, FULL_ID.check(data["id"], "id"), lease)
     delay_ms, error = get("delay_ms"), get("error")

@@ -40,7 +40,10 @@ def why_not(frame: Any, role: Role, state: State) -> FairqError | None:
 
 def describe(leased: Lease) -> dict[str, Any]:
     """Describe a leased task to its worker."""
-    id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, *more = leased
+    (
+        id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload,
+        wanted, kind, webhook, trace, uncounted,
+    ) = leased  # fmt: skip
     task = {
         "id": id,
         "lease": lease,
@@ -50,7 +53,7 @@ def describe(leased: Lease) -> dict[str, Any]:
         "enqueued_at_ms": enqueued_at,
     }
     name, task[name] = payload_field(payload)
-    if start_at or expires_at or any(more):
+    if start_at or expires_at or wanted or kind or webhook or trace or uncounted:
         task |= {name: value for name in _RARE if (value := getattr(leased, name))}
     return task
 

@@ -33,7 +33,7 @@ class ForgetfulStore:
             self.asked_thrice.set()
         if len(self.asked) == 1:
             raise OutcomeUnknown("the store was lost after the command was sent")
-        return Claim(30_000, LEASES if again else [], {})
+        return Claim(30_000, LEASES if again else [])
 
     async def tick(self, queue: str) -> Tick:
         raise AssertionError("the ticker does not run here")

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairq.model.tasks import Lease, starts_of
+from fairq.model.tasks import Lease
 from fairq.model.waiting import WAIT_CAUSES, BlockedInterval, WaitCause
 from fairq.server.stats.wait_times import (
     MAX_INTERVALS,
@@ -39,7 +39,7 @@ def told(wait_times: WaitTimes, now: int = 0, tenant: str = "ada") -> list[dict[
 def served() -> WaitTimes:
     """WaitTimes of a queue that has had a worker from the beginning."""
     wait_times = WaitTimes()
-    wait_times.claimed(0, {}, [])
+    wait_times.claimed(0, [], [])
     return wait_times
 
 
@@ -62,67 +62,63 @@ def test_parts_sum_to_the_waiting_time_of_any_claims(
     wait_times, wholes = WaitTimes(), []
     for now, waited, intervals in sorted(claims, key=lambda claim: claim[0]):
         told = [each for each in intervals if each.begin <= each.end <= now]
-        wait_times.claimed(1000 + now, starts_of([lease(1000 + now - waited)]), told)
+        wait_times.claimed(1000 + now, [lease(1000 + now - waited)], told)
         wholes.append(waited)
     assert [sum(parts.values()) for parts in wait_times.parts("ada", 2000)] == wholes
 
 
 def test_what_a_tenant_waits_for_behind_its_own_start_is_share_and_before_it_backlog() -> None:
     wait_times = served()
-    wait_times.claimed(100, starts_of([lease(40)]), [])
-    wait_times.claimed(300, starts_of([lease(50), lease(60)]), [])
+    wait_times.claimed(100, [lease(40)], [])
+    wait_times.claimed(300, [lease(50), lease(60)], [])
     assert told(wait_times) == [{"share": 60}, {"backlog": 50, "share": 200}, {"backlog": 240}]
 
 
 def test_waiting_time_begins_with_the_start_and_later_attempts_have_none() -> None:
     wait_times = served()
-    wait_times.claimed(100, starts_of([lease(10, start=90), lease(20, attempt=2), lease(30, start=5)]), [])
+    wait_times.claimed(100, [lease(10, start=90), lease(20, attempt=2), lease(30, start=5)], [])
     assert told(wait_times) == [{"share": 10}, {"backlog": 70}]
 
 
 def test_what_kept_the_tenant_out_goes_before_the_rest() -> None:
     wait_times = served()
-    wait_times.claimed(1000, starts_of([lease(0)]), [BlockedInterval("ada", "max_running", 200, 900)])
+    wait_times.claimed(1000, [lease(0)], [BlockedInterval("ada", "max_running", 200, 900)])
     again = [BlockedInterval("ada", "max_running", 200, 900)]
-    wait_times.claimed(1100, starts_of([lease(0)]), again)  # it counts once
+    wait_times.claimed(1100, [lease(0)], again)  # it counts once
     assert told(wait_times) == [{"max_running": 700, "share": 300}, {"max_running": 700, "backlog": 300, "share": 100}]
 
 
 def test_times_of_one_cause_that_follow_each_other_are_one() -> None:
     wait_times = served()
     for n in range(200):
-        wait_times.claimed(
-            n * 200 + 199, starts_of([lease(0)]), [BlockedInterval("ada", "rate", n * 200, n * 200 + 198)]
-        )
+        wait_times.claimed(n * 200 + 199, [lease(0)], [BlockedInterval("ada", "rate", n * 200, n * 200 + 198)])
     assert told(wait_times)[-1]["rate"] == 199 * 200 + 198
 
 
 def test_the_time_without_a_worker_is_nobodys() -> None:
     wait_times = WaitTimes()
-    wait_times.claimed(100, starts_of([lease(40)]), [])
+    wait_times.claimed(100, [lease(40)], [])
     wait_times.left(200)
-    wait_times.claimed(500, starts_of([lease(150)]), [])
+    wait_times.claimed(500, [lease(150)], [])
     assert told(wait_times) == [{"no_worker": 60}, {"no_worker": 300, "share": 50}]
 
 
 def test_the_time_for_which_claims_saw_the_queue_blocked_is_that() -> None:
     wait_times = served()
     for now in (100, 200, 300):
-        wait_times.claimed(now, {}, [BlockedInterval("", "paused", now, now)])
-    wait_times.claimed(400, {}, [BlockedInterval("", "closed", 400, 400)])
-    wait_times.claimed(500, starts_of([lease(50)]), [])
+        wait_times.claimed(now, [], [BlockedInterval("", "paused", now, now)])
+    wait_times.claimed(400, [], [BlockedInterval("", "closed", 400, 400)])
+    wait_times.claimed(500, [lease(50)], [])
     assert told(wait_times) == [{"paused": 300, "closed": 100, "share": 50}]
 
 
 def test_what_is_kept_has_bounds() -> None:
     wait_times = served()
     for n in range(MAX_TENANTS + 50):
-        wait_times.claimed(n, starts_of([lease(n, f"t{n}")]), [])
+        wait_times.claimed(n, [lease(n, f"t{n}")], [])
     assert list(wait_times._rows) == [f"t{n}" for n in range(50, MAX_TENANTS + 50)]
     for n in range(MAX_WAITS + 50):
-        wait_times.claimed(
-            n * 1000, starts_of([lease(n)]), [BlockedInterval("ada", "max_running", n * 1000, n * 1000 + 500)]
-        )
+        wait_times.claimed(n * 1000, [lease(n)], [BlockedInterval("ada", "max_running", n * 1000, n * 1000 + 500)])
     assert len(wait_times.parts("ada", 0)) == MAX_WAITS
     assert len(wait_times._rows["ada"].intervals) == MAX_INTERVALS
     assert len(wait_times.parts("ada", (MAX_WAITS + 49) * 1000 + PERIOD_MS - 5000)) == 5
@@ -130,8 +126,8 @@ def test_what_is_kept_has_bounds() -> None:
 
 def test_a_summary_names_what_took_time() -> None:
     wait_times = served()
-    wait_times.claimed(1000, starts_of([lease(0)]), [BlockedInterval("ada", "max_running", 0, 750)])
-    wait_times.claimed(2000, starts_of([lease(1000)]), [])
+    wait_times.claimed(1000, [lease(0)], [BlockedInterval("ada", "max_running", 0, 750)])
+    wait_times.claimed(2000, [lease(1000)], [])
     max_running, share = summarize(wait_times.parts("ada", 2000))
     assert (max_running.cause, max_running.part, max_running.p50_ms, max_running.p99_ms) == (
         "max_running",
@@ -145,8 +141,8 @@ def test_a_summary_names_what_took_time() -> None:
 
 
 def test_to_note_a_start_costs_little() -> None:
-    wait_times, starts = served(), starts_of([lease(n, f"t{n % 50}") for n in range(100)])
-    wait_times.claimed(100, starts, [])
+    wait_times, leases = served(), [lease(n, f"t{n % 50}") for n in range(100)]
+    wait_times.claimed(100, leases, [])
     lines = 0
 
     def count(frame: object, event: str, arg: object) -> Callable[..., Any]:
@@ -157,7 +153,7 @@ def test_to_note_a_start_costs_little() -> None:
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        wait_times.claimed(200, starts, [])
+        wait_times.claimed(200, leases, [])
     finally:
         sys.settrace(before)
     assert 100 < lines < 100 * 15, "a dozen lines for a lease, however many there were before"

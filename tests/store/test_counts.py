@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.model.history import LAST_BUCKET, OTHERS, bucket_of, percentile_of
-from fairq.model.tasks import Lease, Settlement, starts_of
+from fairq.model.tasks import Lease, Settlement
 from fairq.store.counts import MAX_ADDED, MAX_TENANTS, Counts
 
 TENANTS = st.integers(0, 600).map(lambda n: f"t{n}")
@@ -24,7 +24,7 @@ def test_sums_are_exact_however_many_tenants_there_are(events: list[tuple[str, i
     counts, waits = Counts(), Counter[int]()
     for tenant, tasks, waited in events:
         counts.enqueued("q", tenant, tasks)
-        counts.claimed("q", 10**9, starts_of([lease(tenant, waited), lease(tenant, attempt=2)]))
+        counts.claimed("q", 10**9, [lease(tenant, waited), lease(tenant, attempt=2)])
         counts.settled("q", [Settlement("nack", f"{tenant}/a", 1), Settlement("ack", f"{tenant}/b", 1)], ["ok", "ok"])
         waits[bucket_of(waited)] += 1
     taken = counts.take("q")
@@ -44,7 +44,7 @@ def test_sums_are_exact_however_many_tenants_there_are(events: list[tuple[str, i
 def test_ten_thousand_tenants_are_counted_in_two_hundred_rows_and_the_large_ones_stay() -> None:
     counts = Counts()
     for n in range(10_000):
-        counts.claimed("q", 10**9, starts_of([lease(f"t{n}"), *([lease(f"large-{n % 20}")] * 2)]))
+        counts.claimed("q", 10**9, [lease(f"t{n}"), *([lease(f"large-{n % 20}")] * 2)])
         assert len(counts.of("q").tenants) <= MAX_TENANTS + 1
     taken = counts.take("q")
     assert taken is not None

@@ -121,7 +121,7 @@ class Dispatcher:
         """Drop what is known of the tasks of a deleted queue, and tell all workers to stop them."""
         self.wait_times = WaitTimes()
         if self.capacity.workers:  # they are there from the start of the new queue
-            self.wait_times.claimed(self.store_now_ms, {}, ())
+            self.wait_times.claimed(self.store_now_ms, (), ())
         for worker in self.capacity.workers:
             if held := worker.account.held_of(self.queue):
                 worker.stop(self.queue, held)
@@ -221,7 +221,7 @@ class Dispatcher:
     def _note(self, claim: Claim) -> None:
         """Note what a claim says about times and the queue."""
         self._store_ms = claim.now_ms - trio.current_time() * 1000
-        self.wait_times.claimed(claim.now_ms, claim.starts, claim.blocked)
+        self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
         if claim.tick_in_ms is not None:
             self.ticker.tick_within(self.queue, claim.tick_in_ms)
         if claim.leases:

@@ -76,8 +76,7 @@ class WorkerAccount:
         terms = Terms(lease_s, now + lease_s + OVER_S)
         self.over_at = min(self.over_at, terms.over_at)
         numbers = {(queue, each.id): each.lease for each in leases}
-        for place in self.held.keys() & numbers:  # an earlier lease of the task, which is lost
-            self.drop(place)
+        self.drop(*self.held.keys() & numbers)  # earlier leases of the tasks, which are lost
         self._put(numbers, terms)
 
     def _put(self, numbers: Mapping[Place, int], terms: Terms) -> None:
@@ -148,15 +147,14 @@ class WorkerAccount:
             place = queue, each.id
             if held.get(place) == each.lease and each.action != "extend":
                 ended[place] = each.lease, terms[place]
-        self._remove(ended)
-        for place in self._renewing.keys() & ended:
-            del self._renewing[place]
+        self.drop(*ended)
         return ended
 
-    def drop(self, place: Place) -> None:
-        """Remove a lease from the account: it has ended, or another account has it."""
-        self._renewing.pop(place, None)
-        self._remove((place,))
+    def drop(self, *places: Place) -> None:
+        """Remove leases from the account: they have ended, or another account has them."""
+        for place in self._renewing.keys() & places:
+            del self._renewing[place]
+        self._remove(places)
 
     def _remove(self, places: Collection[Place]) -> None:
         held, terms, owners, owner = self.held, self.terms, self.owners, self.owner
@@ -168,9 +166,9 @@ class WorkerAccount:
     def drop_all(self) -> dict[str, list[tuple[str, int, int]]]:
         """Remove all leases from the account; returns them by queue: id, number, times taken over."""
         by_queue: dict[str, list[tuple[str, int, int]]] = {}
-        for (queue, id), lease in list(self.held.items()):
+        for (queue, id), lease in self.held.items():
             by_queue.setdefault(queue, []).append((id, lease, self.terms[queue, id].taken))
-            self.drop((queue, id))
+        self.drop(*self.held)
         return by_queue
 
     def expire(self, now: float) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define, field
 
-from fairq.model.tasks import Starts
+from fairq.model.tasks import Lease
 from fairq.model.waiting import WAIT_CAUSES, BlockedInterval, Part, WaitCause
 
 MAX_TENANTS, MAX_WAITS, MAX_INTERVALS = 500, 256, 128
@@ -51,25 +51,24 @@ class WaitTimes:
         """Note that the last worker has left."""
         self._alone_since = now_ms
 
-    def claimed(self, now_ms: int, starts: Starts, intervals: Sequence[BlockedInterval]) -> None:
+    def claimed(self, now_ms: int, leases: Sequence[Lease], intervals: Sequence[BlockedInterval]) -> None:
         """Record the tasks of a claim, and the times for which tenants were blocked; a worker is attached."""
         if self._alone_since is not None or self._blocked or intervals:
             self._add_intervals(now_ms, intervals)
+        self.starts += len(leases)
         rows = self._rows
-        for (tenant, attempt, enqueued_at, start_at), number in starts.items():
-            self.starts += number
+        for lease in leases:
+            tenant = lease.tenant
             row = rows.get(tenant)
             if row is None:
                 row = self._add(tenant)
             else:
                 rows.move_to_end(tenant)
-            if attempt == 1:
-                ready = start_at if start_at > enqueued_at else enqueued_at
-                row.wait_times.append((now_ms, ready, row.last))
-                if number > 1:
-                    row.wait_times.extend([(now_ms, ready, now_ms)] * (number - 1))
+            if lease.attempt == 1:
+                enqueued_at, start_at = lease.enqueued_at_ms, lease.start_at_ms
+                row.wait_times.append((now_ms, start_at if start_at > enqueued_at else enqueued_at, row.last))
             else:
-                self.retries += number
+                self.retries += 1
             row.last = now_ms
 
     def _add(self, tenant: str) -> _Row:

@@ -111,20 +111,8 @@ async def _settle_own(
         raise
     if told := [id for (_, id), (_, terms) in ended.items() if terms.has_progress]:
         await app.store.forget_progress(queue, told)
-    if len(ended) < len(settlements) or not _ACK.issuperset(map(_action_of, settlements)):
-        _note(app, connection, queue, settlements, outcomes, ended)
-    return outcomes
-
-
-def _note(
-    app: App,
-    connection: Connection,
-    queue: str,
-    settlements: Sequence[Settlement],
-    outcomes: Sequence[Outcome],
-    ended: Mapping[Place, Ended],
-) -> None:
-    """Note what settlements mean beyond the ends of leases: ticks, and the time of renewed ones."""
+    if len(ended) == len(settlements) and _ACK.issuperset(map(_action_of, settlements)):
+        return outcomes
     now = trio.current_time()
     for settlement, outcome in zip(settlements, outcomes, strict=True):
         place = queue, settlement.id
@@ -136,7 +124,8 @@ def _note(
         elif outcome in ("gone", "stale"):
             app.leases.drop(connection, place, settlement.lease)
         else:
-            connection.account.renewed(place, settlement.lease, now)
+            account.renewed(place, settlement.lease, now)
+    return outcomes
 
 
 async def settle(app: App, connection: Connection, request: wire.Settle) -> Body:
