@@ -96,10 +96,10 @@ class Driver(Generic[S]):
         """Let others have a turn."""
         await self.runtime.checkpoint()
 
-    def wake_writer(self) -> None:
-        """Send what the session holds at the end of the scheduler's turn."""
+    def wake_writer(self, *, waits: bool = False) -> None:
+        """Send what the session holds at the end of the scheduler's turn; `waits`: the calling task waits next."""
         if self._link:
-            self._link.wake_writer()
+            self._link.wake_writer(waits=waits)
         if self.session.deadline() < self._pumps_at:
             self._wake()
 
@@ -116,10 +116,10 @@ class Driver(Generic[S]):
         if call.is_done:
             await self.runtime.checkpoint()
         else:
-            done = self.runtime.make_event()
+            done = self.runtime.make_wakeup()
             try:
                 call.wake = done.set
-                self.wake_writer()
+                self.wake_writer(waits=True)
                 await done.wait()
             finally:
                 # ctrl-C amid trio's wait can leave us among the event's tasks: to wake us later would crash trio

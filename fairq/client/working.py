@@ -389,7 +389,7 @@ class Working:
                     self.settling[key] = end
                 if not self.driver.session.settle(queue, settlement):
                     self._settled(queue, settlement, "stale", "")
-                self.driver.wake_writer()
+                self.driver.wake_writer(waits=not self.waiting)
             self.app.counts[outcome] += 1
             if self.app.log_tasks:
                 ms = round((self.runtime.current_time() - began) * 1000, 1)
