@@ -67,7 +67,7 @@ async def test_an_enqueue_costs_few_calls(service: Service, runtime: str) -> Non
 
 def test_a_blocking_enqueue_costs_few_calls(service: Service) -> None:
     with fairq.sync.open_client(service.url, token=tenant("ada")) as client, counting() as cost:
-        assert cheapest(cost, lambda: client.enqueue("emails", {"n": 1})) <= 155
+        assert cheapest(cost, lambda: client.enqueue("emails", {"n": 1})) <= 142
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
