@@ -96,16 +96,16 @@ class Driver(Generic[S]):
         """Let others have a turn."""
         await self.runtime.checkpoint()
 
-    def wake_writer(self) -> None:
-        """Send what the session holds at the end of the scheduler's turn; its deadlines may have moved forward."""
-        self.send_soon()
+    def wake_writer(self, *, waits: bool = False) -> None:
+        """Send what the session holds, as `send_soon` does; its deadlines may have moved forward."""
+        self.send_soon(waits=waits)
         if self.session.deadline() < self._pumps_at:
             self._wake()
 
-    def send_soon(self) -> None:
-        """Send what the session holds at the end of the scheduler's turn; its deadlines are the same."""
+    def send_soon(self, *, waits: bool = False) -> None:
+        """Send what the session holds at the end of the scheduler's turn; `waits`: the calling task waits next."""
         if self._link:
-            self._link.wake_writer()
+            self._link.wake_writer(waits=waits)
 
     def send_now(self) -> None:
         """Send what the session holds, as much of it as the socket takes."""
@@ -120,10 +120,10 @@ class Driver(Generic[S]):
         if call.is_done:
             await self.runtime.checkpoint()
         else:
-            done = self.runtime.make_event()
+            done = self.runtime.make_wakeup()
             try:
                 call.wake = done.set
-                self.wake_writer()
+                self.wake_writer(waits=True)
                 await done.wait()
             finally:
                 # ctrl-C amid trio's wait can leave us among the event's tasks: to wake us later would crash trio

@@ -65,9 +65,9 @@ class Link:
         self._messages.extend(self.websocket.early)  # they came right behind the handshake
         self.reader.take = self._take
 
-    def wake_writer(self) -> None:
-        """Send the waiting output at the end of the scheduler's turn."""
-        self.runtime.at_end_of_turn(self.send_now)
+    def wake_writer(self, *, waits: bool = False) -> None:
+        """Send the waiting output at the end of the scheduler's turn; `waits`: the calling task waits next."""
+        (self.runtime.before_waiting if waits else self.runtime.at_end_of_turn)(self.send_now)
 
     def send_now(self) -> None:
         """Send the waiting output, as much of it as the socket takes."""

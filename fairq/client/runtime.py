@@ -10,7 +10,7 @@ import asyncio
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ class Event(Protocol):
     def set(self) -> None:
         """Wake those that wait, now and later."""
 
-    async def wait(self) -> Any:
+    def wait(self) -> Awaitable[Any]:
         """Wait until it is set."""
 
 
@@ -75,9 +75,11 @@ class Runtime:
     current_time: Callable[[], float]
     checkpoint: Callable[[], Awaitable[None]]
     make_event: Callable[[], Event]
+    make_wakeup: Callable[[], Event]  # an event that one task waits for, once
     make_lot: Callable[[], Lot]
     make_reader: Callable[[socket.socket], Reader]
     at_end_of_turn: Callable[[Send], None]  # calls it once when the tasks that are ready now have run
+    before_waiting: Callable[[Send], None]  # the same, from a task that waits next: at once if no other is ready
     call_from_end: Callable[[Send], None]  # from within such a call: wakes a task
     call_from_thread: Callable[[Send], None]  # does nothing once the loop has ended
 
@@ -164,9 +166,11 @@ def _trio_runtime() -> Runtime:
         current_time=trio.current_time,
         checkpoint=trio.lowlevel.checkpoint,
         make_event=trio.Event,
+        make_wakeup=trio.Event,
         make_lot=trio.lowlevel.ParkingLot,
         make_reader=partial(_TrioReader, trio.lowlevel.wait_readable, trio.ClosedResourceError),
         at_end_of_turn=at_end_of_turn,
+        before_waiting=at_end_of_turn,  # a turn's end costs nothing
         call_from_end=call_from_end,
         call_from_thread=call_from_thread,
     )
@@ -197,6 +201,8 @@ class _TrioReader:
 
 
 def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
+    ends = _AsyncioEnds(loop)
+
     def call_from_thread(wake: Send) -> None:
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(wake)
@@ -208,12 +214,32 @@ def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
         current_time=loop.time,
         checkpoint=partial(asyncio.sleep, 0),
         make_event=asyncio.Event,
+        make_wakeup=partial(_AsyncioWakeup, loop),
         make_lot=_AsyncioLot,
         make_reader=partial(_AsyncioReader, loop),
-        at_end_of_turn=_AsyncioEnds(loop).at_end_of_turn,
+        at_end_of_turn=ends.at_end_of_turn,
+        before_waiting=ends.before_waiting,
         call_from_end=lambda wake: wake(),
         call_from_thread=call_from_thread,
     )
+
+
+class _AsyncioWakeup:
+    """A future as an event: asyncio's own event takes a lock, and asks the system which process this is."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._future = loop.create_future()
+
+    def set(self) -> None:
+        """Wake the one that waits."""
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def wait(self) -> asyncio.Future[None]:
+        """Wait until it is set."""
+        return self._future
 
 
 @define(eq=False)
@@ -290,6 +316,11 @@ class _AsyncioEnds:
 
     loop: asyncio.AbstractEventLoop
     due: dict[Send, None] = field(factory=dict, init=False)
+    _ready: Collection[object] = field(init=False)  # what is still to run in this turn; uvloop does not tell
+
+    @_ready.default
+    def _find_ready(self) -> Collection[object]:
+        return getattr(self.loop, "_ready", ("unknown",))
 
     def at_end_of_turn(self, send: Send) -> None:
         """Call `send` once at the end of this turn, however often it is registered until then."""
@@ -300,10 +331,20 @@ class _AsyncioEnds:
     def _send_all(self) -> None:
         due, self.due = self.due, {}
         for send in due:
-            try:
-                send()
-            except Exception as error:
-                self.loop.call_exception_handler({"message": "fairq: sending failed", "exception": error})
+            self._send(send)
+
+    def before_waiting(self, send: Send) -> None:
+        """Call `send` now if this is the end of the turn, since nothing else is ready to run."""
+        if self._ready:
+            self.at_end_of_turn(send)
+        else:
+            self._send(send)
+
+    def _send(self, send: Send) -> None:
+        try:
+            send()
+        except Exception as error:
+            self.loop.call_exception_handler({"message": "fairq: sending failed", "exception": error})
 
 
 @define(eq=False)

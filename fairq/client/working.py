@@ -388,7 +388,7 @@ class Working:
                     self.settling[key] = end
                 if not self.driver.session.settle(queue, settlement):
                     self._settled(queue, [settlement], ["stale"], "")
-                self.driver.send_soon()
+                self.driver.send_soon(waits=not self.waiting)
             app.counts[outcome] += 1
             if app.log_tasks:
                 ms = round((self.runtime.current_time() - began) * 1000, 1)

@@ -148,11 +148,12 @@ class Link:
             return
         try:
             while True:
-                if len(self._unsent) < PIECE_BYTES:
+                has_room = len(self._unsent) < PIECE_BYTES
+                if has_room:
                     for message in self.source():
                         channel.websocket.send(message)
                 has_sent = self._send(channel.outgoing())
-                if not has_sent or self._unsent:
+                if has_room or self._unsent:  # the source has handed out all that may be under way
                     break
         except OSError:
             channel.websocket.receive_end()

@@ -78,7 +78,7 @@ async def test_a_caller_that_was_interrupted_amid_its_wait_is_not_woken_later() 
             raise KeyboardInterrupt  # trio raises it anywhere in its own wait, also when the task is registered already
 
     driver = Driver.to("ws://127.0.0.1:1", "token", ClientSession())
-    driver.runtime = evolve(driver.runtime, make_event=Interrupted)
+    driver.runtime = evolve(driver.runtime, make_wakeup=Interrupted)
     call = driver.request("ping", {}, trio.current_time() + 1)
     with pytest.raises(KeyboardInterrupt):
         await driver.wait(call)

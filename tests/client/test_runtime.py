@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import anyio
@@ -53,6 +54,24 @@ def test_one_that_is_woken_and_cancelled_at_once_wakes_the_next() -> None:
     assert woken == ["second"]
 
 
+def test_a_task_that_waits_next_sends_at_once_unless_others_are_ready() -> None:
+    sent: list[str] = []
+
+    async def main() -> None:
+        runtime = current_runtime()
+        runtime.before_waiting(lambda: sent.append("alone"))
+        assert sent == ["alone"]
+        other = asyncio.create_task(asyncio.sleep(0))
+        send = partial(sent.append, "with the other")
+        runtime.before_waiting(send)
+        runtime.before_waiting(send)
+        assert sent == ["alone"]
+        await other
+
+    asyncio.run(main())
+    assert sent == ["alone", "with the other"]
+
+
 def test_an_error_at_the_end_of_a_turn_is_told_and_the_others_send() -> None:
     told: list[dict[str, Any]] = []
     done: list[str] = []
@@ -63,6 +82,7 @@ def test_an_error_at_the_end_of_a_turn_is_told_and_the_others_send() -> None:
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
         runtime = current_runtime()
+        runtime.before_waiting(fail)
         runtime.at_end_of_turn(fail)
         runtime.at_end_of_turn(lambda: done.append("sent"))
         await wait_until(lambda: bool(done))
