@@ -4,39 +4,44 @@
 -- The verb `tick`: what time does to tasks. Any server may call it at any time. Those of its jobs that have something
 -- to do share its limit, so that a call is as short when everything is due at once.
 
-local TENANTS_PER_TICK = 50
+local TENANTS_PER_TICK = 8  -- whose tasks a call promotes: a tenant is as much work as ten of its tasks
+local LEAST_EACH = 20       -- of a tenant
+local MOVES_PER_TICK = 60   -- tasks that a call promotes
+local LIGHT_PER_TICK = 125  -- of what the light jobs trim, finish or let in
 local ENDS_PER_TICK = 80    -- tasks that a call buries, reaps or deletes
 local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for
-local MOVES_PER_TICK = 125  -- tasks that a call promotes; also the bound of the light jobs
-local LEAST_EACH = 10       -- of one tenant: most of the price of a promotion is its account's
 local MARKS, SEATS = 4, 1   -- as much work as a task: marks that are forgotten, accounts that are swept over
 local LEAST_SEATS = 16    -- a page of fewer accounts is not worth its scan
+local OF_SERVERS = {fires = true, opening_changes = true}  -- jobs that a tick leaves to servers
 
 -- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, of many the first
 -- LEAST_EACH, and one that has more due tasks goes behind the other due tenants: a million tasks due at midnight delay
--- no other tenant's.
+-- no other tenant's. Returns how many it moved, and whether it left any.
 local function promote(call, limit)
-  local tenants = redis.call('ZRANGE', key(call, 'due'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TENANTS_PER_TICK)
-  if #tenants == 0 then return 0 end
-  local each, moved = math.max(LEAST_EACH, math.floor(limit / #tenants)), 0
-  for _, name in ipairs(tenants) do
-    if moved >= limit then break end
+  local due, later, gone, is_left = key(call, 'due'), {}, {}, false
+  local names = redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TENANTS_PER_TICK + 1)
+  if #names > TENANTS_PER_TICK then names[#names], is_left = nil, true end
+  accounts.of_details(call, names, redis.call('HMGET', key(call, 'tenants'), unpack(names)))
+  local each, moved = math.max(LEAST_EACH, math.floor(limit / #names)), 0
+  for _, name in ipairs(names) do
+    local most = math.min(each, limit - moved)
+    if most == 0 then is_left = true break end
     local delayed, account = key(call, 'delayed:' .. name), accounts.touch_named(call, name)
-    local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, math.min(each, limit - moved))
+    local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, most + 1)
+    local has_more = #ids > most
+    if has_more then ids[#ids], is_left = nil, true end
     if #ids > 0 then
-      redis.call('ZREM', delayed, unpack(ids))
+      redis.call('ZREMRANGEBYRANK', delayed, 0, #ids - 1)
       accounts.count(call, account, 'delayed', -#ids)
       places.put_ready(call, account, ids)
       moved = moved + #ids
     end
-    local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
-    if next_due[2] then
-      redis.call('ZADD', key(call, 'due'), math.max(tonumber(next_due[2]), call.now), name)
-    else
-      redis.call('ZREM', key(call, 'due'), name)
-    end
+    local next_at = has_more and call.now or redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
+    if next_at then later[#later + 1], later[#later + 2] = next_at, name else gone[#gone + 1] = name end
   end
-  return moved
+  write('ZADD', due, later)
+  write('ZREM', due, gone)
+  return moved, is_left
 end
 
 -- Buries waiting tasks whose window has closed.
@@ -152,8 +157,7 @@ local function trim_dead(call, limit)
   return trimmed
 end
 
--- How many jobs have something to do now (1 at least; those of servers do not count), and when one has next (-1: none
--- has). What only a confirmed clock does waits for as long as the store's is ahead.
+-- When each job next has something to do. What only a confirmed clock does waits for as long as the store's is ahead.
 local function look_ahead(call)
   local queue, ahead, times = call.queue, call.now - call.sure, {}
   for name, wait in pairs({due = 0, leases = queue.origin, extended = queue.origin, fires = 0, parked = 0,
@@ -165,12 +169,28 @@ local function look_ahead(call)
   if queue.remembered > 0 then times.marks = records.next_trim_at(queue) + ahead end
   if queue.dead > queue.dead_keep then times.deaths = call.now end
   if queue.sweeping ~= NO_SWEEP then times.sweep = call.now end
-  local earliest, due = math.huge, 0
-  for name, at in pairs(times) do
-    earliest = math.min(earliest, at)
-    if at <= call.now and name ~= 'fires' and name ~= 'opening_changes' then due = due + 1 end
+  return times
+end
+
+-- The jobs that have something to do now, and how many they are (1 at least; those of servers do not count).
+local function due_jobs(call)
+  local is_due, count = {}, 0
+  for name, at in pairs(look_ahead(call)) do
+    is_due[name] = at <= call.now
+    if is_due[name] and not OF_SERVERS[name] then count = count + 1 end
   end
-  return math.max(due, 1), earliest == math.huge and -1 or math.max(earliest, call.now)
+  return is_due, math.max(count, 1)
+end
+
+-- When a tick next finds something to do (-1: nothing waits).
+local function next_due(call)
+  local earliest = math.huge
+  for _, at in pairs(look_ahead(call)) do earliest = math.min(earliest, at) end
+  return earliest == math.huge and -1 or math.max(earliest, call.now)
+end
+
+local function count_due(call, name)
+  return redis.call('ZCOUNT', key(call, name), '-inf', call.now)
 end
 
 -- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, what is
@@ -186,23 +206,25 @@ end
 function drains.tick(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
   calls.confirm(call, args[4])
-  local due = look_ahead(call)
-  local part, ends = math.ceil(math.min(limit, MOVES_PER_TICK) / due), math.ceil(math.min(limit, ENDS_PER_TICK) / due)
-  task_options.trim_ends(call, part)
-  local promoted, expired = promote(call, part), expire(call, ends)
-  local reaped, lost = reap(call, ends)
-  local trimmed = trim_dead(call, ends)
-  limits.unpark(call, part)
+  local is_due, jobs = due_jobs(call)
+  local function part_of(most) return math.ceil(math.min(limit, most) / jobs) end
+  local part, ends = part_of(LIGHT_PER_TICK), part_of(ENDS_PER_TICK)
+  local promoted, expired, reaped, trimmed, is_left, lost = 0, 0, 0, 0, false, {}
+  if is_due.ends then task_options.trim_ends(call, part) end
+  if is_due.due then promoted, is_left = promote(call, part_of(MOVES_PER_TICK)) end
+  if is_due.expiring then expired = expire(call, ends) end
+  if is_due.leases or is_due.extended then reaped, lost = reap(call, ends) end
+  if is_due.deaths or expired + reaped > 0 then trimmed = trim_dead(call, ends) end
+  if is_due.parked then limits.unpark(call, part) end
   limits.sweep(call, math.max(LEAST_SEATS, SEATS * part))
   leases.write(call)  -- what follows reads runs again
   waiting.cancel_members(call, math.min(ends, CHANGES_PER_CALL))
   batch_ends.finish(call)
-  trim_batches(call, part)
+  if is_due.completed then trim_batches(call, part) end
   leases.write(call)
   records.trim_marks(call, MARKS * part)
   if #call.touched > 0 or #call.messages > 0 or call.is_changed then close.call(call) end
-  local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
-  local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
-  local _, next_due = look_ahead(call)
-  return {call.now, next_due, call.queue.ready, promoted, expired, reaped, trimmed, fires, changes, lost}
+  return {call.now, is_left and call.now or next_due(call), call.queue.ready, promoted, expired, reaped, trimmed,
+    is_due.fires and count_due(call, 'fires') or 0,
+    is_due.opening_changes and count_due(call, 'opening_changes') or 0, lost}
 end

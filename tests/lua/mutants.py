@@ -167,7 +167,7 @@ MUTANTS = [
         "details.theoretical_arrival = math.max(details.theoretical_arrival, call.now) + count",
         "details.theoretical_arrival = details.theoretical_arrival + count",
     ),
-    Mutant("a tenant out of tokens stays out", "  limits.unpark(call, part)\n", ""),
+    Mutant("a tenant out of tokens stays out", "  if is_due.parked then limits.unpark(call, part) end\n", ""),
     Mutant("a fast tenant comes for every token", "(refill - 1) * interval", "0"),
     Mutant(
         "a new rate waits for the old one's end",
@@ -388,6 +388,7 @@ MUTANTS = [
         "local ids = redis.call('ZRANGE', delayed, '-inf', call.now,",
         "local ids = redis.call('ZRANGE', delayed, '-inf', '+inf',",
     ),
+    Mutant("a tenant with more due tasks stays before the others", "has_more and call.now or redis", "redis"),
     Mutant(
         "a later start hides an earlier one",
         "key(call, 'due'), 'LT', first, account.name)\n  accounts.count",

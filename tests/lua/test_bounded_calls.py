@@ -113,6 +113,17 @@ def test_a_tick_does_as_much_when_everything_is_due_as_when_one_thing_is(queue: 
     )
 
 
+@pytest.mark.parametrize(("tenants", "each", "most"), [(1, 500, 28), (50, 50, 36), (500, 1, 55)])
+def test_a_tick_of_a_herd_runs_few_commands(queue: Queue, tenants: int, each: int, most: int) -> None:
+    """A caller waits for it: half a millisecond, whoever has the tasks."""
+    for n in range(tenants):
+        queue.enqueue(f"t{n}", *(f"t{n}-{k}" for k in range(each)), delay=10)
+    queue.advance(10)
+    for _ in range(3):
+        assert run_by(queue, lambda: queue.tick(500)) <= most
+        queue.advance(1)
+
+
 def test_leases_that_ran_out_are_looked_for_in_so_many_bundles_only(queue: Queue) -> None:
     for n in range(30):
         queue.enqueue("ada", *(f"a{n}-{k}" for k in range(100)))

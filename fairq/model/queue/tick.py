@@ -14,7 +14,7 @@ from fairq.model.queue.schedules import Scheduling
 from fairq.model.queue.settle import Settling
 from fairq.model.queue.sorted_set import first_by_score
 
-TENANTS_PER_TICK, LEAST_EACH, ENDS_PER_TICK = 50, 10, 80
+TENANTS_PER_TICK, LEAST_EACH, MOVES_PER_TICK, ENDS_PER_TICK = 8, 20, 60, 80
 
 
 def first_of(times: Iterable[float]) -> float:
@@ -32,7 +32,7 @@ class Ticking(Settling, Scheduling):
         due = max(1, sum(at <= now for job, at in times if job not in ("fires", "opening_changes")))
         part, ends = math.ceil(limit / due), math.ceil(min(limit, ENDS_PER_TICK) / due)
         self.trim_ends(now, part)
-        promoted, expired = self.promote(now, part), self.expire(now, ends)
+        promoted, expired = self.promote(now, math.ceil(min(limit, MOVES_PER_TICK) / due)), self.expire(now, ends)
         lost = [id for _, at, ids in self.deadlines() if at <= self.at for id in ids][:ends]
         told: list[Any] = []
         for id in reversed(lost):
