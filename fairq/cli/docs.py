@@ -19,10 +19,7 @@ ORDER = (
 def guides() -> dict[str, Path]:
     """Find the guides by name: first those that are read in order, then the others."""
     found = {path.stem: path for path in sorted(FOLDER.glob("*.md"))}
-    return {
-        name: found[name]
-        for name in sorted(found, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-    }
+    return {name: found[name] for name in dict.fromkeys((*ORDER, *found)) if name in found}
 
 
 def docs(name: str | None = None) -> None:
