@@ -39,7 +39,7 @@ async def receive_some(stream: trio.abc.Stream, max_bytes: int) -> bytes:
 
 
 def is_over(sock: trio.socket.SocketType) -> bool:
-    """Return whether the other end has closed, also if it has sent something that was not read yet."""
+    """True if the other end has closed, even if something that it sent is still unread."""
     poll = select.poll()  # macOS says it only of a connection that has ended both ways
     poll.register(sock.fileno(), getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(0))

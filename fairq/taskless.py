@@ -46,7 +46,7 @@ def _ask_task() -> Generator[object, Any, Any]:
 
 
 async def in_task() -> None:
-    """Go on in a task of the scheduler, if this is none: what follows may use all of trio."""
+    """Go on in a task of the scheduler, so that what follows may use all of trio."""
     if _now.run is not None:
         await _ask_task()
 

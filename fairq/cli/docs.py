@@ -19,7 +19,7 @@ ORDER = (
 def guides() -> dict[str, Path]:
     """Find the guides by name: first those that are read in order, then the others."""
     found = {path.stem: path for path in sorted(FOLDER.glob("*.md"))}
-    return {name: found[name] for name in sorted(found, key=lambda name: (_rank(name), name))}
+    return {name: found[name] for name in dict.fromkeys((*ORDER, *found)) if name in found}
 
 
 def docs(name: str | None = None) -> None:
@@ -48,10 +48,6 @@ def summary(text: str) -> str:
     """Return the first sentence below a guide's title."""
     paragraph = text.split("\n\n")[1].replace("\n", " ")
     return paragraph.split(". ")[0].rstrip(".") + "."
-
-
-def _rank(name: str) -> int:
-    return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
 def _print(text: str) -> None:

@@ -100,12 +100,11 @@ def show(queue: str, *ids: str, json: Json = False, server: Server | None = None
     states = run_with(server, lambda client: client.tasks(queue, ids))
     rows = [asdict(state) for state in states]
     if not json:  # attempt 0: no attempt yet, or no longer known
-        rows = [{**row, "attempt": row["attempt"] or "", "when": _when(row)} for row in rows]
+        rows = [
+            {**row, "attempt": row["attempt"] or "", "when": _WHEN.get(row["state"], "") + say_moment(row["at_ms"])}
+            for row in rows
+        ]
     print_rows(f"tasks of {queue}", _STATES, rows, empty="name at least one task", json=json)
-
-
-def _when(row: dict[str, Any]) -> str:
-    return _WHEN.get(row["state"], "") + say_moment(row["at_ms"])
 
 
 @tasks.command

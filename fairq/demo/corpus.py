@@ -42,7 +42,7 @@ def digest_file(path: str | Path) -> str:
 
 
 def is_enough(files: int, used: float) -> bool:
-    """Return whether to stop after `files` files, with `used` of the time budget (1: all of it)."""
+    """True if it is time to stop after `files` files, with `used` of the time budget (1: all of it)."""
     return (files >= ENOUGH_FILES and used >= 1) or (files >= MIN_FILES and used >= 1.25)
 
 

@@ -7,7 +7,7 @@ from attrs import define, frozen
 from fairq.model.batches import MAX_RUNNING
 from fairq.model.rules import number, or_null, some_of, whole
 
-LIMIT_RANGES: dict[str, int] = {  # limit -> maximum; 0 is none
+LIMIT_RANGES: dict[str, int] = {  # limit -> maximum; 0: no limit
     "max_running": MAX_RUNNING,
     "guaranteed": MAX_RUNNING,
     "rate": 1_000_000,

@@ -132,7 +132,7 @@ class Facts:
 
 @frozen
 class Waiting:
-    """A task, what the store knows of it, and who is there to take it."""
+    """A task, what the store knows of it, and the workers that could take it."""
 
     now_ms: int
     state: str

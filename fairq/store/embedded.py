@@ -128,7 +128,7 @@ async def _is_answering(address: Address) -> bool:
 
 
 async def is_running(data_dir: Path) -> bool:
-    """Return whether the embedded store of a data directory answers."""
+    """True if the embedded store of a data directory answers."""
     return await _is_answering(Address.parse(store_url(data_dir)))
 
 
@@ -154,7 +154,7 @@ async def wait_loaded(data_dir: Path) -> None:
 
 
 def has_store(data_dir: Path) -> bool:
-    """Return whether a server was started on a data directory."""
+    """True if a server was started on a data directory."""
     return (data_dir / _CONFIG_NAME).exists()
 
 

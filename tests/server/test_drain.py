@@ -14,7 +14,7 @@ from fairq.errors import Unavailable
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant, url_of
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant, url_of
 
 
 async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None:
@@ -136,27 +136,6 @@ async def test_a_waiting_request_is_answered_before_the_connection_is_closed(
     assert said[0] == {"type": "drain"}
     assert {(frame["ref"], frame["code"]) for frame in said[1:]} == {(100 + n, "draining") for n in range(4)}
     assert (await ada.closed())[0] == 1001
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_another_server_takes_over_what_a_drained_one_leaves(server_store: str) -> None:
-    async with (
-        running(server_store) as other,
-        raw(other, WORKER) as heir,
-        running(server_store) as served,
-        raw(served, tenant("ada")) as ada,
-        raw(served, WORKER) as worker,
-    ):
-        await worker.attach("q", credit=2)
-        await ada.enqueue("q", ["a", "b", "c"])
-        await worker.pushed(2)
-        await heir.attach("q", credit=1)
-        (first,) = await heir.pushed()
-        assert first["id"] == "c"
-        await heir.ask("credit", credit=3)
-        await served.app.drain(0.2)
-        rest = await heir.pushed(2)
-        assert {task["id"] for task in rest} == {"a", "b"}
 
 
 async def test_a_silent_client_is_told_why_its_connection_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Hot requests have no task: what becomes of them where the store is not as it was a moment ago."""
+"""Frequent requests run without a task. The store fails them here: it lost the library, a queue or the connection."""
 
 from __future__ import annotations
 

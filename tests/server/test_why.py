@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fairq
-from fairq.errors import NotFound, NotYet
+from fairq.errors import NotYet
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
@@ -179,12 +179,3 @@ async def test_a_batch_that_is_not_complete_says_why(served: Served, worker: Raw
             assert caught.value.message == told
             await second.cancel()
             assert (await batch.wait()).cancelled == 2
-
-
-async def test_the_sdk_tells_it(served: Served) -> None:
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
-        task = await client.enqueue("q", 1)
-        found = await client.why("q", task.id)
-        assert (found.causes, found.starts_at_ms, found.ahead) == (["no_worker"], None, 0)
-        with pytest.raises(NotFound):
-            await client.why("q", "none")

@@ -268,7 +268,7 @@ class Accounts(Limiting):
             self.take_slot(t)
 
     def seat_all(self) -> None:
-        """Seat whom the call touched; seating one may touch another."""
+        """Seat the tenants that the call touched; seating one may touch another."""
         i = 0
         while i < len(self.touched):
             self.seat(self.touched[i])

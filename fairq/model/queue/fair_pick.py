@@ -132,7 +132,7 @@ class FairPick(Accounts):
         return woken
 
     def pick(self, woken: deque[Tenant], round: Round, random_values: Iterator[float]) -> Tenant | None:
-        """Choose whom to serve: the wake list first, unless a tenant that is behind wins the toss."""
+        """Choose the tenant to serve: the wake list first, unless a tenant that is behind wins the toss."""
         is_full = self.is_full()
         best = self.first_idle() if is_full else self.choose(round, random_values)
         is_behind = woken and best and self.vtime_of(best) + self.expected_of(best) / best.weight < self.level

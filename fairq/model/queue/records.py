@@ -36,7 +36,6 @@ class Records(FairPick):
         self.last_lease: int = 0
         self.hungry = 0
         self.readied = False
-        self.published = 0
         self.dropped = {"delivered": 0.0, "entitled": 0.0}  # by tenants that are not there any more
         self.counts = dict.fromkeys(("enqueued", "done", "buried", "expired", "cancelled"), 0)
         self.records: dict[str, Task] = {}
@@ -95,7 +94,6 @@ class Records(FairPick):
         self.wake.extend(self.woken)
         if self.hungry and (self.readied or has_room) and not self.blocked and notify:
             self.hungry = 0
-            self.published += 1
         self.now = now
 
     def add_record(self, id: str, task: Task) -> None:
