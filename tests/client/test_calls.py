@@ -16,7 +16,7 @@ from tests.server.harness import tenant
 
 from .runtimes import Service, on_both, working
 
-ROUNDS, EACH = 8, 25
+ROUNDS, EACH = 5, 10
 
 
 @define(eq=False)
