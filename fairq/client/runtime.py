@@ -103,8 +103,7 @@ class Runtime:
 
 def current_runtime() -> Runtime:
     """Return the functions of the running event loop. Raises: RuntimeError outside any."""
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
+    if in_trio():
         return _trio_runtime()
     try:
         loop = asyncio.get_running_loop()
@@ -114,6 +113,12 @@ def current_runtime() -> Runtime:
             " asyncio.run or trio.run; for threads there is fairq.sync.open_client"
         ) from None
     return _asyncio_runtime(loop)
+
+
+def in_trio() -> bool:
+    """True in a task of trio; another thread may be just importing that."""
+    tell: Callable[[], bool] | None = getattr(sys.modules.get("trio.lowlevel"), "in_trio_task", None)
+    return tell is not None and tell()
 
 
 def is_cancelled() -> bool:

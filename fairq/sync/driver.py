@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from fairq.client.channel import Target, check_token, choose_servers
+from fairq.client.runtime import in_trio
 from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
@@ -386,8 +387,8 @@ if hasattr(os, "register_at_fork"):
 
 def check_thread() -> None:
     """Raise RuntimeError inside an event loop, which a call would stop."""
-    asyncio, trio = sys.modules.get("asyncio"), sys.modules.get("trio")
-    if (asyncio and asyncio._get_running_loop()) or (trio and trio.lowlevel.in_trio_task()):
+    asyncio = sys.modules.get("asyncio")
+    if (asyncio and asyncio._get_running_loop()) or in_trio():
         raise RuntimeError(
             "this is an event loop, which fairq.sync would stop: use fairq.open_client there, and await its calls"
         )

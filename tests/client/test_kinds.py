@@ -55,7 +55,7 @@ async def test_a_name_without_a_handler_is_a_failed_attempt_that_another_worker_
             state = await wait_state(nameless, "dead")
             assert (state.reason, "tasks without a name" in state.error) == ("exhausted", True)
         async with working(new):
-            assert await task.result() == 2
+            assert await task.result() >= 2  # the old one may have had a second attempt, too
 
 
 def test_two_handlers_of_one_name_are_refused() -> None:

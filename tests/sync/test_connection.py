@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -240,3 +241,16 @@ def test_threads_of_a_client_are_none(ada: fairq.sync.Client) -> None:
     count = threading.active_count()
     ada.enqueue("emails", 1)
     assert threading.active_count() == count
+
+
+def test_a_client_opens_while_another_thread_imports_trio(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("trio", "trio.lowlevel"):  # begun, with nothing in them yet
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    with fairq.sync.open_client("ws://127.0.0.1:1", token="token"):
+        pass
+    asyncio.run(_open_client())
+
+
+async def _open_client() -> None:
+    async with fairq.open_client("ws://127.0.0.1:1", token="token"):
+        pass
