@@ -32,7 +32,7 @@ def test_a_herd_of_many_tenants_is_promoted_twenty_by_twenty_in_turns(queue: Que
 
 
 def test_one_server_at_a_time_promotes_what_its_ticks_leave(queue: Queue) -> None:
-    """So a caller waits behind one tick, however many servers there are. Whoever dies has a turn of 50 ms at most."""
+    """So a caller waits behind one tick, however many servers there are. The turn of one that dies lasts for 50 ms."""
     queue.enqueue("ada", *(f"a{n}" for n in range(300)), delay=10)
     queue.advance(10)
     assert queue.tick(server="one").promoted == 60
