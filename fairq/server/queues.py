@@ -44,7 +44,7 @@ class Queues:
     _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues
 
     def __attrs_post_init__(self) -> None:
-        self.ticker = Ticker(self.store, self.notify)
+        self.ticker = Ticker(self.store, self.notify, self.server)
 
     async def run(self) -> None:
         """Stop listening to queues without waiting requests and without workers, again and again."""

@@ -60,9 +60,12 @@ class QueueCalls(Calls):
         """Stop starting tasks of a tenant (empty: of all), or start them again; returns whether it was paused."""
         return bool(await self._put("set_paused", queue, tenant, int(paused)))
 
-    async def tick(self, queue: str, limit: int = 125) -> Tick:
-        """Promote due tasks, expire late ones, reap dead leases, trim dead letters; `limit` bounds their sum."""
-        *told, lost = await self._call("tick", queue, limit, wall_ms())
+    async def tick(self, queue: str, server: str = "", limit: int = 125) -> Tick:
+        """Promote due tasks, expire late ones, reap dead leases, trim dead letters; `limit` bounds their sum.
+
+        `server`: due tasks that this call leaves are left to it by other servers.
+        """
+        *told, lost = await self._call("tick", queue, limit, wall_ms(), server)
         tick = Tick(*told)
         if lost:
             rows = zip(lost[::3], lost[1::3], lost[2::3], strict=True)

@@ -14,7 +14,7 @@ local DERIVED = {  -- the kinds of keys that are dropped: what stands before the
   ready = true, priorities = true, group = true, turns = true, class = true, wake = true, idle = true,
   sweep = true, parked = true, due = true, expiring = true, leases = true, extended = true, deaths = true,
   dead_counts = true, pending = true, members = true, completed = true, done = true, repair = true, bundles = true,
-  claims = true,
+  claims = true, promoter = true,
 }
 
 -- A page of a hash (or sorted set): its fields and values alternately, the next cursor, and the fields alone.

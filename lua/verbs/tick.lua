@@ -12,6 +12,7 @@ local ENDS_PER_TICK = 80    -- tasks that a call buries, reaps or deletes
 local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for
 local MARKS, SEATS = 4, 1   -- as much work as a task: marks that are forgotten, accounts that are swept over
 local LEAST_SEATS = 16    -- a page of fewer accounts is not worth its scan
+local TURN_MS = 50         -- for which a server's turn to promote lasts after its tick
 local OF_SERVERS = {fires = true, opening_changes = true}  -- jobs that a tick leaves to servers
 
 -- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, of many the first
@@ -157,8 +158,21 @@ local function trim_dead(call, limit)
   return trimmed
 end
 
+-- When a server may promote what is due: now, or after the turn of another. One at a time promotes what its ticks leave
+-- due, so that no caller waits behind the ticks of several.
+local function turn_of(call, server)
+  local until_ms, holder = (redis.call('GET', key(call, 'promoter')) or ''):match('^(%d+) (.*)$')
+  local wait = until_ms and holder ~= server and until_ms - call.now or 0
+  return wait > 0 and wait <= TURN_MS and call.now + wait or call.now
+end
+
+local function keep_turn(call, server)
+  local held = string.format('%.0f %s', call.now + TURN_MS, server)
+  redis.call('SET', key(call, 'promoter'), held, 'PX', TURN_MS + KEY_GRACE_MS)
+end
+
 -- When each job next has something to do. What only a confirmed clock does waits for as long as the store's is ahead.
-local function look_ahead(call)
+local function look_ahead(call, server)
   local queue, ahead, times = call.queue, call.now - call.sure, {}
   for name, wait in pairs({due = 0, leases = queue.origin, extended = queue.origin, fires = 0, parked = 0,
       opening_changes = 0, cancelling = 0, expiring = ahead, ends = ahead, deaths = queue.dead_keep_ms + ahead,
@@ -166,6 +180,7 @@ local function look_ahead(call)
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     times[name] = first and tonumber(first) + wait
   end
+  if server ~= '' and times.due and times.due <= call.now then times.due = turn_of(call, server) end
   if queue.remembered > 0 then times.marks = records.next_trim_at(queue) + ahead end
   if queue.dead > queue.dead_keep then times.deaths = call.now end
   if queue.sweeping ~= NO_SWEEP then times.sweep = call.now end
@@ -173,9 +188,9 @@ local function look_ahead(call)
 end
 
 -- The jobs that have something to do now, and how many they are (1 at least; those of servers do not count).
-local function due_jobs(call)
+local function due_jobs(call, server)
   local is_due, count = {}, 0
-  for name, at in pairs(look_ahead(call)) do
+  for name, at in pairs(look_ahead(call, server)) do
     is_due[name] = at <= call.now
     if is_due[name] and not OF_SERVERS[name] then count = count + 1 end
   end
@@ -183,9 +198,9 @@ local function due_jobs(call)
 end
 
 -- When a tick next finds something to do (-1: nothing waits).
-local function next_due(call)
+local function next_due(call, server)
   local earliest = math.huge
-  for _, at in pairs(look_ahead(call)) do earliest = math.min(earliest, at) end
+  for _, at in pairs(look_ahead(call, server)) do earliest = math.min(earliest, at) end
   return earliest == math.huge and -1 or math.max(earliest, call.now)
 end
 
@@ -198,7 +213,8 @@ end
 -- that have tokens again.
 --   argv  3 limit: tasks (1..500), which those jobs share that have something to do  4 the server's own time in ms (may
 --         be empty or left out): nothing expires, and nothing is trimmed, by a clock that is more than a minute ahead
---         of it
+--         of it  5 the server (may be empty or left out): where its tick leaves due tasks, no other's promotes any for
+--         a while
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
 --         (of opening hours: see `set_opening_hours`), and a list of the leases that were reaped: id, number, attempt
@@ -206,12 +222,14 @@ end
 function drains.tick(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
   calls.confirm(call, args[4])
-  local is_due, jobs = due_jobs(call)
+  local server = args[5] or ''
+  local is_due, jobs = due_jobs(call, server)
   local function part_of(most) return math.ceil(math.min(limit, most) / jobs) end
   local part, ends = part_of(LIGHT_PER_TICK), part_of(ENDS_PER_TICK)
   local promoted, expired, reaped, trimmed, is_left, lost = 0, 0, 0, 0, false, {}
   if is_due.ends then task_options.trim_ends(call, part) end
   if is_due.due then promoted, is_left = promote(call, part_of(MOVES_PER_TICK)) end
+  if is_left and server ~= '' then keep_turn(call, server) end
   if is_due.expiring then expired = expire(call, ends) end
   if is_due.leases or is_due.extended then reaped, lost = reap(call, ends) end
   if is_due.deaths or expired + reaped > 0 then trimmed = trim_dead(call, ends) end
@@ -224,7 +242,7 @@ function drains.tick(keys, args)
   leases.write(call)
   records.trim_marks(call, MARKS * part)
   if #call.touched > 0 or #call.messages > 0 or call.is_changed then close.call(call) end
-  return {call.now, is_left and call.now or next_due(call), call.queue.ready, promoted, expired, reaped, trimmed,
+  return {call.now, is_left and call.now or next_due(call, server), call.queue.ready, promoted, expired, reaped, trimmed,
     is_due.fires and count_due(call, 'fires') or 0,
     is_due.opening_changes and count_due(call, 'opening_changes') or 0, lost}
 end

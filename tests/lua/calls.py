@@ -338,9 +338,9 @@ class Queue:
     def end(self, action: str, lease: Leased, delay: object = "", error: str = "", traceback: str = "") -> str:
         return self.settle((action, lease.id, lease.lease, delay, error, traceback))[0]
 
-    def tick(self, limit: int = 100, witness: object = "") -> Ticked:
+    def tick(self, limit: int = 100, witness: object = "", server: str = "") -> Ticked:
         """Tick once; `witness` is the caller's own time."""
-        return Ticked(*self.call("tick", limit, witness))
+        return Ticked(*self.call("tick", limit, witness, server))
 
     def advance(self, ms: int) -> None:
         """Move the test clock."""

@@ -115,7 +115,7 @@ def test_a_tick_does_as_much_when_everything_is_due_as_when_one_thing_is(queue: 
 
 @pytest.mark.parametrize(("tenants", "each", "most"), [(1, 500, 28), (50, 50, 36), (500, 1, 55)])
 def test_a_tick_of_a_herd_runs_few_commands(queue: Queue, tenants: int, each: int, most: int) -> None:
-    """A caller waits for it: half a millisecond, whoever has the tasks."""
+    """A caller may wait for it, so it is short however many tenants have the tasks."""
     for n in range(tenants):
         queue.enqueue(f"t{n}", *(f"t{n}-{k}" for k in range(each)), delay=10)
     queue.advance(10)

@@ -31,6 +31,34 @@ def test_a_herd_of_many_tenants_is_promoted_twenty_by_twenty_in_turns(queue: Que
     assert queue.state("small") == "ready"
 
 
+def test_one_server_at_a_time_promotes_what_its_ticks_leave(queue: Queue) -> None:
+    """So a caller waits behind one tick, however many servers there are. The turn of one that dies lasts for 50 ms."""
+    queue.enqueue("ada", *(f"a{n}" for n in range(300)), delay=10)
+    queue.advance(10)
+    assert queue.tick(server="one").promoted == 60
+    other = queue.tick(server="two")
+    assert (other.promoted, other.next_due) == (0, queue.now + 50)
+    assert queue.tick().promoted == 60, "a tick of no server waits for no turn"
+    queue.advance(49)
+    assert queue.tick(server="two").promoted == 0
+    assert queue.tick(server="one").promoted == 60, "its turn goes on"
+    queue.advance(49)
+    assert queue.tick(server="two").promoted == 0
+    queue.advance(1)
+    assert [queue.tick(server=name).promoted for name in ("two", "one", "two")] == [60, 0, 60]
+    queue.enqueue("ada", "late", expires_in=1)
+    queue.advance(1)
+    assert queue.tick(server="one").expired == 1, "what is not promotion has no turns"
+
+
+def test_a_turn_that_a_wrong_clock_left_is_over(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"a{n}" for n in range(70)), delay=10)
+    queue.advance(3_600_000)
+    assert queue.tick(server="one").promoted == 60
+    queue.advance(-3_599_000)
+    assert [queue.tick(server="two").promoted for _ in range(2)] == [0, 10], "the first one looks at all tenants anew"
+
+
 def test_a_flood_of_dead_letters_pushes_out_its_own_only(queue: Queue) -> None:
     queue.bury("ada", "a0", "a1")
     queue.bury("bob", "b0", "b1", "b2")

@@ -27,7 +27,7 @@ from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
 IDS = [f"id-{number}" for number in range(20)]
 
 
-async def tick_never(self: Store, queue: str, limit: int = 0) -> Tick:
+async def tick_never(self: Store, queue: str, server: str = "") -> Tick:
     """Stand in for Store.tick where it must not be the ticker that finds the work."""
     return await trio.sleep_forever()
 
@@ -213,12 +213,12 @@ async def test_workers_that_ask_for_many_queues_fill_no_line_to_the_store(
 ) -> None:
     most, under_way, tick = 0, 0, Store.tick
 
-    async def counted(self: Store, queue: str) -> Tick:
+    async def counted(self: Store, queue: str, server: str = "") -> Tick:
         nonlocal most, under_way
         under_way += 1
         most = max(most, under_way)
         try:
-            return await tick(self, queue)
+            return await tick(self, queue, server)
         finally:
             under_way -= 1
 

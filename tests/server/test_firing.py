@@ -36,7 +36,7 @@ class Schedules:
     def _now_ms(self) -> int:
         return round(trio.current_time() * 1000)
 
-    async def tick(self, queue: str) -> Tick:
+    async def tick(self, queue: str, server: str) -> Tick:
         """Count what is due."""
         self.calls += 1
         next_ms = int(min(at for (of, _), at in self.next.items() if of == queue))

@@ -35,7 +35,7 @@ class ForgetfulStore:
             raise OutcomeUnknown("the store was lost after the command was sent")
         return Claim(30_000, LEASES if again else [])
 
-    async def tick(self, queue: str) -> Tick:
+    async def tick(self, queue: str, server: str) -> Tick:
         raise AssertionError("the ticker does not run here")
 
 

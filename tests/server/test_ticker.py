@@ -120,7 +120,7 @@ class SlowStore:
     async def queues(self) -> list[str]:
         return ["q"]
 
-    async def tick(self, queue: str) -> Tick:
+    async def tick(self, queue: str, server: str) -> Tick:
         """Find nothing."""
         self.ticks += 1
         self.ticked.append((trio.current_time(), queue))
@@ -176,7 +176,7 @@ class BusyStore(SlowStore):
         """Name many queues."""
         return [f"q{n}" for n in range(500)]
 
-    async def tick(self, queue: str) -> Tick:
+    async def tick(self, queue: str, server: str) -> Tick:
         """Find a ready task in one queue, and nothing in the others."""
         self.ticked.append((trio.current_time(), queue))
         self.at_once += 1
@@ -231,42 +231,30 @@ async def test_a_queue_with_a_due_task_is_ticked_before_thousands_without(
 class HerdStore(SlowStore):
     """Has more due tasks than any tick promotes, and another queue, in which one is due."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends: list[float] = []
-
-    async def tick(self, queue: str) -> Tick:
+    async def tick(self, queue: str, server: str) -> Tick:
         """Promote some; others' calls take longer at some times than at others."""
         self.ticked.append((trio.current_time(), queue))
         if queue != "q":
             return Tick(0, -1, 0, 1, 0, 0, 0)
-        await trio.sleep((0.002, 0.020, 0.038)[len(self.ends) % 3])
-        self.ends.append(trio.current_time())
-        self.answer.set()
-        return Tick(0, 0, 0, 100, 0, 0, 0)
+        self.ticks += 1
+        await trio.sleep((0.002, 0.020, 0.038)[self.ticks % 3])
+        return Tick(0, 0, 0, 60, 0, 0, 0)
 
 
-async def test_a_herd_leaves_the_store_a_third_of_the_time_and_more_when_others_want_it(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """Another queue does not wait for the end of a rest."""
+async def test_a_herd_is_promoted_by_one_short_tick_after_the_other(autojump_clock: trio.testing.MockClock) -> None:
+    """So a caller waits behind one of them. Another queue is ticked when that one has ended."""
     store = HerdStore()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         ticker.tick_within("q", 0)
         await trio.sleep(2)
-        begins, ends = [at for at, queue in store.ticked if queue == "q"], store.ends[:]
-        assert len(ends) == pytest.approx(2 / (0.020 + 0.010), abs=2), "of 20 ms on average"
-        for began, ended, next_began in zip(begins, ends, begins[1:], strict=False):
-            assert next_began - ended == pytest.approx((ended - began) / 2), (
-                "it rests for half as long as its tick took"
-            )
-        store.answer = trio.Event()
-        await store.answer.wait()
+        times = [at for at, _ in store.ticked]
+        gaps = {round(later - sooner, 3) for sooner, later in pairwise(times)}
+        assert gaps == {0.002, 0.020, 0.038}, "each begins when the one before has ended"
         ticker.tick_within("other", 0)
-        await trio.sleep(0.0001)
-        assert store.ticked[-1][1] == "other"
+        await trio.sleep(0.039)
+        assert "other" in {queue for _, queue in store.ticked}
         nursery.cancel_scope.cancel()
 
 
@@ -276,7 +264,7 @@ DAY_MS = 86_400_000
 class PatientStore(SlowStore):
     """Has ready tasks, and one that is due tomorrow; no call takes as long as another."""
 
-    async def tick(self, queue: str) -> Tick:
+    async def tick(self, queue: str, server: str) -> Tick:
         """Find both."""
         self.ticks += 1
         now_ms = round(trio.current_time() * 1000)
@@ -310,7 +298,7 @@ class StuckStore(SlowStore):
         super().__init__()
         self.asked_at: list[float] = []
 
-    async def tick(self, queue: str) -> Tick:
+    async def tick(self, queue: str, server: str) -> Tick:
         """Find one change of opening hours."""
         self.ticks += 1
         return Tick(0, 0, 0, 0, 0, 0, 0, opening_changes=1)

@@ -5,8 +5,8 @@ that the store returned at the last tick. The floor interval finds due times tha
 second, and doubles after each tick in a row that found nothing, up to IDLE_FLOORS seconds: otherwise 5,000 idle queues
 would cost half a core of every server, and of the store.
 
-A queue rests for half as long as its tick took, also when more is due. A tick waits behind the calls of others, as
-theirs wait behind ticks: so ticks take at most two thirds of the store's time, and less when others want it.
+A queue in which more is due is ticked again at once. A tick is short (lua/verbs/tick.lua), and waits behind the calls
+of others. A caller waits behind one tick at most: one server at a time promotes what its ticks leave due.
 
 Queues in which something is known to be due are ticked first. The floor gets the rest of a batch, at least one tick of
 TICKS_AT_ONCE: so 10,000 idle queues delay a queue with a due task by one batch, and are looked at all the same.
@@ -35,7 +35,6 @@ log = structlog.get_logger("fairq.server")
 CalendarJob = Callable[[Store, str], Awaitable[float]]
 FLOOR_S, IDLE_FLOORS = 1.0, 20
 TICKS_AT_ONCE = 16
-_REST = 0.5  # of the time that a tick took
 _DISCOVER_S = 5.0
 _STEP_S = 0.25
 _NEW_PER_S = 1_000  # queues that are ticked for the first time
@@ -64,10 +63,11 @@ class _Line:
 
 @define(eq=False)
 class Ticker:
-    """Ticks all queues. `has_ready(queue)` is called for every queue with ready tasks."""
+    """Ticks all queues. `has_ready(queue)` is called for every queue with ready tasks. `server`: its name."""
 
     store: Store
     has_ready: Callable[[str], None]
+    server: str = ""
     _firing: Firing = field(factory=Firing, init=False)
     is_ahead: bool = field(default=False, init=False)  # the store's clock is ahead of ours
     _due: _Line = field(factory=_Line, init=False)  # when something is due
@@ -142,10 +142,9 @@ class Ticker:
         return queues
 
     async def _tick_and_go_on(self, queue: str) -> None:
-        began = trio.current_time()
         due, floor = await self._tick(queue)
         if queue in self._idle.at:  # not forgotten meanwhile
-            self._expect(queue, max(due, _REST * (trio.current_time() - began)), floor)
+            self._expect(queue, due, floor)
 
     async def _discover(self) -> None:
         """Start ticking queues that other servers have made, and stop ticking queues that do not exist."""
@@ -166,7 +165,7 @@ class Ticker:
     async def _tick(self, queue: str) -> tuple[float, float]:
         """Tick one queue; returns the seconds until something is due, and until it is ticked again in any case."""
         try:
-            done = await self.store.tick(queue)
+            done = await self.store.tick(queue, self.server)
         except FairqError as error:
             log.debug("tick failed", queue=queue, error=error.message)
             return math.inf, FLOOR_S
