@@ -83,15 +83,17 @@ end
 
 -- Counts a dispatch of a tenant, and sees whether it can have another one.
 local function dispatch(call, round, account)
-  local queue, is_plain = call.queue, limits.is_plain(call, account)
-  account.ready, queue.ready = account.ready - 1, queue.ready - 1
+  local queue, ready = call.queue, account.ready - 1
+  account.ready, queue.ready = ready, queue.ready - 1
   seats.count_lease(call, account, 1)
-  if not is_plain then
-    limits.note_kept_out(call, account)
-    limits.spend(call, account, 1)
+  if limits.is_plain(call, account) then
+    if ready == 0 then seats.recount(call, account) end
+    return
   end
-  if account.ready == 0 or not is_plain then seats.recount(call, account) end
-  if not is_plain and account.standing ~= 0 and limits.is_guaranteed(call, account) then
+  limits.note_kept_out(call, account)
+  limits.spend(call, account, 1)
+  seats.recount(call, account)
+  if account.standing ~= 0 and limits.is_guaranteed(call, account) then
     round.woken[#round.woken + 1], account.is_on_wake_list = account, 1  -- again, after the other newly active tenants
   end
 end
@@ -147,21 +149,26 @@ end
 
 -- Gives the picks their tasks' ids; a pick that finds none, which a call that failed half way has left, is taken back.
 function picks.take(call, round)
-  local tenants, moves, of_tenant, ids = round.tenants, round.moves, {}, {}
-  for i = 1, round.count do of_tenant[tenants[i]] = (of_tenant[tenants[i]] or 0) + 1 end
-  for account, count in pairs(of_tenant) do
-    of_tenant[account] = takes.ids(call, account, count)
-    of_tenant[account].given = 0
+  local tenants, moves, wanted, ids_of, ids, n = round.tenants, round.moves, {}, {}, {}, 0
+  for i = 1, round.count do
+    local account = tenants[i]
+    wanted[account] = (wanted[account] or 0) + 1
   end
   for i = 1, round.count do
-    local account, n = tenants[i], #ids + 1
-    local own = of_tenant[account]
-    own.given = own.given + 1
-    if own[own.given] then
-      ids[n], tenants[n], moves[n] = own[own.given], account, moves[i]
+    local account = tenants[i]
+    local own, given = ids_of[account], wanted[account]
+    if not own then
+      own, given = takes.ids(call, account, given), 0
+      ids_of[account] = own
+    end
+    local id = own[given + 1]
+    wanted[account] = given + 1  -- from now on: how many were given
+    if id then
+      n = n + 1
+      ids[n], tenants[n], moves[n] = id, account, moves[i]
     else
       picks.unpick(call, round, i, 0)
     end
   end
-  round.ids, round.count = ids, #ids
+  round.ids, round.count = ids, n
 end
