@@ -19,10 +19,8 @@ end
 function calls.load_queue(prefix)
   local packed, queue, position = redis.call('GET', prefix .. ':queue'), nil, 1
   if packed then queue, position = QUEUE.unpack(packed) else packed, queue = '', QUEUE.new{} end
-  if queue.settings ~= '' then
-    for name, value in pairs(calls.own_settings(queue)) do
-      if DEFAULTS[name] then queue[name] = value end
-    end
+  for name, value in pairs(calls.own_settings(queue)) do
+    if DEFAULTS[name] then queue[name] = value end
   end
   local classes, size, class, count = {}, #packed, nil, nil
   while position <= size do  -- the tail: classes that have tenants, and how many

@@ -51,9 +51,8 @@ function draws.tags_from(line, place, count, tags)
   while count > 0 do
     for i = 1, #line do
       local span = line[i]
-      local some = span.count - place
-      if some > 0 and count > 0 then
-        if some > count then some = count end
+      local some = math.min(span.count - place, count)
+      if some > 0 then
         add_tags(span, place, some, tags)
         place, count = place + some, count - some
       end
@@ -74,12 +73,11 @@ local function throw(call, line, count, tags)
     if share >= slots then
       add_tags(span, 0, slots, tags)
     else
-      local blocks, last, some = math.ceil(slots / width), slots - width, width
+      local blocks = math.ceil(slots / width)
       for _ = 1, share / width + random(call) do
         local place = random(call) * blocks
         local before = width * (place - place % 1)
-        if before > last then some = slots - before else some = width end
-        add_tags(span, before, some, tags)
+        add_tags(span, before, math.min(width, slots - before), tags)
       end
     end
   end
@@ -96,7 +94,7 @@ end
 
 -- Looks at tenants: each that can be served is a candidate, once.
 local function look_at(call, round, tags)
-  local seen, times, of_time, next_of = round.seen, round.times, round.of_time, round.next_of
+  local seen, times, of_time = round.seen, round.times, round.of_time
   local due, n, compare, latest = 0, #times, round.compare, round.latest
   local is_limited, known, opened, pace_at = call.queue.limited == 1, call.packed, call.accounts, accounts.pace_at
   accounts.read(call, tags)
@@ -108,7 +106,7 @@ local function look_at(call, round, tags)
       if (account or known[tag]) and not (account and is_out(call, account)) then
         local time, step = compare(pace_at(call, tag))
         n = n + 1
-        times[n], next_of[tag], of_time[time] = time, of_time[time], tag
+        times[n], seen[tag], of_time[time] = time, of_time[time] or true, tag
         if time <= latest + step / 2 then due = due + 1 end
       end
     end
@@ -127,9 +125,10 @@ local function look(call, round)
     local first = line.tenants > 1 and math.floor(calls.random(call) * line.tenants) or 0
     look_at(call, round, draws.tags_from(line, first, line.tenants, tags))
   else
-    local passed, left = math.ceil(wanted / CURSOR), REDRAWS * wanted + FIRST
-    draws.tags_from(line, queue.cursor % line.tenants, passed, tags)
-    queue.cursor = (queue.cursor + passed) % line.tenants
+    local floor, cursor, left = math.floor, queue.cursor % line.tenants, REDRAWS * wanted + FIRST
+    local place, next_cursor = floor(cursor), cursor + wanted / CURSOR
+    draws.tags_from(line, place, floor(next_cursor) - place, tags)
+    queue.cursor = next_cursor % line.tenants
     throw(call, line, math.max(LOOKS * wanted, FIRST), tags)
     local due = look_at(call, round, tags)
     while due < wanted and left > 0 do
@@ -143,15 +142,15 @@ local function look(call, round)
   round.latest_pick = queue.reserve == 0 and queue.loans == 0 and round.times[wanted] or math.huge
 end
 
--- A round of up to `wanted` choices among the tenants that have slots now. Both lists are in order of virtual times:
--- whom it has looked at, from `next` on (times; of_time and next_of have the tags at each), and whom it has served and
--- has more, from `next_back` on. So many stand in the first up to `latest_pick`, that none of the second comes then.
+-- A round of up to `wanted` choices among the tenants that have slots now. Two lists are in order of virtual times: whom
+-- it has looked at, from `next` on (of_time has a tag at each of the times, `seen` the next one or true), and whom it
+-- has served and has more, from `next_back` on. The first has all that is wanted up to the time `latest_pick`.
 function draws.begin(call, wanted)
   local queue = call.queue
   local has_slots = queue.share == SHARE_TIME and queue.weight_sum > 0 and queue.slots > 0
   local slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
   return {line = draws.read_line(call), wanted = wanted, compare = accounts.comparison(call, slots_per_weight),
-    latest = false, latest_pick = math.huge, seen = {}, times = {}, of_time = {}, next_of = {}, next = 1,
+    latest = false, latest_pick = math.huge, seen = {}, times = {}, of_time = {}, next = 1,
     back = {}, back_times = {}, next_back = 1, is_back = false}
 end
 
@@ -169,8 +168,9 @@ function draws.take(call, round, account)
   if round.is_back then
     round.next_back = round.next_back + 1
   else
-    local time = round.times[round.next]
-    round.of_time[time], round.next = round.next_of[account.tag], round.next + 1
+    local time, tag = round.times[round.next], round.seen[account.tag]
+    round.next = round.next + 1
+    if tag ~= true then round.of_time[time] = tag end
   end
   return accounts.touch(call, account)
 end

@@ -34,10 +34,8 @@ end
 
 -- Up to `wanted` ids of one tenant, the next ones first.
 function takes.ids(call, account, wanted)
-  if accounts.is_plain(account) or accounts.details_of(call, account).grouped == 0 then
-    return take_loose(call, account, wanted)
-  end
-  return take_grouped(call, account, wanted)
+  local has_groups = not accounts.is_plain(account) and accounts.details_of(call, account).grouped > 0
+  return (has_groups and take_grouped or take_loose)(call, account, wanted)
 end
 
 -- Removes the taken ids from the store.

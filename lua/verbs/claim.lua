@@ -121,7 +121,7 @@ end
 -- The one block of writes of a claim.
 local function write_claim(call, claim)
   if #claim.ids > 0 then leases.write_new(call, claim.lease, claim.name, claim.ids, claim.runs) end
-  write('ZREM', key(call, 'expiring'), claim.expiring)
+  if #claim.expiring > 0 then write('ZREM', key(call, 'expiring'), claim.expiring) end
   takes.write(call)
   picks.write_woken(call)
   put_back(call, claim.returned)
@@ -172,7 +172,7 @@ end
 local function fill(call, claim, limit)
   local queue, rounds = call.queue, 0
   call.wake = {read = 0, unserved = {}, again = {}}
-  while queue.blocked == 0 and #claim.ids < limit and queue.servable > 0 and rounds < ROUNDS
+  while #claim.ids < limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
       and #claim.late < LATE_PER_CALL and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES
       and not claim.only_reserve_left do
     if rounds > 0 then seats.seat_all(call) end

@@ -24,6 +24,7 @@ end
 -- whether the list had any entry.
 local function next_woken(call, wanted)
   local tags, woken, passed = take_tags(call, wanted), {}, 0
+  if #tags == 0 then return woken, false end
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
     local account = accounts.at(call, tag)
@@ -50,7 +51,8 @@ end
 -- Writes what the claim has left of the wake list.
 function picks.write_woken(call)
   local wake, list, unserved = call.wake, key(call, 'wake'), {}
-  if wake.read > 0 then redis.call('LTRIM', list, wake.read, -1) end
+  if wake.read == 0 then return end
+  redis.call('LTRIM', list, wake.read, -1)
   for i = #wake.unserved, 1, -1 do unserved[#unserved + 1] = wake.unserved[i] end
   write('LPUSH', list, unserved)
   write('RPUSH', list, wake.again)
@@ -104,14 +106,14 @@ end
 function picks.round(call, wanted)
   local queue, woken, has_popped = call.queue, next_woken(call, wanted)
   local round = draws.begin(call, wanted)
-  local tenants, moves, count = {}, {}, 0
+  local tenants, moves, count, has_reserve = {}, {}, 0, queue.reserve > 0
   round.woken, round.next_woken, round.popped = woken, 1, #woken
   while count < wanted and queue.servable > 0 and call.tokens < TOKENS_PER_CALL do
     local account = pick(call, round)
     if not account then break end
     if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then
       count = count + 1
-      if queue.reserve > 0 then reserve.lend(call, account) end
+      if has_reserve then reserve.lend(call, account) end
       tenants[count], moves[count] = account, charges.dispatch(call, account)
       dispatch(call, round, account)
     end
@@ -119,7 +121,7 @@ function picks.round(call, wanted)
   end
   keep_woken(call, round)
   local is_empty = count == 0 and not has_popped
-  local only_reserve_left = is_empty and queue.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
+  local only_reserve_left = is_empty and has_reserve and reserve.is_full(call) and not next(call.passed_over)
   return {tenants = tenants, moves = moves, count = count, is_empty = is_empty, only_reserve_left = only_reserve_left}
 end
 

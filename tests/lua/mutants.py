@@ -139,7 +139,7 @@ MUTANTS = [
         "return max_running == 0 or account.leased < max_running",
         "return true",
     ),
-    Mutant("a closed queue is served", "while queue.blocked == 0 and", "while bit.band(queue.blocked, 1) == 0 and"),
+    Mutant("a closed queue is served", "limit and queue.blocked == 0 and", "limit and bit.band(queue.blocked, 1) == 0 and"),
     Mutant(
         "resuming opens closed hours",
         "limits.block(target, reason, is_blocked)",
@@ -243,7 +243,7 @@ MUTANTS = [
         "place = 0 * random(call) * blocks",
     ),
     Mutant("blocks are of one slot", "and width < WIDEST do", "and false do"),
-    Mutant("the cursor stands still", "    queue.cursor = (queue.cursor + passed) % line.tenants\n", ""),
+    Mutant("the cursor stands still", "    queue.cursor = next_cursor % line.tenants\n", ""),
     Mutant(
         "of few not all are looked at",
         "draws.tags_from(line, first, line.tenants, tags)",
@@ -541,8 +541,8 @@ MUTANTS = [
     ),
     Mutant(
         "of equals only the last comes",
-        "round.of_time[time], round.next = round.next_of[account.tag],",
-        "round.of_time[time], round.next = round.of_time[time],",
+        "if tag ~= true then round.of_time",
+        "if false then round.of_time",
     ),
     Mutant("a tenant that was looked at twice is there twice", "      seen[tag] = true\n", ""),
     Mutant(
