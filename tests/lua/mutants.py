@@ -139,7 +139,9 @@ MUTANTS = [
         "return max_running == 0 or account.leased < max_running",
         "return true",
     ),
-    Mutant("a closed queue is served", "limit and queue.blocked == 0 and", "limit and bit.band(queue.blocked, 1) == 0 and"),
+    Mutant(
+        "a closed queue is served", "limit and queue.blocked == 0 and", "limit and bit.band(queue.blocked, 1) == 0 and"
+    ),
     Mutant(
         "resuming opens closed hours",
         "limits.block(target, reason, is_blocked)",
