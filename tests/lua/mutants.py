@@ -546,7 +546,7 @@ MUTANTS = [
         "if tag ~= true then round.of_time",
         "if false then round.of_time",
     ),
-    Mutant("a tenant that was looked at twice is there twice", "      seen[tag] = true\n", ""),
+    Mutant("a tenant that was looked at twice is there twice", "    if not seen[tag] then\n", "    if true then\n"),
     Mutant(
         "accounts of before a change of share are compared",
         "(call.queue.epoch == 0 or is_renewed(call, packed))",
