@@ -9,6 +9,8 @@
 
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
 
+local OF_QUEUE = {__index = DEFAULTS}  -- settings that a queue does not have by itself
+
 -- The settings that a queue has by itself, by name; among them may be some of a later version.
 function calls.own_settings(queue)
   return queue.settings == '' and {} or cmsgpack.unpack(queue.settings)
@@ -17,23 +19,24 @@ end
 function calls.load_queue(prefix)
   local packed, queue, position = redis.call('GET', prefix .. ':queue'), nil, 1
   if packed then queue, position = QUEUE.unpack(packed) else packed, queue = '', QUEUE.new{} end
-  local own = calls.own_settings(queue)
-  for name, setting in pairs(SETTINGS) do queue[name] = own[name] or setting[1] end
-  queue.classes = {}
-  while position <= #packed do  -- the tail: classes that have tenants, and how many
-    local class
-    class, position = CLASS.unpack(packed, position)
-    queue.classes[class.class] = class.count
+  for name, value in pairs(calls.own_settings(queue)) do
+    if DEFAULTS[name] then queue[name] = value end
   end
-  return queue
+  local classes, size, class, count = {}, #packed, nil, nil
+  while position <= size do  -- the tail: classes that have tenants, and how many
+    class, count, position = struct.unpack(CLASS.format, packed, position)
+    classes[class] = count
+  end
+  queue.classes = classes
+  return setmetatable(queue, OF_QUEUE)
 end
 
 function calls.save_queue(call)
-  local parts = {QUEUE.pack(call.queue)}
+  local packed = QUEUE.pack(call.queue)
   for class, count in pairs(call.queue.classes) do
-    if count > 0 then parts[#parts + 1] = CLASS.pack({class = class, count = count}) end
+    if count > 0 then packed = packed .. struct.pack(CLASS.format, class, count) end
   end
-  redis.call('SET', key(call, 'queue'), table.concat(parts))
+  redis.call('SET', key(call, 'queue'), packed)
 end
 
 function calls.clock_ms(call, given)
@@ -114,14 +117,13 @@ function calls.open_any(keys, args)
     moved_tags = {},                                 -- changed tags, by class and slot (pick/seats.lua)
     to_wake = {},                                    -- tags that go onto the wake list at the close
     wake = false, passed_over = {},                  -- what a claim has read of that list, and whom it leaves out
-    slots_per_weight = 0,                            -- the fair pick's (pick/README.md, verbs/picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
     task_options = {}, batches = {},                 -- what few tasks ask for
     marked = {}, unlarged = {},                      -- tasks that have ended (tasks/records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
     runs = {}, changed_runs = {}, extended = {}, ended = {}, bundles = {},  -- leases (tasks/leases.lua)
-    taken = {},                                      -- how many ready tasks of whom (tasks/takes.lua)
+    taken = {},                                      -- how many ids of which keys (tasks/takes.lua)   
     lines = {},                                      -- whose turn it is inside tenants (tasks/turns.lua)
     fired_bytes = 0,                                 -- payloads of schedules (features/schedules.lua)
     lowered = false,                                 -- what lost leases did to the level (pick/charges.lua)

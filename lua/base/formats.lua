@@ -18,7 +18,7 @@
 --:   buried:d expired:d cancelled:d delivered:d entitled:d settings:t2 more:t1 | classes
 --: CLASS class:b count:I
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
---:   is_odd:B name:t1 more:t1 books:rest | tag details
+--:   is_odd:B name:t1 more:t1 books:rest | tag
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d events:I seen_at:d more:t1
 --: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d grouped:I blocked:B limited:B cause:B out_at:d
 --:   let_in_at:d more:t1 | packed

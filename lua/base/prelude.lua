@@ -17,12 +17,16 @@
 -- Validate first, write last: `refuse` may be called only before the first write.
 
 local SHARE_TIME, SHARE_COUNT = 0, 1
--- setting of a queue -> its default, minimum and maximum, whole numbers; fairq/wire/VERBS.md says what each means.
-local SETTINGS = {
-  share = {SHARE_TIME, SHARE_TIME, SHARE_COUNT}, lease_ms = {30000, 100, 86400000}, max_attempts = {25, 0, 1000},
-  retry_base_ms = {1000, 1, 86400000}, retry_cap_ms = {3600000, 1, 604800000}, reserve = {0, 0, 90},
-  dead_keep_ms = {1209600000, 1000, 31536000000}, dead_keep = {100000, 0, 10000000}, events_keep = {10000, 0, 1000000},
-  max_tenants = {1000000, 1, 100000000}, run_timeout_ms = {0, 0, 604800000},
+-- setting of a queue -> its default; fairq/wire/VERBS.md says what each means.
+local DEFAULTS = {
+  share = SHARE_TIME, lease_ms = 30000, max_attempts = 25, retry_base_ms = 1000, retry_cap_ms = 3600000, reserve = 0,
+  dead_keep_ms = 1209600000, dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, run_timeout_ms = 0,
+}
+-- setting -> its least and its greatest value; all are whole numbers.
+local BOUNDS = {
+  share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {0, 1000}, reserve = {0, 90},
+  retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000}, dead_keep_ms = {1000, 31536000000},
+  dead_keep = {0, 10000000}, events_keep = {0, 1000000}, max_tenants = {1, 100000000}, run_timeout_ms = {0, 604800000},
 }
 local UNMADE, MADE, DELETING = 0, 1, 2  -- queue.stage: see operate/delete.lua
 local NO_SWEEP, SWEEPING, SWEEP_WANTED = 0, 1, 2  -- queue.sweeping: see limits.sweep
@@ -112,8 +116,9 @@ local function text(number)
   return string.format('%.17g', number)
 end
 
-local function key(call, name)
-  return call.prefix .. ':' .. name
+-- A key of the queue; `of`: what its name ends in, if it ends in a colon.
+local function key(call, name, of)
+  return call.prefix .. ':' .. name .. (of or '')
 end
 
 -- True if a text comes first by its bytes, as in sorted sets; Lua's own `<` follows the store's locale.

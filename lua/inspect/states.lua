@@ -4,6 +4,7 @@
 --   out   name, value, name, value, ... (numbers as text)
 function reads.queue_state(keys, _)
   local queue, out = calls.load_queue(keys[1]), {}
+  for name in pairs(DEFAULTS) do queue[name] = queue[name] end
   for name, value in pairs(queue) do
     if type(value) == 'number' then
       out[#out + 1] = name

@@ -36,7 +36,7 @@ end
 -- All settings of a queue as words, with changes, by their names.
 local function words_of(queue, changes)
   local names, words = {}, {}
-  for name in pairs(SETTINGS) do names[#names + 1] = name end
+  for name in pairs(DEFAULTS) do names[#names + 1] = name end
   table.sort(names)
   for i, name in ipairs(names) do words[2 * i - 1], words[2 * i] = name, changes[name] or queue[name] end
   return words
@@ -50,13 +50,13 @@ function drains.configure(keys, args)
   local call = calls.open_made(keys, args)
   local queue, changes, given = call.queue, {}, nil
   for i = 3, #args, 2 do
-    local setting = SETTINGS[args[i]]
+    local bounds = BOUNDS[args[i]]
     if args[i] == 'if_version' then
       given = args[i + 1]
-    elseif not setting then
+    elseif not bounds then
       refuse('bad_request', args[i])
     else
-      changes[args[i]] = check_whole(args[i + 1], args[i], setting[2], setting[3])
+      changes[args[i]] = check_whole(args[i + 1], args[i], bounds[1], bounds[2])
     end
   end
   local previous = words_of(queue, {})
@@ -65,8 +65,8 @@ function drains.configure(keys, args)
   local own = calls.own_settings(queue)
   for name, value in pairs(changes) do
     queue[name], own[name] = value, value
-    if value == SETTINGS[name][1] then own[name] = nil end
   end
+  own = without_defaults(own, DEFAULTS)
   queue.settings = next(own) and cmsgpack.pack(own) or ''
   if queue.share ~= old_share then
     queue.epoch, queue.epoch_at, queue.clock, queue.level = queue.epoch + 1, call.at, 0, 0

@@ -16,7 +16,8 @@
 
 local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (pick/reserve.lua)
 accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
-local HEAD = ACCOUNT.format:match('^[^c]*')  -- of an account: up to the length of the name
+local PACE = ACCOUNT.format:match('^<.....')  -- of an account: weight, base, starts, estimate, leased
+local HEAD = ACCOUNT.format:match('^[^c]*')    -- up to the length of the name
 
 -- Taken off the virtual time of who comes first: more than any two differ by. A double of that size is still exact to
 -- hundredths of a ms.
@@ -50,23 +51,20 @@ function accounts.expected_of(call, account)
   return call.queue.share == SHARE_COUNT and 1 or math.max(account.estimate, call.mean, 1)
 end
 
--- The virtual time by which tenants are compared: as if each running lease took at least what is expected of it. One
--- whose share of the slots has room for one more lease comes before those that have their shares. The second value: how
--- far a dispatch will move it.
-local function compared(call, weight, base, starts, estimate, leased)
-  if call.queue.share == SHARE_COUNT then return base, 1 / weight end
-  local expected, time = call.mean, base
-  if estimate > expected then expected = estimate end
-  if expected < 1 then expected = 1 end
-  if leased > 0 then
-    local age, least = leased * call.at - starts, leased * expected
-    time = base + (age > least and age or least) / weight
+-- Returns how tenants are compared: a function that gives the virtual time by which one is, and how far a dispatch will
+-- move it. Each running lease counts as if it took at least what is expected of it. One whose share of the slots has
+-- room for one more lease comes before those that have their shares.
+function accounts.comparison(call, slots_per_weight)
+  if call.queue.share == SHARE_COUNT then return function(weight, base) return base, 1 / weight end end
+  local mean, at = math.max(call.mean, 1), call.at
+  return function(weight, base, starts, estimate, leased)
+    local expected = estimate > mean and estimate or mean
+    if leased > 0 then
+      local age, least = leased * at - starts, leased * expected
+      base = base + (age > least and age or least) / weight
+    end
+    return leased + 1 <= weight * slots_per_weight and base - SOONER or base, expected / weight
   end
-  return leased + 1 <= weight * call.slots_per_weight and time - SOONER or time, expected / weight
-end
-
-function accounts.time_of(call, account)
-  return compared(call, account.weight, account.base, account.starts, account.estimate, account.leased)
 end
 
 -- The tenant's part of the dispatches, to be: its weight / what its tasks take, those that run now included.
@@ -155,18 +153,19 @@ function accounts.at(call, tag)
   return packed and accounts.unpack(call, tag, packed) or nil
 end
 
--- The virtual time by which the tenant of a tag is compared, and how far a dispatch will move it; nil if there is no
--- such tenant. It need not be opened for that, unless it was written before the unit of service changed.
-function accounts.time_at(call, tag)
-  local packed, epoch = call.packed[tag], call.queue.epoch
-  if packed and not call.accounts[tag] then
-    local weight, base, starts, estimate, leased, _, _, _, _, _, _, _, length, at = struct.unpack(HEAD, packed)
-    if epoch == 0 or struct.unpack('<I', packed, at + length + 1 + packed:byte(at + length)) == epoch then
-      return compared(call, weight, base, starts, estimate, leased)
-    end
-  end
-  local account = accounts.at(call, tag)
-  if account then return accounts.time_of(call, account) end
+-- True if a packed account was written since the unit of service changed.
+local function is_renewed(call, packed)
+  local _, _, _, _, _, _, _, _, _, _, _, _, length, at = struct.unpack(HEAD, packed)
+  return struct.unpack('<I', packed, at + length + 1 + packed:byte(at + length)) == call.queue.epoch
+end
+
+-- The pace of the tenant of a tag that has been read: what `comparison` asks. It need not be opened for that, unless it
+-- was written before the unit of service changed.
+function accounts.pace_at(call, tag)
+  local packed, account = call.packed[tag], call.accounts[tag]
+  if not account and (call.queue.epoch == 0 or is_renewed(call, packed)) then return struct.unpack(PACE, packed) end
+  account = account or accounts.unpack(call, tag, packed)
+  return account.weight, account.base, account.starts, account.estimate, account.leased
 end
 
 local function new_account(call, name)

@@ -9,33 +9,48 @@ local FIRST = 4      -- so many are looked at, at least
 local REDRAWS = 4    -- and so many more for each pick while not enough of them are due
 local BLOCKS, WIDEST = 8, 64  -- blocks in which they are looked at, or more; slots of a block, at most
 local CURSOR = 4     -- picks for which the cursor looks at one tenant
+local PAGE = 1024    -- a class of so many slots is read as a whole
+
+local function by_class(one, other) return one.class < other.class end
 
 -- The slots as a line that blocks are thrown at: one span per class that has tenants, in the order of the classes.
 function draws.read_line(call)
-  local line = {length = 0, tenants = 0}
+  local line, n, all, tenants = {}, 0, 0, 0
   for class, count in pairs(call.queue.classes) do
     if count > 0 then
       local length = count * 2 ^ class
-      line[#line + 1] = {class = class, at = key(call, 'class:' .. class), count = count, length = length,
-        changed = call.moved_tags[class]}
-      line.length, line.tenants = line.length + length, line.tenants + count
+      n, all, tenants = n + 1, all + length, tenants + count
+      line[n] = {class = class, at = key(call, 'class:', class), count = count, length = length,
+        changed = call.moved_tags[class], slots = false}
     end
   end
-  table.sort(line, function(one, other) return one.class < other.class end)
+  if n > 1 then table.sort(line, by_class) end
+  line.length, line.tenants = all, tenants
   return line
 end
 
 -- Adds the tags in `count` slots of a span behind the first `before`, seen through the changes that this call has not
 -- written yet.
 local function add_tags(span, before, count, tags)
-  local text, changed, n = redis.call('GETRANGE', span.at, 4 * before, 4 * (before + count) - 1), span.changed, #tags
-  for k = 1, count do tags[n + k] = changed and changed[before + k] or text:sub(4 * k - 3, 4 * k) end
+  local slots, changed, n, last = span.slots, span.changed, #tags, 4 * before
+  if not slots then
+    if span.count <= PAGE then
+      slots = redis.call('GETRANGE', span.at, 0, 4 * span.count - 1)
+      span.slots = slots
+    else
+      slots, last = redis.call('GETRANGE', span.at, last, last + 4 * count - 1), 0
+    end
+  end
+  for k = 1, count do
+    tags[n + k], last = changed and changed[before + k] or slots:sub(last + 1, last + 4), last + 4
+  end
 end
 
 -- Adds the tags of `count` slots from a place of the line on; after the last one comes the first.
 function draws.tags_from(line, place, count, tags)
   while count > 0 do
-    for _, span in ipairs(line) do
+    for i = 1, #line do
+      local span = line[i]
       local some = math.min(span.count - place, count)
       if some > 0 then
         add_tags(span, place, some, tags)
@@ -50,17 +65,19 @@ end
 -- Throws blocks at the line: adds the tags of some `count` tenants, of each class as many as its part of the line is
 -- long. Each slot of a class is as likely as the others.
 local function throw(call, line, count, tags)
-  local width = 1
+  local width, random = 1, calls.random
   while 2 * width * BLOCKS <= count and width < WIDEST do width = 2 * width end
-  for _, span in ipairs(line) do
-    local share = count * span.length / line.length
-    if share >= span.count then
-      add_tags(span, 0, span.count, tags)
+  for i = 1, #line do
+    local span = line[i]
+    local slots, share = span.count, count * span.length / line.length
+    if share >= slots then
+      add_tags(span, 0, slots, tags)
     else
-      local blocks, wanted = math.ceil(span.count / width), math.floor(share / width + calls.random(call))
-      for _ = 1, wanted do
-        local before = width * math.floor(calls.random(call) * blocks)
-        add_tags(span, before, math.min(width, span.count - before), tags)
+      local blocks = math.ceil(slots / width)
+      for _ = 1, share / width + random(call) do
+        local place = random(call) * blocks
+        local before = width * (place - place % 1)
+        add_tags(span, before, math.min(width, slots - before), tags)
       end
     end
   end
@@ -77,22 +94,20 @@ end
 
 -- Looks at tenants: each that can be served is a candidate, once.
 local function look_at(call, round, tags)
-  local seen, times, of_time, next_of = round.seen, round.times, round.of_time, round.next_of
-  local due, n = 0, #times
-  local is_limited, opened, latest = call.queue.limited == 1, call.accounts, round.latest
+  local seen, times, of_time = round.seen, round.times, round.of_time
+  local due, n, compare, latest = 0, #times, round.compare, round.latest
+  local is_limited, known, opened, pace_at = call.queue.limited == 1, call.packed, call.accounts, accounts.pace_at
   accounts.read(call, tags)
   for i = 1, #tags do
     local tag = tags[i]
     if not seen[tag] then
       seen[tag] = true
       local account = is_limited and accounts.at(call, tag) or opened[tag]
-      if not (account and is_out(call, account)) then
-        local time, step = accounts.time_at(call, tag)
-        if time then
-          n = n + 1
-          times[n], next_of[tag], of_time[time] = time, of_time[time], tag
-          if time <= latest + step / 2 then due = due + 1 end
-        end
+      if (account or known[tag]) and not (account and is_out(call, account)) then
+        local time, step = compare(pace_at(call, tag))
+        n = n + 1
+        times[n], seen[tag], of_time[time] = time, of_time[time] or true, tag
+        if time <= latest + step / 2 then due = due + 1 end
       end
     end
   end
@@ -110,9 +125,10 @@ local function look(call, round)
     local first = line.tenants > 1 and math.floor(calls.random(call) * line.tenants) or 0
     look_at(call, round, draws.tags_from(line, first, line.tenants, tags))
   else
-    local passed, left = math.ceil(wanted / CURSOR), REDRAWS * wanted + FIRST
-    draws.tags_from(line, queue.cursor % line.tenants, passed, tags)
-    queue.cursor = (queue.cursor + passed) % line.tenants
+    local floor, cursor, left = math.floor, queue.cursor % line.tenants, REDRAWS * wanted + FIRST
+    local place, next_cursor = floor(cursor), cursor + wanted / CURSOR
+    draws.tags_from(line, place, floor(next_cursor) - place, tags)
+    queue.cursor = next_cursor % line.tenants
     throw(call, line, math.max(LOOKS * wanted, FIRST), tags)
     local due = look_at(call, round, tags)
     while due < wanted and left > 0 do
@@ -123,17 +139,19 @@ local function look(call, round)
     end
   end
   table.sort(round.times)
+  round.latest_pick = queue.reserve == 0 and queue.loans == 0 and round.times[wanted] or math.huge
 end
 
--- A round of up to `wanted` choices among the tenants that have slots now. Both lists are in order of virtual times:
--- whom it has looked at, from `next` on (times; of_time and next_of have the tags at each), and whom it has served and
--- has more, from `next_back` on.
+-- A round of up to `wanted` choices among the tenants that have slots now. Two lists are in order of virtual times:
+-- whom it has looked at, from `next` on (of_time has a tag at each of the times, `seen` the next one or true), and whom
+-- it has served and has more, from `next_back` on. The first has all that is wanted up to the time `latest_pick`.
 function draws.begin(call, wanted)
   local queue = call.queue
   local has_slots = queue.share == SHARE_TIME and queue.weight_sum > 0 and queue.slots > 0
-  call.slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
-  return {line = draws.read_line(call), wanted = wanted, latest = false, seen = {}, times = {}, of_time = {},
-    next_of = {}, next = 1, back = {}, back_times = {}, next_back = 1, is_back = false}
+  local slots_per_weight = has_slots and (queue.slots - queue.leased + queue.running) / queue.weight_sum or 0
+  return {line = draws.read_line(call), wanted = wanted, compare = accounts.comparison(call, slots_per_weight),
+    latest = false, latest_pick = math.huge, seen = {}, times = {}, of_time = {}, next = 1,
+    back = {}, back_times = {}, next_back = 1, is_back = false}
 end
 
 -- The tenant with a slot that is to be served next; nil if the round knows of none.
@@ -150,8 +168,9 @@ function draws.take(call, round, account)
   if round.is_back then
     round.next_back = round.next_back + 1
   else
-    local time = round.times[round.next]
-    round.of_time[time], round.next = round.next_of[account.tag], round.next + 1
+    local time, tag = round.times[round.next], round.seen[account.tag]
+    round.next = round.next + 1
+    if tag ~= true then round.of_time[time] = tag end
   end
   return accounts.touch(call, account)
 end
@@ -159,8 +178,9 @@ end
 -- A tenant has been served: if it has a slot, and more, it may be chosen again, behind those of the same virtual time.
 function draws.give_back(call, round, account)
   if account.slot <= 0 or account.standing == 0 then return end
+  local time = round.compare(account.weight, account.base, account.starts, account.estimate, account.leased)
+  if time >= round.latest_pick then return end
   local back, times, place = round.back, round.back_times, #round.back
-  local time = accounts.time_of(call, account)
   while place >= round.next_back and times[place] > time do
     back[place + 1], times[place + 1] = back[place], times[place]
     place = place - 1

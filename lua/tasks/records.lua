@@ -58,8 +58,10 @@ function records.read(record, id)
   return header, id and accounts.bytes_of(id, length_of(record, header.features, position) + header.extra)
 end
 
--- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts.
+-- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts; nil if it is
+-- no task's.
 function records.read_for_claim(record, id)
+  if not record or record:byte(1) ~= TASK then return nil end
   local _, features, max_attempts, extra, _, _, expires_at, _, _, _, position = struct.unpack(HEADER.format, record)
   return features, max_attempts, expires_at, accounts.bytes_of(id, length_of(record, features, position) + extra)
 end

@@ -5,14 +5,15 @@
 
 -- Takes up to `wanted` ids that are of no group; where a priority is given, only of more urgent ones.
 local function take_loose(call, account, wanted, before)
-  local at, taken, ids = priorities.ready_key(call, account), call.taken[account] or 0, nil
+  local at, all, ids = priorities.ready_key(call, account), call.taken, nil
+  local taken = all[at] or 0
   if before then
     local last = text(priorities.score(before - 0.5, 0))
     ids = redis.call('ZRANGE', at, '-inf', last, 'BYSCORE', 'LIMIT', taken, wanted)
   else
     ids = redis.call('ZRANGE', at, taken, taken + wanted - 1)
   end
-  call.taken[account] = taken + #ids
+  all[at] = taken + #ids
   return ids
 end
 
@@ -40,8 +41,8 @@ end
 -- Removes the taken ids from the store.
 function takes.write(call)
   turns.write(call)
-  for account, count in pairs(call.taken) do
-    if count > 0 then redis.call('ZREMRANGEBYRANK', priorities.ready_key(call, account), 0, count - 1) end
+  for at, count in pairs(call.taken) do
+    if count > 0 then redis.call('ZREMRANGEBYRANK', at, 0, count - 1) end
   end
   call.taken = {}
 end

@@ -133,7 +133,8 @@ local function ids_of(call, line, member, wanted)
     local at = turns.group_key(call, account, line.priority, member:sub(2))
     source = {ids = {}, taken = 0, first = 0, at = at, last_score = '+inf'}
     if member == LOOSE then
-      source.first, source.at = call.taken[account], priorities.ready_key(call, account)
+      source.at = priorities.ready_key(call, account)
+      source.first = call.taken[source.at]
       source.last_score = text(priorities.score(line.priority + 0.5, 0))
     end
     line.sources[member] = source
@@ -216,7 +217,10 @@ function turns.take(call, account, priority, wanted, ids)
     if not member then break end
     local id = take_next(call, line, member)
     ids[#ids + 1] = id
-    if id and member == LOOSE then call.taken[account] = call.taken[account] + 1 end
+    if id and member == LOOSE then
+      local at = line.sources[LOOSE].at
+      call.taken[at] = call.taken[at] + 1
+    end
   end
 end
 

@@ -27,30 +27,8 @@ local function is_left_over(call, id, run)
 end
 
 -- The attempt after which a failure is final; without a limit: minus the attempts that did not count.
-local function last_attempt_of(run)
-  return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or -run.uncounted_attempts
-end
-
--- Adds a task to those that are leased; claim.run says what its record asks, `last_run` is of its last attempt.
-local function add_lease(call, claim, id, record, last_run)
-  local run, ids, runs, out = claim.run, claim.ids, claim.runs, claim.out
-  local n = #ids
-  if last_run then
-    run.attempt, run.uncounted_attempts = last_run.attempt + 1, last_run.uncounted_attempts
-    run.max_attempts, run.error, run.more = last_run.max_attempts, last_run.error, last_run.more
-    run.bytes = run.bytes + #last_run.error
-  else
-    run.attempt, run.uncounted_attempts, run.error, run.more = 1, 0, '', ''
-  end
-  if run.features >= IS_LARGE then
-    record = records.whole(call, id, record)
-    claim.bytes = claim.bytes + #record
-  end
-  if has_options(run.features) then claim.asking[#claim.asking + 1] = id end
-  if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
-  ids[n + 1], runs[2 * n + 1], runs[2 * n + 2] = id, id, RUN.pack(run)
-  n = HEAD + 4 * n
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, last_attempt_of(run), record
+local function last_attempt(max_attempts, uncounted)
+  return max_attempts > 0 and max_attempts + uncounted or -uncounted
 end
 
 -- Reads what the tasks of these records ask for.
@@ -77,42 +55,51 @@ local function bury(call, round, i, claim, id, last_run)
   end
 end
 
--- What becomes of an entry that was picked; claim.run gets what its record asks.
---
---   left_over  it goes: a call failed half way, so it is of no task, or of one that is leased already
---   late       the task's window has closed
---   no_room    the task goes back, since the reply is full
---   lease      the task is leased
-local function fate_of(call, claim, account, id, record, last_run)
-  local run = claim.run
-  if not records.is_task(record) or last_run and is_left_over(call, id, last_run) then return 'left_over' end
-  run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = account.tag, records.read_for_claim(record, id)
-  local is_full = claim.bytes >= PAGE_BYTES
-  local is_late = run.expires_at > 0 and run.expires_at <= call.sure
-  if is_late and not is_full and #claim.late < LATE_PER_CALL then return 'late' end
-  return (is_late or is_full) and 'no_room' or 'lease'
+-- Adds a task to those that are leased; `last_run` is of its last attempt.
+local function add_lease(call, claim, account, id, record, last_run, features, max_attempts, expires_at, bytes)
+  local ids, runs, out, attempt, uncounted, message, more = claim.ids, claim.runs, claim.out, 1, 0, '', ''
+  local n = #ids
+  if last_run then
+    attempt, uncounted, max_attempts = last_run.attempt + 1, last_run.uncounted_attempts, last_run.max_attempts
+    message, more, bytes = last_run.error, last_run.more, bytes + #last_run.error
+  end
+  if features >= IS_LARGE then
+    record = records.whole(call, id, record)
+    claim.bytes = claim.bytes + #record
+  end
+  if has_options(features) then claim.asking[#claim.asking + 1] = id end
+  if expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
+  ids[n + 1], runs[2 * n + 1] = id, id
+  runs[2 * n + 2] = struct.pack(RUN.format, claim.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms,
+    bytes, account.tag, attempt, uncounted, max_attempts, expires_at, #more, more) .. message
+  n = HEAD + 4 * n
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, attempt, last_attempt(max_attempts, uncounted), record
+end
+
+-- Deals with an entry that was picked: leases its task, if there is one whose window is open. One that is of no task,
+-- or of one that is leased already, goes: a call failed half way.
+local function lease_entry(call, round, i, claim, record, last_run)
+  local id, account = round.ids[i], round.tenants[i]
+  local features, max_attempts, expires_at, bytes = records.read_for_claim(record, id)
+  if not features or last_run and is_left_over(call, id, last_run) then return picks.unpick(call, round, i, 0) end
+  local is_full, is_late = claim.bytes >= PAGE_BYTES, expires_at > 0 and expires_at <= call.sure
+  if not is_late and not is_full then
+    add_lease(call, claim, account, id, record, last_run, features, max_attempts, expires_at, bytes)
+  elseif not is_full and #claim.late < LATE_PER_CALL then
+    bury(call, round, i, claim, id, last_run)
+  else  -- the reply is full: the task goes back
+    picks.unpick(call, round, i, 1)
+    claim.returned[#claim.returned + 1] = {account = account, id = id}
+  end
 end
 
 -- Deals with the round's entries. What is left of the round are the picks that have no task yet.
 local function lease_round(call, round, claim)
-  local ids, tenants = round.ids, round.tenants
+  local ids = round.ids
   local found, runs = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids))
   round.pending = 0
   if call.queue.tasks_with_options > 0 then read_asked(call, ids, found) end
-  for i = 1, round.count do
-    local id, account, record, last_run = ids[i], tenants[i], found[i], runs[i] and RUN.unpack(runs[i])
-    local fate = fate_of(call, claim, account, id, record, last_run)
-    if fate == 'left_over' then
-      picks.unpick(call, round, i, 0)
-    elseif fate == 'late' then
-      bury(call, round, i, claim, id, last_run)
-    elseif fate == 'no_room' then
-      picks.unpick(call, round, i, 1)
-      claim.returned[#claim.returned + 1] = {account = account, id = id}
-    else
-      add_lease(call, claim, id, record, last_run)
-    end
-  end
+  for i = 1, round.count do lease_entry(call, round, i, claim, found[i], runs[i] and RUN.unpack(runs[i])) end
   round.count = round.pending
 end
 
@@ -134,7 +121,7 @@ end
 -- The one block of writes of a claim.
 local function write_claim(call, claim)
   if #claim.ids > 0 then leases.write_new(call, claim.lease, claim.name, claim.ids, claim.runs) end
-  write('ZREM', key(call, 'expiring'), claim.expiring)
+  if #claim.expiring > 0 then write('ZREM', key(call, 'expiring'), claim.expiring) end
   takes.write(call)
   picks.write_woken(call)
   put_back(call, claim.returned)
@@ -155,7 +142,8 @@ local function recall(call, name, claim)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
       if has_options(run.features) then claim.asking[#claim.asking + 1] = id end
       if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end
-      for _, value in ipairs({id, run.attempt, last_attempt_of(run), records.whole(call, id, found[i])}) do
+      local last = last_attempt(run.max_attempts, run.uncounted_attempts)
+      for _, value in ipairs({id, run.attempt, last, records.whole(call, id, found[i])}) do
         claim.out[#claim.out + 1] = value
       end
     end
@@ -184,7 +172,7 @@ end
 local function fill(call, claim, limit)
   local queue, rounds = call.queue, 0
   call.wake = {read = 0, unserved = {}, again = {}}
-  while queue.blocked == 0 and #claim.ids < limit and queue.servable > 0 and rounds < ROUNDS
+  while #claim.ids < limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
       and #claim.late < LATE_PER_CALL and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES
       and not claim.only_reserve_left do
     if rounds > 0 then seats.seat_all(call) end
@@ -227,7 +215,6 @@ function drains.claim(keys, args)
     out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {},
     late_of = {}, bytes = 0, only_reserve_left = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
-  claim.run = RUN.new{lease = claim.lease, state = leases.LEASED, began_at = call.at, lasts = queue.lease_ms}
   local has_changed = slots ~= queue.slots
   queue.slots = slots
   local rounds = fill(call, claim, limit)

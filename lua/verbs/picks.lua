@@ -24,6 +24,7 @@ end
 -- whether the list had any entry.
 local function next_woken(call, wanted)
   local tags, woken, passed = take_tags(call, wanted), {}, 0
+  if #tags == 0 then return woken, false end
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
     local account = accounts.at(call, tag)
@@ -50,7 +51,8 @@ end
 -- Writes what the claim has left of the wake list.
 function picks.write_woken(call)
   local wake, list, unserved = call.wake, key(call, 'wake'), {}
-  if wake.read > 0 then redis.call('LTRIM', list, wake.read, -1) end
+  if wake.read == 0 then return end
+  redis.call('LTRIM', list, wake.read, -1)
   for i = #wake.unserved, 1, -1 do unserved[#unserved + 1] = wake.unserved[i] end
   write('LPUSH', list, unserved)
   write('RPUSH', list, wake.again)
@@ -83,15 +85,17 @@ end
 
 -- Counts a dispatch of a tenant, and sees whether it can have another one.
 local function dispatch(call, round, account)
-  local queue, is_plain = call.queue, limits.is_plain(call, account)
-  account.ready, queue.ready = account.ready - 1, queue.ready - 1
+  local queue, ready = call.queue, account.ready - 1
+  account.ready, queue.ready = ready, queue.ready - 1
   seats.count_lease(call, account, 1)
-  if not is_plain then
-    limits.note_kept_out(call, account)
-    limits.spend(call, account, 1)
+  if limits.is_plain(call, account) then
+    if ready == 0 then seats.recount(call, account) end
+    return
   end
-  if account.ready == 0 or not is_plain then seats.recount(call, account) end
-  if not is_plain and account.standing ~= 0 and limits.is_guaranteed(call, account) then
+  limits.note_kept_out(call, account)
+  limits.spend(call, account, 1)
+  seats.recount(call, account)
+  if account.standing ~= 0 and limits.is_guaranteed(call, account) then
     round.woken[#round.woken + 1], account.is_on_wake_list = account, 1  -- again, after the other newly active tenants
   end
 end
@@ -102,14 +106,14 @@ end
 function picks.round(call, wanted)
   local queue, woken, has_popped = call.queue, next_woken(call, wanted)
   local round = draws.begin(call, wanted)
-  local tenants, moves, count = {}, {}, 0
+  local tenants, moves, count, has_reserve = {}, {}, 0, queue.reserve > 0
   round.woken, round.next_woken, round.popped = woken, 1, #woken
   while count < wanted and queue.servable > 0 and call.tokens < TOKENS_PER_CALL do
     local account = pick(call, round)
     if not account then break end
     if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then
       count = count + 1
-      if queue.reserve > 0 then reserve.lend(call, account) end
+      if has_reserve then reserve.lend(call, account) end
       tenants[count], moves[count] = account, charges.dispatch(call, account)
       dispatch(call, round, account)
     end
@@ -117,7 +121,7 @@ function picks.round(call, wanted)
   end
   keep_woken(call, round)
   local is_empty = count == 0 and not has_popped
-  local only_reserve_left = is_empty and queue.reserve > 0 and reserve.is_full(call) and not next(call.passed_over)
+  local only_reserve_left = is_empty and has_reserve and reserve.is_full(call) and not next(call.passed_over)
   return {tenants = tenants, moves = moves, count = count, is_empty = is_empty, only_reserve_left = only_reserve_left}
 end
 
@@ -147,21 +151,26 @@ end
 
 -- Gives the picks their tasks' ids; a pick that finds none, which a call that failed half way has left, is taken back.
 function picks.take(call, round)
-  local tenants, moves, of_tenant, ids = round.tenants, round.moves, {}, {}
-  for i = 1, round.count do of_tenant[tenants[i]] = (of_tenant[tenants[i]] or 0) + 1 end
-  for account, count in pairs(of_tenant) do
-    of_tenant[account] = takes.ids(call, account, count)
-    of_tenant[account].given = 0
+  local tenants, moves, wanted, ids_of, ids, n = round.tenants, round.moves, {}, {}, {}, 0
+  for i = 1, round.count do
+    local account = tenants[i]
+    wanted[account] = (wanted[account] or 0) + 1
   end
   for i = 1, round.count do
-    local account, n = tenants[i], #ids + 1
-    local own = of_tenant[account]
-    own.given = own.given + 1
-    if own[own.given] then
-      ids[n], tenants[n], moves[n] = own[own.given], account, moves[i]
+    local account = tenants[i]
+    local own, given = ids_of[account], wanted[account]
+    if not own then
+      own, given = takes.ids(call, account, given), 0
+      ids_of[account] = own
+    end
+    local id = own[given + 1]
+    wanted[account] = given + 1  -- from now on: how many were given
+    if id then
+      n = n + 1
+      ids[n], tenants[n], moves[n] = id, account, moves[i]
     else
       picks.unpick(call, round, i, 0)
     end
   end
-  round.ids, round.count = ids, #ids
+  round.ids, round.count = ids, n
 end

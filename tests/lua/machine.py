@@ -31,6 +31,7 @@ SMALL_VARIANT = (  # and so that its few bytes are many
     ("local LOOKS = 2 ", "local LOOKS = 1 "),
     ("local FIRST = 4 ", "local FIRST = 1 "),
     ("local BLOCKS, WIDEST = 8, 64", "local BLOCKS, WIDEST = 1, 2"),
+    ("local PAGE = 1024 ", "local PAGE = 2 "),
     ("local LARGE_BYTES = 4096", "local LARGE_BYTES = 3"),
     ("local ROUNDS = 8", "local ROUNDS, PAGE_BYTES = 8, 80"),
 )

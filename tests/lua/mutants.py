@@ -122,8 +122,8 @@ MUTANTS = [
     Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
     Mutant(
         "a task expires a ms late",
-        "run.expires_at <= call.sure\n  if is_late",
-        "run.expires_at < call.sure\n  if is_late",
+        "expires_at <= call.sure\n  if not",
+        "expires_at < call.sure\n  if not",
     ),
     Mutant(
         "expired tasks are charged",
@@ -139,7 +139,9 @@ MUTANTS = [
         "return max_running == 0 or account.leased < max_running",
         "return true",
     ),
-    Mutant("a closed queue is served", "while queue.blocked == 0 and", "while bit.band(queue.blocked, 1) == 0 and"),
+    Mutant(
+        "a closed queue is served", "limit and queue.blocked == 0 and", "limit and bit.band(queue.blocked, 1) == 0 and"
+    ),
     Mutant(
         "resuming opens closed hours",
         "limits.block(target, reason, is_blocked)",
@@ -181,8 +183,8 @@ MUTANTS = [
     ),
     Mutant(
         "a block begins a slot later",
-        "redis.call('GETRANGE', span.at, 4 * before,",
-        "redis.call('GETRANGE', span.at, 4 * before + 4,",
+        "span.changed, #tags, 4 * before",
+        "span.changed, #tags, 4 * before + 4",
     ),
     Mutant(
         "a guarantee is not kept",
@@ -234,16 +236,16 @@ MUTANTS = [
     ),
     Mutant(
         "the rest of a class's part is never thrown",
-        "math.floor(share / width + calls.random(call))",
-        "math.floor(share / width + 0 * calls.random(call))",
+        "_ = 1, share / width + random(call)",
+        "_ = 1, share / width + 0 * random(call)",
     ),
     Mutant(
         "only the first block is looked at",
-        "math.floor(calls.random(call) * blocks)",
-        "math.floor(0 * calls.random(call) * blocks)",
+        "place = random(call) * blocks",
+        "place = 0 * random(call) * blocks",
     ),
     Mutant("blocks are of one slot", "and width < WIDEST do", "and false do"),
-    Mutant("the cursor stands still", "    queue.cursor = (queue.cursor + passed) % line.tenants\n", ""),
+    Mutant("the cursor stands still", "    queue.cursor = next_cursor % line.tenants\n", ""),
     Mutant(
         "of few not all are looked at",
         "draws.tags_from(line, first, line.tenants, tags)",
@@ -272,8 +274,8 @@ MUTANTS = [
     ),
     Mutant(
         "nothing is expected of running leases",
-        "local age, least = leased * call.at - starts, leased * expected",
-        "local age, least = leased * call.at - starts, 0",
+        "local age, least = leased * at - starts, leased * expected",
+        "local age, least = leased * at - starts, 0",
     ),
     Mutant(
         "an old lease does not lower the rate",
@@ -312,7 +314,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is taken stays in its list",
-        "    if count > 0 then redis.call('ZREMRANGEBYRANK', priorities.ready_key(call, account), 0, count - 1) end\n",
+        "    if count > 0 then redis.call('ZREMRANGEBYRANK', at, 0, count - 1) end\n",
         "",
     ),
     Mutant(
@@ -368,8 +370,8 @@ MUTANTS = [
     Mutant("a limit of 0 is the queue's", "if options.max_attempts < 0 then", "if options.max_attempts <= 0 then"),
     Mutant(
         "releases give a task without a limit one",
-        "return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or -run.uncounted_attempts",
-        "return run.max_attempts + run.uncounted_attempts",
+        "return max_attempts > 0 and max_attempts + uncounted or -uncounted",
+        "return max_attempts + uncounted",
     ),
     Mutant(
         "release is not uncounted_attempts",
@@ -542,14 +544,14 @@ MUTANTS = [
     ),
     Mutant(
         "of equals only the last comes",
-        "round.of_time[time], round.next = round.next_of[account.tag],",
-        "round.of_time[time], round.next = round.of_time[time],",
+        "if tag ~= true then round.of_time",
+        "if false then round.of_time",
     ),
-    Mutant("a tenant that was looked at twice is there twice", "      seen[tag] = true\n", ""),
+    Mutant("a tenant that was looked at twice is there twice", "    if not seen[tag] then\n", "    if true then\n"),
     Mutant(
         "accounts of before a change of share are compared",
-        "if epoch == 0 or struct.unpack('<I', packed, at + length + 1",
-        "if true or struct.unpack('<I', packed, at + length + 1",
+        "(call.queue.epoch == 0 or is_renewed(call, packed))",
+        "true",
     ),
     Mutant(
         "an older number opens the lease",
@@ -645,8 +647,8 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
-        "  if has_options(run.features) then claim.asking[#claim.asking + 1] = id end\n  if run.expires_at",
-        "  if run.expires_at",
+        "  if has_options(features) then claim.asking[#claim.asking + 1] = id end\n  if expires_at",
+        "  if expires_at",
     ),
     Mutant(
         "an ack keeps no result",
