@@ -104,13 +104,13 @@ class NewTask(NamedTuple):
     The wire has these fields by these names; the SDK's options are named without `_ms`, and in seconds; the store packs
     them as OPTIONS (lua/base/formats.lua). Each is annotated with what checks it.
 
-    `payload` is JSON text. Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or
-    `expires_at_ms`, likewise, or `expires_after_start_ms` after the start. While another task of the tenant holds
-    `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate; with `replace` that one is cancelled, if
-    it waits in no batch, and this one has the key. Its result is kept for `result_ttl_ms`; `events`: what becomes of it
-    is told in its tenant's feed; `batch` is the id of an open batch. Its tenant's groups take turns;
-    the group of a batch's task is the batch, unless it names another. Its worker is told its `name`: what kind of task
-    it is; and its `trace`: the span that enqueued it, which the SDK says if tracing is on.
+    - `payload` is JSON text; the worker is told `name`, the kind of task, and `trace`, the span that enqueued it.
+    - Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or `expires_at_ms`, likewise,
+      or `expires_after_start_ms` after the start.
+    - While another task of the tenant holds `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate.
+      With `replace` that task is cancelled, if it waits in no batch, and this one has the key.
+    - The result is kept for `result_ttl_ms`; with `events` the tenant's feed tells what becomes of the task.
+    - `batch` is the id of an open batch, and its group unless `group` names another; a tenant's groups take turns.
     """
 
     id: Annotated[str, TASK_ID]

@@ -140,7 +140,7 @@ class App:
             told[queue] = "some" if queue in taken else "unknown" if is_unknown else "none"
         return told
 
-    async def waits(self, queue: str, tenant: str) -> tuple[list[dict[WaitCause, int]], int]:
+    async def waiting_times(self, queue: str, tenant: str) -> tuple[list[dict[WaitCause, int]], int]:
         """Return what a tenant's last starts had waited for, at all servers, and how many servers did not answer."""
         async with self.reports:
             answers, unanswered = await self.questions.ask(WAITS, [queue, tenant])

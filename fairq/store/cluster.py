@@ -4,13 +4,15 @@ All keys of a queue are in one slot (lua/KEYS.md), so a queue is on one primary,
 is one multiplexed connection per primary. The owners of slots are read at the start, after MOVED, after a lost
 connection, while a primary is unavailable, and every _REFRESH_S.
 
-A node that answers MOVED or ASK has done nothing, so the call is sent again to the node that it names. MOVED names the
-new owner. ASK means that the slot is moving, key by key, and that this key is not (or no longer) at the old owner; the
-new owner serves it if ASKING stands right before the command. That is safe for commands on the key that they name, but
-not for our functions: the prefix that they name is never a key itself, so every call on a queue gets ASK as soon as its
-slot starts to move, and at the new owner a function would find only the keys that have already moved. Such a call is
-Unavailable until the whole slot has moved. (Where slots move in one step, as with Valkey's CLUSTER MIGRATESLOTS, there
-is no ASK.)
+A node that answers MOVED or ASK has done nothing, so the call is sent again to the node that it names:
+
+- MOVED names the new owner.
+- ASK means that the slot is moving, key by key, and that the old owner does not have this key. The new owner serves a
+  command right behind ASKING. That is safe for a command on the key that it names.
+- A function names a prefix, which is no key: while a queue's slot moves all its calls get ASK, and at the new owner a
+  function would miss the keys that are still to move. So the call is Unavailable until the whole slot has moved.
+
+Where slots move in one step, as with Valkey's CLUSTER MIGRATESLOTS, there is no ASK.
 """
 
 from __future__ import annotations

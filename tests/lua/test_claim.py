@@ -51,6 +51,16 @@ def test_a_claim_that_got_less_is_told_once_when_there_is_work(queue: Queue) -> 
         assert listener.heard() == [], "the last claim got all that it asked for"
 
 
+def test_room_beside_kept_slots_is_told(queue: Queue) -> None:
+    queue.configure(reserve=20)
+    queue.enqueue("ada", *"abcdef")
+    leases = queue.claim(5, slots=5)
+    assert len(leases) == 4, "one slot is kept"
+    with Listener(queue) as listener:
+        assert queue.settle(("ack", leases[0].id, leases[0].lease)) == ["ok"]
+        assert listener.heard() == [b"1"]
+
+
 def test_the_servers_are_told_to_stop_a_running_task(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b")
     queue.claim()

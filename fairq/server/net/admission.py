@@ -1,10 +1,13 @@
 """Limits on connections and on tenants' requests, so that one address or tenant cannot crowd out the others.
 
-Connections are counted by address (of IPv6 by network of /64) and by the tenant of their token. Each unfinished
-handshake takes a place; when all places are taken, the oldest handshake of the address with the most is cancelled, so
-that silent connections keep no other client out. Tenants' requests and bytes have a rate, over all connections of the
-tenant: a faster tenant is read more slowly, without an error. In each turn of the scheduler a few messages of a tenant
-begin, and the others wait for the next turn: however many it sends at once, few of them stand before those of others.
+- Connections are counted by address (of IPv6 by network of /64) and by the tenant of their token.
+- Each unfinished handshake takes a place. When all places are taken, the oldest handshake of the address with the most
+  is cancelled, so that silent connections keep no other client out.
+- Tenants' requests and bytes have a rate, over all connections of the tenant: a faster tenant is read more slowly,
+  without an error.
+- In each turn of the scheduler a few messages of a tenant begin, and the others wait for the next turn: however many
+  it sends at once, few of them stand before those of others.
+
 Workers and operators belong to the service, and loopback addresses are those of proxies: of all these limits, only the
 places of handshakes, and over HTTP the turns, apply to them.
 """

@@ -1,21 +1,26 @@
 """Workers by name, over all servers of a store.
 
 A name belongs to the newest worker: the store notes when each worker first attached under it, by the store's clock,
-since the clocks of workers may be wrong. When a worker attaches, older connections with its name and token are
-superseded, here and at the other servers: they are closed, and their tasks are ready again at once. So a worker that
-was killed and restarted need not wait until its dead connection times out. An older worker that reconnects gets
-`superseded`, and ends; the two do not take the name from each other in turn. The store also counts how often a worker
-attaches: of the connections of one run the last one stays.
+since the clocks of workers may be wrong.
+
+- When a worker attaches, older connections with its name and token are superseded, here and at the other servers: they
+  are closed, and their tasks are ready again at once. So a worker that was killed and restarted need not wait until its
+  dead connection times out.
+- An older worker that reconnects gets `superseded`, and ends: the two do not take the name from each other in turn.
+- The store also counts how often a worker attaches: of the connections of one run the last one stays.
 
 Servers tell each other by a channel. A message may come twice, or so late that the worker has attached again: the
 attach's number shows it. It may be lost: then leases expire, as without superseding.
 The order to drain a worker is a question to all servers (questions.py), and is repeated until all have answered.
-Each server also writes the list of its workers under a key that expires, so that any server can list all workers. The
-list may be long, so it is written when it changes, and a cheap command every few seconds keeps it from expiring: the
-list of a server that was killed or stopped is soon gone. With each list a server tells the others how many slots its
-workers have for each queue: whole, since claims name the slots of all servers; and divided among each worker's queues,
-for estimates. A server that receives the slots of an unknown server sends its own; a server that has sent nothing for a
-minute is forgotten.
+
+Each server also writes the list of its workers under a key that expires, so that any server can list all workers.
+
+- The list may be long, so it is written when it changes, and a cheap command every few seconds keeps it from expiring:
+  the list of a server that was killed or stopped is soon gone.
+- With each list a server tells the others how many slots its workers have for each queue: whole, since claims name the
+  slots of all servers; and divided among each worker's queues, for estimates.
+- A server that receives the slots of an unknown server sends its own; one that has sent nothing for a minute is
+  forgotten.
 """
 
 from __future__ import annotations

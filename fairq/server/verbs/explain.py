@@ -49,7 +49,7 @@ async def _served(app: App, connection: Connection, queue: str) -> list[str]:
 async def tenant_report(app: App, connection: Connection, request: wire.TenantReport) -> Body:
     """Report how long a tenant's tasks waited in the last minutes, for what, and its share; at all servers."""
     queue, tenant = request.queue, own_tenant(connection, request.tenant)
-    wait_times, unanswered = await app.waits(queue, tenant)
+    wait_times, unanswered = await app.waiting_times(queue, tenant)
     whole = [sum(parts.values()) for parts in wait_times]
     found = Report(tenant, len(wait_times), percentile(whole, 50), percentile(whole, 99), summarize(wait_times))
     share = await recent_share(app.store, queue, tenant)
