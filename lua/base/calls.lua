@@ -112,7 +112,8 @@ function calls.open_any(keys, args)
   local call = {
     prefix = keys[1], random_values = args[2], next_random = 1, queue = calls.load_queue(keys[1]),
     now = 0, at = 0, sure = 0, mean = 0,
-    packed = {}, accounts = {}, books = {}, touched = {}, is_touched = {}, named = {},  -- tenants (pick/accounts.lua)
+    packed = {}, accounts = {}, books = {}, touched = {}, named = {},  -- tenants (pick/accounts.lua)
+    stays = {},                                      -- tags: whether who is still packed stays in its seat
     limits = {}, parked = {}, kept_out = {}, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
     moved_tags = {},                                 -- changed tags, by class and slot (pick/seats.lua)
     to_wake = {},                                    -- tags that go onto the wake list at the close
@@ -120,14 +121,14 @@ function calls.open_any(keys, args)
     readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
     task_options = {}, batches = {},                 -- what few tasks ask for
-    marked = {}, unlarged = {},                      -- tasks that have ended (tasks/records.lua)
+    marked = {}, gone = {}, unlarged = {},           -- tasks that have ended (tasks/records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
     runs = {}, changed_runs = {}, extended = {}, ended = {}, bundles = {},  -- leases (tasks/leases.lua)
     taken = {},                                      -- how many ids of which keys (tasks/takes.lua)   
     lines = {},                                      -- whose turn it is inside tenants (tasks/turns.lua)
     fired_bytes = 0,                                 -- payloads of schedules (features/schedules.lua)
     lowered = false,                                 -- what lost leases did to the level (pick/charges.lua)
-    is_changed = false,                              -- whether a tick changed what no tenant's account shows
+    is_changed = false,                              -- whether it changed what no tenant's account shows
     messages = {},                                   -- to be published when all is written
   }
   set_time(call, calls.clock_ms(call, args[1]))

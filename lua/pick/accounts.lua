@@ -30,11 +30,6 @@ function accounts.is_plain(account)
   return account.is_odd == 0 and not account.details
 end
 
--- How long a tenant's running leases have run, added up.
-local function age_of(call, account)
-  return account.leased * call.at - account.starts
-end
-
 function accounts.vtime_of(call, account)
   if call.queue.share == SHARE_COUNT or account.loan == GIFT then return account.base end
   return account.base + (account.leased * call.at - account.starts) / account.weight
@@ -67,18 +62,6 @@ function accounts.comparison(call, slots_per_weight)
   end
 end
 
--- The tenant's part of the dispatches, to be: its weight / what its tasks take, those that run now included.
-function accounts.rate_of(call, account)
-  if call.queue.share == SHARE_COUNT then return account.weight end
-  local ms, leased = account.estimate, account.leased
-  if ms == 0 then ms = call.mean end
-  if leased > 0 then
-    local age = age_of(call, account)
-    if age > ms * leased then ms = age / leased end
-  end
-  return account.weight / (ms > 1 and ms or 1)
-end
-
 -- What a tenant was entitled to, and got.
 function accounts.books_of(call, account)
   local books = call.books[account]
@@ -91,7 +74,8 @@ end
 
 -- What the tenant got, with what runs now.
 function accounts.delivered_to(call, account)
-  return accounts.books_of(call, account).delivered + (call.queue.share == SHARE_TIME and age_of(call, account) or 0)
+  local age = account.leased * call.at - account.starts
+  return accounts.books_of(call, account).delivered + (call.queue.share == SHARE_TIME and age or 0)
 end
 
 -- What a thing of that name and size counts among its tenant's bytes (lua/KEYS.md says how that was measured).
@@ -124,7 +108,7 @@ end
 function accounts.unpack(call, tag, packed)
   if call.accounts[tag] then return call.accounts[tag] end
   local account, epoch = ACCOUNT.unpack(packed), call.queue.epoch
-  account.tag, call.accounts[tag] = tag, account
+  account.tag, call.accounts[tag], call.stays[tag] = tag, account, nil
   if epoch > 0 and struct.unpack('<I', account.books) ~= epoch then renew(call, account) end
   return account
 end
@@ -141,7 +125,8 @@ function accounts.read(call, tags)
     end
   end
   if n == 0 then return end
-  for i, packed in ipairs(redis.call('HMGET', key(call, 'accounts'), unpack(missing))) do known[missing[i]] = packed end
+  local found = redis.call('HMGET', key(call, 'accounts'), unpack(missing))
+  for i = 1, n do known[missing[i]] = found[i] end
 end
 
 -- The account of a tag; nil if there is none.
@@ -225,9 +210,8 @@ end
 
 -- Has a tenant seated and written back when the call closes.
 function accounts.touch(call, account)
-  if not call.is_touched[account] then
-    call.is_touched[account], call.touched[#call.touched + 1] = true, account
-  end
+  local touched, tag = call.touched, account.tag
+  if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
   return account
 end
 
@@ -248,21 +232,30 @@ local function are_odd(details)
   return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
 end
 
--- Writes the tenants that the call touched, with what it has booked.
+-- Packs an account, with what the call has booked.
+function accounts.pack(call, account)
+  local books = call.books[account]
+  if books then
+    books.seen_at = call.at
+    account.books = BOOKS.pack(books)
+  end
+  return ACCOUNT.pack(account)
+end
+
+-- Writes the tenants that the call touched.
 function accounts.write(call)
-  local fields, changed, n = {}, {}, 0
-  for _, account in ipairs(call.touched) do
-    local details, books = account.details, call.books[account]
+  local touched, opened, packed, fields, changed, n = call.touched, call.accounts, call.packed, {}, {}, 0
+  for i = 1, #touched do
+    local tag = touched[i]
+    local account = opened[tag]
+    local details = account and account.details
     if details then
       account.is_odd = are_odd(details) and 1 or 0
-      local packed = DETAILS.pack(details)
-      if packed ~= details.packed then changed[#changed + 1], changed[#changed + 2] = account.name, packed end
+      local new = DETAILS.pack(details)
+      if new ~= details.packed then changed[#changed + 1], changed[#changed + 2] = account.name, new end
     end
-    if books then
-      books.seen_at = call.at
-      account.books = BOOKS.pack(books)
-    end
-    fields[n + 1], fields[n + 2], n = account.tag, ACCOUNT.pack(account), n + 2
+    fields[n + 1], n = tag, n + 2
+    fields[n] = account and accounts.pack(call, account) or packed[tag]
   end
   write('HSET', key(call, 'accounts'), fields)
   write('HSET', key(call, 'tenants'), changed)

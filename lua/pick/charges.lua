@@ -1,6 +1,11 @@
--- needs: accounts, calls, reserve
+-- needs: accounts, calls, reserve, seats
 --
 -- What a tenant's account is charged: for dispatches or, with `share = time`, for leases.
+
+local NO_LOAN, GIFT = accounts.NO_LOAN, accounts.GIFT
+-- An account with its books, and what the end of a lease changes of it: what is between, from KEPT_AT on, is one text;
+-- behind that are BOOKED_SIZE bytes, and what later versions keep.
+local WITH_BOOKS, CHANGED, KEPT_AT, BOOKED_SIZE = ACCOUNT.format .. BOOKS.format:sub(2), '<IdddIc0dddIdBc0', 33, 38
 
 -- Charges a dispatch, with `share = count`. Returns how far it moved the clock: 0 with `share = time`, or if the tenant
 -- does not compete; false for a gift, which is not charged.
@@ -9,7 +14,7 @@ function charges.dispatch(call, account)
   if queue.share == SHARE_TIME then return 0 end
   local books = accounts.books_of(call, account)
   books.delivered, queue.delivered = books.delivered + 1, queue.delivered + 1
-  if account.loan == accounts.GIFT then return false end
+  if account.loan == GIFT then return false end
   local moved = account.standing == COMPETES and 1 / queue.weight_sum or 0
   account.base = account.base + 1 / account.weight
   calls.move_clock(queue, moved)
@@ -33,46 +38,70 @@ function charges.bound_level(call)
   local queue, lowered = call.queue, call.lowered
   if not lowered then return end
   local lowest = lowered.from
-  for account in pairs(lowered.tenants) do lowest = math.min(lowest, accounts.vtime_of(call, account)) end
+  for tag in pairs(lowered.tenants) do lowest = math.min(lowest, accounts.vtime_of(call, accounts.at(call, tag))) end
   queue.level, call.lowered = math.max(queue.level, lowest), false
-end
-
--- Estimates learn from leases that were worked to an end.
-local function learn(queue, account, took)
-  local estimate, mean, mean_sq = account.estimate, queue.estimate, queue.estimate_sq
-  account.estimate = estimate == 0 and took or estimate + (took - estimate) / 8
-  queue.estimate = mean == 0 and took or mean + (took - mean) / 64
-  queue.estimate_sq = mean_sq == 0 and took * took or mean_sq + (took * took - mean_sq) / 64
 end
 
 -- The lease of a tenant took other than the time that has passed since its start, by `unseen`: less if it was lost.
 -- Then the level goes back by that: those that wait get the time back, and who comes is to begin with them.
-local function correct_clock(call, account, unseen)
+local function correct_clock(call, tag, unseen, moves_clock)
   local queue, by = call.queue, unseen / call.queue.weight_sum
+  queue.delivered = queue.delivered + unseen
+  if not moves_clock then return end
   if unseen > 0 then calls.move_clock(queue, by) end
   if unseen < 0 then
     call.lowered = call.lowered or {from = queue.level, tenants = {}}
-    call.lowered.tenants[account], queue.level = true, queue.level + by
+    call.lowered.tenants[tag], queue.level = true, queue.level + by
   end
 end
 
--- Books the end of a lease: the time that it took, up to `until_at`, goes to the account for good. No task takes less
--- than a millisecond, or free ones would be served for ever.
-function charges.lease(call, account, began_at, until_at, is_worked)
-  local queue, loan, books = call.queue, account.loan, accounts.books_of(call, account)
-  local is_gift = loan == accounts.GIFT
-  local moves_clock = account.standing == COMPETES and not is_gift
-  local start = began_at > queue.epoch_at and began_at or queue.epoch_at
-  local took = until_at - start
-  if took < 1 then took = 1 end
-  local unseen = took - (call.at - start)
-  account.leased, account.starts, queue.leased = account.leased - 1, account.starts - start, queue.leased - 1
+-- Puts into an open account what the end of a lease has changed.
+local function put(call, account, base, starts, estimate, delivered, done, bytes)
+  local books = accounts.books_of(call, account)
+  account.base, account.starts, account.estimate, account.leased = base, starts, estimate, account.leased - 1
+  books.delivered, books.done, books.bytes = delivered, done, bytes
+  if account.loan ~= NO_LOAN then reserve.end_loan(call, account) end
+end
+
+-- Books the end of a lease to the tenant of a tag: the time that it took, up to `until_at` (nil: now), for good;
+-- whether its task is done; bytes gone. No task takes less than a millisecond, or free ones would be served for ever.
+-- Estimates learn from leases that were worked to an end. A packed account stays so, but with a loan or of an older
+-- epoch.
+function charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_gone)
+  local queue, account = call.queue, call.accounts[tag]
+  local packed = account and accounts.pack(call, account) or call.packed[tag]
+  local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, is_on_wake_list, is_odd, _, _,
+    epoch, _, delivered, done, bytes, events, _, later, behind = struct.unpack(WITH_BOOKS, packed)
+  if not account and (loan ~= NO_LOAN or epoch ~= queue.epoch) then
+    accounts.at(call, tag)
+    return charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_gone)
+  end
+  local touched = call.touched
+  if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
+  local start, moves_clock = queue.epoch_at, standing == COMPETES and loan ~= GIFT
+  if began_at > start then start = began_at end
+  leased, starts, queue.leased, call.freed = leased - 1, starts - start, queue.leased - 1, true
   if moves_clock then queue.running = queue.running - 1 end
-  call.freed = true
-  if loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end
-  if queue.share == SHARE_COUNT then return end
-  books.delivered, queue.delivered = books.delivered + took, queue.delivered + unseen
-  if not is_gift then account.base = account.base + took / account.weight end
-  if moves_clock and unseen ~= 0 then correct_clock(call, account, unseen) end
-  if is_worked then learn(queue, account, took) end
+  if queue.share == SHARE_TIME then
+    local passed = call.at - start
+    local took = until_at and until_at - start or passed
+    if took < 1 then took = 1 end
+    if took ~= passed then correct_clock(call, tag, took - passed, moves_clock) end
+    delivered = delivered + took
+    if loan ~= GIFT then base = base + took / weight end
+    if is_worked then
+      local mean, mean_sq, square = queue.estimate, queue.estimate_sq, took * took
+      if mean == 0 then mean, mean_sq = took, square end
+      queue.estimate, queue.estimate_sq = mean + (took - mean) / 64, mean_sq + (square - mean_sq) / 64
+      estimate = estimate == 0 and took or estimate + (took - estimate) / 8
+    end
+  end
+  if is_done then done = done + 1 end
+  bytes = bytes - bytes_gone
+  if account then return put(call, account, base, starts, estimate, delivered, done, bytes) end
+  call.packed[tag] = struct.pack(CHANGED, weight, base, starts, estimate, leased,
+    packed:sub(KEPT_AT, behind - BOOKED_SIZE - #later), delivered, done, bytes, events, call.at, #later, later)
+  call.stays[tag] = queue.limited + is_odd == 0 and (
+    slot > 0 and seats.class_for(call, class, weight, starts, estimate, leased) == class
+    or slot == AWAKE and is_on_wake_list == 1 or slot == OUT and ready == 0)
 end

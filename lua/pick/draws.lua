@@ -86,7 +86,7 @@ end
 -- True if a tenant that has a slot cannot be served any more: it loses the slot when the round is over. One that the
 -- call has not touched can be, unless limits that all have are lower now.
 local function is_out(call, account)
-  if call.queue.limited == 0 and not call.is_touched[account] then return false end
+  if call.queue.limited == 0 and not call.touched[account.tag] then return false end
   if not call.passed_over[account] and limits.is_eligible(call, account) then return false end
   accounts.touch(call, account)
   return true

@@ -64,13 +64,14 @@ local function list_idle(call, wanted)
   accounts.read(call, tags)
   for _, tag in ipairs(tags) do
     local account = accounts.at(call, tag)
-    if account and may_borrow(call, account) and not call.is_touched[account] then
+    if account and may_borrow(call, account) and not call.touched[tag] then
       line[#line + 1] = account
     elseif account then
       accounts.touch(call, account)
     end
   end
-  for _, account in ipairs(call.touched) do
+  for _, tag in ipairs(call.touched) do
+    local account = accounts.at(call, tag)
     if may_borrow(call, account) then line[#line + 1] = account end
   end
   table.sort(line, function(one, other)
@@ -114,11 +115,12 @@ end
 -- Writes which of the tenants that the call touched have slots and nothing running.
 function reserve.write(call)
   local idle, others = {}, {}
-  for _, account in ipairs(call.touched) do
+  for _, tag in ipairs(call.touched) do
+    local account = accounts.at(call, tag)
     if is_idle(account) then
-      idle[#idle + 1], idle[#idle + 2] = text(account.base), account.tag
+      idle[#idle + 1], idle[#idle + 2] = text(account.base), tag
     else
-      others[#others + 1] = account.tag
+      others[#others + 1] = tag
     end
   end
   write('ZADD', key(call, 'idle'), idle)

@@ -13,8 +13,28 @@ local function put_in_slot(call, class, slot, tag)
   call.moved_tags[class][slot] = tag
 end
 
+-- The class for a tenant by its part of the dispatches, to be: its weight / what its tasks take, those that run now
+-- included. It stays in the one where it is (-math.huge: in none) until that part has left it.
+function seats.class_for(call, class, weight, starts, estimate, leased)
+  local rate = weight
+  if call.queue.share == SHARE_TIME then
+    local ms = estimate
+    if ms == 0 then ms = call.mean end
+    if leased > 0 then
+      local age = leased * call.at - starts
+      if age > ms * leased then ms = age / leased end
+    end
+    if ms > 1 then rate = weight / ms end
+  end
+  local top = 2 ^ class
+  if rate <= top and rate >= 0.4 * top then return class end
+  local _, of_rate = math.frexp(rate)
+  return of_rate
+end
+
 local function take_slot(call, account)
-  local classes, _, class = call.queue.classes, math.frexp(accounts.rate_of(call, account))
+  local classes, class = call.queue.classes, seats.class_for(call, -math.huge, account.weight, account.starts,
+    account.estimate, account.leased)
   account.class, account.slot = class, (classes[class] or 0) + 1
   classes[class] = account.slot
   put_in_slot(call, class, account.slot, account.tag)
@@ -30,11 +50,6 @@ local function free_slot(call, account)
   end
   put_in_slot(call, class, last, false)
   classes[class] = last - 1
-end
-
--- True if a rate has left the class of that top, in which the tenant has its slot.
-function seats.is_outside(rate, top)
-  return rate > top or rate < 0.4 * top
 end
 
 -- What the tenant was entitled to. While it competes the clock adds to that; its books hold the rest.
@@ -112,7 +127,8 @@ local function seat(call, account)
     wake(call, account)
   elseif account.slot == AWAKE then
     if account.is_on_wake_list == 0 then take_slot(call, account) end  -- served from the wake list, and has more
-  elseif seats.is_outside(accounts.rate_of(call, account), 2 ^ account.class) then
+  elseif seats.class_for(call, account.class, account.weight, account.starts, account.estimate, account.leased)
+      ~= account.class then
     free_slot(call, account)
     take_slot(call, account)
   end
@@ -120,10 +136,11 @@ end
 
 -- Seats all touched tenants, so that blocks can be thrown (again).
 function seats.seat_all(call)
-  local i = 1
-  while i <= #call.touched do  -- seating one tenant may touch another
-    seat(call, call.touched[i])
-    i = i + 1
+  local touched, stays = call.touched, call.stays
+  for i = 1, math.huge do  -- seating one tenant may touch another
+    local tag = touched[i]
+    if not tag then break end
+    if not stays[tag] then seat(call, accounts.at(call, tag)) end
   end
 end
 

@@ -1,4 +1,4 @@
--- needs: accounts, batches, charges, records
+-- needs: accounts, records
 --
 -- Leases: a worker's right to a task until a deadline.
 --
@@ -40,15 +40,23 @@ end
 -- Reads those of these runs that the call does not know yet (call.runs has them packed; false where there is none), and
 -- the tenants whom they belong to.
 function leases.read_runs(call, ids)
-  local packed, missing, tags = call.runs, {}, {}
+  local packed, missing, tags, n = call.runs, ids, {}, 0
   local at = LEASE.size - 7  -- of the tag: a LEASE ends in tag and attempt, four bytes each
-  for i = 1, #ids do
-    if packed[ids[i]] == nil then missing[#missing + 1] = ids[i] end
+  if next(packed) then
+    missing = {}
+    for _, id in ipairs(ids) do
+      if packed[id] == nil then missing[#missing + 1] = id end
+    end
   end
   if #missing == 0 then return end
-  for i, run in ipairs(redis.call('HMGET', key(call, 'runs'), unpack(missing))) do
+  local found = redis.call('HMGET', key(call, 'runs'), unpack(missing))
+  for i = 1, #missing do
+    local run = found[i]
     packed[missing[i]] = run
-    if run then tags[#tags + 1] = run:sub(at, at + 3) end
+    if run then
+      n = n + 1
+      tags[n] = run:sub(at, at + 3)
+    end
   end
   accounts.read(call, tags)
 end
@@ -59,7 +67,7 @@ function leases.run_of(call, id)
   return packed and RUN.unpack(packed) or nil
 end
 
--- Of a run as `read_runs` has read it: what a settlement asks; nil if there is none.
+-- Of a run as `read_runs` has read it: its LEASE, nil if there is none.
 function leases.lease_of(call, id)
   local packed = call.runs[id]
   return packed and LEASE.unpack(packed) or nil
@@ -84,7 +92,7 @@ function leases.read_bundles(call, numbers)
   local bundles, fields, missing = call.bundles, {}, {}
   for i = 1, #numbers do
     local lease = numbers[i]
-    if bundles[lease] == nil then
+    if lease ~= numbers[i - 1] and bundles[lease] == nil then
       bundles[lease] = false
       missing[#missing + 1], fields[#fields + 1] = lease, leases.field(lease)
     end
@@ -103,26 +111,6 @@ function leases.bundle(call, lease)
   return call.bundles[lease] or nil
 end
 
--- A lease of the bundle ends, or is extended (ended = 0) and has a deadline of its own from now on.
-local function leave(call, lease, ended)
-  local bundle = leases.bundle(call, lease.lease)
-  if not bundle then return end
-  bundle.left, bundle.is_changed = bundle.left - ended, true
-  if lease.is_extended == 0 then bundle.together = bundle.together - 1 end
-end
-
--- Books the end of a task's lease to its tenant, which is returned.
-function leases.finish(call, id, lease, until_at, is_worked)
-  local account = accounts.touch(call, accounts.at(call, lease.tag))
-  if lease.is_extended == 1 then table.insert(call.ended, id) end
-  leave(call, lease, 1)
-  if call.queue.tasks_with_options > 0 then
-    batches.count_running(call, id, -1)
-    batches.give_slot_back(call, id)
-  end
-  charges.lease(call, account, lease.began_at, until_at, is_worked)
-  return account
-end
 
 -- The lease goes on for another lease_ms, or for as long as it began with, if that was longer: its worker knows of no
 -- change, and comes again when a third of that is over. `is_taken`: another connection has it from now on. Returns its
@@ -132,10 +120,12 @@ function leases.extend(call, id, is_taken)
   local lasts = math.max(run.lasts, call.queue.lease_ms)
   if is_taken then run.takeovers = run.takeovers % MAX_TAKEN + 1 end
   if is_taken or run.is_extended == 0 or lasts > run.lasts then
-    if run.is_extended == 0 then leave(call, run, 0) end
+    local bundle = run.is_extended == 0 and leases.bundle(call, run.lease)
+    if bundle then bundle.together, bundle.is_changed = bundle.together - 1, true end
     run.is_extended, run.lasts = 1, lasts
     leases.set_run(call, id, run)
   end
+  call.is_changed = true
   table.insert(call.extended, call.at + lasts)
   table.insert(call.extended, id)
   return run

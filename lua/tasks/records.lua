@@ -86,15 +86,16 @@ function records.drop(call, id, header)
   if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end
 end
 
--- A mark in place of the record of a task that has ended; `lease` is 0 if its owner did not end it.
+-- A mark in place of the record and the run of a task that has ended; `lease` is 0 if its owner did not end it.
 function records.mark(call, id, how, lease, features)
-  local marked = call.marked
+  local marked, gone, queue = call.marked, call.gone, call.queue
   local n = #marked
+  call.runs[id], queue[how] = false, queue[how] + 1
   if marked.lease ~= lease or marked.how ~= how then  -- most tasks that end in one call are of one lease
     marked.lease, marked.how = lease, how
     marked.packed = MARK.pack({how = how == 'done' and DONE or CANCELLED, lease = lease})
   end
-  marked[n + 1], marked[n + 2] = id, marked.packed
+  gone[#gone + 1], marked[n + 1], marked[n + 2] = id, id, marked.packed
   if features >= IS_LARGE then table.insert(call.unlarged, id) end
 end
 
@@ -103,23 +104,25 @@ function records.minute(call) return math.floor(call.now / MINUTE_MS) end
 
 -- Names the marks of these ids for their end.
 function records.name_marks(call, ids)
-  local queue, minute, short_kept, long_kept = call.queue, records.minute(call), {}, {}
+  local queue, minute, short_kept, long_kept = call.queue, records.minute(call), ids, {}
   if queue.remembered == 0 or minute < queue.minute then queue.minute = minute end
   queue.remembered = queue.remembered + #ids
-  for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and long_kept or short_kept, id) end
+  if table.concat(ids, '\n'):find('/from-', 1, true) then
+    short_kept = {}
+    for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and long_kept or short_kept, id) end
+  end
   write('RPUSH', key(call, 'done:' .. minute), short_kept)
   write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), long_kept)
 end
 
--- Writes the marks.
+-- Writes the marks: of those tasks nothing else is left.
 function records.write_marks(call)
-  local marked, ids = call.marked, {}
-  if #marked == 0 then return end
-  for i = 1, #marked, 2 do ids[#ids + 1] = marked[i] end
-  write('HSET', key(call, 'tasks'), marked)
-  records.name_marks(call, ids)
+  if #call.gone == 0 then return end
+  write('HDEL', key(call, 'runs'), call.gone)
+  write('HSET', key(call, 'tasks'), call.marked)
+  records.name_marks(call, call.gone)
   write('HDEL', key(call, 'payloads'), call.unlarged)
-  call.marked, call.unlarged = {}, {}
+  call.marked, call.gone, call.unlarged = {}, {}, {}
 end
 
 -- When the oldest marks may go.

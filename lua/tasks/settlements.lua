@@ -1,4 +1,4 @@
--- needs: accounts, batch_ends, batches, calls, close, feeds, leases, places, records, task_options
+-- needs: accounts, batch_ends, batches, calls, charges, close, feeds, leases, places, records, task_options
 --
 -- What becomes of a lease, by the action that settles it (verbs/settle.lua). The fence is (id, lease): no number is
 -- given twice, so a late owner can never touch the lease that came after its own.
@@ -22,17 +22,18 @@ function settlements.close(call)
   close.call(call)
 end
 
--- Forgets a task that has come to its end (`how`: done or cancelled). Its id is remembered with the lease, if its own
--- owner ended it; else with 0, so that the owner's settlement is stale.
-function settlements.forget(call, account, id, how, lease, attempt, features, bytes)
-  leases.set_run(call, id, nil)
-  records.mark(call, id, how, lease, features)
-  accounts.add_bytes(call, account, -bytes)
-  call.queue[how] = call.queue[how] + 1
-  if not has_options(features) then return end
+-- A task with options has come to its end (`how`: done or cancelled).
+local function end_options(call, account, id, how, attempt)
   batches.note_end(call, id, how)
   feeds.tell_of(call, account, id, how, attempt, '')
   task_options.drop(call, account.name, id)
+end
+
+-- Forgets a task that was cancelled. Its id is remembered with the lease, if its own owner ended it; else with 0, so
+-- that the owner's settlement is stale.
+function settlements.cancel(call, account, id, lease, attempt, features)
+  records.mark(call, id, 'cancelled', lease, features)
+  if has_options(features) then end_options(call, account, id, 'cancelled', attempt) end
 end
 
 function settlements.bury(call, account, id, run, reason, traceback)
@@ -67,17 +68,11 @@ local function longest_wait_ms(call, id, run, attempts)
   return math.min(cap, base * 2 ^ math.min(attempts - 1, 40))
 end
 
+local LEASED, STOPPING = leases.LEASED, leases.STOPPING
 local WORKED = {ack = true, nack = true, reject = true}  -- the handler came to an end
-local ACTIONS = {}  -- what becomes of a task of a tenant whose lease has just ended
+local ACTIONS = {}  -- what becomes of a task of a tenant whose lease has just ended, if it does not end with it
 
-function ACTIONS.ack(call, account, id, lease, result)
-  local books = accounts.books_of(call, account)
-  if has_options(lease.features) then task_options.keep_result(call, account, id, result) end
-  settlements.forget(call, account, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
-  books.done = books.done + 1
-end
-
-function ACTIONS.nack(call, account, id, _, delay, message, traceback, reason)
+function ACTIONS.nack(call, account, id, delay, message, traceback, reason)
   local run = end_run(call, id, leases.SETTLED)
   leases.set_error(call, account, run, message)
   feeds.tell_of(call, account, id, 'failed', run.attempt, run.error)
@@ -87,11 +82,11 @@ function ACTIONS.nack(call, account, id, _, delay, message, traceback, reason)
   keep_waiting(call, account, id, run, delay)
 end
 
-function ACTIONS.reject(call, account, id, lease, message, traceback)
-  ACTIONS.nack(call, account, id, lease, '', message, traceback, REJECTED)
+function ACTIONS.reject(call, account, id, message, traceback)
+  ACTIONS.nack(call, account, id, '', message, traceback, REJECTED)
 end
 
-function ACTIONS.release(call, account, id, _, delay, message)
+function ACTIONS.release(call, account, id, delay, message)
   local run = end_run(call, id, leases.SETTLED)
   run.uncounted_attempts = run.uncounted_attempts + 1
   if message ~= '' then leases.set_error(call, account, run, message) end
@@ -124,31 +119,48 @@ local function refusal(call, id, number)
   return how and settled_by ~= number and 'stale' or 'gone'
 end
 
--- The lease of that number (nil: whichever it is), if it is open, and was taken over so often (nil: however often).
-function settlements.open_lease(call, id, number, takeovers)
-  local lease = leases.lease_of(call, id)
-  local is_open = lease and (not number or lease.lease == number) and leases.is_leased(lease.state)
-  return is_open and (not takeovers or lease.takeovers == takeovers) and lease or nil
+-- Extends a lease; `take` has it taken over by another connection.
+local function extend(call, action, id, state)
+  local run, outcome = leases.extend(call, id, action == 'take'), state == STOPPING and 'cancelled' or 'ok'
+  return action == 'take' and table.concat({outcome, run.takeovers, run.lasts}, ' ') or outcome
 end
 
--- Ends or extends the lease of this number, taken over so often (both: see open_lease); it was worked on up to
--- `until_at`.
-function settlements.settle(call, action, id, number, takeovers, until_at, ...)
-  local lease = settlements.open_lease(call, id, number, takeovers)
-  if not lease then return refusal(call, id, number) end
-  local is_stopping, is_done = lease.state == leases.STOPPING, action == 'ack'
-  if action == 'extend' or action == 'take' then
-    local run, outcome = leases.extend(call, id, action == 'take'), is_stopping and 'cancelled' or 'ok'
-    return action == 'take' and table.concat({outcome, run.takeovers, run.lasts}, ' ') or outcome
+-- Ends or extends the lease of this number (nil: whichever it is), if it is open, and was taken over so often (nil:
+-- however often). It was worked on up to `until_at` (nil: it still is). What else the action has stands in `args`
+-- behind `at + 2`.
+function settlements.settle(call, action, id, number, takeovers, args, at, until_at)
+  local run = call.runs[id]
+  if not run then return refusal(call, id, number) end
+  local lease, state, features, is_extended, taken, began_at, _, bytes, tag, attempt = struct.unpack(LEASE.format, run)
+  if number and lease ~= number or takeovers and taken ~= takeovers or state ~= LEASED and state ~= STOPPING then
+    return refusal(call, id, number)
   end
-  local is_worked = WORKED[action] and (is_done or not is_stopping)
-  local account = leases.finish(call, id, lease, math.min(call.at, until_at), is_worked)
-  if is_stopping and not is_done then
+  local is_done = action == 'ack'
+  if not is_done and (action == 'extend' or action == 'take') then return extend(call, action, id, state) end
+  local is_over, has_more, account = is_done or state == STOPPING, features > 0 and has_options(features), nil
+  if has_more or not is_over then account = accounts.at(call, tag) end  -- else it may stay packed
+  local bundle = call.bundles[lease] or leases.bundle(call, lease)
+  if bundle then
+    bundle.left, bundle.together, bundle.is_changed = bundle.left - 1, bundle.together - 1 + is_extended, true
+  end
+  if is_extended == 1 then table.insert(call.ended, id) end
+  if has_more then
+    batches.count_running(call, id, -1)
+    batches.give_slot_back(call, id)
+  end
+  charges.lease(call, tag, began_at, until_at, is_done or WORKED[action] and not is_over, is_done,
+    is_over and bytes or 0)
+  if is_done then
+    records.mark(call, id, 'done', lease, features)
+    if has_more then
+      task_options.keep_result(call, account, id, args[at + 3])
+      end_options(call, account, id, 'done', attempt)
+    end
+  elseif is_over then
     local is_reaped = action == 'reap'
-    settlements.forget(call, account, id, 'cancelled', is_reaped and 0 or lease.lease, is_reaped and 0 or lease.attempt,
-      lease.features, lease.bytes)
+    settlements.cancel(call, account, id, is_reaped and 0 or lease, is_reaped and 0 or attempt, features)
   else
-    ACTIONS[action](call, account, id, lease, ...)
+    ACTIONS[action](call, account, id, unpack(args, at + 3, at + 5))
   end
   return 'ok'
 end

@@ -10,45 +10,47 @@ local HEAVY = {nack = true, reject = true}
 local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- beyond which a call leaves the rest to the next
 
 -- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
-local function read_number(text)
-  local number, taken = tonumber(text), nil
-  if not number then
-    number, taken = text:match('^(%d+)/(%d+)$')
-    number, taken = tonumber(number), tonumber(taken)
-  end
-  return number and number % 1 == 0 and number or -1, taken
+local function read_fence(text)
+  local number, taken = text:match('^(%d+)/(%d+)$')
+  return tonumber(number) or -1, tonumber(taken)
 end
 
--- Reads the arguments of `settle`: the ids, where each settlement begins, the numbers, how often they were taken.
+-- Checks the delay of an action that has one, and returns what the action costs.
+local function read_action(action, delay)
+  if action ~= 'nack' and action ~= 'release' or (delay or '') == '' then return HEAVY[action] and HEAVY_WORK end
+  delay = tonumber(delay)
+  if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
+  return HEAVY_WORK
+end
+
+-- Reads the arguments of `settle`: the ids, where each settlement begins, the numbers, how often they were taken, and
+-- what costs more than LIGHT_WORK.
 local function read_settlements(args)
-  local ids, starts, numbers, taken, at = {}, {}, {}, {}, 3
+  local ids, starts, numbers, taken, costs, at, n = {}, {}, {}, {}, {}, 3, 0
   while at <= #args do
-    local action, n = args[at], #ids + 1
-    if not ARGUMENTS[action] then refuse('bad_request', 'action') end
-    numbers[n], taken[n] = read_number(args[at + 2] or '')
-    ids[n], starts[n], at = args[at + 1], at, at + ARGUMENTS[action]
-    if at > #args + 1 then refuse('bad_request', 'settlements') end
-    local delay = args[starts[n] + 3]
-    if (action == 'nack' or action == 'release') and delay ~= '' then
-      delay = tonumber(delay)
-      if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
-    end
+    local action, number = args[at], tonumber(args[at + 2])
+    local length = ARGUMENTS[action]
+    if not length then refuse('bad_request', 'action') end
+    n = n + 1
+    if not number or number % 1 ~= 0 then number, taken[n] = read_fence(args[at + 2] or '') end
+    ids[n], starts[n], numbers[n], at = args[at + 1], at, number, at + length
+    if action ~= 'ack' then costs[n] = read_action(action, args[starts[n] + 3]) end
   end
-  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'settlements') end
-  return ids, starts, numbers, taken
+  if at ~= #args + 1 or n == 0 or n > TASKS_PER_CALL then refuse('bad_request', 'settlements') end
+  return ids, starts, numbers, taken, costs
 end
 
--- Reads what the leases belong to: bundles, and what the tasks asked for. Returns their features, if any asks for more.
-local function read_more(call, ids, numbers)
-  local features = {}
+-- Reads what the leases belong to: bundles, and what the tasks asked for. Notes which cost more for that.
+local function read_more(call, ids, numbers, costs)
   leases.read_bundles(call, numbers)
-  if call.queue.tasks_with_options == 0 then return features end
+  if call.queue.tasks_with_options == 0 then return end
+  local features = {}
   for i, id in ipairs(ids) do
     local lease = leases.lease_of(call, id)
     features[i] = lease and lease.features or HAS_OPTIONS
+    if has_options(features[i]) then costs[i] = HEAVY_WORK end
   end
   task_options.read_of(call, ids, features)
-  return features
 end
 
 -- settle(keys, argv): end or extend leases, each fenced by (id, lease).
@@ -62,28 +64,24 @@ end
 --         for take, behind "ok " and "cancelled ", how often the lease was taken over (1 to 255, then 1), and how
 --         long it lasts (ms). Fewer than leases where those are too much for one call: the rest is unchanged.
 function drains.settle(keys, args)
-  local call, outcomes, changed = calls.open(keys, args), {}, false
-  local ids, starts, numbers, taken = read_settlements(args)
+  local call, outcomes, work = calls.open(keys, args), {}, 0
+  local ids, starts, numbers, taken, costs = read_settlements(args)
   leases.read_runs(call, ids)
-  local features, work = read_more(call, ids, numbers), 0
+  read_more(call, ids, numbers, costs)
   for n = 1, #ids do
     local first = starts[n]
-    local is_heavy = HEAVY[args[first]] or args[first] == 'release' and args[first + 3] ~= ''
-      or features[n] and has_options(features[n])
-    work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
+    work = work + (costs[n] or LIGHT_WORK)
     if work > WORK_PER_CALL then break end
-    outcomes[n] = settlements.settle(call, args[first], ids[n], numbers[n], taken[n], call.at, args[first + 3],
-      args[first + 4], args[first + 5])
-    changed = changed or outcomes[n] ~= 'gone' and outcomes[n] ~= 'stale'
+    outcomes[n] = settlements.settle(call, args[first], ids[n], numbers[n], taken[n], args, first)
   end
-  if changed then settlements.close(call) end
+  if #call.touched > 0 or call.is_changed then settlements.close(call) end
   return outcomes
 end
 
 -- Decides on the tasks that follow one which is acknowledged, as `enqueue` does: before the first write. The tenant's
 -- bytes, and dedupe key, are as they will be without the one that ends.
-local function decide_links(call, new, args, lease)
-  call.ending, new.freed_bytes = args[3], lease.bytes
+local function decide_links(call, new, args, bytes)
+  call.ending, new.freed_bytes = args[3], bytes
   for _, outcome in ipairs(enqueue.decide(call, new, args, 6, #args)) do
     if outcome == 'expired' then refuse('bad_request', 'expires_at') end
   end
@@ -96,12 +94,14 @@ end
 function writes.settle_linked(keys, args)
   local call, id, number = calls.open(keys, args), args[3], tonumber(args[4]) or -1
   leases.read_runs(call, {id})
-  local lease = settlements.open_lease(call, id, number)
-  if not lease then return settlements.settle(call, 'ack', id, number, nil, call.at) end
-  read_more(call, {id}, {number})
+  local lease = leases.lease_of(call, id)
+  if not lease or lease.lease ~= number or not leases.is_leased(lease.state) then
+    return settlements.settle(call, 'ack', id, number)
+  end
+  read_more(call, {id}, {number}, {})
   local new = arrivals.new(accounts.at(call, lease.tag).name)
-  decide_links(call, new, args, lease)
-  settlements.settle(call, 'ack', id, number, nil, call.at, args[5])
+  decide_links(call, new, args, lease.bytes)
+  settlements.settle(call, 'ack', id, number, nil, args, 2)
   enqueue.store_decided(call, new)
   return 'ok'
 end

@@ -107,7 +107,7 @@ local function reap(call, limit)
   local told = {}
   for i = #lost, 1, -1 do  -- the oldest ends up at the head
     local lease = leases.lease_of(call, lost[i])
-    settlements.settle(call, 'reap', lost[i], nil, nil, tonumber(deadlines[lost[i]]) - (lease and lease.lasts or 0))
+    settlements.settle(call, 'reap', lost[i], nil, nil, {}, 0, deadlines[lost[i]] - (lease and lease.lasts or 0))
     if lease then told[#told + 1], told[#told + 2], told[#told + 3] = lost[i], lease.lease, lease.attempt end
   end
   return #lost, told

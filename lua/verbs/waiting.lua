@@ -28,8 +28,8 @@ function waiting.cancel_one(call, id, record, run)
   places.take_out(call, account, id)
   if header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end
   local is_settled = run and run.state == leases.SETTLED
-  settlements.forget(call, account, id, 'cancelled', is_settled and run.lease or 0, is_settled and run.attempt or 0,
-    header.features, bytes + (run and #run.error or 0))
+  accounts.add_bytes(call, account, -bytes - (run and #run.error or 0))
+  settlements.cancel(call, account, id, is_settled and run.lease or 0, is_settled and run.attempt or 0, header.features)
   return 'ok'
 end
 

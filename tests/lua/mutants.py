@@ -40,8 +40,8 @@ def odd_by(*fields: str) -> str:
 MUTANTS = [
     Mutant(
         "an ended lease is settled again",
-        "lease.lease == number) and leases.is_leased(lease.state)",
-        "lease.lease == number)",
+        " or state ~= LEASED and state ~= STOPPING then\n    return refusal",
+        " then\n    return refusal",
     ),
     Mutant("numbers do not go on with the time", "(call.now - FIRST_MS) * PER_MS)", "0)"),
     Mutant("the last number is not kept", "  call.queue.last_lease = lease\n", ""),
@@ -52,13 +52,13 @@ MUTANTS = [
     ),
     Mutant(
         "who ended a task is not remembered",
-        "  records.mark(call, id, how, lease, features)",
-        "  records.mark(call, id, how, 0, features)",
+        "  records.mark(call, id, 'done', lease, features)",
+        "  records.mark(call, id, 'done', 0, features)",
     ),
     Mutant(
         "a task that ran out is remembered by its owner",
-        "'cancelled', is_reaped and 0 or lease.lease,",
-        "'cancelled', lease.lease,",
+        "settlements.cancel(call, account, id, is_reaped and 0 or lease,",
+        "settlements.cancel(call, account, id, lease,",
     ),
     Mutant(
         "a purge cancels running tasks",
@@ -85,6 +85,8 @@ MUTANTS = [
     Mutant(
         "a lost lease keeps its place", "    batches.give_slot_back(call, id)\n  end\n  charges", "  end\n  charges"
     ),
+    Mutant("a tenant stays in a class that it has left", ", leased) == class\n", ", leased) ~= nil\n"),
+    Mutant("a tenant with a loan stays packed", "(loan ~= NO_LOAN or epoch ~= queue.epoch)", "epoch ~= queue.epoch"),
     Mutant("free places stay free", "      refill(call, id, batch)\n", ""),
     Mutant(
         "later batches of a name are the same",
@@ -217,8 +219,8 @@ MUTANTS = [
     ),
     Mutant(
         "the limit for all is not looked at by a draw",
-        "if call.queue.limited == 0 and not call.is_touched[account] then return false end",
-        "if not call.is_touched[account] then return false end",
+        "if call.queue.limited == 0 and not call.touched[account.tag] then return false end",
+        "if not call.touched[account.tag] then return false end",
     ),
     Mutant("the wake list starves the backlog", "if woken and not (best and", "if woken and not (false and"),
     Mutant(
@@ -294,8 +296,8 @@ MUTANTS = [
     ),
     Mutant(
         "a change of share charges what ran before it",
-        "began_at > queue.epoch_at and began_at or queue.epoch_at",
-        "began_at",
+        "local start, moves_clock = queue.epoch_at,",
+        "local start, moves_clock = began_at,",
     ),
     Mutant(
         "books outlive a change of share",
@@ -309,8 +311,8 @@ MUTANTS = [
     ),
     Mutant(
         "draws go by weight alone",
-        "local classes, _, class = call.queue.classes, math.frexp(accounts.rate_of(call, account))",
-        "local classes, _, class = call.queue.classes, math.frexp(account.weight)",
+        "    if ms > 1 then rate = weight / ms end\n",
+        "",
     ),
     Mutant(
         "what is taken stays in its list",
@@ -431,7 +433,11 @@ MUTANTS = [
         "run, reason, reason == REJECTED and traceback) end",
     ),
     Mutant("a rejected task has no traceback", "message, traceback, REJECTED)", "message, nil, REJECTED)"),
-    Mutant("a traceback is the error", "args[first + 5])\n", "args[first + 4])\n"),
+    Mutant(
+        "a traceback is the error",
+        "call, account, id, message, traceback)\n  ACTIONS.nack(call, account, id, '', message, traceback, REJECTED)",
+        "call, account, id, message)\n  ACTIONS.nack(call, account, id, '', message, message, REJECTED)",
+    ),
     Mutant("the reason is not looked at", "(walk.reason == '' or walk.reason == REASONS[reason])", "true"),
     Mutant(
         "a paused schedule fires",
@@ -555,13 +561,13 @@ MUTANTS = [
     ),
     Mutant(
         "an older number opens the lease",
-        "(not number or lease.lease == number)",
-        "(not number or lease.lease >= number)",
+        "number and lease ~= number or",
+        "number and lease < number or",
     ),
     Mutant(
         "an extended lease leaves its bundle twice",
-        "  if lease.is_extended == 0 then bundle.together",
-        "  if true then bundle.together",
+        "bundle.together - 1 + is_extended, true",
+        "bundle.together - 1, true",
     ),
     Mutant("a renewal is shorter than the lease", "math.max(run.lasts, call.queue.lease_ms)", "call.queue.lease_ms"),
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
@@ -575,8 +581,8 @@ MUTANTS = [
     Mutant("a claim that is made again gives later leases", "and run.lease == lease and records", "and records"),
     Mutant(
         "runs are read over what the call has changed",
-        "    if packed[ids[i]] == nil then missing",
-        "    if true then missing",
+        "  if next(packed) then\n",
+        "  if false then\n",
     ),
     Mutant(
         "a twin is told of what is not written yet",
@@ -637,7 +643,7 @@ MUTANTS = [
     Mutant(
         "what a reply has no room for is turned round", "  for i = #returned, 1, -1 do", "  for i = 1, #returned do"
     ),
-    Mutant("a done task weighs", "lease.attempt, lease.features, lease.bytes)", "lease.attempt, lease.features, 0)"),
+    Mutant("a done task weighs", "is_over and bytes or 0)", "0)"),
     Mutant("a purged task weighs", "    accounts.add_bytes(call, account, -bytes)\n    records.drop", " records.drop"),
     Mutant("a new task weighs nothing", "  accounts.add_bytes(call, account, new.bytes)\n", ""),
     Mutant(
@@ -652,8 +658,8 @@ MUTANTS = [
     ),
     Mutant(
         "an ack keeps no result",
-        "if has_options(lease.features) then task_options.keep_result",
-        "if false then task_options.keep_result",
+        "      task_options.keep_result(call, account, id, args[at + 3])\n",
+        "",
     ),
     Mutant(
         "a settlement finds that no server asks for more",
@@ -686,7 +692,7 @@ MUTANTS = [
         "if account.standing == COMPETES then",
     ),
     Mutant("a gift's time does not stand still", "SHARE_COUNT or account.loan == GIFT then", "SHARE_COUNT then"),
-    Mutant("a gift is charged as a dispatch", "  if account.loan == accounts.GIFT then return false end\n", ""),
+    Mutant("a gift is charged as a dispatch", "  if account.loan == GIFT then return false end\n", ""),
     Mutant(
         "a repaid gift is charged",
         "  account.base = account.base + vtime - accounts.vtime_of(call, account)\n"
@@ -729,8 +735,8 @@ MUTANTS = [
     # Found where errors are counted.
     Mutant(
         "a cancelled task keeps its error's bytes",
-        "header.features, bytes + (run and #run.error or 0))",
-        "header.features, bytes)",
+        "accounts.add_bytes(call, account, -bytes - (run and #run.error or 0))",
+        "accounts.add_bytes(call, account, -bytes)",
     ),
     Mutant(
         "a priority without groups stays named",

@@ -136,3 +136,45 @@ def test_what_is_no_number_of_a_lease_opens_none(queue: Queue) -> None:
     queue.claim(1)
     for fence in ("", "x", "1/", "/0", "1/x", "1.5/0", "-1/0", "1/0/0"):
         assert queue.settle(("ack", "a", fence)) == ["stale"], fence
+
+
+def test_a_tenant_is_seated_for_what_comes_back_in_the_call_that_ends_another_of_its_tasks(queue: Queue) -> None:
+    """The first settlement leaves its account packed, the second opens it."""
+    queue.enqueue("ada", "a", "b")
+    one, other = queue.claim(2)
+    queue.settle(("ack", one.id, one.lease), ("release", other.id, other.lease, "", ""))
+    assert [each.id for each in queue.claim(2)] == [other.id]
+
+
+def test_a_tenant_below_its_guarantee_is_served_next_as_soon_as_a_lease_ends(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"a{n}" for n in range(9)))
+    queue.set_limits("ada", guaranteed=2)
+    mine = queue.claim(3)
+    queue.enqueue("bob", *(f"b{n}" for n in range(9)))
+    queue.advance(1)
+    queue.settle(*(("ack", each.id, each.lease) for each in mine[:2]))
+    assert queue.client.lrange(queue.key("wake"), 0, -1)[-1] == struct.pack("<I", 1)
+
+
+def test_a_tenant_with_nothing_running_is_noted_for_the_reserve(queue: Queue) -> None:
+    queue.configure(reserve=50)
+    queue.enqueue("ada", "a", "b")
+    lease = queue.claim(1)[0]
+    queue.advance(1)
+    queue.settle(("ack", lease.id, lease.lease))
+    assert queue.client.zrange(queue.key("idle"), 0, -1) == [struct.pack("<I", 1)]
+
+
+def test_a_lease_that_ends_after_the_unit_of_service_has_changed_is_charged_from_then_on(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    lease = queue.claim(1)[0]
+    queue.advance(1000)
+    queue.configure(share=1)
+    queue.configure(share=0)
+    queue.advance(7)
+    queue.settle(("ack", lease.id, lease.lease))
+    packed = queue.client.hget(queue.key("accounts"), struct.pack("<I", 1))
+    assert isinstance(packed, bytes)
+    account, _ = FORMATS["ACCOUNT"].unpack(packed)
+    assert account["base"] == 7 / account["weight"]
+    assert FORMATS["BOOKS"].unpack(account["books"])[0]["delivered"] == 7
