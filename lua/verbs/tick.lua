@@ -242,7 +242,8 @@ function drains.tick(keys, args)
   leases.write(call)
   records.trim_marks(call, MARKS * part)
   if #call.touched > 0 or #call.messages > 0 or call.is_changed then close.call(call) end
-  return {call.now, is_left and call.now or next_due(call, server), call.queue.ready, promoted, expired, reaped, trimmed,
+  local next_at = is_left and call.now or next_due(call, server)
+  return {call.now, next_at, call.queue.ready, promoted, expired, reaped, trimmed,
     is_due.fires and count_due(call, 'fires') or 0,
     is_due.opening_changes and count_due(call, 'opening_changes') or 0, lost}
 end
