@@ -124,7 +124,7 @@ function calls.open_any(keys, args)
     marked = {}, gone = {}, unlarged = {},           -- tasks that have ended (tasks/records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
     runs = {}, changed_runs = {}, extended = {}, ended = {}, bundles = {},  -- leases (tasks/leases.lua)
-    taken = {},                                      -- how many ids of which keys (tasks/takes.lua)   
+    taken = {},                                      -- how many ids of which keys (tasks/takes.lua)
     lines = {},                                      -- whose turn it is inside tenants (tasks/turns.lua)
     fired_bytes = 0,                                 -- payloads of schedules (features/schedules.lua)
     lowered = false,                                 -- what lost leases did to the level (pick/charges.lua)

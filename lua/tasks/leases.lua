@@ -111,7 +111,6 @@ function leases.bundle(call, lease)
   return call.bundles[lease] or nil
 end
 
-
 -- The lease goes on for another lease_ms, or for as long as it began with, if that was longer: its worker knows of no
 -- change, and comes again when a third of that is over. `is_taken`: another connection has it from now on. Returns its
 -- run.

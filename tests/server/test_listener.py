@@ -156,7 +156,7 @@ async def test_an_origin_that_was_allowed_may_connect(server_store: str) -> None
 
 
 async def test_a_binary_message_is_an_error_and_the_connection_lives(worker: Raw) -> None:
-    worker.transport.websocket.protocol.send_binary(b'{"type":"ping"}')
+    worker.transport.websocket.send(b'{"type":"ping"}')
     await worker.transport.send("{}")
     answer = await worker.receive()
     assert (answer["type"], answer["code"]) == ("error", "bad_frame")
