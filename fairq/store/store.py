@@ -139,9 +139,9 @@ class Store(TaskCalls, QueueCalls):
         now_ms, *rows = await self._call("schedules", queue, tenant, name, offset, count)
         return now_ms, [Schedule(row[1], unpack_schedule(row)) for row in rows]
 
-    async def due_schedules(self, queue: str, passed: Iterable[str] = ()) -> tuple[int, int, list[Schedule]]:
+    async def due_schedules(self, queue: str, skipped: Iterable[str] = ()) -> tuple[int, int, list[Schedule]]:
         """Read the store's time, when a schedule is due next (-1: never), and some that are due, of other tenants."""
-        now_ms, next_ms, *rows = await self._call("due_schedules", queue, 100, *passed)
+        now_ms, next_ms, *rows = await self._call("due_schedules", queue, 100, *skipped)
         return now_ms, next_ms, [Schedule(row[1], unpack_schedule(row)) for row in rows]
 
     async def add_webhook(self, queue: str, url: str, name: str, *, has_fan_out: bool, secrets: Sequence[str]) -> str:

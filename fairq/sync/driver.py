@@ -164,7 +164,7 @@ class Driver:
                 self._change(lambda: None)
 
     def _change(self, step: Callable[[], R]) -> R:
-        """Change something with the lock held; what is raised inside is none of ours, and ends the session.
+        """Change something with the lock held; an exception inside is not fairq's, and ends the session.
 
         This is no context manager: what a signal handler raises on the way into one or out of it would keep the lock.
         """

@@ -32,8 +32,8 @@ function charges.refund(call, account, moved)
   calls.move_clock(queue, -moved)
 end
 
--- What lost leases took from the level in this call leaves it no lower than the first of their tenants: it had not
--- moved for leases that ran while their tenant did not compete, and less while more competed than now.
+-- Lost leases lower the level, but not below the lowest virtual time of their tenants: it had not moved for leases that
+-- ran while their tenant did not compete, and had moved less while more competed than now.
 function charges.bound_level(call)
   local queue, lowered = call.queue, call.lowered
   if not lowered then return end
@@ -42,8 +42,8 @@ function charges.bound_level(call)
   queue.level, call.lowered = math.max(queue.level, lowest), false
 end
 
--- The lease of a tenant took other than the time that has passed since its start, by `unseen`: less if it was lost.
--- Then the level goes back by that: those that wait get the time back, and who comes is to begin with them.
+-- `unseen` is the time that a lease took, less the time since its start: below 0 if it was lost. Then the level goes
+-- back by that: those that wait get the time back, and newcomers begin with them.
 local function correct_clock(call, tag, unseen, moves_clock)
   local queue, by = call.queue, unseen / call.queue.weight_sum
   queue.delivered = queue.delivered + unseen

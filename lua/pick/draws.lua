@@ -3,10 +3,10 @@
 -- Choosing among the tenants that have slots: rules 2 and 4 of pick/README.md. A round looks at all whom it may need at
 -- once, as they are packed, and opens the accounts of those that it serves. Slots stay as they are meanwhile.
 
-local FEW = 16       -- so many tenants are all looked at
-local LOOKS = 2      -- tenants that are looked at for each pick, or all if they are no more
-local FIRST = 4      -- so many are looked at, at least
-local REDRAWS = 4    -- and so many more for each pick while not enough of them are due
+local FEW = 16       -- up to so many tenants, a round looks at all of them
+local LOOKS = 2      -- otherwise, tenants that it looks at for each pick
+local FIRST = 4      -- the least that it looks at
+local REDRAWS = 4    -- more of them for each pick, while too few are due
 local BLOCKS, WIDEST = 8, 64  -- blocks in which they are looked at, or more; slots of a block, at most
 local CURSOR = 4     -- picks for which the cursor looks at one tenant
 local PAGE = 1024    -- a class of so many slots is read as a whole

@@ -57,8 +57,8 @@ local function may_borrow(call, account)
   return is_idle(account) and not call.passed_over[account]
 end
 
--- The tenants with nothing running that have slots, who is to be served first at the end: as many as the round may
--- need. Those that this call has touched are not written yet, and may still stand in the set.
+-- The idle tenants with slots, the next one to serve last: as many as the round may need. Those that this call has
+-- touched are not written yet, and may still stand in the set.
 local function list_idle(call, wanted)
   local line, tags = {}, redis.call('ZRANGE', key(call, 'idle'), 0, wanted + #call.touched - 1)
   accounts.read(call, tags)

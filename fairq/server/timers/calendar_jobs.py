@@ -39,9 +39,9 @@ class Firing:
     async def fire(self, store: Store, queue: str) -> float:
         """Fire some schedules of a queue; returns the seconds until it can fire more."""
         now = trio.current_time()
-        passed = self._rates.spent(now)
+        skipped = self._rates.spent(now)
         try:
-            now_ms, next_ms, due = await store.due_schedules(queue, passed)
+            now_ms, next_ms, due = await store.due_schedules(queue, skipped)
             due_now = [one for one in due if self._rates.of(one.state.tenant, now).take_now(1, now)]
             outcomes = await self._fire(store, queue, due_now, now_ms)
         except FairqError as error:
@@ -52,7 +52,7 @@ class Firing:
         if fired or duplicates or any(others):
             counts = {"duplicates": duplicates, **dict(zip(_NO_TASK, others, strict=True))}
             log.info("fired", queue=queue, schedules=fired, **counts)
-        if outcomes or not (due or passed):
+        if outcomes or not (due or skipped):
             return 0.0
         wait = AGAIN_S * random.uniform(0.5, 1.0)  # a tenant's queues take turns
         return wait if next_ms < 0 else min(wait, (next_ms - now_ms) / 1000)
