@@ -125,10 +125,9 @@ local function look(call, round)
     local first = line.tenants > 1 and math.floor(calls.random(call) * line.tenants) or 0
     look_at(call, round, draws.tags_from(line, first, line.tenants, tags))
   else
-    local floor, cursor, left = math.floor, queue.cursor % line.tenants, REDRAWS * wanted + FIRST
-    local place, next_cursor = floor(cursor), cursor + wanted / CURSOR
-    draws.tags_from(line, place, floor(next_cursor) - place, tags)
-    queue.cursor = next_cursor % line.tenants
+    local passed, left = math.ceil(wanted / CURSOR), REDRAWS * wanted + FIRST
+    draws.tags_from(line, queue.cursor % line.tenants, passed, tags)
+    queue.cursor = (queue.cursor + passed) % line.tenants
     throw(call, line, math.max(LOOKS * wanted, FIRST), tags)
     local due = look_at(call, round, tags)
     while due < wanted and left > 0 do

@@ -247,7 +247,7 @@ MUTANTS = [
         "place = 0 * random(call) * blocks",
     ),
     Mutant("blocks are of one slot", "and width < WIDEST do", "and false do"),
-    Mutant("the cursor stands still", "    queue.cursor = next_cursor % line.tenants\n", ""),
+    Mutant("the cursor stands still", "    queue.cursor = (queue.cursor + passed) % line.tenants\n", ""),
     Mutant(
         "of few not all are looked at",
         "draws.tags_from(line, first, line.tenants, tags)",

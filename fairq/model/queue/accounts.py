@@ -77,7 +77,7 @@ class Accounts(Limiting):
         self.leased = 0
         self.running = 0
         self.servable = 0
-        self.cursor = 0.0
+        self.cursor = 0
         self.share = 0
         self.epoch = 0
         self.epoch_at: float = 0

@@ -92,10 +92,9 @@ class FairPick(Accounts):
             first = math.floor(next(random_values) * len(seated)) if len(seated) > 1 else 0
             self.look_at(round, seated[first:] + seated[:first], latest)
         else:
-            cursor, left = self.cursor % len(seated), REDRAWS * wanted + self.first
-            places = range(math.floor(cursor), math.floor(cursor + wanted / CURSOR))
-            found = [seated[place % len(seated)] for place in places]
-            self.cursor = (cursor + wanted / CURSOR) % len(seated)
+            passed, left = -(-wanted // CURSOR), REDRAWS * wanted + self.first
+            found = [seated[(self.cursor + n) % len(seated)] for n in range(passed)]
+            self.cursor = (self.cursor + passed) % len(seated)
             found += self.throw(line, max(self.looks * wanted, self.first), random_values)
             due = self.look_at(round, found, latest)
             while due < wanted and left > 0:
