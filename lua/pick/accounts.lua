@@ -104,10 +104,10 @@ local function renew(call, account)
   books.epoch, books.delivered, books.entitled = queue.epoch, 0, 0
 end
 
--- The account of a tag whose record has been read.
+-- The account of a tag whose record has been read; what the call has changed of it since stands in call.packed.
 function accounts.unpack(call, tag, packed)
   if call.accounts[tag] then return call.accounts[tag] end
-  local account, epoch = ACCOUNT.unpack(packed), call.queue.epoch
+  local account, epoch = ACCOUNT.unpack(call.packed[tag] or packed), call.queue.epoch
   account.tag, call.accounts[tag], call.stays[tag] = tag, account, nil
   if epoch > 0 and struct.unpack('<I', account.books) ~= epoch then renew(call, account) end
   return account

@@ -189,3 +189,13 @@ def test_a_wider_limit_for_all_lets_everybody_in_with_the_next_ticks(queue: Queu
     assert queue.queue_state()["servable"] == 700
     assert {lease.id for _ in range(3) for lease in queue.claim(500)} == {f"{name}/1" for name in names}
     assert not queue.client.exists(queue.key("sweep"))
+
+
+def test_a_sweep_keeps_what_the_end_of_a_lease_in_the_same_tick_gave_back(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    (lease,) = queue.claim(1)
+    assert queue.cancel(lease.id) == ["running"]
+    queue.set_limits("", max_running=5)
+    queue.advance(60_000)
+    queue.tick()
+    assert (leased(queue, "ada"), queue.queue_state()["leased"]) == (0, 0)

@@ -350,6 +350,19 @@ async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
         assert (await brings.pushed())[0]["attempt"] == 3
 
 
+async def test_a_lease_that_is_extended_and_ended_by_one_frame_frees_its_place(served: Served) -> None:
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+        await ada.enqueue("q", ["a"])
+        await worker.attach("q", credit=1)
+        (task,) = await worker.pushed()
+        lease = {"id": task["full_id"], "lease": task["lease"]}
+        both = [{"action": "extend", **lease}, {"action": "ack", **lease}]
+        assert await worker.ask("settle", queue="q", settlements=both) == {"outcomes": ["ok", "ok"]}
+        await ada.enqueue("q", ["b"])
+        (task,) = await worker.pushed()
+        assert await worker.settle("q", "ack", task) == ["ok"]
+
+
 @pytest.mark.parametrize("action", ["ack", "release"])
 async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
     served: Served, action: str, monkeypatch: pytest.MonkeyPatch

@@ -86,7 +86,7 @@ async def _settle(app: App, connection: Connection, queue: str, settlements: Seq
     if len(ended) < len(settlements):
         asked = [s for s in settlements if (queue, s.id) in ended or _is_its_own(app, connection, queue, s)]
         if connection.keeps_leases:
-            extended = {(queue, s.id): s.lease for s in asked if s.action == "extend"}
+            extended = {(queue, s.id): s.lease for s in asked if s.action == "extend" and (queue, s.id) not in ended}
     with connection.account.renewing(extended) if extended else NOTHING:
         outcomes = await _settle_own(app, connection, queue, asked, ended) if asked else []
     if len(asked) == len(settlements):
