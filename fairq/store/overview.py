@@ -71,7 +71,7 @@ async def due(store: Store, queue: str, tenants: int, hours: int) -> tuple[int, 
 
 @frozen
 class StoredTask:
-    """A task as it was enqueued. A time that is not set is 0; a payload over MAX_SHOWN is left out."""
+    """The record of a stored task. A time that is not set is 0; a payload over MAX_SHOWN bytes is left out."""
 
     enqueued_at_ms: int
     start_at_ms: int

@@ -141,9 +141,10 @@ local function look(call, round)
   round.latest_pick = queue.reserve == 0 and queue.loans == 0 and round.times[wanted] or math.huge
 end
 
--- A round of up to `wanted` choices among the tenants that have slots now. Two lists are in order of virtual times:
--- whom it has looked at, from `next` on (of_time has a tag at each of the times, `seen` the next one or true), and whom
--- it has served and has more, from `next_back` on. The first has all that is wanted up to the time `latest_pick`.
+-- A round of up to `wanted` choices among the tenants that have slots now. It has two lists, in order of virtual times.
+-- `times`, from `next` on: tenants that it has looked at and not served. `of_time` has a tag for each time, `seen` the
+-- next tag of the same time, or true. `back`, from `next_back` on: tenants that it has served and that have more tasks.
+-- No tenant is chosen at a time after `latest_pick`.
 function draws.begin(call, wanted)
   local queue = call.queue
   local has_slots = queue.share == SHARE_TIME and queue.weight_sum > 0 and queue.slots > 0
