@@ -16,6 +16,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError
 from fairq.model.workers import HeldLease
+from fairq.server.dispatch.worker_account import TaskKey
 from fairq.server.net.connection import Connection
 from fairq.server.net.questions import Questions
 
@@ -39,7 +40,7 @@ class _Round:
 class LeaseHolders:
     """The workers that hold leases; `owners` are the connections of this server with leases on their accounts."""
 
-    owners: dict[tuple[str, str], Connection]
+    owners: dict[TaskKey, Connection]
     questions: Questions
     nursery: trio.Nursery
     _next: _Round = field(factory=_Round, init=False)

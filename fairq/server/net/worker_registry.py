@@ -59,7 +59,6 @@ _GATHER_S = 0.5  # between a change and the next write, to gather more changes
 # [[queue, id, lease number, attached_at_ms of its worker], ...]
 WORKER = "worker"
 DRAIN = "drain"  # the kind of question: [name, attached by when] -> how many workers were dismissed
-Lease = tuple[tuple[str, str], int]  # (queue, id), number
 
 
 class Held(NamedTuple):
@@ -202,10 +201,10 @@ class WorkerRegistry:
             for each in connections
             if queues is None or set(queues).issuperset(each.queues)
         ]
-        held = ((lease, place, each) for each in found for place, lease in each.account.held.items())
+        held = ((lease, key, each) for each in found for key, lease in each.account.held.items())
         oldest = nsmallest(count, held, key=itemgetter(0))
         first = nsmallest(count, found, key=lambda each: each.attached_at_ms)
-        return [[_row(each) for each in first], [(*place, lease, each.attached_at_ms) for lease, place, each in oldest]]
+        return [[_row(each) for each in first], [(*key, lease, each.attached_at_ms) for lease, key, each in oldest]]
 
     async def all_workers(self) -> list[WorkerState]:
         """Describe the workers attached to any server; rows of other servers are some seconds old."""
@@ -290,16 +289,15 @@ class WorkerRegistry:
             if not self._connections[key]:
                 del self._connections[key]
 
-    async def take_name(self, token: str, worker: str, order: int, number: int, kept: Iterable[Lease]) -> None:
-        """Supersede older connections of a name; they keep none of the leases that the new one brings.
+    async def take_name(self, token: str, worker: str, order: int, number: int, kept: Sequence[Any]) -> None:
+        """Supersede older connections of a name; they keep none of the leases (`kept`) that the new one brings.
 
         `order` is when the worker first attached, `number` that of this attach. Raises: Superseded if it is older.
         """
         if any(connection.order > order for connection in self._connections.get((token, worker), ())):
             raise Superseded(f"a newer worker is attached as {worker}", field="worker")
-        leases = [(*place, lease) for place, lease in kept]
-        await self._supersede(token, worker, order, leases)
-        await self._announce(token, worker, order, number, leases)
+        await self._supersede(token, worker, order, kept)
+        await self._announce(token, worker, order, number, kept)
 
     async def _supersede(
         self, token: str, worker: str, order: int, kept: Iterable[Any], number: float = float("inf")
