@@ -15,7 +15,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.model.workers import HeldLease
+from fairq.model.workers import LeaseKey
 from fairq.server.dispatch.worker_account import TaskKey
 from fairq.server.net.connection import Connection
 from fairq.server.net.questions import Questions
@@ -31,8 +31,8 @@ ROUND_S = 0.1
 class _Round:
     """Leases that are asked for together, and the names of workers that were found."""
 
-    leases: set[HeldLease] = field(factory=set)
-    found: dict[HeldLease, str] = field(factory=dict)
+    leases: set[LeaseKey] = field(factory=set)
+    found: dict[LeaseKey, str] = field(factory=dict)
     is_over: trio.Event = field(factory=trio.Event)
 
 
@@ -58,15 +58,15 @@ class LeaseHolders:
                 found.append((queue, id, lease, owner.name))
         return found
 
-    async def names(self, leases: Iterable[HeldLease]) -> dict[HeldLease, str]:
+    async def names(self, leases: Iterable[LeaseKey]) -> dict[LeaseKey, str]:
         """Name the workers that hold leases; workers of servers that do not answer are left out."""
         wanted = set(leases)
-        found = {HeldLease(queue, id, lease): worker for queue, id, lease, worker in self.here(wanted)}
+        found = {LeaseKey(queue, id, lease): worker for queue, id, lease, worker in self.here(wanted)}
         if missing := wanted - found.keys():
             found |= await self._asked(missing)
         return found
 
-    async def _asked(self, leases: set[HeldLease]) -> dict[HeldLease, str]:
+    async def _asked(self, leases: set[LeaseKey]) -> dict[LeaseKey, str]:
         round_ = self._next
         if len(round_.leases) + len(leases) > LEASES_PER_ROUND:
             return {}
@@ -93,7 +93,7 @@ class LeaseHolders:
 
     async def _ask(self, round_: _Round) -> None:
         def is_enough(rows: Any) -> bool:
-            round_.found |= {HeldLease(queue, id, lease): worker for queue, id, lease, worker in rows}
+            round_.found |= {LeaseKey(queue, id, lease): worker for queue, id, lease, worker in rows}
             return round_.leases <= round_.found.keys()
 
         await self.questions.ask(HOLDERS, list(map(list, round_.leases)), is_enough)

@@ -41,7 +41,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError, Superseded
 from fairq.model.tasks import Action
-from fairq.model.workers import HeldLease, WorkerState
+from fairq.model.workers import LeaseKey, WorkerState
 from fairq.server.net.connection import Connection
 from fairq.server.net.questions import Questions
 from fairq.store.store import Store
@@ -64,7 +64,7 @@ DRAIN = "drain"  # the kind of question: [name, attached by when] -> how many wo
 class Held(NamedTuple):
     """A lease, and where its worker attached, and when."""
 
-    lease: HeldLease
+    lease: LeaseKey
     server: str
     attached_at_ms: int
 
@@ -222,7 +222,7 @@ class WorkerRegistry:
         workers, leases = [], []
         for server, (rows, held) in answers.items():
             workers += [WorkerState(server, *row) for row in rows]
-            leases += [Held(HeldLease(*lease), server, attached_at_ms) for *lease, attached_at_ms in held]
+            leases += [Held(LeaseKey(*lease), server, attached_at_ms) for *lease, attached_at_ms in held]
         for each in await self.all_workers() if unanswered else ():
             is_mine = mine is None or set(mine).issuperset(each.queues)
             if each.worker == worker and each.server in unanswered and is_mine:

@@ -11,7 +11,7 @@ from fairq.model.queues import kept_slots
 from fairq.model.tasks import TaskState, leased_at_ms
 from fairq.model.tenants import TenantPage
 from fairq.model.versions import settings_version
-from fairq.model.workers import HeldLease, HeldTask
+from fairq.model.workers import HeldTask, LeaseKey
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.net.worker_registry import Held
@@ -118,12 +118,12 @@ async def worker_tasks(app: App, connection: Connection, request: wire.WorkerTas
 
 async def _held_tasks(app: App, held: list[Held]) -> list[HeldTask]:
     """Describe the tasks of leases, in order, without those that have ended meanwhile."""
-    states: dict[HeldLease, TaskState] = {}
+    states: dict[LeaseKey, TaskState] = {}
     for queue in {each.lease.queue for each in held}:
         ids = list(dict.fromkeys(each.lease.id for each in held if each.lease.queue == queue))
         for state, number in await app.store.tasks_and_leases(queue, ids):
             if state.state == "leased":
-                states[HeldLease(queue, state.id, number)] = state
+                states[LeaseKey(queue, state.id, number)] = state
     tasks = []
     for lease, server, attached_at_ms in held:
         if known := states.get(lease):
