@@ -70,7 +70,7 @@ class Queues:
                 self.store.attempts.stopping(queue, message.removeprefix(keys.STOP))
             if dispatcher := self.dispatchers.get(queue):
                 if message.startswith(keys.STOP):
-                    dispatcher.stop(message.removeprefix(keys.STOP))
+                    dispatcher.stop_task(message.removeprefix(keys.STOP))
                 elif message in ("", keys.READY):
                     dispatcher.notify()
                 elif message.startswith(keys.READY):

@@ -102,7 +102,7 @@ class Connection:
         """Give leased tasks to the worker."""
         raise NotImplementedError
 
-    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""
         raise NotImplementedError
 

@@ -69,7 +69,7 @@ class SocketConnection(Connection):
         self.session.push(queue, lease_ms, leases, run_timeout_ms)
         self.wake_writer()
 
-    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""
         self.session.stop(queue, leases)
         self.wake_writer()

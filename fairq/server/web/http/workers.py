@@ -71,7 +71,7 @@ class HttpWorker(HttpConnection):
         if left:
             self.return_soon(queue, left)
 
-    def stop(self, queue: str, leases: object) -> None:
+    def stop_tasks(self, queue: str, leases: object) -> None:
         """Say nothing of cancelled tasks: their extension or settlement tells."""
 
     def return_soon(self, queue: str, leases: Sequence[Lease]) -> None:
