@@ -89,7 +89,7 @@ class Leases:
         for broken in self.kept:
             is_same = (broken.name, broken.identity) == (connection.name, connection.identity)
             if is_same and 0 < broken.order <= connection.order:
-                broken.keeps_no_more.set()  # leases that it has not brought were never received
+                broken.give_back_now.set()  # leases that it has not brought were never received
 
     async def end(self, connection: Connection) -> None:
         """Give back the leases of a connection that has ended, at once or in a while.
@@ -115,9 +115,9 @@ class Leases:
         now = trio.current_time()
         until, most = now + self.grace_s, now + max(self.grace_s, MAX_GRACE_S)
         try:
-            while trio.current_time() < until and not connection.keeps_no_more.is_set():
+            while trio.current_time() < until and not connection.give_back_now.is_set():
                 with trio.move_on_at(until):
-                    await connection.keeps_no_more.wait()
+                    await connection.give_back_now.wait()
                 until = max(until, min(self.reconnects.paid_at, most))  # many broke at once: not all can be back yet
         finally:
             await self._end(connection)
@@ -133,7 +133,7 @@ class Leases:
         """Keep leases no longer; from now on tasks lose no attempt."""
         self.is_draining = True
         for connection in self.kept:
-            connection.keeps_no_more.set()
+            connection.give_back_now.set()
 
     async def give_back(self, connection: Connection, action: Action) -> None:
         """Give a worker's leases back. `release`: no task loses an attempt; `reap`: tasks that had begun lose one."""

@@ -76,7 +76,7 @@ class Connection:
     freed: Callable[[Connection], None] = nothing  # called when leases have expired on its account
     is_leaving: bool = False
     keeps_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
-    keeps_no_more: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are given back now
+    give_back_now: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are given back now
     turns: Gate | None = field(default=None, init=False)  # in which its messages are read
     load: TenantLoad | None = field(default=None, init=False)  # of a producer's tenants
     refusals: Refusals | None = field(default=None, init=False)  # of its server

@@ -158,7 +158,7 @@ class Callers:
     ) -> None:
         if len(self.app.connections) >= (limit := self.app.settings.max_connections):
             raise TooMany(f"connection limit reached: at most {limit} for this server", retry_in_ms=RETRY_MS)
-        with self.admission.of_tenant(identity) as usage:
+        with self.admission.connection_of(identity) as usage:
             connection = make_connection(self.app, identity, remote, usage)
             task_status.started(connection)
             try:
