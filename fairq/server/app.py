@@ -151,11 +151,11 @@ class App:
         """Serve a connection until it ends; see `Leases.end` for what becomes of a worker's leases."""
         self.connections.add(connection)
         self.revocations.join(connection)
-        connection.freed, connection.refusals = self.queues.credit_changed, self.refusals
+        connection.on_freed, connection.refusals = self.queues.credit_changed, self.refusals
         connection.account.owner, connection.account.owners = connection, self.leases.owners
         if self.is_draining:  # its handshake was under way when the drain began
             connection.session.drain()
-            connection.leave()
+            connection.close_when_idle()
         try:
             await connection.run()
         finally:
@@ -171,7 +171,7 @@ class App:
         self.queues.stop_claiming()
         for connection in list(self.connections):
             connection.session.drain()
-            connection.leave()
+            connection.close_when_idle()
             connection.wake_writer()
         self.leases.drain()
         log.info("draining", connections=len(self.connections), grace_s=grace)

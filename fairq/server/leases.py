@@ -88,7 +88,7 @@ class Leases:
         """Give back the leases that a worker's broken connections had, and that it has not brought."""
         for broken in self.kept:
             is_same = (broken.name, broken.identity) == (connection.name, connection.identity)
-            if is_same and 0 < broken.order <= connection.order:
+            if is_same and 0 < broken.attach_order.run <= connection.attach_order.run:
                 broken.give_back_now.set()  # leases that it has not brought were never received
 
     async def end(self, connection: Connection) -> None:

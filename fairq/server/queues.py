@@ -140,7 +140,7 @@ class Queues:
 
     def join(self, connection: Connection) -> None:
         """Start to give tasks of its queues to a worker."""
-        connection.output_sent = partial(self.credit_changed, connection)
+        connection.on_sent = partial(self.credit_changed, connection)
         for queue in connection.queues:
             dispatcher = self.dispatchers.get(queue)
             if dispatcher is None:

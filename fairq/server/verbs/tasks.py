@@ -31,8 +31,8 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
             + ", ".join(SPECIAL_OPTIONS),
             field="tasks",
         )
-    if connection.load is not None:
-        outcomes, refusals = await store_for_tenants(app, queue, tasks, connection.load.is_busy, maker=PRODUCER)
+    if connection.tenant_load is not None:
+        outcomes, refusals = await store_for_tenants(app, queue, tasks, connection.tenant_load.is_busy, maker=PRODUCER)
         body = {"outcomes": outcomes} | refusals_part(refusals)
     else:
         outcomes = await app.store.enqueue(queue, connection.identity.tenant, tasks, notify=cover(app, queue, tasks))

@@ -15,7 +15,7 @@ from fairq.model.tasks import Outcome, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.dispatch.worker_account import Ended, TaskKey
-from fairq.server.net.connection import NOTHING, Connection
+from fairq.server.net.connection import NO_CONTEXT, AttachOrder, Connection
 from fairq.server.verbs.brought_leases import take_over
 from fairq.server.verbs.follow_ups import enqueue_links
 from fairq.server.verbs.producers import tick_when_due
@@ -34,20 +34,19 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must belong to the attached queues", field="leases")
     outcomes, brought = await take_over(app, request.leases)
-    order = number = 0
+    order = AttachOrder()
     if request.started_at_ms:
-        token = connection.identity.token_id
-        order = await app.store.workers.order_of_worker(token, request.worker, request.started_at_ms)
-        number = await app.store.workers.number_of_attach(token, request.worker)
+        token, workers = connection.identity.token_id, app.store.workers
+        run = await workers.order_of_run(token, request.worker, request.started_at_ms)
+        order = AttachOrder(run, await workers.number_of_attach(token, request.worker))
         kept = [(*each.key, each.lease) for each in brought]
-        await app.worker_registry.take_name(token, request.worker, order, number, kept)
+        await app.worker_registry.take_name(token, request.worker, order, kept)
     if connection.session.state is State.DRAINING:
         raise Draining("this connection is draining; connect again")
     if connection.session.state is not State.OPEN:
         raise BadRequest("this connection is already attached", field="type")
     app.leases.move(brought, connection)
-    connection.name, connection.queues = request.worker, queues
-    connection.order, connection.number = order, number
+    connection.name, connection.queues, connection.attach_order = request.worker, queues, order
     connection.session.state, connection.account.prefetch = State.ATTACHED, request.prefetch
     connection.account.set_credit(request.credit)
     app.attach(connection)
@@ -75,7 +74,7 @@ def _is_its_own(app: App, connection: Connection, queue: str, settlement: Settle
     key = (queue, settlement.id)
     if connection.account.has(key, settlement.lease):
         return True
-    if settlement.action == "extend" and connection.keeps_leases:
+    if settlement.action == "extend" and connection.tracks_leases:
         return False
     return not app.leases.is_of_another(connection, key, settlement.lease)
 
@@ -86,9 +85,9 @@ async def _settle(app: App, connection: Connection, queue: str, settlements: Seq
     ended, asked, extended = connection.account.end(queue, settlements), settlements, dict[TaskKey, int]()
     if len(ended) < len(settlements):
         asked = [s for s in settlements if (queue, s.id) in ended or _is_its_own(app, connection, queue, s)]
-        if connection.keeps_leases:
+        if connection.tracks_leases:
             extended = {(queue, s.id): s.lease for s in asked if s.action == "extend" and (queue, s.id) not in ended}
-    with connection.account.renewing(extended) if extended else NOTHING:
+    with connection.account.renewing(extended) if extended else NO_CONTEXT:
         outcomes = await _settle_own(app, connection, queue, asked, ended) if asked else []
     if len(asked) == len(settlements):
         return {"outcomes": outcomes}

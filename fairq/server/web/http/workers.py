@@ -83,11 +83,11 @@ class HttpWorker(HttpConnection):
         await give_back(self.app.store, queue, [(each.id, each.lease, 0) for each in leases], "release")
         self.app.queues.notify(queue)
 
-    def leave(self) -> None:
+    def close_when_idle(self) -> None:
         """End the connection; claims that wait are answered."""
         for claim in self._claims:
             claim.answered.set()
-        super().leave()
+        super().close_when_idle()
 
     def _offer(self) -> None:
         self.account.handed = len(self._handed)
@@ -221,7 +221,7 @@ class Workers:
 
     async def _attached(self, caller: HttpConnection, name: str, queue: str) -> HttpWorker:
         key = caller.identity, name, queue
-        while (known := self._known.get(key)) and not (known.closing or known.is_leaving):
+        while (known := self._known.get(key)) and not (known.closing or known.closes_when_idle):
             if known.attached.is_set():
                 return known
             await known.attached.wait()  # by a request at the same time
