@@ -147,4 +147,3 @@ class Leases:
                     "giving back a worker's leases", worker=connection.name, queue=queue, count=len(some), action=how
                 )
                 await give_back(self.store, queue, some, how)
-            self.queues.notify(queue)

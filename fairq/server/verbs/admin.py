@@ -53,7 +53,6 @@ async def configure(app: App, connection: Connection, request: wire.Configure) -
     queue = request.queue
     previous = await app.store.configure(queue, request.settings, request.if_version or "")
     app.ticker.tick_within(queue, 0)  # a tick applies a changed reserve to all tenants
-    app.queues.notify(queue)
     return {"previous": {name: getattr(previous, name) for name in request.settings}}
 
 
@@ -149,19 +148,13 @@ async def drain_worker(app: App, connection: Connection, request: wire.DrainWork
 
 async def set_paused(app: App, connection: Connection, request: wire.SetPaused) -> Body:
     """Stop starting tasks of a tenant, or of the whole queue; or start them again."""
-    previous = await app.store.set_paused(request.queue, request.tenant or "", request.paused)
-    if not request.paused:
-        app.queues.notify(request.queue)
-    return {"previous": previous}
+    return {"previous": await app.store.set_paused(request.queue, request.tenant or "", request.paused)}
 
 
 async def repair(app: App, connection: Connection, request: wire.Repair) -> Body:
     """Repair a queue, for about _REPAIR_S."""
     queue = await _known_queue(app, request.queue)
-    done = await app.store.repair(queue, request.number, seconds=_REPAIR_S)
-    if done.outcome == "done":
-        app.queues.notify(queue)
-    return asdict(done)
+    return asdict(await app.store.repair(queue, request.number, seconds=_REPAIR_S))
 
 
 async def create_token(app: App, connection: Connection, request: wire.CreateToken) -> Body:

@@ -84,7 +84,6 @@ async def reschedule(app: App, connection: Connection, request: wire.Reschedule)
     outcomes = await app.store.reschedule(queue, ids, delay_ms=delay_ms, start_at_ms=start_at_ms)
     if "ok" in outcomes:
         app.ticker.tick_within(queue, delay_ms)
-        app.queues.notify(queue)
     return {"outcomes": outcomes}
 
 

@@ -77,11 +77,8 @@ class HttpWorker(HttpConnection):
     def return_soon(self, queue: str, leases: Sequence[Lease]) -> None:
         """Return leases that no client has received, though the caller may be cancelled."""
         self.ended({(queue, each.id): each.lease for each in leases})
-        self.app.nursery.start_soon(self._return, queue, leases)
-
-    async def _return(self, queue: str, leases: Sequence[Lease]) -> None:
-        await give_back(self.app.store, queue, [(each.id, each.lease, 0) for each in leases], "release")
-        self.app.queues.notify(queue)
+        fenced = [(each.id, each.lease, 0) for each in leases]
+        self.app.nursery.start_soon(give_back, self.app.store, queue, fenced, "release")
 
     def close_when_idle(self) -> None:
         """End the connection; claims that wait are answered."""
