@@ -25,7 +25,7 @@ from fairq.server.leases import GIVE_BACK_S, Leases
 from fairq.server.net.auth import Auth
 from fairq.server.net.connection import Connection
 from fairq.server.net.lease_holders import LeaseHolders
-from fairq.server.net.questions import Questions
+from fairq.server.net.questions import QUEUES, WAITS, Questions
 from fairq.server.net.refusals import Refusals
 from fairq.server.net.revocations import Revocations
 from fairq.server.net.token_uses import TokenUses
@@ -41,8 +41,6 @@ from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
-QUEUES = "queues"  # the kind of question: queue, ... -> those that workers take tasks of
-WAITS = "waits"  # queue and tenant -> what each of its last starts had waited for
 PRODUCERS_CALLS = 500  # of the store at once, for all producers; each is for one tenant
 IDLE_TICKS = 100  # at once, for all workers that ask whether their queues are empty
 _ANSWER_S = 1.0  # after the grace, for answers that are still due

@@ -18,11 +18,10 @@ from fairq.errors import FairqError
 from fairq.model.workers import LeaseKey
 from fairq.server.dispatch.worker_account import TaskKey
 from fairq.server.net.connection import Connection
-from fairq.server.net.questions import Questions
+from fairq.server.net.questions import HOLDERS, Questions
 
 log = structlog.get_logger("fairq.server")
 
-HOLDERS = "holders"  # the kind of question: [queue, id, lease number], ... -> [queue, id, lease number, worker], ...
 LEASES_PER_ROUND = 5_000
 ROUND_S = 0.1
 

@@ -4,6 +4,16 @@ Which worker holds a lease is known to the worker's server only, and is not stor
 server that must tell it asks the others, over the channel of messages about workers. Those whose list of workers is in
 the store are waited for, at most ANSWER_S: a server that was killed or stopped does not answer. Messages may be lost,
 so no answer is not "no".
+
+| kind | asked | each server's answer |
+|---|---|---|
+| HOLDERS | [queue, id, lease number], ... | [queue, id, lease number, worker], ... of those that its workers hold |
+| WORKER | name, count, queues or null | its workers of that name: [fields of WorkerState after `server`], ...; |
+| | | and their leases: [queue, id, lease number, attached_at_ms of the worker], ... |
+| DRAIN | name, attached by when | how many workers it has dismissed |
+| ATTEMPTS | queue, fields of AttemptFilter, count | attempts that run, and that ended: [fields of Seen, worker], ... |
+| QUEUES | queue, ... | those that its workers take tasks of |
+| WAITS | queue, tenant | what each of the tenant's last starts had waited for: [ms of each cause], ... |
 """
 
 from __future__ import annotations
@@ -22,6 +32,7 @@ from fairq.store.store import Store
 log = structlog.get_logger("fairq.server")
 
 ANSWER_S = 0.5  # how long a question waits for answers
+HOLDERS, WORKER, DRAIN, ATTEMPTS, QUEUES, WAITS = "holders", "worker", "drain", "attempts", "queues", "waits"
 
 
 class Answers(NamedTuple):

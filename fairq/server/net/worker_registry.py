@@ -42,7 +42,7 @@ from fairq.errors import FairqError, Superseded
 from fairq.model.tasks import Action
 from fairq.model.workers import LeaseKey, WorkerState
 from fairq.server.net.connection import AttachOrder, Connection
-from fairq.server.net.questions import Questions
+from fairq.server.net.questions import DRAIN, WORKER, Questions
 from fairq.store.store import Store
 from fairq.wire.terms import CLOSE_SUPERSEDED, State
 
@@ -55,10 +55,6 @@ _FORGET_S = 60.0  # after which the slots of a server that has sent nothing are 
 _INSIST_S = 1.0  # between repetitions of the order to drain a worker
 _LAST = float("inf")  # greater than the number of any attach
 _GATHER_S = 0.5  # between a change and the next write, to gather more changes
-# The kind of question: [name, count, queues or null] -> [[the fields of WorkerState after `server`], ...],
-# [[queue, id, lease number, attached_at_ms of its worker], ...]
-WORKER = "worker"
-DRAIN = "drain"  # the kind of question: [name, attached by when] -> how many workers were dismissed
 
 
 class Held(NamedTuple):
