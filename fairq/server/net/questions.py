@@ -18,7 +18,7 @@ so no answer is not "no".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -107,14 +107,14 @@ class Questions:
 
     def on_question(self, asker: str, number: int, kind: str, asked: Any) -> None:
         """Answer another server."""
-        answer = {"server": self.server, "answer": [asker, number, self._answer(kind, asked)]}
-        self.nursery.start_soon(self._tell, orjson.dumps(answer))
+        self.nursery.start_soon(self.tell, {"answer": [asker, number, self._answer(kind, asked)]})
 
-    async def _tell(self, answer: bytes) -> None:
+    async def tell(self, said: Mapping[str, Any]) -> None:
+        """Send a message to the other servers; it may be lost."""
         try:
-            await self.store.workers.tell(answer)
+            await self.store.workers.tell(orjson.dumps({"server": self.server, **said}))
         except FairqError as error:
-            log.debug("cannot answer another server", error=error.message)
+            log.debug("cannot tell other servers", error=error.message)
 
     def on_answer(self, server: str, asker: str, number: int, answer: Any) -> None:
         """Take in the answer of another server, if it is for a question of this one."""

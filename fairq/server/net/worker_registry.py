@@ -119,12 +119,6 @@ class WorkerRegistry:
             log.debug("cannot write the list of workers", error=error.message)
         await self.tell_slots()
 
-    async def _tell(self, said: dict[str, Any]) -> None:
-        try:
-            await self.store.workers.tell(orjson.dumps(said))
-        except FairqError as error:
-            log.debug("cannot tell other servers", error=error.message)
-
     async def renew(self) -> None:
         """Keep the list in the store from expiring, and write it again if it has expired; until cancelled."""
         while True:
@@ -146,7 +140,7 @@ class WorkerRegistry:
                     slots[queue][0] += connection.account.credit
                     if connection.is_attached:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
-        await self._tell({"server": self.server, "slots": slots})
+        await self.questions.tell({"slots": slots})
 
     def slots_elsewhere(self, queue: str) -> int:
         """Count the slots that workers of other servers have for a queue, as of some seconds ago."""
@@ -309,10 +303,10 @@ class WorkerRegistry:
             await self.give_back(connection, "reap")  # now, since closing a connection that reads nothing takes a while
 
     async def _announce(self, token: str, worker: str, order: AttachOrder, kept: Iterable[Any]) -> None:
-        said: dict[str, Any] = {"server": self.server, "attached": [token, worker, order.run, list(kept)]}
+        said: dict[str, Any] = {"attached": [token, worker, order.run, list(kept)]}
         if order.number:  # 0: a full store has numbered no attach
             said["number"] = order.number
-        await self._tell(said)
+        await self.questions.tell(said)
 
     def on_announcement(self, message: str) -> None:
         """Handle a message of another server."""
