@@ -83,7 +83,7 @@ class App:
         self.recorder = Recorder(self.store, self.store.counts)
         self.questions = Questions(self.name, self.store, self.nursery)
         self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self.questions)
-        self.queues = Queues(self.name, self.store, self.nursery, self.worker_registry)
+        self.queues = Queues(self.name, self.store, self.nursery, self.worker_registry.elsewhere)
         self.ticker = self.queues.ticker
         self.leases = Leases(self.settings.reconnect_grace, self.store, self.nursery, self.queues)
         self.worker_registry.give_back = self.leases.give_back
@@ -134,7 +134,7 @@ class App:
         taken = {queue for some in answers.values() for queue in some}
         told: dict[str, Takers] = {}
         for queue in queues:
-            is_unknown = unanswered or self.worker_registry.divided_slots_elsewhere(queue)
+            is_unknown = unanswered or self.worker_registry.elsewhere.divided(queue)
             told[queue] = "some" if queue in taken else "unknown" if is_unknown else "none"
         return told
 
