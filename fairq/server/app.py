@@ -119,7 +119,7 @@ class App:
         """Start to give tasks to a worker."""
         log.info("worker attached", worker=connection.name, queues=connection.queues, credit=connection.account.credit)
         self.worker_registry.join(connection)
-        self.leases.attached(connection)
+        self.leases.give_back_kept(connection)
         self.queues.join(connection)
 
     async def takers(self, queues: Sequence[str]) -> dict[str, Takers]:
@@ -175,15 +175,15 @@ class App:
         log.info("draining", connections=len(self.connections), grace_s=grace)
         with trio.move_on_after(grace):
             while self.connections:
-                await self.leases.left.park()
+                await self.leases.ended.park()
         with trio.move_on_after(_ANSWER_S):
             while any(connection.owes_answers and not connection.account.held for connection in self.connections):
-                await self.leases.left.park()  # they close themselves after their last answer
+                await self.leases.ended.park()  # they close themselves after their last answer
         for connection in list(self.connections):
             connection.close(1001, "the server is stopping")
         with trio.move_on_after(GIVE_BACK_S):
             while self.connections or self.leases.kept:
-                await self.leases.left.park()
+                await self.leases.ended.park()
             await self.queues.stopped()
             await self.worker_registry.tell_slots()
             await self.recorder.finish()
