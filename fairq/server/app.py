@@ -41,7 +41,7 @@ from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
-PRODUCERS_CALLS = 500  # of the store at once, for all producers; each is for one tenant
+PRODUCERS_CALLS = 500  # calls of the store at once for all producers, each for one tenant
 IDLE_TICKS = 100  # at once, for all workers that ask whether their queues are empty
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
 
@@ -67,10 +67,10 @@ class App:
     recorder: Recorder = field(init=False)
     refusals: Refusals = field(factory=Refusals, init=False)
     connections: set[Connection] = field(factory=set, init=False)
-    tenants_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # serializes tenants' calls of cancel_all
-    operators_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # the same of operators
-    own_cancels: WeakValueDictionary[str, trio.Lock] = field(factory=WeakValueDictionary, init=False)  # by tenant
-    searches: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1), init=False)  # by schedules
+    tenants_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # tenants take turns in cancel_all
+    operators_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # and so do operators
+    own_cancels: WeakValueDictionary[str, trio.Lock] = field(factory=WeakValueDictionary, init=False)  # and each alone
+    searches: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1), init=False)  # of next fires
     producers_calls: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, PRODUCERS_CALLS), init=False)
     idle_ticks: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, IDLE_TICKS), init=False)
     reports: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 4), init=False)  # that ask all servers

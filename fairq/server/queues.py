@@ -24,8 +24,8 @@ from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
-MAX_UNMADE = 100  # queues that do not exist, and for whose messages one tenant or token waits
-LATER_MS = 250  # until the servers look that were not notified first
+MAX_UNMADE = 100  # queues that do not exist yet, for whose messages one tenant or token waits
+LATER_MS = 250  # after which servers that were not notified first look too
 _FORGET_S = 30.0  # between checks for queues without workers and waiting requests
 
 
@@ -40,7 +40,7 @@ class Queues:
     ticker: Ticker = field(init=False)
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     long_polls: dict[str, LongPolls] = field(factory=dict, init=False)
-    _unmade: defaultdict[Hashable, set[str]] = field(factory=lambda: defaultdict(set), init=False)  # by whose
+    _unmade: defaultdict[Hashable, set[str]] = field(factory=lambda: defaultdict(set), init=False)  # by tenant or token
     _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues
 
     def __attrs_post_init__(self) -> None:
