@@ -69,7 +69,7 @@ class App:
     connections: set[Connection] = field(factory=set, init=False)
     tenants_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # tenants take turns in cancel_all
     operators_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # and so do operators
-    own_cancels: WeakValueDictionary[str, trio.Lock] = field(factory=WeakValueDictionary, init=False)  # and each alone
+    own_cancels: WeakValueDictionary[str, trio.Lock] = field(factory=WeakValueDictionary, init=False)  # by tenant
     searches: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1), init=False)  # of next fires
     producers_calls: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, PRODUCERS_CALLS), init=False)
     idle_ticks: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, IDLE_TICKS), init=False)
