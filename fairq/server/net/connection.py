@@ -167,17 +167,15 @@ class Connection:
 
     async def wait_turn(self, size: int) -> None:
         """Wait until the tenant's rates allow a message of `size`, and it is its turn."""
-        if self.usage is not None and (wait_s := self.usage.take(size, trio.current_time())) > 0:
+        usage = self.usage
+        if usage is not None and (wait_s := usage.take(size, trio.current_time())) > 0:
             await self._rest(wait_s)
-        if self.turns is not None:
+        if self.turns is None:
+            return
+        await self.turns.enter()
+        while usage is not None and usage.rests_until and (rest_s := usage.rests_until - trio.current_time()) > 0:
+            await self._rest(rest_s)  # one that began in the same turn took long
             await self.turns.enter()
-            while (
-                self.usage is not None
-                and self.usage.rests_until
-                and self.usage.rests_until > (now := trio.current_time())
-            ):
-                await self._rest(self.usage.rests_until - now)  # one that began in the same turn took long
-                await self.turns.enter()
 
     async def _rest(self, wait_s: float) -> None:
         self.session.last_received_at = trio.current_time() + wait_s  # unread: the client has not timed out
