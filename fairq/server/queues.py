@@ -66,15 +66,16 @@ class Queues:
         """Handle a message of a queue's channel; an empty channel means that any message may have been missed."""
         queues = self._channels.values() if not channel else filter(None, [self._channels.get(channel)])
         for queue in list(queues):
+            dispatcher = self.dispatchers.get(queue)
             if message.startswith(keys.STOP):
-                self.store.attempts.stopping(queue, message.removeprefix(keys.STOP))
-            if dispatcher := self.dispatchers.get(queue):
-                if message.startswith(keys.STOP):
-                    dispatcher.stop_task(message.removeprefix(keys.STOP))
-                elif message in ("", keys.READY):
-                    dispatcher.notify()
-                elif message.startswith(keys.READY):
-                    self._claim_first(queue, message.removeprefix(keys.READY).strip())
+                id = message.removeprefix(keys.STOP)
+                self.store.attempts.stopping(queue, id)
+                if dispatcher:
+                    dispatcher.stop_task(id)
+            elif dispatcher and message in ("", keys.READY):
+                dispatcher.notify()
+            elif dispatcher and message.startswith(keys.READY):
+                self._claim_first(queue, message.removeprefix(keys.READY).strip())
             if long_polls := self.long_polls.get(queue):
                 long_polls.on_message(message)
 
