@@ -76,6 +76,7 @@ async def two_servers(store: str) -> AsyncIterator[tuple[Raw, Raw, Raw]]:
         ("set_paused", {**ADA, "paused": True}, {**ADA, "paused": False}, 0),
         ("set_paused", {"queue": "q", "paused": True}, {"queue": "q", "paused": False}, 0),
         ("set_limits", {**ADA, "limits": {"max_running": 1}}, {**ADA, "limits": {"max_running": 2}}, 1),
+        ("set_limits", {"queue": "q", "limits": {"max_running": 1}}, {"queue": "q", "limits": {"max_running": 2}}, 1),
         ("configure", {"queue": "q", "settings": {"reserve": 50}}, {"queue": "q", "settings": {"reserve": 0}}, 1),
         ("set_opening_hours", {**ADA, "opening_hours": CLOSED}, {**ADA, "opening_hours": ""}, 0),
     ],
