@@ -85,6 +85,16 @@ async def test_a_rescheduled_task_starts_when_it_is_due(worker: Raw, ada: Raw, s
     assert time.time() * 1000 >= task["start_at_ms"]
 
 
+@pytest.mark.usefixtures("no_polls")
+async def test_a_cancelled_batch_ends_at_once(ada: Raw) -> None:
+    await ada.ask("open_batch", queue="q", id="b")
+    ids = [f"a{n}" for n in range(100)]
+    await ada.enqueue("q", ids, batch="b", delay_ms=3_600_000)
+    await ada.ask("cancel_batch", queue="q", id="b")
+    found = await ada.ask("wait_tasks", queue="q", ids=ids, timeout_ms=10_000)
+    assert [task["state"] for task in found["tasks"]] == ["cancelled"] * len(ids)
+
+
 async def test_a_task_that_expired_never_runs_and_is_a_dead_letter(worker: Raw, ada: Raw, operator: Raw) -> None:
     await ada.enqueue("q", ["waits", "delayed"], expires_in_ms=120)
     await ada.enqueue("q", ["never"], delay_ms=60, expires_in_ms=100)
