@@ -93,6 +93,17 @@ async def test_a_schedule_fires_when_it_is_due_and_not_before(worker: Raw, ada: 
     assert task["start_at_ms"] == first <= time.time() * 1000
 
 
+@pytest.mark.usefixtures("no_polls")
+async def test_a_schedule_that_is_resumed_fires_when_it_is_due(worker: Raw, ada: Raw, store_clock: StoreClock) -> None:
+    await worker.attach("q", credit=10)
+    (first, *_) = (await ada.ask("schedule", **{**EVERY, "every_ms": 3_600_000}))["fires_at_ms"]
+    await ada.ask("set_schedule_paused", paused=True, queue="q", name="every")
+    store_clock.now_ms = first - 100
+    await ada.ask("set_schedule_paused", paused=False, queue="q", name="every")
+    store_clock.now_ms = first
+    assert [task["start_at_ms"] for task in await worker.pushed()] == [first]
+
+
 async def test_an_interval_fires_on_its_grid_and_the_task_says_when(
     served: Served, worker: Raw, ada: Raw, store_clock: StoreClock
 ) -> None:
