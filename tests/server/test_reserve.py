@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
+from fairq.model.queues import Tick
 from fairq.server.net import server_slots, worker_registry
 from fairq.server.run import Served
+from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, raw, running
@@ -40,6 +43,20 @@ async def test_kept_slots_are_for_those_that_have_nothing_running(
     await operator.ask("configure", queue="q", settings={"reserve": 0})
     await worker.settle("q", "ack", quick)
     assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_changed_reserve_is_applied_by_a_tick(operator: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    tick, ticked = Store.tick, trio.Event()
+
+    async def note(self: Store, queue: str, server: str = "") -> Tick:
+        ticked.set()
+        return await tick(self, queue, server)
+
+    monkeypatch.setattr(Store, "tick", note)
+    await operator.ask("configure", queue="q", settings={"reserve": 20})
+    with trio.fail_after(10):
+        await ticked.wait()
 
 
 async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
