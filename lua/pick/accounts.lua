@@ -16,7 +16,6 @@
 
 local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (pick/reserve.lua)
 accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
-local PACE = ACCOUNT.format:match('^<.....')  -- of an account: weight, base, starts, estimate, leased
 local HEAD = ACCOUNT.format:match('^[^c]*')    -- up to the length of the name
 
 -- Taken off the virtual time of who comes first: more than any two differ by. A double of that size is still exact to
@@ -113,8 +112,14 @@ function accounts.unpack(call, tag, packed)
   return account
 end
 
+-- True if a packed account was written since the unit of service changed.
+local function is_renewed(call, packed)
+  local _, _, _, _, _, _, _, _, _, _, _, _, length, at = struct.unpack(HEAD, packed)
+  return struct.unpack('<I', packed, at + length + 1 + packed:byte(at + length)) == call.queue.epoch
+end
+
 -- Reads the tenants of these tags that this call has not met yet, in one command. They stay packed until they are asked
--- for (false: there is none).
+-- for (false: there is none), but those that were written before the unit of service changed.
 function accounts.read(call, tags)
   local known, missing, n = call.packed, {}, 0
   for i = 1, #tags do
@@ -127,6 +132,10 @@ function accounts.read(call, tags)
   if n == 0 then return end
   local found = redis.call('HMGET', key(call, 'accounts'), unpack(missing))
   for i = 1, n do known[missing[i]] = found[i] end
+  if call.queue.epoch == 0 then return end
+  for i = 1, n do
+    if found[i] and not is_renewed(call, found[i]) then accounts.unpack(call, missing[i], found[i]) end
+  end
 end
 
 -- The account of a tag; nil if there is none.
@@ -136,21 +145,6 @@ function accounts.at(call, tag)
   if call.packed[tag] == nil then accounts.read(call, {tag}) end
   local packed = call.packed[tag]
   return packed and accounts.unpack(call, tag, packed) or nil
-end
-
--- True if a packed account was written since the unit of service changed.
-local function is_renewed(call, packed)
-  local _, _, _, _, _, _, _, _, _, _, _, _, length, at = struct.unpack(HEAD, packed)
-  return struct.unpack('<I', packed, at + length + 1 + packed:byte(at + length)) == call.queue.epoch
-end
-
--- The pace of the tenant of a tag that has been read: what `comparison` asks. It need not be opened for that, unless it
--- was written before the unit of service changed.
-function accounts.pace_at(call, tag)
-  local packed, account = call.packed[tag], call.accounts[tag]
-  if not account and (call.queue.epoch == 0 or is_renewed(call, packed)) then return struct.unpack(PACE, packed) end
-  account = account or accounts.unpack(call, tag, packed)
-  return account.weight, account.base, account.starts, account.estimate, account.leased
 end
 
 local function new_account(call, name)

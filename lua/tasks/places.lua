@@ -55,7 +55,7 @@ function places.put_in_order(call, account, ids, is_at_head)
       turns.note(groups, asked, id, order)
     end
   end
-  write('ZADD', priorities.ready_key(call, account), entries)
+  write('ZADD', priorities.ready_key(call, account.name), entries)
   for priority, some in pairs(groups) do turns.put(call, account, priority, some) end
 end
 
@@ -125,7 +125,7 @@ local function take_out_ready(call, account, id)
   local asked = task_options.of(call, id)
   local group = turns.group_of(asked)
   if group == '' then
-    redis.call('ZREM', priorities.ready_key(call, account), id)
+    redis.call('ZREM', priorities.ready_key(call, account.name), id)
   else
     turns.take_out(call, account, asked.priority, group, id)
   end

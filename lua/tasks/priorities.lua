@@ -17,4 +17,4 @@ end
 function priorities.score(priority, order) return priority * PRIORITY_SPAN + order end
 
 -- The key of a tenant's ready tasks, but for those of groups.
-function priorities.ready_key(call, account) return key(call, 'ready:', account.name) end
+function priorities.ready_key(call, tenant) return key(call, 'ready:', tenant) end

@@ -133,7 +133,7 @@ local function ids_of(call, line, member, wanted)
     local at = turns.group_key(call, account, line.priority, member:sub(2))
     source = {ids = {}, taken = 0, first = 0, at = at, last_score = '+inf'}
     if member == LOOSE then
-      source.at = priorities.ready_key(call, account)
+      source.at = priorities.ready_key(call, account.name)
       source.first = call.taken[source.at]
       source.last_score = text(priorities.score(line.priority + 0.5, 0))
     end
