@@ -11,6 +11,7 @@
 -- each of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
 
 local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: it is a task's record, or a mark and how the task ended
+local FIXED = HEADER.format:match('^<.......')  -- up to expires_at
 local LARGE_BYTES = 4096
 local MINUTE_MS, DERIVED_MINUTES = 60000, 60
 
@@ -47,23 +48,23 @@ function records.make(call, tenant, id, payload, terms)
     accounts.bytes_of(id, #header + size + terms.extra)
 end
 
--- How long a record is with its payload, which begins at `position`.
-local function length_of(record, features, position)
-  return features < IS_LARGE and #record or position - 1 + struct.unpack('<I', record, position)
-end
-
 -- A record's header, and (where the id is given) what the task counts.
 function records.read(record, id)
   local header, position = HEADER.unpack(record)
-  return header, id and accounts.bytes_of(id, length_of(record, header.features, position) + header.extra)
+  local length = header.features < IS_LARGE and #record or position - 1 + struct.unpack('<I', record, position)
+  return header, id and accounts.bytes_of(id, length + header.extra)
 end
 
 -- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts; nil if it is
 -- no task's.
 function records.read_for_claim(record, id)
   if not record or record:byte(1) ~= TASK then return nil end
-  local _, features, max_attempts, extra, _, _, expires_at, _, _, _, position = struct.unpack(HEADER.format, record)
-  return features, max_attempts, expires_at, accounts.bytes_of(id, length_of(record, features, position) + extra)
+  local _, features, max_attempts, extra, _, _, expires_at = struct.unpack(FIXED, record)
+  if features < IS_LARGE then
+    return features, max_attempts, expires_at, accounts.bytes_of(id, #record + extra)
+  end
+  local _, bytes = records.read(record, id)
+  return features, max_attempts, expires_at, bytes
 end
 
 -- The record with its payload behind the header, however long that is.

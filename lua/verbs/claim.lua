@@ -59,22 +59,25 @@ end
 -- Adds a task to those that are leased; `last_run` is of its last attempt.
 local function add_lease(call, claim, tag, id, record, last_run, features, max_attempts, expires_at, bytes)
   local ids, runs, out, attempt, uncounted, message, more = claim.ids, claim.runs, claim.out, 1, 0, '', ''
-  local n = #ids
+  local n, last = #ids, max_attempts
   if last_run then
     attempt, uncounted, max_attempts = last_run.attempt + 1, last_run.uncounted_attempts, last_run.max_attempts
     message, more, bytes = last_run.error, last_run.more, bytes + #last_run.error
+    last = last_attempt(max_attempts, uncounted)
   end
-  if features >= IS_LARGE then
-    record = records.whole(call, id, record)
-    claim.bytes = claim.bytes + #record
+  if features > 0 then
+    if has_options(features) then claim.asking[#claim.asking + 1] = id end
+    if features >= IS_LARGE then
+      record = records.whole(call, id, record)
+      claim.bytes = claim.bytes + #record
+    end
   end
-  if has_options(features) then claim.asking[#claim.asking + 1] = id end
   if expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
   ids[n + 1], runs[2 * n + 1] = id, id
   runs[2 * n + 2] = struct.pack(RUN.format, claim.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms,
     bytes, tag, attempt, uncounted, max_attempts, expires_at, #more, more) .. message
   n = HEAD + 4 * n
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, attempt, last_attempt(max_attempts, uncounted), record
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, attempt, last, record
 end
 
 -- Deals with an entry that was picked: leases its task, if there is one whose window is open. One that is of no task,

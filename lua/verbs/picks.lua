@@ -122,21 +122,26 @@ local function serve(call, round, account, is_drawn)
 end
 
 -- Serves a drawn tenant whose account is packed and stays so: it has more tasks, and nothing but its place bounds it.
--- Returns false, and changes nothing, if it must be opened.
-local function serve_packed(call, round, tag)
+-- If the round knows of nobody else, it is served up to `wanted` times at once. Returns how often; 0, and changes
+-- nothing, if it must be opened.
+local function serve_packed(call, round, tag, wanted)
   local packed, queue, touched, at = call.packed[tag], call.queue, call.touched, call.at
   local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
     struct.unpack(NAMED, packed)
-  if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then return false end
+  if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then return 0 end
+  local count = 1
+  if not (round.times[round.next] or round.back[round.next_back] or round.woken[round.next_woken]) then
+    count = math.min(wanted, ready - 1)
+  end
   raise_level(queue, base + (leased * at - starts) / weight)
-  starts, leased = starts + at, leased + 1
-  queue.ready, queue.leased, queue.running = queue.ready - 1, queue.leased + 1, queue.running + 1
-  call.packed[tag] = struct.pack(SERVED, weight, base, starts, estimate, leased, loan, ready - 1, packed:sub(KEPT_AT))
+  starts, leased, ready = starts + count * at, leased + count, ready - count
+  queue.ready, queue.leased, queue.running = queue.ready - count, queue.leased + count, queue.running + count
+  call.packed[tag] = struct.pack(SERVED, weight, base, starts, estimate, leased, loan, ready, packed:sub(KEPT_AT))
   if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
   call.stays[tag] = seats.class_for(call, class, weight, starts, estimate, leased) == class
   round.names[tag] = name
   draws.give_back(round, tag, weight, base, starts, estimate, leased)
-  return true
+  return count
 end
 
 -- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of the tenant of the tag
@@ -151,14 +156,13 @@ function picks.round(call, wanted)
   while count < wanted and queue.servable > 0 and call.tokens < TOKENS_PER_CALL do
     local tag, is_drawn = pick(call, round)
     if not tag then break end
-    local moved = 0
-    if not is_plain or opened[tag] or not serve_packed(call, round, tag) then
+    local served, moved = is_plain and not opened[tag] and serve_packed(call, round, tag, wanted - count) or 0, 0
+    if served == 0 then
       moved = serve(call, round, accounts.at(call, tag), is_drawn)
+      served = moved == nil and 0 or 1
     end
-    if moved ~= nil then
-      count = count + 1
-      tenants[count], moves[count] = tag, moved
-    end
+    for i = count + 1, count + served do tenants[i], moves[i] = tag, moved end
+    count = count + served
   end
   keep_woken(call, round)
   local is_empty = count == 0 and not has_popped
