@@ -122,15 +122,15 @@ local function serve(call, round, account, is_drawn)
 end
 
 -- Serves a drawn tenant whose account is packed and stays so: it has more tasks, and nothing but its place bounds it.
--- If the round knows of nobody else, it is served up to `wanted` times at once. Returns how often; 0, and changes
--- nothing, if it must be opened.
+-- (`drawn_wins` has opened who tosses with a tenant that has woken.) If the round knows of nobody else, it is served up
+-- to `wanted` times at once. Returns how often; 0, and changes nothing, if it must be opened.
 local function serve_packed(call, round, tag, wanted)
   local packed, queue, touched, at = call.packed[tag], call.queue, call.touched, call.at
   local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
     struct.unpack(NAMED, packed)
   if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then return 0 end
   local count = 1
-  if not (round.times[round.next] or round.back[round.next_back] or round.woken[round.next_woken]) then
+  if not (round.times[round.next] or round.back[round.next_back]) then
     count = math.min(wanted, ready - 1)
   end
   raise_level(queue, base + (leased * at - starts) / weight)

@@ -85,8 +85,10 @@ MUTANTS = [
     Mutant(
         "a lost lease keeps its place", "    batches.give_slot_back(call, id)\n  end\n  charges", "  end\n  charges"
     ),
-    Mutant("a tenant stays in a class that it has left", ", leased) == class\n", ", leased) ~= nil\n"),
-    Mutant("a tenant with a loan stays packed", "(loan ~= NO_LOAN or epoch ~= queue.epoch)", "epoch ~= queue.epoch"),
+    Mutant(
+        "a tenant stays in a class that it has left", ", leased) == class\n    or slot", ", leased) ~= nil\n    or slot"
+    ),
+    Mutant("a tenant with a loan stays packed", "not account and loan ~= NO_LOAN", "false"),
     Mutant("free places stay free", "      refill(call, id, batch)\n", ""),
     Mutant(
         "later batches of a name are the same",
@@ -536,10 +538,10 @@ MUTANTS = [
     Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
     Mutant(
         "a tenant without tasks comes again",
-        "if account.slot <= 0 or account.standing == 0 then return end",
-        "if account.slot <= 0 then return end",
+        "if account.slot > 0 and account.standing ~= 0 then",
+        "if account.slot > 0 then",
     ),
-    Mutant("a tenant that has more does not come again", "  back[place + 1], times[place + 1] = account, time\n", ""),
+    Mutant("a tenant that has more does not come again", "  back[place + 1], times[place + 1] = tag, time\n", ""),
     Mutant(
         "those that come again come before their equals", "and times[place] > time do", "and times[place] >= time do"
     ),
@@ -550,14 +552,36 @@ MUTANTS = [
     ),
     Mutant(
         "of equals only the last comes",
-        "if tag ~= true then round.of_time",
+        "if other ~= true then round.of_time",
         "if false then round.of_time",
+    ),
+    Mutant("the last task of a tenant leaves it packed", "is_odd == 1 or ready == 1 or", "is_odd == 1 or"),
+    Mutant("a tenant with details is served packed", "is_odd == 1 or ready == 1 or", "ready == 1 or"),
+    Mutant(
+        "a tenant that is served packed stays in a class that it has left",
+        ", leased) == class\n  round.names",
+        ", leased) ~= nil\n  round.names",
+    ),
+    Mutant(
+        "who is served packed does not raise the level",
+        "  raise_level(queue, base + (leased",
+        "  local _ = (base + (leased",
+    ),
+    Mutant("who is alone is served beyond its tasks", "math.min(wanted, ready - 1)", "wanted"),
+    Mutant(
+        "others wait while one is served packed",
+        "  if not (round.times[round.next] or round.back",
+        "  if not (round.back",
+    ),
+    Mutant("those that come again wait meanwhile", "or round.back[round.next_back]) then", ") then"),
+    Mutant(
+        "limits for all, a reserve and loans are not seen", "queue.limited + queue.reserve + queue.loans == 0", "true"
     ),
     Mutant("a tenant that was looked at twice is there twice", "    if not seen[tag] then\n", "    if true then\n"),
     Mutant(
         "accounts of before a change of share are compared",
-        "(call.queue.epoch == 0 or is_renewed(call, packed))",
-        "true",
+        "if found[i] and not is_renewed(call, found[i]) then",
+        "if false then",
     ),
     Mutant(
         "an older number opens the lease",
@@ -627,8 +651,8 @@ MUTANTS = [
     ),
     Mutant(
         "a large payload weighs nothing",
-        "  return features < IS_LARGE and #record or position - 1 + struct.unpack('<I', record, position)",
-        "  return features < IS_LARGE and #record or position - 1",
+        "#record or position - 1 + struct.unpack('<I', record, position)",
+        "#record or position - 1",
     ),
     Mutant(
         "tasks of one call are all large or none",
@@ -653,8 +677,8 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
-        "  if has_options(features) then claim.asking[#claim.asking + 1] = id end\n  if expires_at",
-        "  if expires_at",
+        "    if has_options(features) then claim.asking[#claim.asking + 1] = id end\n",
+        "",
     ),
     Mutant(
         "an ack keeps no result",
