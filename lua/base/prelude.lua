@@ -1,7 +1,7 @@
 -- Words that every section shares.
 --
 -- The sections are joined into one function library (fairq/store/library.py), each as a block of its own. What one of
--- them leaves to others stands in a table of its name, which the loader makes: `function draws.choose` is in draws.lua.
+-- them leaves to others stands in a table of its name, which the loader makes: `function draws.take` is in draws.lua.
 -- Each begins with the names of those that it `needs`, and comes behind them. Only this section and formats.lua leave
 -- more: all others need them, unsaid. Nothing at the top level may change after load: a mutable local would live on
 -- between calls, differ from node to node and be lost on failover. All that a call learns or changes stands in its

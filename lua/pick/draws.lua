@@ -160,24 +160,32 @@ function draws.begin(call, wanted)
     back = {}, back_times = {}, next_back = 1, is_back = false}
 end
 
--- The tag of the tenant with a slot that is to be served next; nil if the round knows of none.
-function draws.choose(call, round)
+-- The tag of the tenant with a slot that is to be served next, which leaves the round; nil if the round knows of none.
+function draws.take(call, round)
   if not round.latest and round.line.tenants > 0 then look(call, round) end
-  local time, back_time = round.times[round.next], round.back_times[round.next_back]
+  local next_one, next_back = round.next, round.next_back
+  local time, back_time = round.times[next_one], round.back_times[next_back]
   round.is_back = back_time and (not time or back_time < time)
-  if round.is_back then return round.back[round.next_back] end
-  return time and round.of_time[time]
+  if round.is_back then
+    round.next_back = next_back + 1
+    return round.back[next_back]
+  end
+  if not time then return nil end
+  local tag = round.of_time[time]
+  local other = round.seen[tag]
+  round.next = next_one + 1
+  if other ~= true then round.of_time[time] = other end
+  return tag
 end
 
--- The chosen tenant is served: it leaves the round.
-function draws.take(round, tag)
+-- The tenant that was taken last is not served now.
+function draws.untake(round, tag)
   if round.is_back then
-    round.next_back = round.next_back + 1
-    return
+    round.next_back = round.next_back - 1
+  else
+    round.next = round.next - 1
+    round.of_time[round.times[round.next]] = tag
   end
-  local next_one, other = round.next, round.seen[tag]
-  round.next = next_one + 1
-  if other ~= true then round.of_time[round.times[next_one]] = other end
 end
 
 -- A tenant of this pace has been served, and has a slot, and more: it may be chosen again, behind those of the same

@@ -56,10 +56,24 @@ local function bury(call, round, i, claim, id, last_run)
   end
 end
 
--- Adds a task to those that are leased; `last_run` is of its last attempt.
-local function add_lease(call, claim, tag, id, record, last_run, features, max_attempts, expires_at, bytes)
-  local ids, runs, out, attempt, uncounted, message, more = claim.ids, claim.runs, claim.out, 1, 0, '', ''
-  local n, last = #ids, max_attempts
+-- Deals with a picked task that is not leased now: its window has closed, or the reply is full, and it goes back.
+local function leave(call, round, i, claim, id, last_run)
+  if claim.bytes < PAGE_BYTES and #claim.late < LATE_PER_CALL then return bury(call, round, i, claim, id, last_run) end
+  picks.unpick(call, round, i, 1)
+  claim.returned[#claim.returned + 1] = {account = accounts.at(call, round.tenants[i]), id = id}
+end
+
+-- Deals with an entry that was picked: leases its task, if there is one whose window is open; `last_run` is of its last
+-- attempt. An entry that is of no task, or of one that is leased already, goes: a call failed half way.
+local function lease_entry(call, round, i, claim, record, last_run)
+  local id, attempt, uncounted, message, more = round.ids[i], 1, 0, '', ''
+  local features, max_attempts, expires_at, bytes = records.read_for_claim(record, id)
+  if not features or last_run and is_left_over(call, id, last_run) then return picks.unpick(call, round, i, 0) end
+  if claim.bytes >= PAGE_BYTES or expires_at > 0 and expires_at <= call.sure then
+    return leave(call, round, i, claim, id, last_run)
+  end
+  local ids, runs, out, last = claim.ids, claim.runs, claim.out, max_attempts
+  local n = #ids
   if last_run then
     attempt, uncounted, max_attempts = last_run.attempt + 1, last_run.uncounted_attempts, last_run.max_attempts
     message, more, bytes = last_run.error, last_run.more, bytes + #last_run.error
@@ -75,26 +89,9 @@ local function add_lease(call, claim, tag, id, record, last_run, features, max_a
   if expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
   ids[n + 1], runs[2 * n + 1] = id, id
   runs[2 * n + 2] = struct.pack(RUN.format, claim.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms,
-    bytes, tag, attempt, uncounted, max_attempts, expires_at, #more, more) .. message
+    bytes, round.tenants[i], attempt, uncounted, max_attempts, expires_at, #more, more) .. message
   n = HEAD + 4 * n
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, attempt, last, record
-end
-
--- Deals with an entry that was picked: leases its task, if there is one whose window is open. One that is of no task,
--- or of one that is leased already, goes: a call failed half way.
-local function lease_entry(call, round, i, claim, record, last_run)
-  local id, tag = round.ids[i], round.tenants[i]
-  local features, max_attempts, expires_at, bytes = records.read_for_claim(record, id)
-  if not features or last_run and is_left_over(call, id, last_run) then return picks.unpick(call, round, i, 0) end
-  local is_full, is_late = claim.bytes >= PAGE_BYTES, expires_at > 0 and expires_at <= call.sure
-  if not is_late and not is_full then
-    add_lease(call, claim, tag, id, record, last_run, features, max_attempts, expires_at, bytes)
-  elseif not is_full and #claim.late < LATE_PER_CALL then
-    bury(call, round, i, claim, id, last_run)
-  else  -- the reply is full: the task goes back
-    picks.unpick(call, round, i, 1)
-    claim.returned[#claim.returned + 1] = {account = accounts.at(call, tag), id = id}
-  end
 end
 
 -- Deals with the round's entries. What is left of the round are the picks that have no task yet.

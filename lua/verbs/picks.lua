@@ -74,13 +74,11 @@ end
 -- drawn one.
 local function pick(call, round)
   local woken, is_full, best = round.woken[round.next_woken], call.queue.reserve > 0 and reserve.is_full(call), nil
-  if is_full then best = reserve.first_idle(call, round) else best = draws.choose(call, round) end
-  if woken and not (best and drawn_wins(call, woken, accounts.at(call, best))) then
-    round.next_woken, woken.is_on_wake_list = round.next_woken + 1, 0
-    return woken.tag, false
-  end
-  if best and not is_full then draws.take(round, best) end
-  return best, not is_full
+  if is_full then best = reserve.first_idle(call, round) else best = draws.take(call, round) end
+  if not woken or best and drawn_wins(call, woken, accounts.at(call, best)) then return best, not is_full end
+  if best and not is_full then draws.untake(round, best) end
+  round.next_woken, woken.is_on_wake_list = round.next_woken + 1, 0
+  return woken.tag, false
 end
 
 -- Counts a dispatch of a tenant, and sees whether it can have another one.
@@ -138,7 +136,8 @@ local function serve_packed(call, round, tag, wanted)
   queue.ready, queue.leased, queue.running = queue.ready - count, queue.leased + count, queue.running + count
   call.packed[tag] = struct.pack(SERVED, weight, base, starts, estimate, leased, loan, ready, packed:sub(KEPT_AT))
   if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
-  call.stays[tag] = seats.class_for(call, class, weight, starts, estimate, leased) == class
+  call.stays[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
+    or seats.class_for(call, class, weight, starts, estimate, leased) == class
   round.names[tag] = name
   draws.give_back(round, tag, weight, base, starts, estimate, leased)
   return count
@@ -195,16 +194,10 @@ function picks.pass_over(call, account)
   call.passed_over[account] = true
 end
 
--- The next ids of the tenant of a tag.
-local function ids_for(call, round, tag, wanted)
-  local account = call.accounts[tag]
-  if account then return takes.ids(call, account, wanted) end
-  return takes.loose(call, round.names[tag], wanted)
-end
-
 -- Gives the picks their tasks' ids; a pick that finds none, which a call that failed half way has left, is taken back.
 function picks.take(call, round)
-  local tenants, moves, wanted, ids_of, ids, n = round.tenants, round.moves, {}, {}, {}, 0
+  local tenants, names, moves, opened = round.tenants, round.names, round.moves, call.accounts
+  local wanted, ids_of, ids, n = {}, {}, {}, 0
   for i = 1, round.count do
     local tag = tenants[i]
     wanted[tag] = (wanted[tag] or 0) + 1
@@ -213,8 +206,9 @@ function picks.take(call, round)
     local tag = tenants[i]
     local own, given = ids_of[tag], wanted[tag]
     if not own then
-      own, given = ids_for(call, round, tag, given), 0
-      ids_of[tag] = own
+      local account = opened[tag]
+      own = account and takes.ids(call, account, given) or takes.loose(call, names[tag], given)
+      ids_of[tag], given = own, 0
     end
     local id = own[given + 1]
     wanted[tag] = given + 1  -- from now on: how many were given

@@ -126,8 +126,8 @@ MUTANTS = [
     Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
     Mutant(
         "a task expires a ms late",
-        "expires_at <= call.sure\n  if not",
-        "expires_at < call.sure\n  if not",
+        "expires_at <= call.sure then\n    return leave",
+        "expires_at < call.sure then\n    return leave",
     ),
     Mutant(
         "expired tasks are charged",
@@ -224,7 +224,7 @@ MUTANTS = [
         "if call.queue.limited == 0 and not call.touched[account.tag] then return false end",
         "if not call.touched[account.tag] then return false end",
     ),
-    Mutant("the wake list starves the backlog", "if woken and not (best and", "if woken and not (false and"),
+    Mutant("the wake list starves the backlog", "if not woken or best and", "if not woken or false and"),
     Mutant(
         "the backlog starves the wake list",
         "return calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)",
@@ -576,6 +576,18 @@ MUTANTS = [
     Mutant("those that come again wait meanwhile", "or round.back[round.next_back]) then", ") then"),
     Mutant(
         "limits for all, a reserve and loans are not seen", "queue.limited + queue.reserve + queue.loans == 0", "true"
+    ),
+    Mutant("who is drawn and not served is lost", "  if best and not is_full then draws.untake(round, best) end\n", ""),
+    Mutant("of equals the wrong one is lost", "    round.of_time[round.times[round.next]] = tag\n", ""),
+    Mutant(
+        "whose leases run stays in a class that it has left",
+        "leased == 1 and estimate > 0  -- then",
+        "leased > 0 and estimate > 0  -- then",
+    ),
+    Mutant(
+        "who has no estimate stays in a class that it has left",
+        "leased == 1 and estimate > 0  -- then",
+        "leased == 1 -- then",
     ),
     Mutant("a tenant that was looked at twice is there twice", "    if not seen[tag] then\n", "    if true then\n"),
     Mutant(
