@@ -25,7 +25,7 @@ from fairq.server.leases import GIVE_BACK_S, Leases
 from fairq.server.net.auth import Auth
 from fairq.server.net.connection import Connection
 from fairq.server.net.lease_holders import LeaseHolders
-from fairq.server.net.questions import Questions
+from fairq.server.net.questions import QUEUES, WAITS, Questions
 from fairq.server.net.refusals import Refusals
 from fairq.server.net.revocations import Revocations
 from fairq.server.net.token_uses import TokenUses
@@ -41,8 +41,6 @@ from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
-QUEUES = "queues"  # the kind of question: queue, ... -> those that workers take tasks of
-WAITS = "waits"  # queue and tenant -> what each of its last starts had waited for
 PRODUCERS_CALLS = 500  # of the store at once, for all producers; each is for one tenant
 IDLE_TICKS = 100  # at once, for all workers that ask whether their queues are empty
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
@@ -151,11 +149,11 @@ class App:
         """Serve a connection until it ends; see `Leases.end` for what becomes of a worker's leases."""
         self.connections.add(connection)
         self.revocations.join(connection)
-        connection.freed, connection.refusals = self.queues.credit_changed, self.refusals
+        connection.on_freed, connection.refusals = self.queues.credit_changed, self.refusals
         connection.account.owner, connection.account.owners = connection, self.leases.owners
         if self.is_draining:  # its handshake was under way when the drain began
             connection.session.drain()
-            connection.leave()
+            connection.close_when_idle()
         try:
             await connection.run()
         finally:
@@ -171,7 +169,7 @@ class App:
         self.queues.stop_claiming()
         for connection in list(self.connections):
             connection.session.drain()
-            connection.leave()
+            connection.close_when_idle()
             connection.wake_writer()
         self.leases.drain()
         log.info("draining", connections=len(self.connections), grace_s=grace)

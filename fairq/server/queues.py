@@ -70,7 +70,7 @@ class Queues:
                 self.store.attempts.stopping(queue, message.removeprefix(keys.STOP))
             if dispatcher := self.dispatchers.get(queue):
                 if message.startswith(keys.STOP):
-                    dispatcher.stop(message.removeprefix(keys.STOP))
+                    dispatcher.stop_task(message.removeprefix(keys.STOP))
                 elif message in ("", keys.READY):
                     dispatcher.notify()
                 elif message.startswith(keys.READY):
@@ -140,7 +140,7 @@ class Queues:
 
     def join(self, connection: Connection) -> None:
         """Start to give tasks of its queues to a worker."""
-        connection.output_sent = partial(self.credit_changed, connection)
+        connection.on_sent = partial(self.credit_changed, connection)
         for queue in connection.queues:
             dispatcher = self.dispatchers.get(queue)
             if dispatcher is None:

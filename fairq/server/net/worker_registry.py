@@ -29,7 +29,6 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from functools import partial
 from heapq import nsmallest
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -41,9 +40,9 @@ from attrs import define, field
 
 from fairq.errors import FairqError, Superseded
 from fairq.model.tasks import Action
-from fairq.model.workers import HeldLease, WorkerState
-from fairq.server.net.connection import Connection
-from fairq.server.net.questions import Questions
+from fairq.model.workers import LeaseKey, WorkerState
+from fairq.server.net.connection import AttachOrder, Connection
+from fairq.server.net.questions import DRAIN, WORKER, Questions
 from fairq.store.store import Store
 from fairq.wire.terms import CLOSE_SUPERSEDED, State
 
@@ -54,18 +53,14 @@ _RENEW_S, _KEEP_MS = 3.0, 9_000  # how often its expiry is put off, and until wh
 _INSISTS = 60  # repetitions of the order to drain a worker, at most
 _FORGET_S = 60.0  # after which the slots of a server that has sent nothing are forgotten
 _INSIST_S = 1.0  # between repetitions of the order to drain a worker
+_LAST = float("inf")  # greater than the number of any attach
 _GATHER_S = 0.5  # between a change and the next write, to gather more changes
-# The kind of question: [name, count, queues or null] -> [[the fields of WorkerState after `server`], ...],
-# [[queue, id, lease number, attached_at_ms of its worker], ...]
-WORKER = "worker"
-DRAIN = "drain"  # the kind of question: [name, attached by when] -> how many workers were dismissed
-Lease = tuple[tuple[str, str], int]  # (queue, id), number
 
 
 class Held(NamedTuple):
     """A lease, and where its worker attached, and when."""
 
-    lease: HeldLease
+    lease: LeaseKey
     server: str
     attached_at_ms: int
 
@@ -124,12 +119,6 @@ class WorkerRegistry:
             log.debug("cannot write the list of workers", error=error.message)
         await self.tell_slots()
 
-    async def _tell(self, said: dict[str, Any]) -> None:
-        try:
-            await self.store.workers.tell(orjson.dumps(said))
-        except FairqError as error:
-            log.debug("cannot tell other servers", error=error.message)
-
     async def renew(self) -> None:
         """Keep the list in the store from expiring, and write it again if it has expired; until cancelled."""
         while True:
@@ -151,7 +140,7 @@ class WorkerRegistry:
                     slots[queue][0] += connection.account.credit
                     if connection.is_attached:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
-        await self._tell({"server": self.server, "slots": slots})
+        await self.questions.tell({"slots": slots})
 
     def slots_elsewhere(self, queue: str) -> int:
         """Count the slots that workers of other servers have for a queue, as of some seconds ago."""
@@ -202,10 +191,10 @@ class WorkerRegistry:
             for each in connections
             if queues is None or set(queues).issuperset(each.queues)
         ]
-        held = ((lease, place, each) for each in found for place, lease in each.account.held.items())
+        held = ((lease, key, each) for each in found for key, lease in each.account.held.items())
         oldest = nsmallest(count, held, key=itemgetter(0))
         first = nsmallest(count, found, key=lambda each: each.attached_at_ms)
-        return [[_row(each) for each in first], [(*place, lease, each.attached_at_ms) for lease, place, each in oldest]]
+        return [[_row(each) for each in first], [(*key, lease, each.attached_at_ms) for lease, key, each in oldest]]
 
     async def all_workers(self) -> list[WorkerState]:
         """Describe the workers attached to any server; rows of other servers are some seconds old."""
@@ -223,7 +212,7 @@ class WorkerRegistry:
         workers, leases = [], []
         for server, (rows, held) in answers.items():
             workers += [WorkerState(server, *row) for row in rows]
-            leases += [Held(HeldLease(*lease), server, attached_at_ms) for *lease, attached_at_ms in held]
+            leases += [Held(LeaseKey(*lease), server, attached_at_ms) for *lease, attached_at_ms in held]
         for each in await self.all_workers() if unanswered else ():
             is_mine = mine is None or set(mine).issuperset(each.queues)
             if each.worker == worker and each.server in unanswered and is_mine:
@@ -237,21 +226,21 @@ class WorkerRegistry:
     async def drain(self, worker: str) -> int:
         """Dismiss the workers of a name, here and at the other servers; returns how many were listed."""
         known = [each for each in await self.all_workers() if each.worker == worker]
-        order = [worker, _now_ms()]
-        if (await self.questions.ask(DRAIN, order)).unanswered:
-            self.nursery.start_soon(self._insist, order)
+        asked = [worker, _now_ms()]
+        if (await self.questions.ask(DRAIN, asked)).unanswered:
+            self.nursery.start_soon(self._insist, asked)
         return len(known)
 
-    async def _insist(self, order: Sequence[Any]) -> None:
-        """Repeat an order to drain each second until all servers with workers have answered, at most _INSISTS times."""
+    async def _insist(self, asked: Sequence[Any]) -> None:
+        """Repeat an order to drain until all servers with workers have answered, at most _INSISTS times."""
         for _ in range(_INSISTS):
             await trio.sleep(_INSIST_S)
             try:
-                if not (await self.questions.ask(DRAIN, order)).unanswered:
+                if not (await self.questions.ask(DRAIN, asked)).unanswered:
                     return
             except FairqError as error:
                 log.debug("cannot repeat the order to drain a worker", error=error.message)
-        log.warning("a server did not confirm the drain of a worker", worker=order[0])
+        log.warning("a server did not confirm the drain of a worker", worker=asked[0])
 
     def dismiss(self, worker: str, attached_by: float) -> int:
         """Dismiss the workers of a name here that attached by a time; returns how many it dismissed."""
@@ -264,7 +253,7 @@ class WorkerRegistry:
         for connection in leaving:
             log.info("draining worker", worker=worker, remote=connection.remote)
             connection.session.dismiss()
-            connection.leave()
+            connection.close_when_idle()
             connection.wake_writer()
         self.on_drain(worker)
         self._changed.set()
@@ -278,8 +267,8 @@ class WorkerRegistry:
         connection.attached_at_ms = _now_ms()
         self._changed.set()
         if len(here) > 1:  # two of one name may have attached at the same time
-            newest = max(each.order for each in here)
-            self.nursery.start_soon(self._supersede, token, worker, newest - 1, ())
+            newest = max(each.attach_order.run for each in here)
+            self.nursery.start_soon(self._supersede, token, worker, AttachOrder(newest - 1, _LAST), ())
 
     def leave(self, connection: Connection) -> None:
         """Remove a worker from the list, if it is on it."""
@@ -290,24 +279,20 @@ class WorkerRegistry:
             if not self._connections[key]:
                 del self._connections[key]
 
-    async def take_name(self, token: str, worker: str, order: int, number: int, kept: Iterable[Lease]) -> None:
-        """Supersede older connections of a name; they keep none of the leases that the new one brings.
+    async def take_name(self, token: str, worker: str, order: AttachOrder, kept: Sequence[Any]) -> None:
+        """Supersede older connections of a name; they keep none of the leases (`kept`) that the new one brings.
 
-        `order` is when the worker first attached, `number` that of this attach. Raises: Superseded if it is older.
+        Raises: Superseded if this run of the worker is the older one.
         """
-        if any(connection.order > order for connection in self._connections.get((token, worker), ())):
+        if any(each.attach_order.run > order.run for each in self._connections.get((token, worker), ())):
             raise Superseded(f"a newer worker is attached as {worker}", field="worker")
-        leases = [(*place, lease) for place, lease in kept]
-        await self._supersede(token, worker, order, leases)
-        await self._announce(token, worker, order, number, leases)
+        await self._supersede(token, worker, order._replace(number=_LAST), kept)
+        await self._announce(token, worker, order, kept)
 
-    async def _supersede(
-        self, token: str, worker: str, order: int, kept: Iterable[Any], number: float = float("inf")
-    ) -> None:
-        """Close the connections of older runs, and those of this run whose attach has at most this number."""
+    async def _supersede(self, token: str, worker: str, newest: AttachOrder, kept: Iterable[Any]) -> None:
+        """Close the connections of a name that attached up to `newest`."""
         for connection in list(self._connections.get((token, worker), ())):
-            is_later = (connection.order, connection.number) > (order, number)
-            if connection.closing or is_later or not connection.order:
+            if connection.closing or connection.attach_order > newest or not connection.attach_order.run:
                 continue
             log.info("worker superseded", worker=worker, remote=connection.remote)
             for queue, id, lease in kept:
@@ -317,11 +302,11 @@ class WorkerRegistry:
             connection.close(CLOSE_SUPERSEDED, "a newer worker has this name")
             await self.give_back(connection, "reap")  # now, since closing a connection that reads nothing takes a while
 
-    async def _announce(self, token: str, worker: str, order: int, number: int, kept: Iterable[Any]) -> None:
-        said: dict[str, Any] = {"server": self.server, "attached": [token, worker, order, list(kept)]}
-        if number:  # 0: a full store has numbered no attach
-            said["number"] = number
-        await self._tell(said)
+    async def _announce(self, token: str, worker: str, order: AttachOrder, kept: Iterable[Any]) -> None:
+        said: dict[str, Any] = {"attached": [token, worker, order.run, list(kept)]}
+        if order.number:  # 0: a full store has numbered no attach
+            said["number"] = order.number
+        await self.questions.tell(said)
 
     def on_announcement(self, message: str) -> None:
         """Handle a message of another server."""
@@ -336,13 +321,14 @@ class WorkerRegistry:
             elif "answer" in said:
                 self.questions.on_answer(said["server"], *said["answer"])
             elif "attached" in said:
-                number = float(said.get("number", "inf"))  # without one it is the last word
-                self.nursery.start_soon(partial(self._on_attached, number=number), *said["attached"])
+                token, worker, run, kept = said["attached"]
+                order = AttachOrder(run, float(said.get("number", _LAST)))  # without a number it is the last word
+                self.nursery.start_soon(self._on_attached, token, worker, order, kept)
         except (ValueError, KeyError, TypeError):
             log.warning("unknown message from another server", message=message[:200])
 
-    async def _on_attached(self, token: str, worker: str, order: int, kept: Iterable[Any], number: float) -> None:
-        await self._supersede(token, worker, order, kept, number)
-        newest = max(((p.order, p.number) for p in self._connections.get((token, worker), ())), default=(0, 0))
-        if newest[0] > order:  # the announced worker is the older one; its server may not know
-            await self._announce(token, worker, *newest, ())
+    async def _on_attached(self, token: str, worker: str, order: AttachOrder, kept: Iterable[Any]) -> None:
+        await self._supersede(token, worker, order, kept)
+        orders = (each.attach_order for each in self._connections.get((token, worker), ()))
+        if (newest := max(orders, default=order)).run > order.run:  # the server of the announced one may not know
+            await self._announce(token, worker, newest, ())
