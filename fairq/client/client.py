@@ -216,11 +216,7 @@ class Client(ScheduleRequests):
         if tenant is not None:
             id = full_id(check_tenant(tenant), id)
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
-        body = {
-            "queue": check_name(queue, "queue"),
-            "id": check_known_batch(id),
-            "max_running": later.batches.RUNNING.check(max_running, "max_running"),
-        }
+        body = named(queue) | {"id": id, "max_running": later.batches.RUNNING.check(max_running, "max_running")}
         texts = {name: later.bodies.encode_payload(it) for name, it in callbacks.items() if it is not None}
         body |= {name: later.bodies.Fragment(text) for name, text in texts.items()}
         if check_flag(events, "events"):

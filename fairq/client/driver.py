@@ -149,7 +149,7 @@ class Driver(Generic[S]):
             target = self.targets[attempt % len(self.targets)]
             attempt += 1
             try:
-                async with dial(target, self.token, self.runtime) as link:
+                async with dial(target, self.token) as link:
                     log.info("connected", url=target.url)
                     await self._converse(link)
                 if not self.session.fatal:

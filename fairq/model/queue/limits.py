@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fairq.model.waiting import CLOSED, RATE_LIMITED
+
 if TYPE_CHECKING:
     from fairq.model.queue.accounts import Tenant
 
@@ -19,7 +21,6 @@ DEFAULTS: dict[str, float] = {
 }
 ALL_UNSET: dict[str, float] = dict.fromkeys(LIMITS, UNSET)
 ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700
-PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING = 1, 2, 4, 8
 
 
 def bytes_of(name: str, size: int) -> int:
