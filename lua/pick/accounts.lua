@@ -180,14 +180,19 @@ function accounts.named(call, name, packed)
   return account
 end
 
--- The accounts of tenants by their names and packed details. Tenants that do not exist, whose details are false, are
--- left out.
-function accounts.of_details(call, names, details)
-  local tags, found = {}, {}
+-- Reads the tenants of these packed details; those of tenants that do not exist are false.
+function accounts.read_of(call, details)
+  local tags = {}
   for _, packed in ipairs(details) do
     if packed then tags[#tags + 1] = packed:sub(1, 4) end
   end
   accounts.read(call, tags)
+end
+
+-- The accounts of tenants by their names and packed details. Tenants that do not exist are left out.
+function accounts.of_details(call, names, details)
+  local found = {}
+  accounts.read_of(call, details)
   for i, name in ipairs(names) do
     if details[i] then found[#found + 1] = accounts.named(call, name, details[i]) end
   end
