@@ -120,7 +120,8 @@ local function seat(call, account)
     if account.slot > 0 then free_slot(call, account) end
     account.slot = OUT
   elseif account.slot == OUT then
-    if not accounts.is_plain(account) then accounts.details_of(call, account).let_in_at = call.now end
+    local details = accounts.odd_details(call, account)
+    if details and details.cause ~= 0 then details.let_in_at = call.now end
     arrive(call, account)
   elseif limits.is_guaranteed(call, account) then
     if account.slot > 0 then free_slot(call, account) end

@@ -21,7 +21,8 @@ end
 local function count_ready(call, account, count)
   account.ready, call.queue.ready = account.ready + count, call.queue.ready + count
   if count > 0 and not call.readied then
-    call.readied = accounts.is_plain(account) or accounts.details_of(call, account).blocked == 0
+    local details = accounts.odd_details(call, account)
+    call.readied = not details or details.blocked == 0
   end
 end
 

@@ -34,8 +34,8 @@ end
 
 -- Up to `wanted` ids of one tenant, the next ones first.
 function takes.ids(call, account, wanted)
-  local has_groups = not accounts.is_plain(account) and accounts.details_of(call, account).grouped > 0
-  return (has_groups and take_grouped or take_loose)(call, account, wanted)
+  local details = accounts.odd_details(call, account)
+  return (details and details.grouped > 0 and take_grouped or take_loose)(call, account, wanted)
 end
 
 -- Removes the taken ids from the store.

@@ -157,8 +157,8 @@ MUTANTS = [
     ),
     Mutant(
         "the time when a tenant was let in is lost",
-        "accounts.details_of(call, account).let_in_at = call.now",
-        "accounts.details_of(call, account)",
+        "details.let_in_at = call.now",
+        "details.let_in_at = details.let_in_at",
     ),
     Mutant(
         "a tenant over its limit keeps the slot",
@@ -511,8 +511,8 @@ MUTANTS = [
     ),
     Mutant(
         "a tenant that was odd stays so",
-        "account.is_odd = are_odd(details) and",
-        "account.is_odd = (account.is_odd > 0 or are_odd(details)) and",
+        "account.is_odd = accounts.are_odd(details) and",
+        "account.is_odd = (account.is_odd > 0 or accounts.are_odd(details)) and",
     ),
     *(
         Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))
