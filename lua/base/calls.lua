@@ -17,26 +17,40 @@ function calls.own_settings(queue)
 end
 
 function calls.load_queue(prefix)
-  local packed, queue, position = redis.call('GET', prefix .. ':queue'), nil, 1
-  if packed then queue, position = QUEUE.unpack(packed) else packed, queue = '', QUEUE.new{} end
-  for name, value in pairs(calls.own_settings(queue)) do
-    if DEFAULTS[name] then queue[name] = value end
+  local packed = redis.call('GET', prefix .. ':queue')
+  local queue = packed and QUEUE.unpack(packed) or QUEUE.new{}
+  if queue.settings ~= '' then
+    for name, value in pairs(calls.own_settings(queue)) do
+      if DEFAULTS[name] then queue[name] = value end
+    end
   end
-  local classes, size, class, count = {}, #packed, nil, nil
-  while position <= size do  -- the tail: classes that have tenants, and how many
-    class, count, position = struct.unpack(CLASS.format, packed, position)
-    classes[class] = count
-  end
-  queue.classes = classes
   return setmetatable(queue, OF_QUEUE)
 end
 
-function calls.save_queue(call)
-  local packed = QUEUE.pack(call.queue)
-  for class, count in pairs(call.queue.classes) do
-    if count > 0 then packed = packed .. struct.pack(CLASS.format, class, count) end
+-- How many tenants the classes have, by class.
+function calls.classes_of(call)
+  local classes = call.classes
+  if not classes then
+    local packed, position, class, count = call.queue.classes, 1, nil, nil
+    classes = {}
+    while position <= #packed do
+      class, count, position = struct.unpack(CLASS.format, packed, position)
+      classes[class] = count
+    end
+    call.classes = classes
   end
-  redis.call('SET', key(call, 'queue'), packed)
+  return classes
+end
+
+function calls.save_queue(call)
+  local queue, classes = call.queue, call.classes
+  if classes then
+    queue.classes = ''
+    for class, count in pairs(classes) do
+      if count > 0 then queue.classes = queue.classes .. struct.pack(CLASS.format, class, count) end
+    end
+  end
+  redis.call('SET', key(call, 'queue'), QUEUE.pack(queue))
 end
 
 function calls.clock_ms(call, given)
@@ -115,6 +129,7 @@ function calls.open_any(keys, args)
     packed = {}, accounts = {}, books = {}, touched = {}, named = {},  -- tenants (pick/accounts.lua)
     stays = {},                                      -- tags: whether who is still packed stays in its seat
     limits = {}, parked = {}, kept_out = {}, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
+    classes = false,                                 -- calls.classes_of
     moved_tags = {},                                 -- changed tags, by class and slot (pick/seats.lua)
     to_wake = {},                                    -- tags that go onto the wake list at the close
     wake = false, passed_over = {},                  -- what a claim has read of that list, and whom it leaves out

@@ -1,4 +1,4 @@
--- needs: accounts, limits
+-- needs: accounts, calls, limits
 --
 -- Seats: where tenants stand in the structures of the fair pick (pick/README.md), and who stands there.
 
@@ -33,7 +33,7 @@ function seats.class_for(call, class, weight, starts, estimate, leased)
 end
 
 local function take_slot(call, account)
-  local classes, class = call.queue.classes, seats.class_for(call, -math.huge, account.weight, account.starts,
+  local classes, class = calls.classes_of(call), seats.class_for(call, -math.huge, account.weight, account.starts,
     account.estimate, account.leased)
   account.class, account.slot = class, (classes[class] or 0) + 1
   classes[class] = account.slot
@@ -41,7 +41,7 @@ local function take_slot(call, account)
 end
 
 local function free_slot(call, account)
-  local classes, class = call.queue.classes, account.class
+  local classes, class = calls.classes_of(call), account.class
   local last = classes[class]
   if account.slot ~= last then
     local moved = accounts.touch(call, accounts.at(call, tag_in(call, class, last)))
@@ -148,7 +148,7 @@ end
 -- Writes the slots that the call changed. Beyond a class's count its string may hold anything.
 function seats.write(call)
   for class, changed in pairs(call.moved_tags) do
-    local count, at = call.queue.classes[class], key(call, 'class:' .. class)
+    local count, at = call.classes[class], key(call, 'class:' .. class)
     if count == 0 then
       redis.call('DEL', at)
     else
