@@ -68,9 +68,10 @@ end
 -- the service stood still. During a repair all of it is.
 local function length_of_jump(call, time)
   local queue = call.queue
-  if queue.blocked >= BLOCKED_REPAIR then return time - queue.now end
-  local jump = time - queue.now - math.max(queue.lease_ms, CLOCK_BACK_MS)
-  if jump <= 0 or queue.leased == 0 then return 0 end
+  local jump = time - queue.now
+  if queue.blocked >= BLOCKED_REPAIR then return jump end
+  if jump <= CLOCK_BACK_MS or queue.leased == 0 then return 0 end
+  jump = jump - math.max(queue.lease_ms, CLOCK_BACK_MS)
   for _, name in ipairs({'leases', 'extended'}) do
     local last = redis.call('ZRANGE', key(call, name), 0, 0, 'REV', 'WITHSCORES')[2]
     jump = math.min(jump, time - (last and last + queue.origin or queue.now))
@@ -89,7 +90,7 @@ local function set_time(call, time)
   if back > CLOCK_BACK_MS then queue.now, queue.origin, queue.sweeping = time, queue.origin - back, SWEEP_WANTED end
   local jump = length_of_jump(call, time)
   if jump > 0 then queue.now, queue.origin = queue.now + jump, queue.origin + jump end
-  call.now = math.max(time, queue.now)
+  call.now = time > queue.now and time or queue.now
 end
 
 -- Sets the time by which the call may delete for good (expired tasks, entries kept for long enough): the store's, but

@@ -131,8 +131,8 @@ end
 
 -- A command of many arguments (or none), in parts: Lua cannot unpack more than some 8,000 values at once.
 local function write(command, at, values)
-  if #values == 0 then return end
-  for first = 1, #values, 2000 do
-    redis.call(command, at, unpack(values, first, math.min(first + 1999, #values)))
+  local count = #values
+  for first = 1, count, 2000 do
+    redis.call(command, at, unpack(values, first, math.min(first + 1999, count)))
   end
 end

@@ -258,5 +258,5 @@ function accounts.write(call)
     fields[n] = account and accounts.pack(call, account) or packed[tag]
   end
   write('HSET', key(call, 'accounts'), fields)
-  write('HSET', key(call, 'tenants'), changed)
+  if #changed > 0 then write('HSET', key(call, 'tenants'), changed) end
 end

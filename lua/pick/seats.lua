@@ -157,5 +157,5 @@ function seats.write(call)
       end
     end
   end
-  write('RPUSH', key(call, 'wake'), call.to_wake)
+  if #call.to_wake > 0 then write('RPUSH', key(call, 'wake'), call.to_wake) end
 end

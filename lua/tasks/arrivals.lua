@@ -148,7 +148,7 @@ end
 function arrivals.store(call, new)
   local account = accounts.touch_named(call, new.tenant)
   write('HSET', key(call, 'tasks'), new.records)
-  write('HSET', key(call, 'payloads'), new.payloads)
+  if #new.payloads > 0 then write('HSET', key(call, 'payloads'), new.payloads) end
   accounts.add_bytes(call, account, new.bytes)
   task_options.drop_results(call, new.records)
   if #new.tasks_with_options > 0 then task_options.add(call, new.tasks_with_options) end
@@ -163,6 +163,6 @@ function arrivals.store(call, new)
   end
   if #new.ready > 0 then places.put_ready(call, account, new.ready) end
   if #new.delayed > 0 then places.put_delayed(call, account, new.delayed) end
-  write('ZADD', key(call, 'expiring'), new.expiring)
+  if #new.expiring > 0 then write('ZADD', key(call, 'expiring'), new.expiring) end
   call.queue.enqueued = call.queue.enqueued + #new.records / 2
 end

@@ -153,10 +153,12 @@ local function write_bundles(call)
       end
     end
   end
-  write('HSET', key(call, 'bundles'), fields)
-  write('HDEL', key(call, 'bundles'), gone)
-  write('ZREM', key(call, 'leases'), untimed)
-  write('HDEL', key(call, 'claims'), names)
+  if #fields > 0 then write('HSET', key(call, 'bundles'), fields) end
+  if #untimed > 0 then write('ZREM', key(call, 'leases'), untimed) end
+  if #gone > 0 then
+    write('HDEL', key(call, 'bundles'), gone)
+    write('HDEL', key(call, 'claims'), names)
+  end
   call.bundles = {}
 end
 
@@ -172,16 +174,21 @@ local function write_runs(call)
   end
   write('HSET', key(call, 'runs'), fields)
   write('HDEL', key(call, 'runs'), gone)
+  call.changed_runs = {}
+end
+
+local function write_extended(call)
   write('ZADD', key(call, 'extended'), call.extended)
   write('ZREM', key(call, 'extended'), call.ended)
-  call.changed_runs, call.extended, call.ended = {}, {}, {}
+  call.extended, call.ended = {}, {}
 end
 
 -- Writes what became of leases, each kind in one command.
 function leases.write(call)
-  write_runs(call)
-  write_bundles(call)
-  records.write_marks(call)
+  if #call.changed_runs > 0 then write_runs(call) end
+  if #call.extended + #call.ended > 0 then write_extended(call) end
+  if next(call.bundles) then write_bundles(call) end
+  if #call.gone > 0 then records.write_marks(call) end
 end
 
 -- Writes a new bundle: n tasks in order, as fields and values of `runs`.

@@ -104,24 +104,24 @@ function records.minute(call) return math.floor(call.now / MINUTE_MS) end
 
 -- Names the marks of these ids for their end.
 function records.name_marks(call, ids)
-  local queue, minute, short_kept, long_kept = call.queue, records.minute(call), ids, {}
+  local queue, minute, short_kept = call.queue, records.minute(call), ids
   if queue.remembered == 0 or minute < queue.minute then queue.minute = minute end
   queue.remembered = queue.remembered + #ids
   if table.concat(ids, '\n'):find('/from-', 1, true) then
+    local long_kept = {}
     short_kept = {}
     for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and long_kept or short_kept, id) end
+    write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), long_kept)
   end
   write('RPUSH', key(call, 'done:' .. minute), short_kept)
-  write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), long_kept)
 end
 
 -- Writes the marks: of those tasks nothing else is left.
 function records.write_marks(call)
-  if #call.gone == 0 then return end
   write('HDEL', key(call, 'runs'), call.gone)
   write('HSET', key(call, 'tasks'), call.marked)
   records.name_marks(call, call.gone)
-  write('HDEL', key(call, 'payloads'), call.unlarged)
+  if #call.unlarged > 0 then write('HDEL', key(call, 'payloads'), call.unlarged) end
   call.marked, call.gone, call.unlarged = {}, {}, {}
 end
 

@@ -268,7 +268,7 @@ MUTANTS = [
         "true, queue.level",
     ),
     Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
-    Mutant("a jump of the clock is service", "  if jump <= 0 or queue.leased == 0 then return 0 end\n", "  jump = 0\n"),
+    Mutant("a jump of the clock is service", "  if jump <= CLOCK_BACK_MS or queue.leased == 0 then return 0 end\n", "  jump = 0\n"),
     Mutant(
         "a short task does not move the clock",
         "if unseen > 0 then calls.move_clock(",
@@ -381,7 +381,7 @@ MUTANTS = [
         "  if message",
     ),
     Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
-    Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), untimed)\n", ""),
+    Mutant("ended leases stay in the set", "  if #untimed > 0 then write('ZREM', key(call, 'leases'), untimed) end\n", ""),
     Mutant(
         "leases are reaped early",
         "'ZRANGE', key(call, name), '-inf', call.at,",
