@@ -9,6 +9,7 @@
 
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
 
+local NO_MARK = {}
 local OF_QUEUE = {__index = DEFAULTS}  -- settings that a queue does not have by itself
 
 -- The settings that a queue has by itself, by name; among them may be some of a later version.
@@ -137,7 +138,7 @@ function calls.open_any(keys, args)
     readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
     task_options = {}, batches = {},                 -- what few tasks ask for
-    marked = {}, gone = {}, unlarged = {},           -- tasks that have ended (tasks/records.lua)
+    mark = NO_MARK, marked = {}, gone = {}, unlarged = {},  -- tasks that have ended (tasks/records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
     runs = {}, changed_runs = {}, extended = {}, ended = {}, bundles = {},  -- leases (tasks/leases.lua)
     taken = {},                                      -- how many ids of which keys (tasks/takes.lua)

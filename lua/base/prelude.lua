@@ -132,6 +132,7 @@ end
 -- A command of many arguments (or none), in parts: Lua cannot unpack more than some 8,000 values at once.
 local function write(command, at, values)
   local count = #values
+  if count > 0 and count <= 2000 then return redis.call(command, at, unpack(values)) end
   for first = 1, count, 2000 do
     redis.call(command, at, unpack(values, first, math.min(first + 1999, count)))
   end

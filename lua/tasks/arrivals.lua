@@ -52,8 +52,7 @@ function arrivals.read_options(call, packed, due_at)
 end
 
 -- A task can be added to an open batch of its own tenant.
-function arrivals.check_batch(call, tenant, asked)
-  if asked.batch == '' then return end
+local function check_batch(call, tenant, asked)
   local batch = batches.find(call, asked.batch)
   if not batch or batch.tenant ~= tenant then refuse('not_found', 'batch') end
   if batch.state ~= OPENED then refuse('batch_closed', 'batch') end
@@ -69,10 +68,10 @@ end
 
 -- Adds one task to those that will be stored.
 function arrivals.add(call, new, id, payload, terms)
-  local start_at, expires_at, asked = terms.start_at, terms.expires_at, terms.asked
+  local start_at, expires_at, asked, all, ready = terms.start_at, terms.expires_at, terms.asked, new.records, new.ready
   local record, is_large, bytes = records.make(call, new.tenant, id, payload, terms)
-  local n = #new.records
-  new.records[n + 1], new.records[n + 2] = id, record
+  local n = #all
+  all[n + 1], all[n + 2] = id, record
   if is_large and not terms.stored_bytes then
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)
@@ -82,7 +81,7 @@ function arrivals.add(call, new, id, payload, terms)
     table.insert(new.delayed, start_at)
     table.insert(new.delayed, id)
   else
-    new.ready[#new.ready + 1] = id
+    ready[#ready + 1] = id
   end
   if expires_at > 0 then
     table.insert(new.expiring, expires_at)
@@ -97,14 +96,22 @@ end
 -- Decides on one task; returns its outcome. Where a task that is stored already holds its dedupe key, also that one's
 -- id.
 function arrivals.admit(call, new, id, payload, terms)
+  local asked = terms.asked
+  if asked.batch ~= '' then check_batch(call, new.tenant, asked) end
   if terms.expires_at > 0 and terms.expires_at <= math.max(terms.start_at, call.now) then return 'expired' end
-  if terms.asked.dedupe_key ~= '' then
-    local new_holder = new.holders[terms.asked.dedupe_key]
-    local holder = new_holder or task_options.holder_of(call, new.tenant, terms.asked.dedupe_key)
+  if asked.dedupe_key ~= '' then
+    local new_holder = new.holders[asked.dedupe_key]
+    local holder = new_holder or task_options.holder_of(call, new.tenant, asked.dedupe_key)
     if holder then return 'duplicate ' .. holder, not new_holder and holder end
   end
   arrivals.add(call, new, id, payload, terms)
   return 'ok'
+end
+
+-- How long a task of a tenant takes, or waits for its token, at least.
+local function task_ms(account, allowed)
+  local least_ms = allowed.rate > 0 and 1000 / allowed.rate or 1
+  return math.max(account.estimate / math.max(account.leased, 1), least_ms)
 end
 
 -- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.
@@ -115,14 +122,12 @@ function arrivals.exceeded(call, new)
     return 'max_tenants', RETRY_MS[2]
   end
   local waiting, delayed = account.ready + details.pending + details.delayed, #new.delayed / 2 - new.freed_delayed
-  local least_ms = allowed.rate > 0 and 1000 / allowed.rate or 1
-  local task_ms = math.max(account.estimate / math.max(account.leased, 1), least_ms)
   local excess = waiting + count - #new.replaced - allowed.queued
-  if allowed.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms end
+  if allowed.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms(account, allowed) end
   local bytes = accounts.kept_by(call, account, allowed.stored_bytes)
   excess = bytes + new.bytes - new.freed_bytes - allowed.stored_bytes
   if allowed.stored_bytes > 0 and new.bytes > 0 and excess > 0 then
-    return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms
+    return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms(account, allowed)
   end
   if allowed.delayed > 0 and delayed > 0 and details.delayed + delayed > allowed.delayed then
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. account.name), 0, 0, 'WITHSCORES')[2]

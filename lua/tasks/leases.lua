@@ -89,20 +89,17 @@ end
 
 -- Reads these bundles, in one command.
 function leases.read_bundles(call, numbers)
-  local bundles, fields, missing = call.bundles, {}, {}
+  local bundles, missing, fields, n = call.bundles, {}, {}, 0
   for i = 1, #numbers do
     local lease = numbers[i]
     if lease ~= numbers[i - 1] and bundles[lease] == nil then
-      bundles[lease] = false
-      missing[#missing + 1], fields[#fields + 1] = lease, leases.field(lease)
+      n = n + 1
+      bundles[lease], missing[n], fields[n] = false, lease, leases.field(lease)
     end
   end
-  if #fields == 0 then return end
-  for i, packed in ipairs(redis.call('HMGET', key(call, 'bundles'), unpack(fields))) do
-    local bundle = packed and BUNDLE.unpack(packed)
-    if bundle then bundle.is_changed = false end
-    bundles[missing[i]] = bundle
-  end
+  if n == 0 then return end
+  local found = redis.call('HMGET', key(call, 'bundles'), unpack(fields))
+  for i = 1, n do bundles[missing[i]] = found[i] and BUNDLE.unpack(found[i]) end
 end
 
 -- A bundle, or nil.

@@ -25,16 +25,13 @@ function records.read_mark(record)
   return mark.how == DONE and 'done' or 'cancelled', mark.lease
 end
 
--- The header of a tenant's new tasks on these terms, made once in a call.
+-- The header of a tenant's new tasks on these terms.
 local function header_of(call, tenant, terms, is_large)
-  local kind, asked = is_large and 'large_header' or 'header', terms.asked
-  if not terms[kind] then
-    terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.dedupe_key .. asked.group, 0)
-    terms[kind] = HEADER.pack({type = TASK, features = terms.features + (is_large and IS_LARGE or 0),
-      max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
-      expires_at = terms.expires_at, tenant = tenant, name = terms.name, trace = terms.trace})
-  end
-  return terms[kind]
+  local asked = terms.asked
+  terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.dedupe_key .. asked.group, 0)
+  return HEADER.pack({type = TASK, features = terms.features + (is_large and IS_LARGE or 0),
+    max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
+    expires_at = terms.expires_at, tenant = tenant, name = terms.name, trace = terms.trace})
 end
 
 -- A new task's record, whether its payload is to stand apart, and what it counts. The terms are those of one tenant and
@@ -42,7 +39,9 @@ end
 function records.make(call, tenant, id, payload, terms)
   local size = terms.stored_bytes or #payload
   local is_large = terms.stored_bytes or size > LARGE_BYTES
-  local header = header_of(call, tenant, terms, is_large)
+  local kind = is_large and 'large_header' or 'header'
+  local header = terms[kind] or header_of(call, tenant, terms, is_large)
+  terms[kind] = header  -- it is made once in a call
   return header .. (is_large and struct.pack('<I', size) or payload), is_large,
     accounts.bytes_of(id, #header + size + terms.extra)
 end
@@ -88,14 +87,17 @@ end
 
 -- A mark in place of the record and the run of a task that has ended; `lease` is 0 if its owner did not end it.
 function records.mark(call, id, how, lease, features)
-  local marked, gone, queue = call.marked, call.gone, call.queue
+  local mark, marked, gone, queue = call.mark, call.marked, call.gone, call.queue
   local n = #marked
-  call.runs[id], queue[how] = false, queue[how] + 1
-  if marked.lease ~= lease or marked.how ~= how then  -- most tasks that end in one call are of one lease
-    marked.lease, marked.how = lease, how
-    marked.packed = MARK.pack({how = how == 'done' and DONE or CANCELLED, lease = lease})
+  call.runs[id] = false
+  queue[how] = queue[how] + 1
+  if mark.lease ~= lease or mark.how ~= how then  -- most tasks that end in one call are of one lease
+    local packed = MARK.pack({how = how == 'done' and DONE or CANCELLED, lease = lease})
+    mark = {lease = lease, how = how, packed = packed}
+    call.mark = mark
   end
-  gone[#gone + 1], marked[n + 1], marked[n + 2] = id, id, marked.packed
+  gone[#gone + 1] = id
+  marked[n + 1], marked[n + 2] = id, mark.packed
   if features >= IS_LARGE then table.insert(call.unlarged, id) end
 end
 

@@ -268,7 +268,11 @@ MUTANTS = [
         "true, queue.level",
     ),
     Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
-    Mutant("a jump of the clock is service", "  if jump <= CLOCK_BACK_MS or queue.leased == 0 then return 0 end\n", "  jump = 0\n"),
+    Mutant(
+        "a jump of the clock is service",
+        "  if jump <= CLOCK_BACK_MS or queue.leased == 0 then return 0 end\n",
+        "  jump = 0\n",
+    ),
     Mutant(
         "a short task does not move the clock",
         "if unseen > 0 then calls.move_clock(",
@@ -347,8 +351,8 @@ MUTANTS = [
     ),
     Mutant(
         "the head of a group is its end",
-        "return is_at_head and -queue.sequence or queue.sequence",
-        "return queue.sequence",
+        "    if is_at_head then order = -order end\n",
+        "",
     ),
     Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
     Mutant(
@@ -381,7 +385,9 @@ MUTANTS = [
         "  if message",
     ),
     Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
-    Mutant("ended leases stay in the set", "  if #untimed > 0 then write('ZREM', key(call, 'leases'), untimed) end\n", ""),
+    Mutant(
+        "ended leases stay in the set", "  if #untimed > 0 then write('ZREM', key(call, 'leases'), untimed) end\n", ""
+    ),
     Mutant(
         "leases are reaped early",
         "'ZRANGE', key(call, name), '-inf', call.at,",
@@ -594,9 +600,7 @@ MUTANTS = [
         "leases = queue.origin, extended = queue.origin,",
         "leases = queue.origin,",
     ),
-    Mutant(
-        "marks of one call are alike", "if marked.lease ~= lease or marked.how ~= how then", "if not marked.packed then"
-    ),
+    Mutant("marks of one call are alike", "if mark.lease ~= lease or mark.how ~= how then", "if not mark.packed then"),
     Mutant(
         "a mark is trimmed a minute early",
         "return (queue.minute + 2) * MINUTE_MS",
@@ -632,8 +636,8 @@ MUTANTS = [
     ),
     Mutant(
         "tasks of one call are all large or none",
-        "  local kind, asked = is_large and 'large_header' or 'header', terms.asked\n",
-        "  local kind, asked = 'header', terms.asked\n",
+        "  local kind = is_large and 'large_header' or 'header'\n",
+        "  local kind = 'header'\n",
     ),
     Mutant(
         "what a reply has no room for is not counted",

@@ -13,7 +13,7 @@ from .calls import Queue, leased_in
 from .counting import CountingLua
 
 TENANTS, TASKS, AT_ONCE = 300, 500, 50
-MOST = {"enqueue": 260, "claim": 920, "settle": 345}  # per task
+MOST = {"enqueue": 205, "claim": 875, "settle": 331}  # per task
 
 
 @pytest.mark.one_store
