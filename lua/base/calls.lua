@@ -9,7 +9,6 @@
 
 local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
 
-local NO_MARK = {}
 local OF_QUEUE = {__index = DEFAULTS}  -- settings that a queue does not have by itself
 
 -- The settings that a queue has by itself, by name; among them may be some of a later version.
@@ -130,23 +129,23 @@ function calls.open_any(keys, args)
     now = 0, at = 0, sure = 0, mean = 0,
     packed = {}, accounts = {}, books = {}, touched = {}, named = {},  -- tenants (pick/accounts.lua)
     stays = {},                                      -- tags: whether who is still packed stays in its seat
-    limits = {}, parked = {}, kept_out = {}, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
+    limits = false, parked = false, kept_out = false, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
     classes = false,                                 -- calls.classes_of
     moved_tags = {},                                 -- changed tags, by class and slot (pick/seats.lua)
-    to_wake = {},                                    -- tags that go onto the wake list at the close
-    wake = false, passed_over = {},                  -- what a claim has read of that list, and whom it leaves out
+    to_wake = false,                                 -- tags that go onto the wake list at the close
+    wake = false, passed_over = false,               -- what a claim has read of that list, and whom it leaves out
     readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
-    task_options = {}, batches = {},                 -- what few tasks ask for
-    mark = NO_MARK, marked = {}, gone = {}, unlarged = {},  -- tasks that have ended (tasks/records.lua)
+    task_options = false, batches = false,           -- what few tasks ask for
+    marks = false,                                   -- tasks that have ended (tasks/records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
-    runs = {}, changed_runs = {}, extended = {}, ended = {}, bundles = {},  -- leases (tasks/leases.lua)
+    runs = {}, bundles = {}, changed_runs = false, extended = false, ended = false,  -- leases (tasks/leases.lua)
     taken = {},                                      -- how many ids of which keys (tasks/takes.lua)
-    lines = {},                                      -- whose turn it is inside tenants (tasks/turns.lua)
+    lines = false,                                   -- whose turn it is inside tenants (tasks/turns.lua)
     fired_bytes = 0,                                 -- payloads of schedules (features/schedules.lua)
     lowered = false,                                 -- what lost leases did to the level (pick/charges.lua)
     is_changed = false,                              -- whether it changed what no tenant's account shows
-    messages = {},                                   -- to be published when all is written
+    messages = false,                                -- to be published when all is written
   }
   set_time(call, calls.clock_ms(call, args[1]))
   count_time(call)
@@ -199,13 +198,14 @@ end
 
 -- Has a notification published, once, when all is written.
 function calls.announce(call, message)
-  local messages = call.messages
+  local messages = table_in(call, 'messages')
   if not messages[message] then messages[message], messages[#messages + 1] = true, message end
 end
 
 -- Publishes the call's notifications. It is the last thing that a call does, and may fail: they may be lost, tasks
 -- may not.
 function calls.publish(call)
+  if not call.messages then return end
   for _, message in ipairs(call.messages) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
 end
 

@@ -112,6 +112,13 @@ local function without_defaults(map, defaults)
   return kept
 end
 
+-- The table that another one has under a name, made when it is first needed.
+local function table_in(of, name)
+  local found = of[name] or {}
+  of[name] = found
+  return found
+end
+
 local function text(number)
   return string.format('%.17g', number)
 end

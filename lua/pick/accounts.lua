@@ -138,8 +138,11 @@ end
 function accounts.at(call, tag)
   local account = call.accounts[tag]
   if account then return account end
-  if call.packed[tag] == nil then accounts.read(call, {tag}) end
   local packed = call.packed[tag]
+  if packed == nil then
+    packed = redis.call('HGET', key(call, 'accounts'), tag)
+    call.packed[tag] = packed
+  end
   return packed and accounts.unpack(call, tag, packed) or nil
 end
 

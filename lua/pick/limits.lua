@@ -44,7 +44,7 @@ end
 function limits.of(call, account)
   local is_own = has_own(call, account)
   if call.queue.limited == 0 and not is_own then return limits.defaults end
-  local known = call.limits
+  local known = table_in(call, 'limits')
   local for_all = known[''] or limits.set_for(call, '')
   known[''] = for_all
   if not is_own then return for_all end
@@ -112,8 +112,10 @@ end
 
 -- Tells the claiming server, once, that a tenant was blocked: why, and from when until when.
 function limits.note_kept_out(call, account)
-  local details, kept_out = accounts.odd_details(call, account), call.kept_out
-  if not details or details.cause == 0 or kept_out[account.name] then return end
+  local details = accounts.odd_details(call, account)
+  if not details or details.cause == 0 then return end
+  local kept_out = table_in(call, 'kept_out')
+  if kept_out[account.name] then return end
   kept_out[account.name] = true
   for _, value in ipairs({account.name, details.cause, details.out_at, details.let_in_at}) do
     table.insert(kept_out, value)
@@ -133,9 +135,10 @@ function limits.meter(call, account)
   if next_at > call.now then
     local refill = math.min(burst, math.max(1, math.floor(REFILL_MS / interval)))
     local unpark_at = math.ceil(next_at + (refill - 1) * interval)
+    local parked = table_in(call, 'parked')
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
-    table.insert(call.parked, unpark_at)
-    table.insert(call.parked, account.name)
+    table.insert(parked, unpark_at)
+    table.insert(parked, account.name)
   end
   limits.block(details, BLOCKED_RATE, next_at > call.now)
 end

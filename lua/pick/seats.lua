@@ -97,7 +97,7 @@ local function wake(call, account)
   account.slot = AWAKE
   if account.is_on_wake_list == 1 then return end
   account.is_on_wake_list = 1
-  table.insert(call.to_wake, account.tag)
+  table.insert(table_in(call, 'to_wake'), account.tag)
 end
 
 function seats.may_wake(call, account)
@@ -157,5 +157,5 @@ function seats.write(call)
       end
     end
   end
-  if #call.to_wake > 0 then write('RPUSH', key(call, 'wake'), call.to_wake) end
+  if call.to_wake then write('RPUSH', key(call, 'wake'), call.to_wake) end
 end

@@ -84,7 +84,7 @@ end
 -- Keeps a run that has changed, or (nil) forgets it.
 function leases.set_run(call, id, run)
   call.runs[id] = run and RUN.pack(run) or false
-  table.insert(call.changed_runs, id)
+  table.insert(table_in(call, 'changed_runs'), id)
 end
 
 -- Reads these bundles, in one command.
@@ -122,8 +122,9 @@ function leases.extend(call, id, is_taken)
     leases.set_run(call, id, run)
   end
   call.is_changed = true
-  table.insert(call.extended, call.at + lasts)
-  table.insert(call.extended, id)
+  local extended = table_in(call, 'extended')
+  table.insert(extended, call.at + lasts)
+  table.insert(extended, id)
   return run
 end
 
@@ -171,21 +172,17 @@ local function write_runs(call)
   end
   write('HSET', key(call, 'runs'), fields)
   write('HDEL', key(call, 'runs'), gone)
-  call.changed_runs = {}
-end
-
-local function write_extended(call)
-  write('ZADD', key(call, 'extended'), call.extended)
-  write('ZREM', key(call, 'extended'), call.ended)
-  call.extended, call.ended = {}, {}
+  call.changed_runs = false
 end
 
 -- Writes what became of leases, each kind in one command.
 function leases.write(call)
-  if #call.changed_runs > 0 then write_runs(call) end
-  if #call.extended + #call.ended > 0 then write_extended(call) end
+  if call.changed_runs then write_runs(call) end
+  if call.extended then write('ZADD', key(call, 'extended'), call.extended) end
+  if call.ended then write('ZREM', key(call, 'extended'), call.ended) end
+  call.extended, call.ended = false, false
   if next(call.bundles) then write_bundles(call) end
-  if #call.gone > 0 then records.write_marks(call) end
+  if call.marks then records.write_marks(call) end
 end
 
 -- Writes a new bundle: n tasks in order, as fields and values of `runs`.

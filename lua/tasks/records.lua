@@ -85,20 +85,25 @@ function records.drop(call, id, header)
   if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end
 end
 
+local function begin_marks(call)
+  call.marks = {ids = {}, fields = {}, large = {}, lease = false, how = false, packed = ''}
+  return call.marks
+end
+
 -- A mark in place of the record and the run of a task that has ended; `lease` is 0 if its owner did not end it.
 function records.mark(call, id, how, lease, features)
-  local mark, marked, gone, queue = call.mark, call.marked, call.gone, call.queue
-  local n = #marked
+  local marks, queue = call.marks or begin_marks(call), call.queue
+  local ids, fields = marks.ids, marks.fields
+  local n = #fields
   call.runs[id] = false
   queue[how] = queue[how] + 1
-  if mark.lease ~= lease or mark.how ~= how then  -- most tasks that end in one call are of one lease
-    local packed = MARK.pack({how = how == 'done' and DONE or CANCELLED, lease = lease})
-    mark = {lease = lease, how = how, packed = packed}
-    call.mark = mark
+  if marks.lease ~= lease or marks.how ~= how then  -- most tasks that end in one call are of one lease
+    marks.lease, marks.how = lease, how
+    marks.packed = MARK.pack({how = how == 'done' and DONE or CANCELLED, lease = lease})
   end
-  gone[#gone + 1] = id
-  marked[n + 1], marked[n + 2] = id, mark.packed
-  if features >= IS_LARGE then table.insert(call.unlarged, id) end
+  ids[#ids + 1] = id
+  fields[n + 1], fields[n + 2] = id, marks.packed
+  if features >= IS_LARGE then table.insert(marks.large, id) end
 end
 
 -- The minute that it is: marks are named in its list.
@@ -120,11 +125,12 @@ end
 
 -- Writes the marks: of those tasks nothing else is left.
 function records.write_marks(call)
-  write('HDEL', key(call, 'runs'), call.gone)
-  write('HSET', key(call, 'tasks'), call.marked)
-  records.name_marks(call, call.gone)
-  if #call.unlarged > 0 then write('HDEL', key(call, 'payloads'), call.unlarged) end
-  call.marked, call.gone, call.unlarged = {}, {}, {}
+  local marks = call.marks
+  write('HDEL', key(call, 'runs'), marks.ids)
+  write('HSET', key(call, 'tasks'), marks.fields)
+  records.name_marks(call, marks.ids)
+  write('HDEL', key(call, 'payloads'), marks.large)
+  call.marks = false
 end
 
 -- When the oldest marks may go.

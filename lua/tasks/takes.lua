@@ -40,7 +40,7 @@ end
 
 -- Removes the taken ids from the store.
 function takes.write(call)
-  turns.write(call)
+  if call.lines then turns.write(call) end
   for at, count in pairs(call.taken) do
     if count > 0 then redis.call('ZREMRANGEBYRANK', at, 0, count - 1) end
   end
