@@ -577,7 +577,11 @@ MUTANTS = [
     ),
     Mutant("a renewal is shorter than the lease", "math.max(run.lasts, call.queue.lease_ms)", "call.queue.lease_ms"),
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
-    Mutant("an extended lease that ended stays in the set", "  if call.ended then write('ZREM', key(call, 'extended'), call.ended) end\n", ""),
+    Mutant(
+        "an extended lease that ended stays in the set",
+        "  if call.ended then write('ZREM', key(call, 'extended'), call.ended) end\n",
+        "",
+    ),
     Mutant(
         "a later lease ends with the bundle",
         "lease.lease == number and lease.is_extended == 0 and",
@@ -600,7 +604,9 @@ MUTANTS = [
         "leases = queue.origin, extended = queue.origin,",
         "leases = queue.origin,",
     ),
-    Mutant("marks of one call are alike", "if marks.lease ~= lease or marks.how ~= how then", "if marks.packed == '' then"),
+    Mutant(
+        "marks of one call are alike", "if marks.lease ~= lease or marks.how ~= how then", "if marks.packed == '' then"
+    ),
     Mutant(
         "a mark is trimmed a minute early",
         "return (queue.minute + 2) * MINUTE_MS",
