@@ -24,9 +24,14 @@ local SOONER = 2 ^ 36
 local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- the store takes at most: a thing, copies of its name, an event
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
--- True if nothing about the tenant matters but its account: its details need not be read.
-function accounts.is_plain(account)
-  return account.is_odd == 0 and not account.details
+-- True if details matter to the fair pick.
+function accounts.are_odd(details)
+  return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
+end
+
+-- The details of a tenant, if they have been read or may matter: else nothing about it matters but its account.
+function accounts.odd_details(call, account)
+  return account.details or account.is_odd == 1 and accounts.details_of(call, account)
 end
 
 function accounts.vtime_of(call, account)
@@ -142,8 +147,11 @@ end
 function accounts.at(call, tag)
   local account = call.accounts[tag]
   if account then return account end
-  if call.packed[tag] == nil then accounts.read(call, {tag}) end
   local packed = call.packed[tag]
+  if packed == nil then
+    packed = redis.call('HGET', key(call, 'accounts'), tag)
+    call.packed[tag] = packed
+  end
   return packed and accounts.unpack(call, tag, packed) or nil
 end
 
@@ -226,11 +234,6 @@ function accounts.count(call, account, name, count)
   return details[name]
 end
 
--- True if details matter to the fair pick.
-local function are_odd(details)
-  return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
-end
-
 -- Packs an account, with what the call has booked.
 function accounts.pack(call, account)
   local books = call.books[account]
@@ -249,7 +252,7 @@ function accounts.write(call)
     local account = opened[tag]
     local details = account and account.details
     if details then
-      account.is_odd = are_odd(details) and 1 or 0
+      account.is_odd = accounts.are_odd(details) and 1 or 0
       local new = DETAILS.pack(details)
       if new ~= details.packed then changed[#changed + 1], changed[#changed + 2] = account.name, new end
     end
@@ -257,5 +260,5 @@ function accounts.write(call)
     fields[n] = account and accounts.pack(call, account) or packed[tag]
   end
   write('HSET', key(call, 'accounts'), fields)
-  write('HSET', key(call, 'tenants'), changed)
+  if #changed > 0 then write('HSET', key(call, 'tenants'), changed) end
 end

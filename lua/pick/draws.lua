@@ -17,7 +17,7 @@ local function by_class(one, other) return one.class < other.class end
 -- The slots as a line that blocks are thrown at: one span per class that has tenants, in the order of the classes.
 function draws.read_line(call)
   local line, n, all, tenants = {}, 0, 0, 0
-  for class, count in pairs(call.queue.classes) do
+  for class, count in pairs(calls.classes_of(call)) do
     if count > 0 then
       local length = count * 2 ^ class
       n, all, tenants = n + 1, all + length, tenants + count

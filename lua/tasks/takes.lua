@@ -34,13 +34,14 @@ end
 
 -- Up to `wanted` ids of one tenant, the next ones first.
 function takes.ids(call, account, wanted)
-  local has_groups = not accounts.is_plain(account) and accounts.details_of(call, account).grouped > 0
-  return has_groups and take_grouped(call, account, wanted) or takes.loose(call, account.name, wanted)
+  local details = accounts.odd_details(call, account)
+  if details and details.grouped > 0 then return take_grouped(call, account, wanted) end
+  return takes.loose(call, account.name, wanted)
 end
 
 -- Removes the taken ids from the store.
 function takes.write(call)
-  turns.write(call)
+  if call.lines then turns.write(call) end
   for at, count in pairs(call.taken) do
     if count > 0 then redis.call('ZREMRANGEBYRANK', at, 0, count - 1) end
   end

@@ -101,7 +101,7 @@ end
 -- theirs, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
 -- have been read, the last of them `last`, with the turn `seen_to`.
 local function line_of(call, account, priority)
-  local lines, at = call.lines, turns.key(call, account, priority)
+  local lines, at = table_in(call, 'lines'), turns.key(call, account, priority)
   if lines[at] == nil then
     local clock = redis.call('ZSCORE', at, CLOCK)
     lines[at] = clock and {account = account, priority = priority, at = at, clock = tonumber(clock),
@@ -247,5 +247,5 @@ function turns.write(call)
       turns.leave(call, line.account, line.priority, gone)
     end
   end
-  call.lines = {}
+  call.lines = false
 end

@@ -163,7 +163,7 @@ local function reply_of(call, claim)
   end
   out[1], out[2], out[3], out[4], out[5] = call.now, queue.lease_ms, #out > HEAD and claim.lease or 0, wanted,
     call.unpark_at or -1
-  out[6] = queue.blocked == 0 and {unpack(call.kept_out)} or {'', queue.blocked, call.now, call.now}
+  out[6] = queue.blocked == 0 and {unpack(call.kept_out or {})} or {'', queue.blocked, call.now, call.now}
   out[7] = queue.run_timeout_ms
   return out
 end
@@ -172,7 +172,7 @@ end
 -- are left, they are looked at again.
 local function fill(call, claim, limit)
   local queue, rounds = call.queue, 0
-  call.wake = {read = 0, unserved = {}, again = {}}
+  call.wake, call.passed_over = {read = 0, unserved = {}, again = {}}, {}
   while #claim.ids < limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
       and #claim.late < LATE_PER_CALL and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES
       and not claim.only_reserve_left do

@@ -243,7 +243,7 @@ function drains.tick(keys, args)
   if is_due.completed then trim_batches(call, part) end
   leases.write(call)
   records.trim_marks(call, MARKS * part)
-  if #call.touched > 0 or #call.messages > 0 or call.is_changed then close.call(call) end
+  if #call.touched > 0 or call.messages or call.is_changed then close.call(call) end
   local next_at = is_left and call.now or next_due(call, server)
   return {call.now, next_at, call.queue.ready, promoted, expired, reaped, trimmed,
     is_due.fires and count_due(call, 'fires') or 0,

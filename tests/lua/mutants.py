@@ -159,8 +159,8 @@ MUTANTS = [
     ),
     Mutant(
         "the time when a tenant was let in is lost",
-        "accounts.details_of(call, account).let_in_at = call.now",
-        "accounts.details_of(call, account)",
+        "details.let_in_at = call.now",
+        "details.let_in_at = details.let_in_at",
     ),
     Mutant(
         "a tenant over its limit keeps the slot",
@@ -270,7 +270,11 @@ MUTANTS = [
         "true, queue.level",
     ),
     Mutant("lost leases take from the level without end", "  charges.bound_level(call)\n", ""),
-    Mutant("a jump of the clock is service", "  if jump <= 0 or queue.leased == 0 then return 0 end\n", "  jump = 0\n"),
+    Mutant(
+        "a jump of the clock is service",
+        "  if jump <= CLOCK_BACK_MS or queue.leased == 0 then return 0 end\n",
+        "  jump = 0\n",
+    ),
     Mutant(
         "a short task does not move the clock",
         "if unseen > 0 then calls.move_clock(",
@@ -349,8 +353,8 @@ MUTANTS = [
     ),
     Mutant(
         "the head of a group is its end",
-        "return is_at_head and -queue.sequence or queue.sequence",
-        "return queue.sequence",
+        "    if is_at_head then order = -order end\n",
+        "",
     ),
     Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
     Mutant(
@@ -383,7 +387,9 @@ MUTANTS = [
         "  if message",
     ),
     Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call", "  if false then redis.call"),
-    Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), untimed)\n", ""),
+    Mutant(
+        "ended leases stay in the set", "  if #untimed > 0 then write('ZREM', key(call, 'leases'), untimed) end\n", ""
+    ),
     Mutant(
         "leases are reaped early",
         "'ZRANGE', key(call, name), '-inf', call.at,",
@@ -513,8 +519,8 @@ MUTANTS = [
     ),
     Mutant(
         "a tenant that was odd stays so",
-        "account.is_odd = are_odd(details) and",
-        "account.is_odd = (account.is_odd > 0 or are_odd(details)) and",
+        "account.is_odd = accounts.are_odd(details) and",
+        "account.is_odd = (account.is_odd > 0 or accounts.are_odd(details)) and",
     ),
     *(
         Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))
@@ -607,7 +613,11 @@ MUTANTS = [
     ),
     Mutant("a renewal is shorter than the lease", "math.max(run.lasts, call.queue.lease_ms)", "call.queue.lease_ms"),
     Mutant("a lost lease is charged by the time of others", "(lease and lease.lasts or 0)", "call.queue.lease_ms"),
-    Mutant("an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), call.ended)\n", ""),
+    Mutant(
+        "an extended lease that ended stays in the set",
+        "  if call.ended then write('ZREM', key(call, 'extended'), call.ended) end\n",
+        "",
+    ),
     Mutant(
         "a later lease ends with the bundle",
         "lease.lease == number and lease.is_extended == 0 and",
@@ -631,7 +641,7 @@ MUTANTS = [
         "leases = queue.origin,",
     ),
     Mutant(
-        "marks of one call are alike", "if marked.lease ~= lease or marked.how ~= how then", "if not marked.packed then"
+        "marks of one call are alike", "if marks.lease ~= lease or marks.how ~= how then", "if marks.packed == '' then"
     ),
     Mutant(
         "a mark is trimmed a minute early",
@@ -668,8 +678,8 @@ MUTANTS = [
     ),
     Mutant(
         "tasks of one call are all large or none",
-        "  local kind, asked = is_large and 'large_header' or 'header', terms.asked\n",
-        "  local kind, asked = 'header', terms.asked\n",
+        "  local kind = is_large and 'large_header' or 'header'\n",
+        "  local kind = 'header'\n",
     ),
     Mutant(
         "what a reply has no room for is not counted",
