@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -171,7 +172,8 @@ class Dispatcher:
         """Begin what is to be done now, unless a claim is under way."""
         if self._is_claiming or self._claims_of is None:
             return
-        step, _ = self.claiming.step(self.capacity.free(CLAIM_TASKS), self.capacity.offered, trio.current_time())
+        free = 0 if self.claiming.is_empty else self.capacity.free(CLAIM_TASKS)
+        step, _ = self.claiming.step(free, self.capacity.offered, trio.current_time())
         shares = self._reserve() if step is Step.CLAIM else {}
         if step is Step.PASS_ON:
             self._claims_of.begin_from_end(self.pass_on())
@@ -211,10 +213,11 @@ class Dispatcher:
                 worker.account.reserved -= share
         has_failed = claim is None
         if claim is not None:
-            was_first = self.claiming.answered(len(claim.leases) < wanted, began, trio.current_time())
+            now = trio.current_time()
+            was_first = self.claiming.answered(len(claim.leases) < wanted, began, now)
             if not self.claiming.is_empty:
                 self._pace.deadline = self.claiming.next_at
-            self._note(claim)
+            self._note(claim, now)
             unplaced = self._hand_out(claim, shares) if claim.leases else []
             del claim  # its payloads may be long: they are not held during other calls
             if unplaced:
@@ -248,9 +251,9 @@ class Dispatcher:
             log.warning("claim failed", queue=self.queue, error=error.message)
             return None
 
-    def _note(self, claim: Claim) -> None:
+    def _note(self, claim: Claim, now: float) -> None:
         """Note what a claim says about times and the queue."""
-        self._store_ms = claim.now_ms - trio.current_time() * 1000
+        self._store_ms = claim.now_ms - now * 1000
         self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
         if claim.tick_in_ms is not None:
             self.ticker.tick_within(self.queue, claim.tick_in_ms)
@@ -267,19 +270,15 @@ class Dispatcher:
             worker.account.reserved += share
         return shares
 
-    def _takers(self, shares: dict[Worker, int]) -> Iterator[Worker]:
-        """Yield the workers for a claim's tasks: first those with a share that are still attached, then the others."""
-        yield from (worker for worker in shares if worker in self.capacity.workers)
-        yield from (worker for worker in self.capacity.workers if worker not in shares)
-
     def _hand_out(self, claim: Claim, shares: dict[Worker, int]) -> list[tuple[str, int, int]]:
         """Give each task to the worker with the most room; returns the leases for which no worker has room."""
-        leases = claim.leases
+        leases, workers = claim.leases, self.capacity.workers
         room, places = [], 0
-        for i, worker in enumerate(self._takers(shares)):
-            if i >= len(shares) and places >= len(leases):
+        for i, worker in enumerate(chain(shares, workers)):
+            is_other = i >= len(shares)  # others take what those with a share have no room for any more
+            if is_other and places >= len(leases):
                 break
-            if free := worker.account.free:
+            if worker in workers and not (is_other and worker in shares) and (free := worker.account.free):
                 room.append((-free, i, worker))
                 places += free
         heapq.heapify(room)
