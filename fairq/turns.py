@@ -27,9 +27,11 @@ class _Ends(trio.abc.Instrument):
     def __init__(self) -> None:
         self.first: dict[Send, None] = {}
         self.due: dict[Send, None] = {}
+        self.turn = 0
 
     def before_io_wait(self, timeout: float) -> None:
         """Call the functions that are due."""
+        self.turn += 1
         if self.first:
             first, self.first = self.first, {}
             _call(first)
@@ -81,27 +83,27 @@ class Gate:
     """Lets `per_turn` tasks through in each turn, in order, so that thousands of starts leave turns to other tasks."""
 
     per_turn: int
-    _passed: int = field(default=0, init=False)  # in this turn
+    _turn: int = field(default=-1, init=False)
+    _passed: int = field(default=0, init=False)  # in that turn
     _line: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     async def enter(self) -> None:
-        """Wait to be let through. Cancelled: the place in the line is given up."""
+        """Wait to be let through; no checkpoint if that is at once. Cancelled: the place in the line is given up."""
+        turn = (_here.ends or _begin()).turn
+        if self._turn != turn:
+            self._turn, self._passed = turn, 0
         if self._passed < self.per_turn and not self._line:
             self._passed += 1
-            at_end_of_turn(self._turn_over)
-            await trio.lowlevel.checkpoint_if_cancelled()
         else:
+            at_end_of_turn(self._turn_over)
             await self._line.park()
 
     def _turn_over(self) -> None:
-        if self._line:
-            call_from_end(self._let_in)
-        else:
-            self._passed = 0
+        call_from_end(self._let_in)
 
     def _let_in(self) -> None:
-        self._passed = len(self._line.unpark(count=self.per_turn))
-        if self._passed:
+        self._turn, self._passed = (_here.ends or _begin()).turn, len(self._line.unpark(count=self.per_turn))
+        if self._line:
             at_end_of_turn(self._turn_over)
 
 
