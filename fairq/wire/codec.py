@@ -40,6 +40,7 @@ from fairq.model.tasks import (
     check_links,
 )
 from fairq.wire.beside import (
+    NO_PAYLOADS,
     Beside,
     Message,
     Payloads,
@@ -196,8 +197,7 @@ for _lease in (HeldLease, Report):
 
 CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in VERBS}
 _OPTIONAL = {kind: _optional_of(frame) for kind, frame in CLIENT_TYPES.items()}
-for _frame in CLIENT_TYPES.values():
-    _converter.register_structure_hook(_frame, _fill(_frame, _converter))
+_FILL = {frame: _fill(frame, _converter) for frame in CLIENT_TYPES.values()}
 
 
 def _explain(error: BaseException, path: str = "") -> FairqError:
@@ -221,7 +221,7 @@ def _explain(error: BaseException, path: str = "") -> FairqError:
 def structure(data: dict[str, Any], frame: type[Any]) -> Any:
     """Turn a parsed object without its `type` into a client's frame. Raises: BadRequest, naming the field."""
     try:
-        return _converter.structure(data, frame)
+        return _FILL[frame](data, frame)
     except FairqError:
         raise
     except Exception as error:  # cattrs raises what its hooks raise; all of it means invalid input
@@ -260,7 +260,7 @@ def _take_beside(data: dict[str, Any], payloads: Payloads, max_bytes: int) -> No
 
 def decode_client(message: Message, max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES) -> Any:
     """Read a client's frame. Raises: BadFrame, UnknownVerb, BadRequest, TooLarge; with `ref` if a frame had one."""
-    text, payloads = split(message)
+    text, payloads = (message, NO_PAYLOADS) if type(message) is str else split(message)
     try:
         data = parse(text)
     except TooLarge as error:

@@ -185,7 +185,7 @@ async def test_a_deletion_that_its_server_did_not_finish_is_finished_by_another(
 ) -> None:
     async with running(server_store) as stays, raw(stays, tenant("ada")) as ada, raw(stays, WORKER) as worker:
         async with running(server_store) as dies:
-            await worker.attach("q", credit=2)
+            await worker.attach("q", credit=1)
             await ada.enqueue("q", ["a"])
             (task,) = await worker.pushed()
             await dies.app.store.enqueue("q", "bob", [NewTask(f"b-{n}", b"1", priority=9) for n in range(300)])

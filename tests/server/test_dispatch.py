@@ -20,6 +20,7 @@ from fairq.store import keys
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 from fairq.taskless import in_task
+from fairq.turns import at_end_of_turn, call_from_end
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
@@ -36,7 +37,10 @@ async def all_claimed(served: Served) -> None:
     """Wait until the dispatcher has looked at what it was told, and claims nothing more."""
     dispatcher = served.app.queues.dispatchers["q"]
     dispatcher.notify()
-    await wait_until(lambda: not dispatcher._wake.is_set() and dispatcher.claiming.phase is Phase.WAITING)
+    decided = trio.Event()
+    at_end_of_turn(lambda: call_from_end(decided.set))
+    await decided.wait()
+    await wait_until(lambda: dispatcher.claiming.phase is Phase.WAITING)
 
 
 def note_claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -130,6 +134,7 @@ async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
         reply = await claim(self, queue, *args, **more)
         if queue == "empty":
             claimed.set()
+            await in_task()
             await go_on.wait()
         return reply
 
@@ -176,6 +181,7 @@ async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
         found = await claim(self, *args, **more)
         if found.leases:
             claimed.set()
+            await in_task()
             await heard.wait()
         return found
 

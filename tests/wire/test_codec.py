@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fairq.errors import BadFrame, FairqError
 from fairq.model.tasks import Lease, NewTask, Settlement
 from fairq.wire import frames, terms
-from fairq.wire.beside import encode
+from fairq.wire.beside import to_message
 from fairq.wire.client_session import ClientSession
 from fairq.wire.codec import CLIENT_TYPES, decode_client
 from fairq.wire.decode import decode_server
@@ -166,7 +166,16 @@ def test_any_payload_arrives_as_the_value_that_was_sent(payload: Any) -> None:
     client = ClientSession()
     client.connected(0.0)
     client.receive(
-        encode("welcome", {"role": "tenant", "server": "s", "session": "x", "max_batch": 9, "max_message_bytes": MiB}),
+        to_message(
+            {
+                "type": "welcome",
+                "role": "tenant",
+                "server": "s",
+                "session": "x",
+                "max_batch": 9,
+                "max_message_bytes": MiB,
+            }
+        ),
         0.0,
     )
     client.enqueue("q", [NewTask("t-1", orjson.dumps(payload))], 9.0)

@@ -59,7 +59,7 @@ class Claiming:
     _promised: int = field(default=0, init=False)  # of the covered tasks, how many no other server was notified of
     _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _is_notified: bool = field(default=False, init=False)  # since the claim under way has left
-    _next_at: float = field(default=0.0, init=False)
+    next_at: float = field(default=0.0, init=False)  # when a claim leaves for less than half of the credit
 
     def notify(self) -> None:
         """Note that there may be work."""
@@ -71,7 +71,7 @@ class Claiming:
         self.notify()
         self.covered += tasks
         self._expected = None if expected is None else expected + tasks
-        if self.phase is not Phase.WAITING or now < self._next_at or not self.has_room(free):
+        if self.phase is not Phase.WAITING or now < self.next_at or not self.has_room(free):
             return False
         self._promised += tasks
         return True
@@ -99,8 +99,8 @@ class Claiming:
             return Step.END if self.is_stopping else Step.CLAIM, now
         if not room:
             return Step.SLEEP, inf
-        if room < min(offered / 2, CLAIM_TASKS) and now < self._next_at:
-            return Step.SLEEP, self._next_at
+        if room < min(offered / 2, CLAIM_TASKS) and now < self.next_at:
+            return Step.SLEEP, self.next_at
         return Step.CLAIM, now
 
     def wanted(self) -> int:
@@ -122,7 +122,7 @@ class Claiming:
         If so, and the queue is not empty, the caller notifies the other servers.
         """
         self.phase = Phase.BUSY
-        self._next_at = now + min(max(PACE_S, now - began), MAX_PACE_S)
+        self.next_at = now + min(max(PACE_S, now - began), MAX_PACE_S)
         self.is_empty = is_short and not self._is_notified
         self._expected = 0 if self.is_empty else None
         return self._was_first

@@ -68,7 +68,8 @@ class WorkerAccount:
     @property
     def free(self) -> int:
         """How many more tasks the worker may be given."""
-        return max(0, self.credit - self.busy - self.reserved) if self.may_take() else 0
+        room = self.credit - self.reserved - len(self.held) - self.handed
+        return room if room > 0 and self.may_take() else 0
 
     def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
         """Add leases that are about to be pushed to the worker."""
