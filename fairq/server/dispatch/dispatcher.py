@@ -25,7 +25,7 @@ from attrs import define, field
 from fairq.errors import Deleting, FairqError, OutcomeUnknown
 from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.capacity import Capacity, Worker
-from fairq.server.dispatch.claiming import CLAIM_TASKS, Claiming, Phase, Step
+from fairq.server.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Store
@@ -79,12 +79,12 @@ class Dispatcher:
         """
         free = self.capacity.free(self.claiming.covered + tasks)
         before_sending(self._decide)
-        return self.claiming.cover(tasks, free, trio.current_time())
+        return self.claiming.cover(tasks, free, self.capacity.offered, trio.current_time())
 
     @property
     def has_room(self) -> bool:
         """True if the next claim has room for all tasks that it must take."""
-        return self.claiming.has_room(self.capacity.free(self.claiming.covered))
+        return self.claiming.has_room(self.capacity.free(self.claiming.covered), self.capacity.offered)
 
     def claim_first(self) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
@@ -172,7 +172,7 @@ class Dispatcher:
         """Begin what is to be done now, unless a claim is under way."""
         if self._is_claiming or self._claims_of is None:
             return
-        free = 0 if self.claiming.is_empty else self.capacity.free(CLAIM_TASKS)
+        free = 0 if self.claiming.is_empty else self.capacity.free(MOST_TASKS)
         step, _ = self.claiming.step(free, self.capacity.offered, trio.current_time())
         shares = self._reserve() if step is Step.CLAIM else {}
         if step is Step.PASS_ON:
@@ -265,7 +265,7 @@ class Dispatcher:
 
     def _reserve(self) -> dict[Worker, int]:
         """Reserve credit for one claim, so that no other queue's dispatcher uses it too."""
-        shares = self.capacity.share(self.claiming.wanted())
+        shares = self.capacity.share(self.claiming.wanted(self.capacity.offered))
         for worker, share in shares.items():
             worker.account.reserved += share
         return shares
