@@ -9,8 +9,8 @@ Claims are paced: the first leaves at once, but the next waits as long as this o
 of all credit, or MOST_TASKS of it, is free. So under load one call moves many tasks. Without the pace each
 acknowledgement would cause a claim of its own.
 
-A claim takes no more than that half either (but FEW_TASKS, which are not worth two calls). Else all tasks would go round
-together, and while one of the store, the server and the workers has them the others have none.
+A claim takes no more than that half either (but FEW_TASKS, which are not worth two calls). Else all tasks would go
+round together, and while one of the store, the server and the workers has them the others have none.
 
 A claim that returns fewer tasks than it asked for shows that the queue is empty, unless something was notified after it
 had left.
