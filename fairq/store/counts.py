@@ -99,7 +99,7 @@ class Counts:
             if lease.attempt == 1:
                 enqueued_at, start_at = lease.enqueued_at_ms, lease.start_at_ms
                 wait = now_ms - (start_at if start_at > enqueued_at else enqueued_at)
-                bucket = (wait * wait).bit_length() if wait > 0 else 0  # as fairq.model.history.bucket_of
+                bucket = (wait * wait).bit_length() if wait > 0 else 0  # see LAST_BUCKET
                 if bucket > LAST_BUCKET:
                     bucket = LAST_BUCKET
                 waits = counts.waits

@@ -403,7 +403,7 @@ async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
         }
         assert await worker.settle("q", "ack", task) == ["ok"]
         await worker.quiet()
-        (row,) = served.app.worker_registry.named("w", 1, None)[0]
+        (row,) = served.app.worker_registry.named_here("w", 1, None)[0]
         assert row[3] == 0, "it holds nothing"
 
 

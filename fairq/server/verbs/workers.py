@@ -120,7 +120,7 @@ async def _settle_own(
             app.ticker.tick_within(queue, settlement.delay_ms or 0)
         if settlement.action != "extend":
             if key not in ended:
-                app.leases.forget(key, settlement.lease)
+                app.leases.drop_here(key, settlement.lease)
         elif outcome in ("gone", "stale"):
             app.leases.drop(connection, key, settlement.lease)
         else:
