@@ -11,9 +11,7 @@ import pytest
 import fairq
 from fairq.errors import (
     BadRequest,
-    NotYet,
     OutcomeUnknown,
-    TaskFailed,
     TooOld,
     Unauthorized,
     Unavailable,
@@ -57,31 +55,6 @@ async def test_any_number_of_ids_gets_an_answer_for_each_in_their_order(api: Api
         assert await client.tasks("emails", []) == await client.cancel("emails", []) == []
         with pytest.raises(BadRequest, match="queue"):
             await client.tasks("Emails", [])
-
-
-@on_all
-async def test_results_come_or_say_why_not(api: Api, service: Service) -> None:
-    app = service.worker()
-
-    @app.task("totals")
-    async def add(task: fairq.Task) -> int:
-        if not task.payload:
-            raise fairq.Reject("nothing to add")
-        return sum(task.payload)
-
-    async with api.open_client(service.url, token=tenant("ada")) as client:
-        task = await client.enqueue("totals", [1, 2], result_ttl=60)
-        with pytest.raises(NotYet):
-            await task.result(timeout=0.05)
-        empty = await client.enqueue("totals", [], result_ttl=60)
-        async with api.working(app):
-            assert await task.result(timeout=20) == await task.result(int) == 3
-            for kind, why in ((str, "the result is not str: expected text @ result"), (set[hold], "cannot be made")):  # type: ignore[valid-type]
-                with pytest.raises(BadRequest, match=why) as caught:
-                    await task.result(kind)
-                assert caught.value.field == "kind"
-            with pytest.raises(TaskFailed, match="nothing to add"):
-                await empty.result()
 
 
 @on_all

@@ -103,7 +103,7 @@ async def test_an_interval_fires_on_its_grid_and_the_task_says_when(
         (task,) = await worker.pushed()
         assert task["start_at_ms"] == first + 1000 * number
         assert task["id"] == f"every-{task['start_at_ms']}"
-        assert task["payload"] == 1
+        assert (task["payload"], task["name"]) == (1, "every")
         await worker.settle("q", "ack", task)
     row = await row_of(ada, "every")
     assert (row["last_fired_at_ms"], row["next_at_ms"]) == (first + 2000, first + 3000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from fairq.errors import (
     BatchClosed,
     FairqError,
     Forbidden,
+    NoResult,
     NotFound,
     NotYet,
     TaskFailed,
@@ -109,6 +111,51 @@ def counts(state: Any) -> tuple[Any, ...]:
 
 async def states(tasks: list[Any]) -> list[str]:
     return [(await task.state()).state for task in tasks]
+
+
+@on_all
+async def test_a_handler_gets_the_whole_task(api: Api, grounds: Grounds) -> None:
+    seen, start_at = list[fairq.Task](), datetime.now(UTC).replace(microsecond=5000)
+
+    async def handle(task: fairq.Task) -> None:
+        seen.append(task)
+
+    async with grounds(api, handle) as ground:
+        payload = {"to": ["ada"], "n": 1.5}
+        await ground.ada.enqueue("emails", payload, start_at=start_at, expires_in=60, max_attempts=3, id="a")
+        await ground.drain()
+    (got,) = seen
+    assert (got.id, got.queue, got.tenant, got.attempt, got.max_attempts) == ("a", "emails", "ada", 1, 3)
+    assert (got.payload, got.start_at) == (payload, start_at)
+    assert abs(got.enqueued_at - datetime.now(UTC)) < timedelta(seconds=30)
+    assert got.expires_at
+    assert got.expires_at - got.enqueued_at == timedelta(seconds=60)
+
+
+@on_all
+async def test_results_come_or_say_why_not(api: Api, grounds: Grounds) -> None:
+    async def handle(task: fairq.Task) -> Any:
+        if task.payload == "reject":
+            raise fairq.Reject("nothing to add")
+        return object() if task.payload == "odd" else sum(task.payload)
+
+    async with grounds(api, handle) as ground:
+        kept, odd, rejected = await ground.ada.enqueue_many("emails", [[1, 2], "odd", "reject"], result_ttl=60)
+        plain = await ground.ada.enqueue("emails", "odd")
+        with pytest.raises(NotYet):
+            await kept.result(timeout=0.05)
+        await ground.drain()
+        assert await kept.result(timeout=20) == await kept.result(int) == 3
+        for kind, why in ((str, "the result is not str: expected text @ result"), (set[states], "cannot be made")):  # type: ignore[valid-type]
+            with pytest.raises(BadRequest, match=why) as caught:
+                await kept.result(kind)
+            assert caught.value.field == "kind"
+        for task, why in ((odd, "the result is not JSON"), (rejected, "nothing to add")):
+            with pytest.raises(TaskFailed, match=f"dead: rejected: {why}"):
+                await task.result()
+        assert await states([plain]) == ["done"]
+        with pytest.raises(NoResult):
+            await plain.result()
 
 
 @on_all
