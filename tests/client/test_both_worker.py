@@ -326,23 +326,6 @@ async def test_work_goes_on_when_the_connection_is_lost(service: Service) -> Non
 
 
 @on_both
-async def test_a_thread_is_abandoned_when_the_worker_is_cancelled(service: Service) -> None:
-    app, began, leave = service.worker(1), threading.Event(), threading.Event()
-
-    @app.task("emails")
-    def block(task: fairq.Task) -> None:
-        began.set()
-        leave.wait(20)
-
-    async with service.client() as client:
-        task = await client.enqueue("emails", 1)
-        async with working(app):
-            await wait_until(began.is_set)
-        assert (await task.state()).state == "ready"
-        leave.set()
-
-
-@on_both
 async def test_a_wrong_token_ends_the_worker(service: Service) -> None:
     app = fairq.Worker(service.url, tenant("ada"))
     app.task("emails")(forever)

@@ -12,7 +12,6 @@ import fairq
 from fairq.errors import (
     BadRequest,
     OutcomeUnknown,
-    TooOld,
     Unauthorized,
     Unavailable,
 )
@@ -55,21 +54,6 @@ async def test_any_number_of_ids_gets_an_answer_for_each_in_their_order(api: Api
         assert await client.tasks("emails", []) == await client.cancel("emails", []) == []
         with pytest.raises(BadRequest, match="queue"):
             await client.tasks("Emails", [])
-
-
-@on_all
-async def test_events_come_from_where_the_reader_was(api: Api, service: Service) -> None:
-    app = service.worker(1)
-    app.task("emails")(nothing)
-    async with api.open_client(service.url, token=tenant("ada")) as client:
-        tasks = await client.enqueue_many("emails", range(3), events=True)
-        async with api.working(app):
-            stream = client.events("emails")
-            first = [(await anext(stream)).task for _ in range(2)]
-            again = client.events("emails", after=stream.after)
-            assert [*first, (await anext(again)).task] == [task.id for task in tasks]
-        with pytest.raises((BadRequest, TooOld)):
-            await anext(client.events("emails", after=999))
 
 
 @on_all

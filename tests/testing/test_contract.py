@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -40,7 +40,7 @@ class Ground:
 
     ada: Any
     shop: Any
-    drain: Callable[[], Awaitable[None]]
+    drain: Callable[[], Coroutine[Any, Any, None]]
 
 
 Grounds = Callable[[Api, Handler], AbstractAsyncContextManager[Ground]]
@@ -156,6 +156,30 @@ async def test_results_come_or_say_why_not(api: Api, grounds: Grounds) -> None:
         assert await states([plain]) == ["done"]
         with pytest.raises(NoResult):
             await plain.result()
+
+
+@on_all
+async def test_events_tell_those_who_asked_from_where_the_reader_was(api: Api, grounds: Grounds) -> None:
+    seen: list[Any] = []
+    async with grounds(api, handler_of(Mill())) as ground:
+        stream = ground.ada.events("emails")
+
+        async def follow() -> None:
+            seen.extend([await anext(stream) for _ in range(2)])
+
+        await ground.ada.enqueue("emails", "plain")
+        await ground.ada.enqueue_many("emails", ["again", "reject", "1"], ids=["a", "b", "c"], events=True)
+        await api.together([follow, ground.drain])
+        again = ground.ada.events("emails", after=stream.after)
+        seen += [await anext(again) for _ in range(3)]
+        assert [(event.id, event.event, event.task, event.attempt, event.detail) for event in seen] == [
+            (1, "failed", "a", 1, "busy"), (2, "failed", "b", 1, "bad address"), (3, "dead", "b", 1, "rejected"),
+            (4, "done", "c", 1, ""), (5, "done", "a", 2, ""),
+        ]  # fmt: skip
+        assert [event.id for event in (await ground.ada.read_events("emails", 1, count=1)).events] == [2]
+        assert await error_of(ground.ada.read_events("emails", 9)) == (BadRequest, "after")
+        assert await error_of(anext(ground.ada.events("emails", after=9))) == (BadRequest, "after")
+        assert await error_of(ground.ada.read_events("emails", tenant="bob")) == (Forbidden, "tenant")
 
 
 @on_all

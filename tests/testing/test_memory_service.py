@@ -258,28 +258,3 @@ async def test_progress_is_kept_for_the_test() -> None:
         task = await memory.enqueue("emails", 1)
         await memory.drain()
     assert task.progress == ((0.5, "half"), (1.0, ""))
-
-
-async def test_what_becomes_of_tasks_is_told_to_those_who_asked(service: MemoryService) -> None:
-    seen: list[tuple[int, str, str, int, str]] = []
-
-    async def follow() -> None:
-        async for event in service.events("emails"):
-            seen.append((event.id, event.event, event.task, event.attempt, event.detail))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(follow)
-        await service.enqueue("emails", ways("ok"), id="plain")
-        await service.enqueue("emails", ways(0, "ok"), id="retried", events=True)
-        await service.enqueue("emails", ways("ok"), id="late", events=True, delay=5, expires_in=10)
-        await service.drain()
-        while len(seen) < 3:
-            await trio.lowlevel.checkpoint()
-        nursery.cancel_scope.cancel()
-    assert seen == [(1, "failed", "retried", 1, "later"), (2, "done", "retried", 2, ""), (3, "done", "late", 1, "")]
-    assert [event.id for event in (await service.read_events("emails", 1, count=1)).events] == [2]
-    assert (await service.as_tenant("bob").read_events("emails")).newest == 0
-    with pytest.raises(Forbidden):
-        await service.read_events("emails", tenant="bob")
-    with pytest.raises(BadRequest):
-        await service.read_events("emails", 9)
