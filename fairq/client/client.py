@@ -264,13 +264,7 @@ class Client(ScheduleRequests):
         return EventStream(self, body["queue"], later.events.EVENT_ID.check(after, "after"), tenant)
 
     async def read_events(
-        self,
-        queue: str,
-        after: int = 0,
-        *,
-        count: int = 100,
-        tenant: str | None = None,
-        timeout: float | None = None,
+        self, queue: str, after: int = 0, *, count: int = 100, tenant: str | None = None, timeout: float | None = None
     ) -> EventPage:
         """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
         page = {"after": later.events.EVENT_ID.check(after, "after"), "count": later.rules.COUNT.check(count, "count")}

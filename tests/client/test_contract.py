@@ -9,12 +9,7 @@ import time
 import pytest
 
 import fairq
-from fairq.errors import (
-    BadRequest,
-    OutcomeUnknown,
-    Unauthorized,
-    Unavailable,
-)
+from fairq.errors import BadRequest, OutcomeUnknown, Unauthorized, Unavailable
 from tests.server.harness import OPERATOR, tenant
 
 from .runtimes import Api, Service, on_all, running_service, tls_url

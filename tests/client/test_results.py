@@ -9,9 +9,7 @@ import trio
 import trio.testing
 
 import fairq
-from fairq.errors import (
-    BadRequest,
-)
+from fairq.errors import BadRequest
 from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.server.run import Served
 from tests.server.harness import WORKER, raw, running, tenant, url_of

@@ -54,11 +54,7 @@ async def test_the_timeout_of_the_queue_holds_where_it_is_shorter(service: Servi
     async def handle(task: fairq.Task) -> None:
         await anyio.sleep_forever()
 
-    async with (
-        service.client() as client,
-        fairq.open_operator(service.url, token=OPERATOR) as operator,
-        working(app),
-    ):
+    async with service.client() as client, fairq.open_operator(service.url, token=OPERATOR) as operator, working(app):
         await operator.configure("emails", run_timeout_ms=100)
         tasks = [await client.enqueue("emails", 1, name=name, max_attempts=1) for name in ("own", "")]
         errors = [(await wait_state(task, "dead")).error for task in tasks]

@@ -113,9 +113,7 @@ async def test_settings_of_queues_hold(autojump_clock: trio.testing.MockClock) -
         assert service.now - before == waited  # the jitter is the seed's
 
 
-async def test_under_a_mock_clock_handlers_sleep_in_virtual_time_too(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_under_a_mock_clock_handlers_sleep_in_virtual_time_too(autojump_clock: trio.testing.MockClock) -> None:
     app, order = fairq.Worker(concurrency=2), []
 
     @app.task("emails")
