@@ -189,7 +189,7 @@ async def forever(task: fairq.Task) -> None:
 def test_a_cancelled_worker_gives_its_tasks_back(service: Service, how: str) -> None:
     """By asyncio's own means as well, for which anyio's cancel scopes know nothing."""
     app = service.worker(2)
-    app.task("emails")(forever)
+    app.task("emails", timeout=60)(forever)
 
     async def begun() -> None:
         await wait_until(lambda: hasattr(app, "_working") and len(app._working.running) == 2)
@@ -240,7 +240,7 @@ def test_a_cancelled_worker_gives_its_tasks_back(service: Service, how: str) -> 
 async def test_a_cancelled_task_ends_its_handler_and_the_worker_goes_on(service: Service) -> None:
     app, ends = service.worker(1), list[str]()
 
-    @app.task("emails")
+    @app.task("emails", timeout=60)
     async def handle(task: fairq.Task) -> None:
         if task.payload == "quick":
             return

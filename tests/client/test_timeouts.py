@@ -91,26 +91,6 @@ async def test_the_slot_of_a_plain_function_is_kept_while_its_thread_runs(servic
 
 
 @on_both
-async def test_a_timeout_does_not_hide_a_lost_lease_or_a_cancelled_worker(service: Service) -> None:
-    app = service.worker(1)
-
-    @app.task("emails", timeout=60)
-    async def handle(task: fairq.Task) -> None:
-        await anyio.sleep_forever()
-
-    async with service.client() as client:
-        async with working(app):
-            task = await client.enqueue("emails", 1)
-            await wait_until(lambda: len(app._working.running) == 1)
-            await task.cancel()
-            await wait_state(task, "cancelled")
-            await client.enqueue("emails", 2, id="second")
-            await wait_until(lambda: len(app._working.running) == 1)
-        assert (await client.tasks("emails", ["second"]))[0].state == "ready"
-    assert app.counts == {"cancelled": 1, "released": 1}
-
-
-@on_both
 async def test_threads_reach_the_event_loop_and_hear_of_cancellation(service: Service) -> None:
     app, heard = service.worker(1), list[str]()
 
