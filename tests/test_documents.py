@@ -324,7 +324,7 @@ def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
 
 def test_floors_are_those_of_the_code() -> None:
     from fairq.server import long_poll, queues
-    from fairq.server.net import questions, worker_registry
+    from fairq.server.net import questions, server_slots, worker_registry
     from fairq.server.timers import ticker
 
     rows = table_after((DOCS / "recovery.md").read_text(), "| lost | found by")
@@ -341,7 +341,7 @@ def test_floors_are_those_of_the_code() -> None:
     assert holder == f"{questions.ANSWER_S:g} s; then the name is left out"
     slots = next(value for lost, value in after.items() if "how many slots" in lost)
     assert slots.startswith(
-        f"{worker_registry._WRITE_S:g} s; a server that is not heard of for {worker_registry._FORGET_S:g} s"
+        f"{worker_registry._WRITE_S:g} s; a server that is not heard of for {server_slots._FORGET_S:g} s"
     )
 
 

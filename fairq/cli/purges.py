@@ -15,9 +15,9 @@ from fairq.cli.output import print_json
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
-    from fairq.model.purges import Purge
+    from fairq.model.cancelling import CancelProgress
 
-    Steps = Callable[[OperatorClient, bool], AsyncGenerator[Purge, None]]
+    Steps = Callable[[OperatorClient, bool], AsyncGenerator[CancelProgress, None]]
 
 DryRun = Annotated[bool, Parameter(name="--dry-run", negative=(), help="Only count; change nothing.")]
 
@@ -52,7 +52,7 @@ class _Counts:
     found = cancelled = 0
 
 
-async def _follow(title: str, steps: AsyncGenerator[Purge, None], counts: _Counts) -> None:
+async def _follow(title: str, steps: AsyncGenerator[CancelProgress, None], counts: _Counts) -> None:
     """Show the progress of the steps, and note their counts."""
     pace = Pace()
     with meter(title) as show:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from fairq.client.dead_letters import DeadLetters
     from fairq.model.batches import BatchStage, BatchState
+    from fairq.model.cancelling import CancelProgress
     from fairq.model.events import EventPage
     from fairq.model.option_tables import Seconds, TaskOptions
-    from fairq.model.purges import Purge
     from fairq.model.tasks import NewTask, TaskState, WaitingTask
     from fairq.model.waiting import Why
     from fairq.wire.calls import Call
@@ -302,15 +302,15 @@ class Client(ScheduleRequests):
         error: str | None = None,
         dry_run: bool = False,
         timeout: float | None = None,
-    ) -> AsyncGenerator[Purge, None]:
+    ) -> AsyncGenerator[CancelProgress, None]:
         """Do what `cancel_all` does, and yield the progress after each step; `dry_run`: only count."""
         body = named(queue, tenant) | later.options.pack_waiting_filter(older_than, error)
         if check_flag(dry_run, "dry_run"):
             body["dry_run"] = True
-        so_far = later.purges.Purge()
+        so_far = later.cancelling.CancelProgress()
         while True:
             reply = await self.request("cancel_all", body, timeout=timeout)
-            step = later.bodies.structure(reply | {"cursor": reply["cursor"] or ""}, later.purges.Purge)
+            step = later.bodies.structure(reply | {"cursor": reply["cursor"] or ""}, later.cancelling.CancelProgress)
             so_far = so_far.plus(step)
             yield so_far
             if not so_far.cursor:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from fairq.model import attempts as attempts
     from fairq.model import audit as audit
     from fairq.model import batches as batches
+    from fairq.model import cancelling as cancelling
     from fairq.model import dead_letters as dead_letters
     from fairq.model import events as events
     from fairq.model import history as history
     from fairq.model import limits as limits
     from fairq.model import operating as operating
     from fairq.model import options as options
-    from fairq.model import purges as purges
     from fairq.model import queues as queues
     from fairq.model import rules as rules
     from fairq.model import schedules as schedules

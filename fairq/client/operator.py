@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from fairq.model.attempts import Attempts, AttemptState
     from fairq.model.audit import AuditPage
+    from fairq.model.cancelling import CancelProgress
     from fairq.model.history import History, Period
     from fairq.model.limits import Limits
     from fairq.model.operating import Deletion, HeldLimits, QueueRow, TokenRow
     from fairq.model.option_tables import LimitOptions, SettingOptions
-    from fairq.model.purges import Purge
     from fairq.model.queues import Repair
     from fairq.model.tenants import TenantState
     from fairq.model.waiting import Report
@@ -97,14 +97,14 @@ class OperatorClient(Client):
         """True if the queue exists: something was put into it, and it was not deleted since."""
         return any(row.made_at_ms for row in await self.queues(queue))
 
-    async def purging_queue(self, queue: str, *, dry_run: bool = False) -> AsyncGenerator[Purge, None]:
+    async def purging_queue(self, queue: str, *, dry_run: bool = False) -> AsyncGenerator[CancelProgress, None]:
         """Cancel the waiting tasks of all tenants that a queue has now; yields the progress after each step.
 
         `dry_run`: only count. Raises: NotFound.
         """
         rows = await self.tenants(queue)
         left = sum(row.ready + row.pending + row.delayed for row in rows)
-        done = later.purges.Purge(waiting=left)
+        done = later.cancelling.CancelProgress(waiting=left)
         for row in rows:
             mine = row.ready + row.pending + row.delayed
             if not mine:

@@ -2,6 +2,14 @@
 
 As many runners as `concurrency` run one task after the other, inside a cancel scope that ends when a lease is lost.
 What a handler returns or raises decides the settlement: see `fairq.client.handlers.settlement_of`.
+
+| a task | is in | until |
+|---|---|---|
+| waits | `waiting` | a runner takes it, or it goes back: the worker stops, the connection ends, a thread is abandoned |
+| runs | `running` | its handler ends; if its lease is lost before, it is in `cancelled` too |
+| is settled | `session.settlements` | they are sent; while the server has not answered, `settling` has its trace |
+
+The session holds its lease until it is settled. If the lease is lost while the task waits, the task is dropped.
 """
 
 from __future__ import annotations
@@ -56,14 +64,6 @@ def _queues_of(app: Worker) -> list[str]:
     return list(app.queues)
 
 
-def _most_begun(app: Worker) -> int:
-    """Return how many tasks without a settlement may have begun; 0: all that are held.
-
-    More than run at once, so that a place whose task has ended need not wait until its settlement is sent.
-    """
-    return app.concurrency + min(app.concurrency, app.prefetch // 2) if app.prefetch else 0
-
-
 class Waiting(NamedTuple):
     """A task that waits for a place; `begin_by` is the end of its time, by the clock of the event loop."""
 
@@ -100,8 +100,10 @@ class Working:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
         check_int(app.concurrency, "concurrency", 1, MAX_CREDIT)
         check_int(app.prefetch, "prefetch", 0, MAX_CREDIT - app.concurrency)
+        # More may have begun than run: a place whose task has ended does not wait for its settlement to be sent.
+        most_begun = app.concurrency + min(app.concurrency, app.prefetch // 2) if app.prefetch else 0
         session = WorkerSession(
-            worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=_most_begun(app),
+            worker=app.name, queues=queues, credit=app.concurrency + app.prefetch, most_begun=most_begun,
             started_at_ms=round(time.time() * 1000),
         )  # fmt: skip
         driver = Driver.to(app.url, app.token, session, app.tls)
@@ -239,12 +241,9 @@ class Working:
         session.refused_settlements.clear()
         for lease, error in session.dropped_settlements:
             log.error(
-                "the server refused how a task ended; it runs again when its lease is over",
-                task=lease.id,
-                queue=lease.queue,
-                lease=lease.lease,
-                error=error.message,
-            )
+                "the server refused how a task ended; it runs again when its lease is over", task=lease.id,
+                queue=lease.queue, lease=lease.lease, error=error.message,
+            )  # fmt: skip
         session.dropped_settlements.clear()
         if self.rest is not None and not session.holding:
             self.rest.set()

@@ -12,10 +12,10 @@ import orjson
 from attrs import asdict
 
 from fairq.errors import BadRequest
+from fairq.model.cancelling import WaitingFilter
 from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, check_tenant, full_id
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.option_tables import DeadLetterFilter, Seconds, TaskOptions, UnnamedTaskOptions
-from fairq.model.purges import WaitingFilter
 from fairq.model.rules import check_fields
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import OPTIONS, NewTask

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from attrs import frozen
 
 
-class HeldLease(NamedTuple):
-    """A lease of a task, by its full id."""
+class LeaseKey(NamedTuple):
+    """What names one lease: the queue and full id of its task, and its number."""
 
     queue: str
     id: str

@@ -16,12 +16,8 @@ from fairq.model.attempts import Attempt, AttemptFilter, Attempts
 from fairq.model.checks import owner_of
 from fairq.model.tasks import leased_at_ms
 from fairq.server.leases import Leases
-from fairq.server.net.questions import Questions
+from fairq.server.net.questions import ATTEMPTS, Questions
 from fairq.store.store import Store
-
-# The kind of question: queue, the fields of AttemptFilter, count -> attempts that run, and attempts that ended: of each
-# the fields of Seen, and its worker's name
-ATTEMPTS = "attempts"
 
 
 @define(eq=False)

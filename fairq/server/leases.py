@@ -12,7 +12,7 @@ from attrs import define, field
 from fairq.model.rates import Rate
 from fairq.model.tasks import Action
 from fairq.server.dispatch.dispatcher import give_back
-from fairq.server.dispatch.worker_account import Place, Terms
+from fairq.server.dispatch.worker_account import TaskKey, Terms
 from fairq.server.net.connection import Connection
 from fairq.server.queues import Queues
 from fairq.store.store import Store
@@ -27,7 +27,7 @@ GIVE_BACK_S = 5.0
 class Brought(NamedTuple):
     """A lease that a worker brings: how often it was taken over before, and how long it lasts (s; 0: unknown)."""
 
-    place: Place
+    key: TaskKey
     lease: int
     taken: int
     lease_s: float
@@ -41,38 +41,38 @@ class Leases:
     store: Store
     nursery: trio.Nursery
     queues: Queues
-    owners: dict[Place, Connection] = field(factory=dict, init=False)
+    owners: dict[TaskKey, Connection] = field(factory=dict, init=False)
     kept: set[Connection] = field(factory=set, init=False)  # broken connections whose leases may be brought to new ones
     reconnects: Rate = field(factory=lambda: Rate(RECONNECTS_PER_S, 1), init=False)  # of workers whose connection broke
     is_draining: bool = field(default=False, init=False)
-    left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # woken at the end of leases
+    ended: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # woken as connections end
 
-    def drop(self, connection: Connection, place: Place, lease: int) -> None:
+    def drop(self, connection: Connection, key: TaskKey, lease: int) -> None:
         """Take a lease off a worker's account, if it is there; this makes room for another."""
-        if connection.account.has(place, lease):
-            connection.account.drop(place)
+        if connection.account.has(key, lease):
+            connection.account.drop(key)
             self.queues.credit_changed(connection)
 
-    def holder(self, place: Place, lease: int) -> Connection | None:
+    def holder(self, key: TaskKey, lease: int) -> Connection | None:
         """Return the connection of this server that has a lease on its account."""
-        connection = self.owners.get(place)
-        return connection if connection is not None and connection.account.has(place, lease) else None
+        connection = self.owners.get(key)
+        return connection if connection is not None and connection.account.has(key, lease) else None
 
-    def known(self, place: Place) -> tuple[int, int]:
-        """Return a task's lease number at a worker here, and how often it was taken over; 0, 0 if none has it."""
-        connection = self.owners.get(place)
-        if connection is None or place not in connection.account.held:
+    def known(self, key: TaskKey) -> tuple[int, int]:
+        """Return a task's lease number on an account here, and how often it was taken over; 0, 0 if it is on none."""
+        connection = self.owners.get(key)
+        if connection is None or key not in connection.account.held:
             return 0, 0
-        return connection.account.held[place], connection.account.terms[place].taken
+        return connection.account.held[key], connection.account.terms[key].taken
 
-    def forget(self, place: Place, lease: int) -> None:
-        """Take a lease off the account of the worker of this server that has it."""
-        if holder := self.holder(place, lease):
-            self.drop(holder, place, lease)
+    def drop_here(self, key: TaskKey, lease: int) -> None:
+        """Take a lease off whichever account of this server it is on."""
+        if holder := self.holder(key, lease):
+            self.drop(holder, key, lease)
 
-    def is_of_another(self, connection: Connection, place: Place, lease: int) -> bool:
+    def is_of_another(self, connection: Connection, key: TaskKey, lease: int) -> bool:
         """True if another worker's connection to this server has a lease on its account."""
-        holder = self.holder(place, lease)
+        holder = self.holder(key, lease)
         if holder is None or holder is connection or holder.closing:
             return False
         return (holder.identity.token_id, holder.name) != (connection.identity.token_id, connection.name)
@@ -81,15 +81,15 @@ class Leases:
         """Move leases to the account of the connection that brought them, from any other one of this server."""
         now = trio.current_time()
         for each in leases:
-            self.forget(each.place, each.lease)
-            connection.account.add(each.place, each.lease, Terms(each.lease_s, taken=each.taken), now)
+            self.drop_here(each.key, each.lease)
+            connection.account.add(each.key, each.lease, Terms(each.lease_s, taken=each.taken), now)
 
-    def attached(self, connection: Connection) -> None:
-        """Give back the leases that a worker's broken connections had, and that it has not brought."""
+    def give_back_kept(self, connection: Connection) -> None:
+        """Give back the leases of a worker's broken connections that it has not brought to its new one."""
         for broken in self.kept:
             is_same = (broken.name, broken.identity) == (connection.name, connection.identity)
-            if is_same and 0 < broken.order <= connection.order:
-                broken.keeps_no_more.set()  # leases that it has not brought were never received
+            if is_same and 0 < broken.attach_order.run <= connection.attach_order.run:
+                broken.give_back_now.set()  # leases that it has not brought were never received
 
     async def end(self, connection: Connection) -> None:
         """Give back the leases of a connection that has ended, at once or in a while.
@@ -108,21 +108,21 @@ class Leases:
             self.nursery.start_soon(self._keep, connection)
         else:
             await self._end(connection)
-        self.left.unpark_all()
+        self.ended.unpark_all()
 
     async def _keep(self, connection: Connection) -> None:
         """Keep the leases of a broken connection for a while, then give back the ones not brought elsewhere."""
         now = trio.current_time()
         until, most = now + self.grace_s, now + max(self.grace_s, MAX_GRACE_S)
         try:
-            while trio.current_time() < until and not connection.keeps_no_more.is_set():
+            while trio.current_time() < until and not connection.give_back_now.is_set():
                 with trio.move_on_at(until):
-                    await connection.keeps_no_more.wait()
+                    await connection.give_back_now.wait()
                 until = max(until, min(self.reconnects.paid_at, most))  # many broke at once: not all can be back yet
         finally:
             await self._end(connection)
             self.kept.discard(connection)
-            self.left.unpark_all()
+            self.ended.unpark_all()
 
     async def _end(self, connection: Connection) -> None:
         with trio.move_on_after(GIVE_BACK_S, shield=True):
@@ -133,7 +133,7 @@ class Leases:
         """Keep leases no longer; from now on tasks lose no attempt."""
         self.is_draining = True
         for connection in self.kept:
-            connection.keeps_no_more.set()
+            connection.give_back_now.set()
 
     async def give_back(self, connection: Connection, action: Action) -> None:
         """Give a worker's leases back. `release`: no task loses an attempt; `reap`: tasks that had begun lose one."""
@@ -147,4 +147,3 @@ class Leases:
                     "giving back a worker's leases", worker=connection.name, queue=queue, count=len(some), action=how
                 )
                 await give_back(self.store, queue, some, how)
-            self.queues.notify(queue)

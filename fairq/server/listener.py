@@ -65,7 +65,7 @@ class Listener:
         """Serve one connection; all its errors end here."""
         try:
             host, port = address_of(stream)
-            if self.admission.hears(host, trio.current_time()):
+            if self.admission.admits_handshake(host, trio.current_time()):
                 await self._converse(stream, host, port)
         except* (ConnectionClosed, HandshakeError, trio.BrokenResourceError, trio.ClosedResourceError, OSError) as gone:
             log.debug("connection broke", error=repr(gone.exceptions[0]))
@@ -91,7 +91,7 @@ class Listener:
                     request = await wrap_server_stream(nursery, opening, receive_buffer_size=RECEIVE_BYTES)
                     try:
                         identity = await self._admit(request)
-                        usage = inside.enter_context(self.admission.inside(host, identity))
+                        usage = inside.enter_context(self.admission.connection(host, identity))
                     except FairqError as error:
                         told = {"remote": f"{host}:{port}", "code": error.code, "reason": error.message}
                         log.info("connection refused", request=(id := secrets.token_hex(8)), **told)

@@ -11,9 +11,9 @@ import orjson
 from attrs import astuple, define, evolve
 
 from fairq.errors import Deleting
+from fairq.model.cancelling import WaitingFilter, WaitingPage
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
-from fairq.model.purges import WaitingFilter, WaitingPage
 from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, Taken, TaskState, WaitingTask
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import webhook_in

@@ -25,7 +25,7 @@ class Workers:
         """
         return int(await self.connection.call("PUBLISH", keys.WORKERS, message))
 
-    async def order_of_worker(self, token: str, worker: str, run: int) -> int:
+    async def order_of_run(self, token: str, worker: str, run: int) -> int:
         """Return a number for when this run of a worker first attached under its name: later runs have greater ones.
 
         A full store does not record a new run; it gets the number after the last recorded run.

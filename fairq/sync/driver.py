@@ -1,8 +1,8 @@
 """The driver of a client session for threads: a thread that waits for a call does the I/O for all that wait.
 
-There is no thread and no event loop behind it. Of the threads that wait for calls one *serves*: it waits for the
+There is no thread and no event loop behind it. Of the threads that wait for calls one *leads*: it waits for the
 socket, connects again, keeps the session's deadlines, and wakes the threads whose calls are done. When its own call is
-done, the next thread of the line serves. So calls of many threads share frames, as those of many async tasks do.
+done, the next thread of the line leads. So calls of many threads share frames, as those of many async tasks do.
 
 While no thread waits nothing is read and no heartbeat is sent. The server then ends the connection after TIMEOUT_S, and
 the next call connects anew.
@@ -48,14 +48,14 @@ R = TypeVar("R")
 _now = time.monotonic
 _NESTED = "a signal handler or the like may not use a client of fairq.sync inside a call of its thread, but close it"
 _FRESH_S = 1.0  # for which an idle connection is taken to be alive
-_GRACE_S = 0.05  # for the thread that serves to end a call in time; then its own thread does
+_GRACE_S = 0.05  # for the leader to end a call in time; then the thread of the call does
 _LONGEST_S = 3_600.0
 _KEPT_S = TIMEOUT_S - HEARTBEAT_S  # after which the server may have given up on an idle connection
 
 
 @define(eq=False)
 class _Place:
-    """A thread that waits for a call: asleep until the call is done, or until it is to serve."""
+    """A thread that waits for a call: asleep until the call is done, or until it is to lead."""
 
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
@@ -84,10 +84,10 @@ class Driver:
     _threads: set[int] = field(factory=set, init=False)  # those inside `wait`
     _alarm: Alarm = field(factory=Alarm, init=False)
     _link: Link | None = field(default=None, init=False)
-    _server: _Place | None = field(default=None, init=False)  # the thread that serves
+    _leader: _Place | None = field(default=None, init=False)  # the thread that leads
     _line: dict[_Place, None] = field(factory=dict, init=False)  # those that wait
-    _serves_until: float = field(default=inf, init=False)  # until then it sleeps, unless the alarm rings
-    _served_at: float = field(default=-inf, init=False)
+    _sleeps_until: float = field(default=inf, init=False)  # until then the leader does, unless the alarm rings
+    _led_at: float = field(default=-inf, init=False)
     _is_closed: bool = field(default=False, init=False)
     _said: list[Callable[[], None]] = field(factory=list, init=False)  # what is to be logged
 
@@ -133,11 +133,11 @@ class Driver:
         try:
             self._threads.add(threading.get_ident())
             self._change(partial(self._begin_to_wait, call, place))
-            while not call.is_done and self._server is not place:
+            while not call.is_done and self._leader is not place:
                 if not place.sleep(call.deadline + _GRACE_S - _now()):
-                    # the thread that serves may be in a look-up of addresses
+                    # the leader may be in a look-up of addresses
                     self._change(lambda: self.session.expire(_now()))
-            self._serve(call)
+            self._lead(call)
         finally:
             try:
                 self._change(partial(self._leave, call, place))
@@ -195,7 +195,7 @@ class Driver:
     def _close(self) -> None:
         self.session.fatal = Closed("the client was closed")
         self._end_session()
-        if self._server is None:
+        if self._leader is None:
             self._alarm.close()
 
     def _ask(self, ask: Callable[[ClientSession], R]) -> R:
@@ -215,47 +215,47 @@ class Driver:
         if self._link:
             self._link.close()
             self._link = None
-        self._wake_server()
+        self._wake_leader()
 
     def _begin_to_wait(self, call: Call, place: _Place) -> None:
-        """Send the call's frame if that needs no waiting, and stand in the line, or serve."""
+        """Send the call's frame if that needs no waiting, and stand in the line, or lead."""
         if call.is_done:
             return
         call.wake = place.wake
         now = _now()
-        if self._server is None:
+        if self._leader is None:
             self._check_idle_link(now)
         if self._link:
             try:
                 self._link.send(now)
             except Disconnected:
                 self._lose(now)
-                self._wake_server()
-        if self._server is None:
-            self._server = place
+                self._wake_leader()
+        if self._leader is None:
+            self._leader = place
             return
         self._line[place] = None
-        if self.session.deadline() < self._serves_until or (self._link and self._link.wants_room):
-            self._wake_server()
+        if self.session.deadline() < self._sleeps_until or (self._link and self._link.wants_room):
+            self._wake_leader()
 
     def _leave(self, call: Call, place: _Place) -> None:
-        """Leave the line; if the thread served, the next one does. Done twice, it is the same."""
+        """Leave the line; if the thread led, the next one does. Done twice, it is the same."""
         self._threads.discard(threading.get_ident())
         call.leave()
         self._line.pop(place, None)
-        if self._server is place:
-            self._server, self._served_at = next(iter(self._line), None), _now()
-        if self._server:
-            self._line.pop(self._server, None)
-            self._server.wake()
+        if self._leader is place:
+            self._leader, self._led_at = next(iter(self._line), None), _now()
+        if self._leader:
+            self._line.pop(self._leader, None)
+            self._leader.wake()
 
-    def _wake_server(self) -> None:
-        if self._server:
+    def _wake_leader(self) -> None:
+        if self._leader:
             self._alarm.ring()
 
     def _check_idle_link(self, now: float) -> None:
-        """Find out whether a connection that nobody has served for a while still stands."""
-        idle_s = now - self._served_at
+        """Find out whether a connection on which no thread has waited for a while still stands."""
+        idle_s = now - self._led_at
         if self._link is None or idle_s < _FRESH_S:
             return
         self.session.last_received_at = max(self.session.last_received_at, now - HEARTBEAT_S)
@@ -266,8 +266,8 @@ class Driver:
         if self._link is None:
             self.session.reconnect_at = now  # it was nobody's failure
 
-    def _serve(self, call: Call) -> None:
-        """Serve all that wait until a call is done."""
+    def _lead(self, call: Call) -> None:
+        """Do the I/O for all that wait until a call is done."""
         is_first = True
         while not call.is_done:
             sock, wants_room, target, until = self._change(partial(self._step, is_first))
@@ -288,10 +288,10 @@ class Driver:
         if not is_first:
             self._proceed(now)
         link, session = self._link, self.session
-        self._serves_until = min(session.deadline(), link.deadline if link else session.reconnect_at)
+        self._sleeps_until = min(session.deadline(), link.deadline if link else session.reconnect_at)
         target = next(self.targets) if not link and session.reconnect_at <= now else None
         sock = link.socket.fileno() if link and link.socket else -1
-        return sock, bool(link and link.wants_room), target, self._serves_until
+        return sock, bool(link and link.wants_room), target, self._sleeps_until
 
     def _dial(self, target: Target) -> None:
         """Begin to connect."""
@@ -351,14 +351,14 @@ class Driver:
         if self._link:
             self._link.close()
             self._link = None
-            self._wake_server()  # it may wait for the socket that is closed now
+            self._wake_leader()  # it may wait for the socket that is closed now
         self.session.disconnected(now)
 
     def reset(self) -> None:
         """Begin anew in a process that was forked off: connection, calls and locks are the parent's."""
         if self._link:
             self._link.abandon()
-        self._link, self._server, self._line = None, None, {}
+        self._link, self._leader, self._line = None, None, {}
         self._lock, self._alarm, self.session = threading.RLock(), Alarm(), ClientSession()
         self._is_changing, self._threads = False, set()
         if self._is_closed:

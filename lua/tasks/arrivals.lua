@@ -8,7 +8,7 @@ local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_s
 
 -- Reads who is to be notified from the last argument, if it says so (`wake <server>`, `covered`). Returns the index of
 -- the last argument that belongs to the tasks.
-function arrivals.read_hint(call, args)
+function arrivals.read_notify(call, args)
   local last = #args % 3 == 1 and args[#args] or ''
   local server = last:match('^wake (.+)$')
   if server then

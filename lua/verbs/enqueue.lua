@@ -72,7 +72,7 @@ end
 function writes.enqueue(keys, args)
   local call, new = calls.open_made(keys, args), arrivals.new(args[3])
   check_tenant(new.tenant)
-  local outcomes = enqueue.decide(call, new, args, 4, arrivals.read_hint(call, args))
+  local outcomes = enqueue.decide(call, new, args, 4, arrivals.read_notify(call, args))
   if #new.records > 0 then enqueue.store_decided(call, new) end
   return outcomes
 end

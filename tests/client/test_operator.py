@@ -9,8 +9,8 @@ import pytest
 
 import fairq
 from fairq.client import batch, client, dead_letters, events, operator, requests, schedules
+from fairq.model.cancelling import CancelProgress
 from fairq.model.history import History
-from fairq.model.purges import Purge
 from fairq.server.run import Served
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
@@ -142,9 +142,9 @@ async def test_a_purge_of_a_queue_tells_after_each_step_how_far_it_is_in_all(
     async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
         await bob.enqueue_many("emails", range(2), delay=60)
     counted = [step async for step in boss.purging_queue("emails", dry_run=True)]
-    assert counted[-1] == Purge(found=5, looked=5, waiting=2), "the last of the tenants' still wait"
+    assert counted[-1] == CancelProgress(found=5, looked=5, waiting=2), "the last of the tenants' still wait"
     done = [step async for step in boss.purging_queue("emails")]
-    assert done[-1] == Purge(found=5, cancelled=5, looked=5)
+    assert done[-1] == CancelProgress(found=5, cancelled=5, looked=5)
     for steps in (counted, done):
         assert [step.looked for step in steps] == sorted(step.looked for step in steps)
         assert not any(step.cursor for step in steps)

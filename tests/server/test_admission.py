@@ -21,7 +21,7 @@ from fairq.server.net.admission import (
     HANDSHAKES_PER_S,
     MAX_HANDSHAKES,
     RECONNECT_MS,
-    WRONG_BURST,
+    WRONG_TOKENS_BURST,
     Admission,
     Usage,
     block_of,
@@ -61,29 +61,29 @@ def test_a_rate_is_whole_again_after_a_while() -> None:
 def test_connections_are_counted_by_address_and_by_tenant() -> None:
     admission = Admission(Settings(connections_per_address=3, connections_per_tenant=2))
     with ExitStack() as inside:
-        usages = [inside.enter_context(admission.inside(f"203.0.113.{n}", ADA)) for n in range(2)]
+        usages = [inside.enter_context(admission.connection(f"203.0.113.{n}", ADA)) for n in range(2)]
         assert usages[0] is usages[1]
         with pytest.raises(TooMany, match="at most 2 for one tenant") as caught:
-            inside.enter_context(admission.inside("203.0.113.9", ADA))
+            inside.enter_context(admission.connection("203.0.113.9", ADA))
         assert caught.value.retry_in_ms == RECONNECT_MS
         for _ in range(3):
-            assert inside.enter_context(admission.inside(OUTSIDE, WORKERS)) is None
+            assert inside.enter_context(admission.connection(OUTSIDE, WORKERS)) is None
         with pytest.raises(TooMany, match=OUTSIDE):
-            inside.enter_context(admission.inside(OUTSIDE, WORKERS))
+            inside.enter_context(admission.connection(OUTSIDE, WORKERS))
         for n in range(10):
-            inside.enter_context(admission.inside("127.0.0.1", WORKERS))
-            inside.enter_context(admission.inside("::1", Identity(Role.TENANT, f"t{n}")))
-    with admission.inside("203.0.113.9", ADA), admission.inside(OUTSIDE, WORKERS):
+            inside.enter_context(admission.connection("127.0.0.1", WORKERS))
+            inside.enter_context(admission.connection("::1", Identity(Role.TENANT, f"t{n}")))
+    with admission.connection("203.0.113.9", ADA), admission.connection(OUTSIDE, WORKERS):
         pass
 
 
 def test_an_address_that_shakes_hands_too_often_is_not_heard_for_a_while() -> None:
     admission = Admission(Settings())
-    heard = sum(admission.hears(OUTSIDE, 50.0) for _ in range(5_000))
+    heard = sum(admission.admits_handshake(OUTSIDE, 50.0) for _ in range(5_000))
     assert HANDSHAKE_BURST - 1 <= heard <= HANDSHAKE_BURST
-    assert admission.hears("203.0.113.8", 50.0)
-    assert all(admission.hears("127.0.0.1", 50.0) for _ in range(5_000))
-    assert admission.hears(OUTSIDE, 50.0 + 2 / HANDSHAKES_PER_S), "refused handshakes cost nothing"
+    assert admission.admits_handshake("203.0.113.8", 50.0)
+    assert all(admission.admits_handshake("127.0.0.1", 50.0) for _ in range(5_000))
+    assert admission.admits_handshake(OUTSIDE, 50.0 + 2 / HANDSHAKES_PER_S), "refused handshakes cost nothing"
 
 
 def test_little_is_remembered_of_many_addresses_and_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +93,8 @@ def test_little_is_remembered_of_many_addresses_and_tenants(monkeypatch: pytest.
 
     async def visit() -> None:
         for n in range(500):
-            admission.hears(f"198.51.100.{n % 250}", float(n))
-            with admission.inside(f"198.51.100.{n % 250}", Identity(Role.TENANT, f"t{n}")):
+            admission.admits_handshake(f"198.51.100.{n % 250}", float(n))
+            with admission.connection(f"198.51.100.{n % 250}", Identity(Role.TENANT, f"t{n}")):
                 pass
 
     trio.run(visit)
@@ -113,8 +113,8 @@ async def test_the_oldest_handshake_of_the_address_with_most_gives_way() -> None
         inside.enter_context(admission.handshake("203.0.113.2", last))
         assert [n for n, scope in enumerate(scopes) if scope.cancel_called] == [1]
         assert not last.cancel_called
-    assert not admission._unfinished
-    assert admission._handshakes == 0
+    assert not admission._handshakes
+    assert admission._unfinished == 0
 
 
 async def test_silent_connections_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,16 +191,16 @@ def test_a_network_of_64_bits_is_one_address(address: str, block: str) -> None:
 
 async def test_a_host_with_many_addresses_has_the_limits_of_one() -> None:
     admission, now = Admission(Settings(connections_per_address=2)), trio.current_time()
-    assert sum(admission.hears(f"2001:db8::{n:x}", now) for n in range(3_000)) <= HANDSHAKE_BURST + 1
-    assert admission.hears("2001:db8:0:1::1", now)
+    assert sum(admission.admits_handshake(f"2001:db8::{n:x}", now) for n in range(3_000)) <= HANDSHAKE_BURST + 1
+    assert admission.admits_handshake("2001:db8:0:1::1", now)
     with ExitStack() as inside:
-        inside.enter_context(admission.from_address("2001:db8::1"))
-        inside.enter_context(admission.from_address("2001:db8::2"))
-        inside.enter_context(admission.from_address("2001:db8:0:1::2"))
+        inside.enter_context(admission.connection_from("2001:db8::1"))
+        inside.enter_context(admission.connection_from("2001:db8::2"))
+        inside.enter_context(admission.connection_from("2001:db8:0:1::2"))
         with pytest.raises(TooMany, match="2001:db8::/64"):
-            inside.enter_context(admission.from_address("2001:db8::3"))
+            inside.enter_context(admission.connection_from("2001:db8::3"))
     refused = []
-    for n in range(2 * round(WRONG_BURST)):
+    for n in range(2 * round(WRONG_TOKENS_BURST)):
         with pytest.raises((Unauthorized, TooMany)) as caught, admission.wrong_tokens(f"2001:db8::{n:x}"):
             raise Unauthorized("unknown token")
         refused.append(type(caught.value))

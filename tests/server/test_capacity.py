@@ -23,7 +23,7 @@ class Idler:
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
         """Send nothing."""
 
-    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
         """Send nothing."""
 
 

@@ -248,7 +248,7 @@ async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(
     connection = connected(client)
     connection.session.state, connection.account.credit = State.ATTACHED, 100
     drained: list[int] = []
-    connection.output_sent = lambda: drained.append(connection.account.free)
+    connection.on_sent = lambda: drained.append(connection.account.free)
     with trio.move_on_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)

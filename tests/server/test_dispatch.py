@@ -170,7 +170,7 @@ async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
 async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, stop, claimed, heard = Store.claim, Dispatcher.stop, trio.Event(), trio.Event()
+    claim, stop, claimed, heard = Store.claim, Dispatcher.stop_task, trio.Event(), trio.Event()
 
     async def slow_to_answer(self: Store, *args: Any, **more: Any) -> Claim:
         found = await claim(self, *args, **more)
@@ -184,7 +184,7 @@ async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
         heard.set()
 
     monkeypatch.setattr(Store, "claim", slow_to_answer)
-    monkeypatch.setattr(Dispatcher, "stop", hear)
+    monkeypatch.setattr(Dispatcher, "stop_task", hear)
     async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
         await worker.attach("q", credit=2)
         await ada.enqueue("q", ["a"])
@@ -397,7 +397,7 @@ async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
         }
         assert await worker.settle("q", "ack", task) == ["ok"]
         await worker.quiet()
-        (row,) = served.app.worker_registry.named("w", 1, None)[0]
+        (row,) = served.app.worker_registry.named_here("w", 1, None)[0]
         assert row[3] == 0, "it holds nothing"
 
 

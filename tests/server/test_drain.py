@@ -130,7 +130,7 @@ async def test_a_waiting_request_is_answered_before_the_connection_is_closed(
     for ref, (verb, body) in enumerate(waits, 100):
         await ada.send(verb, ref=ref, queue="q", timeout_ms=60_000, **body)
     (connection,) = served.app.connections
-    await wait_until(lambda: connection._waiting == len(waits))
+    await wait_until(lambda: connection._waited_for == len(waits))
     await served.app.drain(grace)
     said = [await ada.receive() for _ in range(1 + len(waits))]
     assert said[0] == {"type": "drain"}

@@ -11,7 +11,7 @@ import trio
 
 from fairq.errors import Unavailable
 from fairq.model.tasks import leased_at_ms
-from fairq.model.workers import HeldLease
+from fairq.model.workers import LeaseKey
 from fairq.server.net.connection import Connection
 from fairq.server.net.questions import Questions
 from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS
@@ -111,7 +111,7 @@ async def is_listed_at(operator: Raw, served: Served) -> bool:
 async def test_an_old_holder_is_not_named_for_a_newer_lease(served: Served, worker: Raw) -> None:
     """The first worker has slept through its lease; the task has a new one, which no worker here holds."""
     numbers = await holding(served, worker, "a", started=1)
-    held, newer = HeldLease("q", "ada/a", numbers["a"]), HeldLease("q", "ada/a", numbers["a"] + 1)
+    held, newer = LeaseKey("q", "ada/a", numbers["a"]), LeaseKey("q", "ada/a", numbers["a"] + 1)
     assert await served.app.lease_holders.names([held, newer]) == {held: "mill"}
 
 
@@ -180,10 +180,10 @@ async def test_states_that_are_read_at_the_same_time_share_questions(
         await wait_until(lambda: is_listed(operator, "mill"))
         monkeypatch.setattr(Questions, "on_question", count)
         found = await two.app.store.tasks_and_leases("q", [f"ada/{id}" for id in ids])
-        names: dict[HeldLease, str] = {}
+        names: dict[LeaseKey, str] = {}
 
         async def look(state_id: str, lease: int) -> None:
-            names.update(await two.app.lease_holders.names([HeldLease("q", state_id, lease)]))
+            names.update(await two.app.lease_holders.names([LeaseKey("q", state_id, lease)]))
 
         async with trio.open_nursery() as looking:
             for state, lease in found:
@@ -224,7 +224,7 @@ async def test_a_request_that_is_cancelled_while_it_asks_leaves_the_others_their
     async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
         numbers = await holding(one, worker, "a", started=1, name="mill")
         await wait_until(lambda: is_listed(operator, "mill"))
-        lease = HeldLease("q", "ada/a", numbers["a"])
+        lease = LeaseKey("q", "ada/a", numbers["a"])
         with trio.CancelScope() as scope:
             scope.cancel()
             await two.app.lease_holders.names([lease])

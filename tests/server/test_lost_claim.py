@@ -49,7 +49,7 @@ class Recorder:
         self.account.lease(queue, leases, lease_ms / 1000, 0.0)
         self.pushed.set()
 
-    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
         raise AssertionError("nothing is cancelled")
 
 

@@ -38,7 +38,7 @@ def brought(*tasks: dict[str, Any]) -> list[dict[str, Any]]:
 async def end_grace(served: Served) -> None:
     """Let the time be over for which leases of broken connections are kept."""
     for connection in served.app.leases.kept:
-        connection.keeps_no_more.set()
+        connection.give_back_now.set()
     await wait_until(lambda: not served.app.leases.kept)
 
 

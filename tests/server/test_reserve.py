@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairq.server.net import worker_registry
+from fairq.server.net import server_slots, worker_registry
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
@@ -65,5 +65,5 @@ async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: py
 async def test_a_server_that_is_not_heard_of_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.app.worker_registry.on_announcement('{"server": "other", "slots": {"q": [5, 2.5]}}')
     assert served.app.queues.count_slots("q") == 5
-    monkeypatch.setattr(worker_registry, "_FORGET_S", 0.0)
+    monkeypatch.setattr(server_slots, "_FORGET_S", 0.0)
     assert served.app.queues.count_slots("q") == 0

@@ -73,6 +73,18 @@ async def test_a_retry_starts_after_its_delay(worker: Raw, ada: Raw) -> None:
     assert time.monotonic() - began > 0.19
 
 
+@pytest.mark.usefixtures("no_polls")
+@pytest.mark.parametrize("start", ["delay_ms", "start_at_ms"])
+async def test_a_rescheduled_task_starts_when_it_is_due(worker: Raw, ada: Raw, start: str) -> None:
+    await worker.attach("q")
+    await ada.enqueue("q", ["a"], delay_ms=7_200_000)
+    await worker.quiet()
+    at = 100 if start == "delay_ms" else int(time.time() * 1000) + 100
+    assert await ada.ask("reschedule", queue="q", ids=["a"], **{start: at}) == {"outcomes": ["ok"]}
+    (task,) = await worker.pushed()
+    assert time.time() * 1000 >= task["start_at_ms"]
+
+
 async def test_a_task_that_expired_never_runs_and_is_a_dead_letter(worker: Raw, ada: Raw, operator: Raw) -> None:
     await ada.enqueue("q", ["waits", "delayed"], expires_in_ms=120)
     await ada.enqueue("q", ["never"], delay_ms=60, expires_in_ms=100)

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from fairq.model.tasks import NewTask
 from fairq.server.dispatch.claiming import MAX_PACE_S, Phase
-from fairq.server.net.worker_registry import WorkerRegistry
+from fairq.server.net.server_slots import ServerSlots
 from fairq.server.run import Served
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
@@ -68,7 +68,7 @@ async def several(store: str) -> AsyncIterator[Several]:
             await here.attach("q", credit=2, name="here")
             await here.settle("q", "ack", *await here.pushed(1))
             await there.attach("q", credit=2, name="there")
-            await wait_until(lambda: near.app.worker_registry.slots_elsewhere("q") == 4)
+            await wait_until(lambda: near.app.worker_registry.elsewhere.whole("q") == 4)
             found = Several(near, (one, two), (here, there), ada)
             await found.all_asleep()
             yield found
@@ -76,7 +76,7 @@ async def several(store: str) -> AsyncIterator[Several]:
 
 def wakes(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have enqueues wake this server first."""
-    monkeypatch.setattr(WorkerRegistry, "one_elsewhere", lambda *_: server)
+    monkeypatch.setattr(ServerSlots, "choose", lambda *_: server)
 
 
 async def test_a_task_wakes_one_of_the_servers_that_have_workers(
@@ -135,7 +135,7 @@ async def test_what_a_server_was_woken_for_in_vain_others_find(
 
 async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str) -> None:
     async with several(server_store) as each:
-        assert each.near.app.worker_registry.one_elsewhere("q", 1) in {server.app.name for server in each.servers}
+        assert each.near.app.worker_registry.elsewhere.choose("q", 1) in {server.app.name for server in each.servers}
         assert each.near.app.queues.cover("q", 1).startswith("wake ")
         assert each.near.app.queues.cover("q", 3) == "all"
         assert each.near.app.queues.cover("another", 1) == "all"

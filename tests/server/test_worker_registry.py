@@ -129,7 +129,7 @@ async def test_a_worker_that_restarts_where_the_clock_is_behind_supersedes_its_d
 
 async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(server_store: str) -> None:
     async with two_servers(server_store) as (one, two), raw(one, WORKER) as young, raw(two, WORKER) as old:
-        await two.app.store.workers.order_of_worker("", "mill", 1_000)
+        await two.app.store.workers.order_of_run("", "mill", 1_000)
         await holding(one, young, "a", started=2_000)
         await old.attach("q", name="mill", started_at_ms=1_000)
         assert await old.closed() == SUPERSEDED
@@ -221,7 +221,7 @@ async def test_two_that_attach_at_the_same_time_do_not_both_stay(
         await tell_workers(self, message)
 
     monkeypatch.setattr(Workers, "tell", together)
-    await served.app.store.workers.order_of_worker("", "mill", 1_000)
+    await served.app.store.workers.order_of_run("", "mill", 1_000)
     async with raw(served, WORKER) as old, raw(served, WORKER) as young:
 
         async def attach(worker: Raw, started: int) -> None:

@@ -146,9 +146,9 @@ import fairq.sync
 
 client = fairq.sync.open_client()
 task = client.enqueue("emails", "before", result_ttl=60)
-waiting = threading.Thread(target=lambda: task.result(timeout=3600), daemon=True)  # it serves when the others fork
+waiting = threading.Thread(target=lambda: task.result(timeout=3600), daemon=True)  # it leads when the others fork
 waiting.start()
-while client._driver._server is None:
+while client._driver._leader is None:
     pass
 children = []
 for child in range(3):

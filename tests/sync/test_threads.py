@@ -105,21 +105,21 @@ def test_a_thread_that_is_served_goes_on_when_the_one_that_serves_has_its_answer
 ) -> None:
     task = ada.enqueue("emails", 1, result_ttl=60)
     waiting = calls.start(lambda: task.result(timeout=0.5))
-    wait_until(lambda: ada._driver._server is not None)
+    wait_until(lambda: ada._driver._leader is not None)
     for number in range(20):  # these are served by the one that waits
         ada.enqueue("emails", number)
     other = ada.enqueue("emails", 2, result_ttl=60)
     later = calls.start(lambda: other.result(timeout=1.0))
     assert isinstance(calls.join(waiting)[0], NotYet)
     assert isinstance(calls.join(later)[0], NotYet)  # by itself
-    assert ada._driver._server is None
+    assert ada._driver._leader is None
 
 
 def test_each_call_ends_at_its_own_time(service: Service, ada: fairq.sync.Client, calls: Calls) -> None:
     ada.enqueue("emails", 0)
     hold(service)
     slow = calls.start(lambda: ada.enqueue("emails", 1, timeout=LIMIT_S))
-    wait_until(lambda: ada._driver._server is not None)
+    wait_until(lambda: ada._driver._leader is not None)
     fast = calls.start(lambda: ada.tasks("emails", ["a"], timeout=0.05))
     assert isinstance(calls.join(fast)[0], OutcomeUnknown)
     assert slow not in calls.told
@@ -137,7 +137,7 @@ def silent_server() -> Iterator[int]:
 def test_a_call_ends_in_time_while_another_thread_connects(calls: Calls) -> None:
     with silent_server() as port, fairq.sync.open_client(f"ws://127.0.0.1:{port}", token="t") as client:
         slow = calls.start(lambda: client.enqueue("emails", 1, timeout=1.0))
-        wait_until(lambda: client._driver._server is not None)
+        wait_until(lambda: client._driver._leader is not None)
         fast = calls.start(lambda: client.enqueue("emails", 2, timeout=0.05))
         assert isinstance(calls.join(fast)[0], Unavailable)
         assert slow not in calls.told
@@ -159,12 +159,12 @@ def test_closing_ends_calls_of_other_threads(service: Service, calls: Calls) -> 
 def test_a_connection_that_one_thread_finds_broken_is_made_again_by_the_one_that_serves(
     service: Service, ada: fairq.sync.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that serves waits for a socket that is closed under it: nothing else would wake it."""
+    """The leader waits for a socket that is closed under it: nothing else would wake it."""
     monkeypatch.setattr("fairq.wire.session.HEARTBEAT_S", 3_600)
     monkeypatch.setattr("fairq.wire.session.TIMEOUT_S", 7_200)
     task = ada.enqueue("emails", 1, result_ttl=60)
     waiting = calls.start(partial(task.result, timeout=3_600))
-    wait_until(lambda: ada._driver._server is not None)
+    wait_until(lambda: ada._driver._leader is not None)
     send, broken = Link.send, list[int]()
 
     def fail_once(link: Link, now: float) -> None:
@@ -198,7 +198,7 @@ def test_an_exception_of_a_signal_handler_ends_its_call_and_no_other(
     wait = ada._driver._alarm.wait
     monkeypatch.setattr(type(ada._driver._alarm), "wait", lambda _, *args, **options: interrupted(*args, **options))
     calls.start(lambda: task.result(timeout=20))
-    wait_until(lambda: ada._driver._server is not None)
+    wait_until(lambda: ada._driver._leader is not None)
     calls.start(lambda: ada.enqueue("emails", 2))
     wait_until(lambda: len(ada._driver._line) == 1)
     first.set()
@@ -212,7 +212,7 @@ def test_an_exception_in_the_middle_of_a_change_ends_the_session_and_the_next_ca
 ) -> None:
     task = ada.enqueue("emails", 1, result_ttl=60)
     waiting = calls.start(task.result)
-    wait_until(lambda: ada._driver._server is not None)
+    wait_until(lambda: ada._driver._leader is not None)
     gather = ClientSession.gather
 
     def interrupted(session: ClientSession, now: float) -> None:

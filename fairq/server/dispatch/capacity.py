@@ -25,7 +25,7 @@ class Worker(Protocol):
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
         """Give leased tasks to the worker."""
 
-    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""
 
 

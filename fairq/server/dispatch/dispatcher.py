@@ -108,11 +108,11 @@ class Dispatcher:
             await self._emptied.park()
         return not waiting.cancelled_caught
 
-    def stop(self, id: str) -> None:
+    def stop_task(self, id: str) -> None:
         """Tell the worker here that holds a cancelled task, or gets it from a claim under way; all servers do this."""
         for worker in self.capacity.workers:
             if (lease := worker.account.held.get((self.queue, id))) is not None:
-                worker.stop(self.queue, {id: lease})
+                worker.stop_tasks(self.queue, {id: lease})
                 return
         if self.claiming.phase is not Phase.WAITING:
             self._cancelled.add(id)
@@ -124,7 +124,7 @@ class Dispatcher:
             self.wait_times.claimed(self.store_now_ms, (), ())
         for worker in self.capacity.workers:
             if held := worker.account.held_of(self.queue):
-                worker.stop(self.queue, held)
+                worker.stop_tasks(self.queue, held)
 
     def join(self, worker: Worker) -> None:
         """Start to give tasks to a worker."""
@@ -266,7 +266,7 @@ class Dispatcher:
         for worker, some in given.items():
             worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms)
         for id in self._cancelled.intersection(map(_id_of, leases)):
-            self.stop(id)
+            self.stop_task(id)
         return [(each.id, each.lease, 0) for each in leases[at:]]
 
 

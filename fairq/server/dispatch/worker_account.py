@@ -10,8 +10,8 @@ from attrs import define, evolve, field
 
 from fairq.model.tasks import Lease, Settlement
 
-Place = tuple[str, str]  # queue, and a task's full id
-OVER_S = 1.0  # the time that a lease may take to reach its worker, which counts from then
+TaskKey = tuple[str, str]  # queue, and a task's full id
+OVER_S = 1.0  # a lease counts from when its worker has it: how long it may be on its way
 _NEVER = float("inf")
 
 
@@ -26,7 +26,7 @@ class Terms:
     has_progress: bool = False  # which was reported
 
 
-Ended = tuple[int, Terms]  # with its number
+Ended = tuple[int, Terms]  # a lease: its number and its terms
 
 
 @define(eq=False)
@@ -43,16 +43,16 @@ class WorkerAccount:
     credit: int = 0
     may_take: Callable[[], bool] = lambda: True
     owner: Any = None
-    owners: dict[Place, Any] = field(factory=dict, repr=False)
+    owners: dict[TaskKey, Any] = field(factory=dict, repr=False)
     prefetch: int = 0
-    handed: int = 0  # leases that it holds and that are not kept here: of a worker over HTTP
+    handed: int = 0  # leases that a worker over HTTP holds: they are not in `held`
     reserved: int = field(default=0, init=False)
-    held: dict[Place, int] = field(factory=dict, init=False)
-    terms: dict[Place, Terms] = field(factory=dict, init=False)
+    held: dict[TaskKey, int] = field(factory=dict, init=False)
+    terms: dict[TaskKey, Terms] = field(factory=dict, init=False)
     most_begun: int = field(default=0, init=False)  # the most leases that it has ever had room to begin at once
     is_freed: bool = field(default=False, init=False)
     over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
-    _renewing: dict[Place, int] = field(factory=dict, init=False)  # leases being renewed, unless they have ended since
+    _renewing: dict[TaskKey, int] = field(factory=dict, init=False)  # leases being renewed that have not ended since
     _queue_s: dict[str, float] = field(factory=dict, init=False)  # how long leases of each queue last now
 
     def set_credit(self, credit: int) -> None:
@@ -79,89 +79,89 @@ class WorkerAccount:
         self.drop(*self.held.keys() & numbers)  # earlier leases of the tasks, which are lost
         self._put(numbers, terms)
 
-    def _put(self, numbers: Mapping[Place, int], terms: Terms) -> None:
+    def _put(self, numbers: Mapping[TaskKey, int], terms: Terms) -> None:
         self.held |= numbers
         self.terms |= dict.fromkeys(numbers, terms)
         self.owners |= dict.fromkeys(numbers, self.owner)
 
-    def add(self, place: Place, lease: int, terms: Terms, now: float) -> None:
+    def add(self, key: TaskKey, lease: int, terms: Terms, now: float) -> None:
         """Add a lease that was not pushed here: it comes from another connection, or back since its settlement failed.
 
         Its worker may have begun it.
         """
-        self._put({place: lease}, evolve(terms, is_pushed=False))
-        self._restart(place, now)
+        self._put({key: lease}, evolve(terms, is_pushed=False))
+        self._restart(key, now)
 
-    def _restart(self, place: Place, now: float) -> None:
+    def _restart(self, key: TaskKey, now: float) -> None:
         """Restart the time of a lease: it gets no shorter."""
-        terms = self.terms[place]
-        lasts_s = max(terms.lasts_s, self._queue_s.get(place[0], 0.0)) or _NEVER
+        terms = self.terms[key]
+        lasts_s = max(terms.lasts_s, self._queue_s.get(key[0], 0.0)) or _NEVER
         over_at = now + lasts_s + OVER_S
-        self.terms[place] = evolve(terms, over_at=over_at)
+        self.terms[key] = evolve(terms, over_at=over_at)
         self.over_at = min(self.over_at, over_at)
 
     @contextmanager
-    def renewing(self, leases: Mapping[Place, int]) -> Iterator[None]:
+    def renewing(self, leases: Mapping[TaskKey, int]) -> Iterator[None]:
         """Remember leases whose renewal is under way while the context lasts."""
         self._renewing |= leases
         try:
             yield
         finally:
-            for place, lease in leases.items():
-                if self._renewing.get(place) == lease:
-                    del self._renewing[place]
+            for key, lease in leases.items():
+                if self._renewing.get(key) == lease:
+                    del self._renewing[key]
 
-    def renewed(self, place: Place, lease: int, now: float) -> None:
+    def renewed(self, key: TaskKey, lease: int, now: float) -> None:
         """Restart the time of a renewed lease, also if it has expired here meanwhile, but not if it has ended."""
-        if self.has(place, lease):
-            self._restart(place, now)
-        elif self._renewing.get(place) == lease:
-            self.add(place, lease, Terms(0.0), now)
+        if self.has(key, lease):
+            self._restart(key, now)
+        elif self._renewing.get(key) == lease:
+            self.add(key, lease, Terms(0.0), now)
 
-    def has(self, place: Place, lease: int) -> bool:
+    def has(self, key: TaskKey, lease: int) -> bool:
         """True if a lease is on the account."""
-        return self.held.get(place) == lease
+        return self.held.get(key) == lease
 
     def held_of(self, queue: str) -> dict[str, int]:
         """Return the leases of one queue: id -> lease number."""
         return {id: lease for (of, id), lease in self.held.items() if of == queue}
 
-    def not_begun(self) -> set[Place]:
+    def not_begun(self) -> set[TaskKey]:
         """Return the leases whose tasks have not begun: the worker begins them in the order of their pushes.
 
         In doubt they have: leases brought from another connection, and those that were about to be settled.
         """
         if not self.prefetch:
             return set()
-        pushed = [place for place in self.held if self.terms[place].is_pushed]
+        pushed = [key for key in self.held if self.terms[key].is_pushed]
         return set(pushed[self.most_begun :])
 
-    def report(self, place: Place) -> None:
+    def report(self, key: TaskKey) -> None:
         """Note that the progress of a task was reported."""
-        self.terms[place] = evolve(self.terms[place], has_progress=True)
+        self.terms[key] = evolve(self.terms[key], has_progress=True)
 
-    def end(self, queue: str, settlements: Iterable[Settlement]) -> dict[Place, Ended]:
+    def end(self, queue: str, settlements: Iterable[Settlement]) -> dict[TaskKey, Ended]:
         """Remove the leases that these settlements end, and return them."""
-        held, terms, ended = self.held, self.terms, dict[Place, Ended]()
+        held, terms, ended = self.held, self.terms, dict[TaskKey, Ended]()
         for each in settlements:
-            place = queue, each.id
-            if held.get(place) == each.lease and each.action != "extend":
-                ended[place] = each.lease, terms[place]
+            key = queue, each.id
+            if held.get(key) == each.lease and each.action != "extend":
+                ended[key] = each.lease, terms[key]
         self.drop(*ended)
         return ended
 
-    def drop(self, *places: Place) -> None:
+    def drop(self, *keys: TaskKey) -> None:
         """Remove leases from the account: they have ended, or another account has them."""
-        for place in self._renewing.keys() & places:
-            del self._renewing[place]
-        self._remove(places)
+        for key in self._renewing.keys() & keys:
+            del self._renewing[key]
+        self._remove(keys)
 
-    def _remove(self, places: Collection[Place]) -> None:
+    def _remove(self, keys: Collection[TaskKey]) -> None:
         held, terms, owners, owner = self.held, self.terms, self.owners, self.owner
-        for place in places:
-            del held[place], terms[place]
-            if owners.get(place) is owner:
-                del owners[place]
+        for key in keys:
+            del held[key], terms[key]
+            if owners.get(key) is owner:
+                del owners[key]
 
     def drop_all(self) -> dict[str, list[tuple[str, int, int]]]:
         """Remove all leases from the account; returns them by queue: id, number, times taken over."""
@@ -175,7 +175,7 @@ class WorkerAccount:
         """Drop the leases that have expired."""
         if now < self.over_at:
             return
-        over = [place for place, terms in self.terms.items() if terms.over_at <= now]
+        over = [key for key, terms in self.terms.items() if terms.over_at <= now]
         self._remove(over)  # an answer that comes late may still renew them
         self.is_freed = self.is_freed or bool(over)
         next_at = min((terms.over_at for terms in self.terms.values()), default=_NEVER)

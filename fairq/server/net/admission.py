@@ -32,8 +32,8 @@ from fairq.wire.terms import Role
 
 MAX_HANDSHAKES = 2_048  # unfinished ones
 HANDSHAKES_PER_S, HANDSHAKE_BURST = 200.0, 1_000.0  # of one address: rate and burst
-NOTES_PER_S, NOTES_BURST = 1.0, 100.0  # of a tenant's changes in the audit and the log: rate and burst
-WRONG_PER_S, WRONG_BURST = 5.0, 100.0  # the same, of its wrong tokens
+WRONG_TOKENS_PER_S, WRONG_TOKENS_BURST = 5.0, 100.0  # of one address
+CHANGES_PER_S, CHANGES_BURST = 1.0, 100.0  # of one tenant, that the audit and the log note
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 PER_TURN, HTTP_PER_TURN = 8, 1  # messages of one tenant, and HTTP requests, that begin in one turn of the scheduler
 RECONNECT_MS = 1_000  # after which a refused client may connect again
@@ -45,12 +45,12 @@ class Usage:
 
     requests: Rate
     bytes: Rate
-    notes: Rate = field(factory=lambda: Rate(NOTES_PER_S, NOTES_BURST))  # changes that are noted
+    changes: Rate = field(factory=lambda: Rate(CHANGES_PER_S, CHANGES_BURST))
     connections: int = 0
     under_way: int = 0  # requests
-    rests_until: float = 0.0
+    rests_until: float = 0.0  # after a message that took long to read: none is read before
     turns: Gate = field(factory=lambda: Gate(PER_TURN), init=False)  # of messages
-    http_turns: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # of requests, each of ten times the cost
+    http_turns: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # of HTTP requests, ten times as costly
 
     def take(self, size: int, now: float) -> float:
         """Count a text of `size` bytes; returns the seconds to wait before it is read."""
@@ -62,14 +62,14 @@ class Admission:
     """Counts handshakes and connections by address, and usage by tenant."""
 
     settings: Settings
-    _unfinished: dict[str, dict[trio.CancelScope, None]] = field(factory=dict, init=False)  # by address, oldest first
-    _handshakes: int = field(default=0, init=False)
-    _rates: Rates = field(factory=lambda: Rates(HANDSHAKES_PER_S, HANDSHAKE_BURST), init=False)  # of addresses
-    _wrong: Rates = field(factory=lambda: Rates(WRONG_PER_S, WRONG_BURST), init=False)  # of wrong tokens
+    _handshakes: dict[str, dict[trio.CancelScope, None]] = field(factory=dict, init=False)  # by address, oldest first
+    _unfinished: int = field(default=0, init=False)  # handshakes
+    _rates: Rates = field(factory=lambda: Rates(HANDSHAKES_PER_S, HANDSHAKE_BURST), init=False)  # of handshakes
+    _wrong: Rates = field(factory=lambda: Rates(WRONG_TOKENS_PER_S, WRONG_TOKENS_BURST), init=False)
     _connections: Counter[str] = field(factory=Counter, init=False)  # by address
     _usages: dict[str, Usage] = field(factory=dict, init=False)  # by tenant
 
-    def hears(self, address: str, now: float) -> bool:
+    def admits_handshake(self, address: str, now: float) -> bool:
         """True if one more handshake from this address is within its rate."""
         return self._is_unlimited(address) or self._rates.of(block_of(address), now).take_now(1, now)
 
@@ -92,32 +92,32 @@ class Admission:
     def handshake(self, address: str, scope: trio.CancelScope) -> Iterator[None]:
         """Give a handshake a place while the context lasts; `scope` is cancelled if another needs the place more."""
         address = block_of(address)
-        if self._handshakes >= MAX_HANDSHAKES:
-            most = max(self._unfinished.values(), key=len)
+        if self._unfinished >= MAX_HANDSHAKES:
+            most = max(self._handshakes.values(), key=len)
             oldest = next(iter(most))
             del most[oldest]
-            self._handshakes -= 1
+            self._unfinished -= 1
             oldest.cancel()
-        self._unfinished.setdefault(address, {})[scope] = None
-        self._handshakes += 1
+        self._handshakes.setdefault(address, {})[scope] = None
+        self._unfinished += 1
         try:
             yield
         finally:
-            places = self._unfinished.get(address, {})
+            places = self._handshakes.get(address, {})
             if scope in places:
                 del places[scope]
-                self._handshakes -= 1
+                self._unfinished -= 1
             if not places:
-                self._unfinished.pop(address, None)
+                self._handshakes.pop(address, None)
 
     @contextmanager
-    def inside(self, address: str, identity: Identity) -> Iterator[Usage | None]:
+    def connection(self, address: str, identity: Identity) -> Iterator[Usage | None]:
         """Count a connection while the context lasts; yields its tenant's usage, if any. Raises: TooMany."""
-        with self.from_address(address), self.of_tenant(identity) as usage:
+        with self.connection_from(address), self.connection_of(identity) as usage:
             yield usage
 
     @contextmanager
-    def from_address(self, address: str) -> Iterator[None]:
+    def connection_from(self, address: str) -> Iterator[None]:
         """Count a connection of an address while the context lasts. Raises: TooMany."""
         most, block = self.settings.connections_per_address, block_of(address)
         if most and not self._is_unlimited(address) and self._connections[block] >= most:
@@ -131,8 +131,8 @@ class Admission:
                 del self._connections[block]
 
     @contextmanager
-    def of_tenant(self, identity: Identity) -> Iterator[Usage | None]:
-        """Count a tenant's connection while the context lasts; yields its usage, None for others. Raises: TooMany."""
+    def connection_of(self, identity: Identity) -> Iterator[Usage | None]:
+        """Count a tenant's connection while the context lasts; yields the tenant's usage, if any. Raises: TooMany."""
         if identity.role is not Role.TENANT:
             yield None
             return
@@ -151,7 +151,7 @@ class Admission:
             self._usages = {
                 name: each
                 for name, each in self._usages.items()
-                if each.connections or not all(rate.is_whole(now) for rate in (each.requests, each.bytes, each.notes))
+                if each.connections or not all(rate.is_whole(now) for rate in (each.requests, each.bytes, each.changes))
             }
         if tenant not in self._usages:
             requests, size = self.settings.requests_per_second, self.settings.bytes_per_second
@@ -159,7 +159,6 @@ class Admission:
         return self._usages[tenant]
 
     def _is_unlimited(self, address: str) -> bool:
-        """True if an address has no limits."""
         return not self.settings.connections_per_address or ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from time import thread_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 import trio
@@ -48,11 +48,18 @@ MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
 SHORT_BYTES = 4_096  # of a text that takes less time to read than to time it
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
-NOTHING = nullcontext()
+NO_CONTEXT = nullcontext()
 
 
 def nothing(*_: Any) -> None:
     """Do nothing."""
+
+
+class AttachOrder(NamedTuple):
+    """Where an attach stands among those of a worker's name, by the store: the greatest is the newest. 0: unknown."""
+
+    run: int = 0  # when this run of the worker first attached
+    number: float = 0  # of the attach
 
 
 @define(eq=False)
@@ -65,23 +72,22 @@ class Connection:
     handle_request: Callable[[Connection, Any], Awaitable[dict[str, Any] | None]]
     usage: Usage | None = None  # of its tenant
     account: WorkerAccount = field(factory=WorkerAccount)
-    output_sent: Callable[[], None] = nothing  # called when the socket has taken all output that waited
+    on_sent: Callable[[], None] = nothing  # the socket has taken all output that waited
     name: str = ""
     queues: tuple[str, ...] = ()
-    order: int = 0  # when the worker first attached, by the store, if it keeps its name across restarts
-    number: int = 0  # of this attach, by the store: later ones of the same run have greater ones; 0: unknown
+    attach_order: AttachOrder = field(factory=AttachOrder)  # of a worker that keeps its name across restarts
     attached_at_ms: int = 0
     requests: int = 0
     closing: tuple[int, str] | None = None
-    freed: Callable[[Connection], None] = nothing  # called when leases have expired on its account
-    is_leaving: bool = False
-    keeps_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
-    keeps_no_more: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are given back now
+    on_freed: Callable[[Connection], None] = nothing  # leases have expired on its account
+    closes_when_idle: bool = False
+    tracks_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
+    give_back_now: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are given back now
     turns: Gate | None = field(default=None, init=False)  # in which its messages are read
-    load: TenantLoad | None = field(default=None, init=False)  # of a producer's tenants
+    tenant_load: TenantLoad | None = field(default=None, init=False)  # of a producer's tenants
     refusals: Refusals | None = field(default=None, init=False)  # of its server
     _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
-    _waiting: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for
+    _waited_for: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
@@ -90,7 +96,7 @@ class Connection:
         self.account.may_take = self._may_take
         self.session.refused = self._note_refusal
         if self.identity.role is Role.PRODUCER:
-            self.load = TenantLoad()
+            self.tenant_load = TenantLoad()
         if self.usage is not None:
             self.turns = self.usage.turns
 
@@ -102,7 +108,7 @@ class Connection:
         """Give leased tasks to the worker."""
         raise NotImplementedError
 
-    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""
         raise NotImplementedError
 
@@ -150,13 +156,13 @@ class Connection:
         self.closing = self.closing or (code, reason)
         self._woken.set()
 
-    def leave(self) -> None:
+    def close_when_idle(self) -> None:
         """End the connection as soon as it has no request, no wait and no lease."""
-        self.is_leaving = True
-        self._leave_if_idle()
+        self.closes_when_idle = True
+        self._close_if_idle()
 
-    def _leave_if_idle(self) -> None:
-        if self.is_leaving and not (self.owes_answers or self.account.held):
+    def _close_if_idle(self) -> None:
+        if self.closes_when_idle and not (self.owes_answers or self.account.held):
             self.close(1001, "the server is stopping")
 
     async def wait_turn(self, size: int) -> None:
@@ -179,7 +185,7 @@ class Connection:
 
     def reading(self, size: int) -> AbstractContextManager[None]:
         """Have the tenant rest if the context, in which its text is read, takes long; a short one cannot."""
-        return self._timed() if size > SHORT_BYTES else NOTHING
+        return self._timed() if size > SHORT_BYTES else NO_CONTEXT
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -204,18 +210,18 @@ class Connection:
 
         Raises: TooMany, Draining.
         """
-        most = MAX_PRODUCER_WAITING if self.load else MAX_WAITING
-        if self._waiting + len(ids) > most:
+        most = MAX_PRODUCER_WAITING if self.tenant_load else MAX_WAITING
+        if self._waited_for + len(ids) > most:
             message = f"too many waits: at most {most} tasks, batches and feeds per connection"
             raise TooMany(message, retry_in_ms=RETRY_MS)
-        if self.load:
-            self.load.check_waits(ids)
-        left, tenants = dict.fromkeys(ids), frozenset(map(owner_of, ids)) if self.load else frozenset[str]()
+        if self.tenant_load:
+            self.tenant_load.check_waits(ids)
+        left, tenants = dict.fromkeys(ids), frozenset(map(owner_of, ids)) if self.tenant_load else frozenset[str]()
 
         def count(some: Sequence[str], more: int) -> None:
-            self._waiting += more * len(some)
-            if self.load:
-                self.load.count_waits(some, more)
+            self._waited_for += more * len(some)
+            if self.tenant_load:
+                self.tenant_load.count_waits(some, more)
 
         def release(ended: Sequence[str]) -> None:
             count(ended, -1)
@@ -245,25 +251,25 @@ class Connection:
     def _count(self, requests: int, tenants: frozenset[str]) -> None:
         """Add to the number of requests under way; `tenants` are the tenants of a producer's request."""
         self.requests += requests
-        if self.load:
-            self.load.count(tenants, requests)
+        if self.tenant_load:
+            self.tenant_load.count(tenants, requests)
         if self.usage is not None:
             self.usage.under_way += requests
 
-    def request_limit(self, request: Any) -> str:
+    def reached_limit(self, request: Any) -> str:
         """Return which limit of requests under way is reached; empty if none is."""
-        if self.load:
+        if self.tenant_load:
             if self.requests >= MAX_PRODUCER_REQUESTS:
                 return f"at most {MAX_PRODUCER_REQUESTS} may be under way per connection"
             is_enqueue = isinstance(request, wire.Enqueue)  # it refuses tenants
-            return "" if is_enqueue else self.load.limit(tenants_of(request))
+            return "" if is_enqueue else self.tenant_load.reached_limit(tenants_of(request))
         if self.usage is not None and self.usage.under_way >= MAX_TENANT_REQUESTS:
             return f"at most {MAX_TENANT_REQUESTS} may be under way per tenant"
         return f"at most {MAX_REQUESTS} may be under way per connection" if self.requests >= MAX_REQUESTS else ""
 
     async def handle(self, request: Any) -> dict[str, Any]:
         """Do what a request asks, and count it as under way meanwhile; returns the reply's body. Raises: FairqError."""
-        tenants = tenants_of(request) if self.load else frozenset[str]()
+        tenants = tenants_of(request) if self.tenant_load else frozenset[str]()
         self._count(1, tenants)
         try:
             if type(request) in TASKLESS:
@@ -279,5 +285,5 @@ class Connection:
 
         A garbage collection that looks at 10,000 connections takes 0.3 s.
         """
-        self.output_sent, self.freed = nothing, nothing
+        self.on_sent, self.on_freed = nothing, nothing
         self.account.may_take, self.account.owner, self.session.refused = bool, None, nothing

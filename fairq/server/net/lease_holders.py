@@ -15,13 +15,13 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.model.workers import HeldLease
+from fairq.model.workers import LeaseKey
+from fairq.server.dispatch.worker_account import TaskKey
 from fairq.server.net.connection import Connection
-from fairq.server.net.questions import Questions
+from fairq.server.net.questions import HOLDERS, Questions
 
 log = structlog.get_logger("fairq.server")
 
-HOLDERS = "holders"  # the kind of question: [queue, id, lease number], ... -> [queue, id, lease number, worker], ...
 LEASES_PER_ROUND = 5_000
 ROUND_S = 0.1
 
@@ -30,8 +30,8 @@ ROUND_S = 0.1
 class _Round:
     """Leases that are asked for together, and the names of workers that were found."""
 
-    leases: set[HeldLease] = field(factory=set)
-    found: dict[HeldLease, str] = field(factory=dict)
+    leases: set[LeaseKey] = field(factory=set)
+    found: dict[LeaseKey, str] = field(factory=dict)
     is_over: trio.Event = field(factory=trio.Event)
 
 
@@ -39,7 +39,7 @@ class _Round:
 class LeaseHolders:
     """The workers that hold leases; `owners` are the connections of this server with leases on their accounts."""
 
-    owners: dict[tuple[str, str], Connection]
+    owners: dict[TaskKey, Connection]
     questions: Questions
     nursery: trio.Nursery
     _next: _Round = field(factory=_Round, init=False)
@@ -57,15 +57,15 @@ class LeaseHolders:
                 found.append((queue, id, lease, owner.name))
         return found
 
-    async def names(self, leases: Iterable[HeldLease]) -> dict[HeldLease, str]:
+    async def names(self, leases: Iterable[LeaseKey]) -> dict[LeaseKey, str]:
         """Name the workers that hold leases; workers of servers that do not answer are left out."""
         wanted = set(leases)
-        found = {HeldLease(queue, id, lease): worker for queue, id, lease, worker in self.here(wanted)}
+        found = {LeaseKey(queue, id, lease): worker for queue, id, lease, worker in self.here(wanted)}
         if missing := wanted - found.keys():
             found |= await self._asked(missing)
         return found
 
-    async def _asked(self, leases: set[HeldLease]) -> dict[HeldLease, str]:
+    async def _asked(self, leases: set[LeaseKey]) -> dict[LeaseKey, str]:
         round_ = self._next
         if len(round_.leases) + len(leases) > LEASES_PER_ROUND:
             return {}
@@ -92,7 +92,7 @@ class LeaseHolders:
 
     async def _ask(self, round_: _Round) -> None:
         def is_enough(rows: Any) -> bool:
-            round_.found |= {HeldLease(queue, id, lease): worker for queue, id, lease, worker in rows}
+            round_.found |= {LeaseKey(queue, id, lease): worker for queue, id, lease, worker in rows}
             return round_.leases <= round_.found.keys()
 
         await self.questions.ask(HOLDERS, list(map(list, round_.leases)), is_enough)

@@ -3,12 +3,22 @@
 Which worker holds a lease is known to the worker's server only, and is not stored: a lease costs nothing for it. A
 server that must tell it asks the others, over the channel of messages about workers. Those whose list of workers is in
 the store are waited for, at most ANSWER_S: a server that was killed or stopped does not answer. Messages may be lost,
-so no answer is not "no".
+so a missing answer is not a "no".
+
+| kind | asked | each server's answer |
+|---|---|---|
+| HOLDERS | [queue, id, lease number], ... | [queue, id, lease number, worker], ... of those that its workers hold |
+| WORKER | name, count, queues or null | its workers of that name: [fields of WorkerState after `server`], ...; |
+| | | and their leases: [queue, id, lease number, attached_at_ms of the worker], ... |
+| DRAIN | name, attached by when | how many workers it has dismissed |
+| ATTEMPTS | queue, fields of AttemptFilter, count | attempts that run, and that ended: [fields of Seen, worker], ... |
+| QUEUES | queue, ... | those that its workers take tasks of |
+| WAITS | queue, tenant | what each of the tenant's last starts had waited for: [ms of each cause], ... |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -22,6 +32,7 @@ from fairq.store.store import Store
 log = structlog.get_logger("fairq.server")
 
 ANSWER_S = 0.5  # how long a question waits for answers
+HOLDERS, WORKER, DRAIN, ATTEMPTS, QUEUES, WAITS = "holders", "worker", "drain", "attempts", "queues", "waits"
 
 
 class Answers(NamedTuple):
@@ -33,7 +44,7 @@ class Answers(NamedTuple):
 
 @define(eq=False)
 class _Question:
-    """A question under way: the servers that are waited for, and how many at least; and answers by server."""
+    """A question under way: the servers that are waited for, how many answers at least, and the answers so far."""
 
     awaited: set[str]
     is_enough: Callable[[Any], bool]
@@ -46,10 +57,10 @@ class _Question:
         self.answers[server] = answer
         if self.is_enough(answer):
             self.is_over.set()
-        self.look()
+        self.check()
 
-    def look(self) -> None:
-        """Note that the question is over if all answers are there."""
+    def check(self) -> None:
+        """End the question if all answers are there."""
         if self.awaited <= self.answers.keys() and len(self.answers) >= self.least:
             self.is_over.set()
 
@@ -83,7 +94,7 @@ class Questions:
                 heard = await self.store.workers.tell(words)
                 if of_all:
                     question.least = heard
-                    question.look()
+                    question.check()
                 with trio.move_on_after(ANSWER_S):
                     await question.is_over.wait()
         finally:
@@ -96,14 +107,14 @@ class Questions:
 
     def on_question(self, asker: str, number: int, kind: str, asked: Any) -> None:
         """Answer another server."""
-        answer = {"server": self.server, "answer": [asker, number, self._answer(kind, asked)]}
-        self.nursery.start_soon(self._tell, orjson.dumps(answer))
+        self.nursery.start_soon(self.tell, {"answer": [asker, number, self._answer(kind, asked)]})
 
-    async def _tell(self, answer: bytes) -> None:
+    async def tell(self, said: Mapping[str, Any]) -> None:
+        """Send a message to the other servers; it may be lost."""
         try:
-            await self.store.workers.tell(answer)
+            await self.store.workers.tell(orjson.dumps({"server": self.server, **said}))
         except FairqError as error:
-            log.debug("cannot answer another server", error=error.message)
+            log.debug("cannot tell other servers", error=error.message)
 
     def on_answer(self, server: str, asker: str, number: int, answer: Any) -> None:
         """Take in the answer of another server, if it is for a question of this one."""

@@ -17,7 +17,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError, TooMany
 from fairq.model.tasks import Lease
-from fairq.server.net.connection import NOTHING, Connection, nothing
+from fairq.server.net.connection import NO_CONTEXT, Connection, nothing
 from fairq.server.net.tenant_load import RETRY_MS
 from fairq.taskless import Taskless
 from fairq.transport import PIECE_BYTES, Transport
@@ -69,7 +69,7 @@ class SocketConnection(Connection):
         self.session.push(queue, lease_ms, leases, run_timeout_ms)
         self.wake_writer()
 
-    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+    def stop_tasks(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""
         self.session.stop(queue, leases)
         self.wake_writer()
@@ -141,7 +141,7 @@ class SocketConnection(Connection):
             if request is None:
                 if self.session.has_outgoing:
                     self.wake_writer()
-            elif limit := self.request_limit(request):
+            elif limit := self.reached_limit(request):
                 refusal = TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
                 self.session.refuse(request.ref, refusal, request.type)
                 self.wake_writer()
@@ -151,7 +151,7 @@ class SocketConnection(Connection):
                 return
 
     async def _carry_out(self, request: Any, size: int) -> None:
-        with self._holding(size) if size > PIECE_BYTES else NOTHING:
+        with self._holding(size) if size > PIECE_BYTES else NO_CONTEXT:
             await self._answer(request)
         self.wake_writer()
 
@@ -175,7 +175,7 @@ class SocketConnection(Connection):
             log.exception("request failed", request=id, verb=request.type, remote=self.remote)
             failure = FairqError(f"internal error; the server's log says why: request {id}")
             self.session.refuse(request.ref, failure, request.type)
-        self._leave_if_idle()
+        self._close_if_idle()
 
     async def _write(self) -> None:
         """Send output that the socket did not take at once, and heartbeats, until the end."""
@@ -185,13 +185,13 @@ class SocketConnection(Connection):
             self.account.expire(trio.current_time())
             if self.account.is_freed:
                 self.account.is_freed = False
-                self.freed(self)
-                self._leave_if_idle()
+                self.on_freed(self)
+                self._close_if_idle()
             try:
                 if await self.transport.flush():
                     # When the last of it was sent: no heartbeat is due meanwhile.
                     self.session.last_sent_at = trio.current_time()
-                    self.output_sent()
+                    self.on_sent()
             except Disconnected:
                 return
             if self.session.is_timed_out:

@@ -46,7 +46,7 @@ class TenantLoad:
         """True if a tenant has more requests under way than it may."""
         return self.requests[tenant] > MAX_TENANT_REQUESTS_HERE
 
-    def limit(self, tenants: Iterable[str]) -> str:
+    def reached_limit(self, tenants: Iterable[str]) -> str:
         """Return which limit one more request would exceed; empty if none."""
         full = next((each for each in tenants if self.requests[each] >= MAX_TENANT_REQUESTS_HERE), None)
         return "" if full is None else f"at most {MAX_TENANT_REQUESTS_HERE} may be under way for tenant {full}"

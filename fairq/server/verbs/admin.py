@@ -11,10 +11,10 @@ from fairq.model.queues import kept_slots
 from fairq.model.tasks import TaskState, leased_at_ms
 from fairq.model.tenants import TenantPage
 from fairq.model.versions import settings_version
-from fairq.model.workers import HeldLease, HeldTask
+from fairq.model.workers import HeldTask, LeaseKey
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.net.worker_registry import Held
+from fairq.server.net.worker_registry import HeldAt
 from fairq.server.verbs.request_scope import Body, check_all_queues
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
@@ -53,7 +53,6 @@ async def configure(app: App, connection: Connection, request: wire.Configure) -
     queue = request.queue
     previous = await app.store.configure(queue, request.settings, request.if_version or "")
     app.ticker.tick_within(queue, 0)  # a tick applies a changed reserve to all tenants
-    app.queues.notify(queue)
     return {"previous": {name: getattr(previous, name) for name in request.settings}}
 
 
@@ -106,7 +105,7 @@ async def workers(app: App, connection: Connection, request: wire.Workers) -> Bo
 
 async def worker_tasks(app: App, connection: Connection, request: wire.WorkerTasks) -> Body:
     """Describe the workers of a name, at all servers, and the tasks that they have held longest."""
-    found = await app.worker_registry.all_named(request.worker, request.count, connection.identity.queues)
+    found = await app.worker_registry.named(request.worker, request.count, connection.identity.queues)
     if not found.workers:
         raise NotFound(f"no worker {request.worker} is attached", field="worker")
     return {
@@ -116,14 +115,14 @@ async def worker_tasks(app: App, connection: Connection, request: wire.WorkerTas
     }
 
 
-async def _held_tasks(app: App, held: list[Held]) -> list[HeldTask]:
+async def _held_tasks(app: App, held: list[HeldAt]) -> list[HeldTask]:
     """Describe the tasks of leases, in order, without those that have ended meanwhile."""
-    states: dict[HeldLease, TaskState] = {}
+    states: dict[LeaseKey, TaskState] = {}
     for queue in {each.lease.queue for each in held}:
         ids = list(dict.fromkeys(each.lease.id for each in held if each.lease.queue == queue))
         for state, number in await app.store.tasks_and_leases(queue, ids):
             if state.state == "leased":
-                states[HeldLease(queue, state.id, number)] = state
+                states[LeaseKey(queue, state.id, number)] = state
     tasks = []
     for lease, server, attached_at_ms in held:
         if known := states.get(lease):
@@ -149,19 +148,13 @@ async def drain_worker(app: App, connection: Connection, request: wire.DrainWork
 
 async def set_paused(app: App, connection: Connection, request: wire.SetPaused) -> Body:
     """Stop starting tasks of a tenant, or of the whole queue; or start them again."""
-    previous = await app.store.set_paused(request.queue, request.tenant or "", request.paused)
-    if not request.paused:
-        app.queues.notify(request.queue)
-    return {"previous": previous}
+    return {"previous": await app.store.set_paused(request.queue, request.tenant or "", request.paused)}
 
 
 async def repair(app: App, connection: Connection, request: wire.Repair) -> Body:
     """Repair a queue, for about _REPAIR_S."""
     queue = await _known_queue(app, request.queue)
-    done = await app.store.repair(queue, request.number, seconds=_REPAIR_S)
-    if done.outcome == "done":
-        app.queues.notify(queue)
-    return asdict(done)
+    return asdict(await app.store.repair(queue, request.number, seconds=_REPAIR_S))
 
 
 async def create_token(app: App, connection: Connection, request: wire.CreateToken) -> Body:

@@ -50,7 +50,6 @@ async def close_batch(app: App, connection: Connection, request: wire.CloseBatch
     queue, id = request.queue, full_id_of(connection, request.id)
     with _named(request.id):
         previous = await app.store.close_batch(queue, id)
-    app.queues.notify(queue)
     return {"previous": previous}
 
 

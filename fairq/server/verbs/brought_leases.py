@@ -43,8 +43,8 @@ async def take_over(app: App, leases: Sequence[HeldLease]) -> tuple[list[str], l
         for i, taken in zip(at, told, strict=True):
             outcomes[i] = taken.outcome
             if taken.outcome in ("ok", "cancelled"):
-                place = queue, leases[i].id
-                brought.append(Brought(place, leases[i].lease, taken.times, taken.lasts_ms / 1000))
+                key = queue, leases[i].id
+                brought.append(Brought(key, leases[i].lease, taken.times, taken.lasts_ms / 1000))
 
     await run_all(*(partial(take, queue, at) for queue, at in by_queue.items()))
     return outcomes, brought

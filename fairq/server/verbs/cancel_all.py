@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from fairq.model.purges import WaitingFilter
+from fairq.model.cancelling import WaitingFilter
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, own_tenant

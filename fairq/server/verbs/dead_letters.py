@@ -45,7 +45,6 @@ async def dead_letter(app: App, connection: Connection, request: wire.DeadLetter
 async def replay(app: App, connection: Connection, request: wire.Replay) -> Body:
     """Give dead letters a fresh set of attempts."""
     outcomes = await app.store.replay(request.queue, full_ids(connection, request.ids))
-    app.queues.notify(request.queue)
     return {"outcomes": outcomes}
 
 

@@ -28,10 +28,10 @@ def _not_held(lease: frames.HeldLease) -> Forbidden:
 
 def _may_hold(app: App, connection: Connection, lease: frames.HeldLease) -> bool:
     """Return whether to ask the store about a lease: over HTTP leases are on no account, so its number tells."""
-    place = QUEUE.check(lease.queue, "leases"), lease.id
-    if connection.keeps_leases:
-        return connection.account.has(place, lease.lease)
-    return lease.queue in connection.queues and not app.leases.is_of_another(connection, place, lease.lease)
+    key = QUEUE.check(lease.queue, "leases"), lease.id
+    if connection.tracks_leases:
+        return connection.account.has(key, lease.lease)
+    return lease.queue in connection.queues and not app.leases.is_of_another(connection, key, lease.lease)
 
 
 def _named(origin: str, task: NewTask) -> NewTask:

@@ -21,7 +21,6 @@ async def set_limits(app: App, connection: Connection, request: wire.SetLimits) 
         raise BadRequest("running tasks are guaranteed to one tenant, not to all", field="guaranteed")
     previous = await app.store.set_limits(queue, tenant, request.limits, request.if_version or "")
     app.ticker.tick_within(queue, 0)  # a higher rate admits parked tenants
-    app.queues.notify(queue)
     return {"previous": asdict(previous)}
 
 
@@ -57,7 +56,6 @@ async def set_opening_hours(app: App, connection: Connection, request: wire.SetO
     previous = await app.store.set_opening_hours(queue, hours, request.if_version or "")
     if hours.text:
         app.ticker.tick_within(queue, hours.changes_at_ms - now_ms)
-    app.queues.notify(queue)
     return {
         "previous": previous,
         "opening_hours": hours.text,

@@ -8,7 +8,7 @@ from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import MAX_BATCH, bare_id, check_chosen, full_id
 from fairq.model.events import EventPage
 from fairq.model.tasks import SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask
-from fairq.model.workers import HeldLease
+from fairq.model.workers import LeaseKey
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.producers import cover, refusals_part, store_for_tenants, tick_when_due
@@ -31,8 +31,8 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
             + ", ".join(SPECIAL_OPTIONS),
             field="tasks",
         )
-    if connection.load is not None:
-        outcomes, refusals = await store_for_tenants(app, queue, tasks, connection.load.is_busy, maker=PRODUCER)
+    if connection.tenant_load is not None:
+        outcomes, refusals = await store_for_tenants(app, queue, tasks, connection.tenant_load.is_busy, maker=PRODUCER)
         body = {"outcomes": outcomes} | refusals_part(refusals)
     else:
         outcomes = await app.store.enqueue(queue, connection.identity.tenant, tasks, notify=cover(app, queue, tasks))
@@ -60,10 +60,10 @@ async def tasks(app: App, connection: Connection, request: wire.Tasks) -> Body:
     """Return the states of tasks; a tenant sees only its own."""
     queue, ids = request.queue, full_ids(connection, request.ids)
     found = await app.store.tasks_and_leases(queue, ids)
-    leases = [HeldLease(queue, state.id, lease) for state, lease in found if state.state == "leased"]
+    leases = [LeaseKey(queue, state.id, lease) for state, lease in found if state.state == "leased"]
     workers = await app.lease_holders.names(leases)
     states = [
-        evolve(state, worker=workers.get(HeldLease(queue, state.id, lease), "")) if state.state == "leased" else state
+        evolve(state, worker=workers.get(LeaseKey(queue, state.id, lease), "")) if state.state == "leased" else state
         for state, lease in found
     ]
     rows = [{name: value for name, value in asdict(state).items() if value not in ("", 0)} for state in states]
@@ -84,7 +84,6 @@ async def reschedule(app: App, connection: Connection, request: wire.Reschedule)
     outcomes = await app.store.reschedule(queue, ids, delay_ms=delay_ms, start_at_ms=start_at_ms)
     if "ok" in outcomes:
         app.ticker.tick_within(queue, delay_ms)
-        app.queues.notify(queue)
     return {"outcomes": outcomes}
 
 

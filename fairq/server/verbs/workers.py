@@ -14,8 +14,8 @@ from fairq.model.rules import check_fields
 from fairq.model.tasks import Outcome, Settlement
 from fairq.scopes import run_all
 from fairq.server.app import App
-from fairq.server.dispatch.worker_account import Ended, Place
-from fairq.server.net.connection import NOTHING, Connection
+from fairq.server.dispatch.worker_account import Ended, TaskKey
+from fairq.server.net.connection import NO_CONTEXT, AttachOrder, Connection
 from fairq.server.verbs.brought_leases import take_over
 from fairq.server.verbs.follow_ups import enqueue_links
 from fairq.server.verbs.producers import tick_when_due
@@ -34,19 +34,19 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must belong to the attached queues", field="leases")
     outcomes, brought = await take_over(app, request.leases)
-    order = number = 0
+    order = AttachOrder()
     if request.started_at_ms:
-        token = connection.identity.token_id
-        order = await app.store.workers.order_of_worker(token, request.worker, request.started_at_ms)
-        number = await app.store.workers.number_of_attach(token, request.worker)
-        await app.worker_registry.take_name(token, request.worker, order, number, [each[:2] for each in brought])
+        token, workers = connection.identity.token_id, app.store.workers
+        run = await workers.order_of_run(token, request.worker, request.started_at_ms)
+        order = AttachOrder(run, await workers.number_of_attach(token, request.worker))
+        kept = [(*each.key, each.lease) for each in brought]
+        await app.worker_registry.take_name(token, request.worker, order, kept)
     if connection.session.state is State.DRAINING:
         raise Draining("this connection is draining; connect again")
     if connection.session.state is not State.OPEN:
         raise BadRequest("this connection is already attached", field="type")
     app.leases.move(brought, connection)
-    connection.name, connection.queues = request.worker, queues
-    connection.order, connection.number = order, number
+    connection.name, connection.queues, connection.attach_order = request.worker, queues, order
     connection.session.state, connection.account.prefetch = State.ATTACHED, request.prefetch
     connection.account.set_credit(request.credit)
     app.attach(connection)
@@ -71,23 +71,23 @@ def _is_its_own(app: App, connection: Connection, queue: str, settlement: Settle
     A settlement whose answer was lost is sent again, here or at another server, on a connection that may not hold the
     lease. Then the store checks the lease's number, unless this server knows that another worker holds the lease.
     """
-    place = (queue, settlement.id)
-    if connection.account.has(place, settlement.lease):
+    key = (queue, settlement.id)
+    if connection.account.has(key, settlement.lease):
         return True
-    if settlement.action == "extend" and connection.keeps_leases:
+    if settlement.action == "extend" and connection.tracks_leases:
         return False
-    return not app.leases.is_of_another(connection, place, settlement.lease)
+    return not app.leases.is_of_another(connection, key, settlement.lease)
 
 
 async def _settle(app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]) -> Body:
     _check_attached(connection, queue)
     # Ended leases leave the account at once, so that the claim they make room for shares the store's next turn.
-    ended, asked, extended = connection.account.end(queue, settlements), settlements, dict[Place, int]()
+    ended, asked, extended = connection.account.end(queue, settlements), settlements, dict[TaskKey, int]()
     if len(ended) < len(settlements):
         asked = [s for s in settlements if (queue, s.id) in ended or _is_its_own(app, connection, queue, s)]
-        if connection.keeps_leases:
+        if connection.tracks_leases:
             extended = {(queue, s.id): s.lease for s in asked if s.action == "extend" and (queue, s.id) not in ended}
-    with connection.account.renewing(extended) if extended else NOTHING:
+    with connection.account.renewing(extended) if extended else NO_CONTEXT:
         outcomes = await _settle_own(app, connection, queue, asked, ended) if asked else []
     if len(asked) == len(settlements):
         return {"outcomes": outcomes}
@@ -96,7 +96,7 @@ async def _settle(app: App, connection: Connection, queue: str, settlements: Seq
 
 
 async def _settle_own(
-    app: App, connection: Connection, queue: str, settlements: Sequence[Settlement], ended: Mapping[Place, Ended]
+    app: App, connection: Connection, queue: str, settlements: Sequence[Settlement], ended: Mapping[TaskKey, Ended]
 ) -> list[Outcome]:
     account = connection.account
     if ended:
@@ -105,9 +105,9 @@ async def _settle_own(
         outcomes = await app.store.settle(queue, settlements)
     except BaseException:  # also if the connection ends meanwhile: then they are given back
         now = trio.current_time()
-        for place, (lease, terms) in ended.items():
-            if place not in account.held:  # some may have ended, and their tasks come again
-                account.add(place, lease, terms, now)
+        for key, (lease, terms) in ended.items():
+            if key not in account.held:  # some may have ended, and their tasks come again
+                account.add(key, lease, terms, now)
         raise
     if told := [id for (_, id), (_, terms) in ended.items() if terms.has_progress]:
         await app.store.forget_progress(queue, told)
@@ -115,16 +115,16 @@ async def _settle_own(
         return outcomes
     now = trio.current_time()
     for settlement, outcome in zip(settlements, outcomes, strict=True):
-        place = queue, settlement.id
+        key = queue, settlement.id
         if settlement.action == "nack" or settlement.delay_ms is not None:
             app.ticker.tick_within(queue, settlement.delay_ms or 0)
         if settlement.action != "extend":
-            if place not in ended:
-                app.leases.forget(place, settlement.lease)
+            if key not in ended:
+                app.leases.drop_here(key, settlement.lease)
         elif outcome in ("gone", "stale"):
-            app.leases.drop(connection, place, settlement.lease)
+            app.leases.drop(connection, key, settlement.lease)
         else:
-            account.renewed(place, settlement.lease, now)
+            account.renewed(key, settlement.lease, now)
     return outcomes
 
 
@@ -148,9 +148,9 @@ async def progress(app: App, connection: Connection, request: wire.Progress) -> 
     for report in request.reports:
         check_fields(report)
     for report in request.reports:
-        place = (request.queue, report.id)
-        if connection.account.has(place, report.lease):
-            connection.account.report(place)
+        key = (request.queue, report.id)
+        if connection.account.has(key, report.lease):
+            connection.account.report(key)
             await app.store.write_progress(request.queue, report.id, report.lease, report.fraction, report.text)
     return {}
 

@@ -34,7 +34,7 @@ log = structlog.get_logger("fairq.server")
 class HttpConnection(Connection):
     """The connection that all requests of a token are; it ends CALLER_S after the last of them."""
 
-    keeps_leases: bool = False
+    tracks_leases: bool = False
     used_at: float = field(factory=trio.current_time, init=False)
     users: int = field(default=0, init=False)  # requests that have it in hand, those that are read too
 
@@ -65,7 +65,7 @@ class HttpConnection(Connection):
             self.users -= 1
             self.used_at = trio.current_time()
             self._woken.set()
-            self._leave_if_idle()
+            self._close_if_idle()
 
     def unlink(self) -> None:
         """Break reference cycles at the end."""
@@ -77,7 +77,7 @@ class HttpConnection(Connection):
         self._check_open()
         if refusal := why_not(request, self.session.role, self.session.state):
             raise refusal
-        if limit := self.request_limit(request):
+        if limit := self.reached_limit(request):
             raise TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
         return await self.handle(request)
 
@@ -158,7 +158,7 @@ class Callers:
     ) -> None:
         if len(self.app.connections) >= (limit := self.app.settings.max_connections):
             raise TooMany(f"connection limit reached: at most {limit} for this server", retry_in_ms=RETRY_MS)
-        with self.admission.of_tenant(identity) as usage:
+        with self.admission.connection_of(identity) as usage:
             connection = make_connection(self.app, identity, remote, usage)
             task_status.started(connection)
             try:

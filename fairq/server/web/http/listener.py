@@ -93,8 +93,8 @@ class HttpListener:
         """Serve one connection; all its errors end here."""
         try:
             host, _ = address_of(stream)
-            if self.admission.hears(host, trio.current_time()):
-                with self.admission.from_address(host):
+            if self.admission.admits_handshake(host, trio.current_time()):
+                with self.admission.connection_from(host):
                     await self._begins.enter()
                     await self._converse(stream, host)
         except* (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError) as gone:

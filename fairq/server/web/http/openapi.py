@@ -11,11 +11,11 @@ from typing import Any
 from attrs import NOTHING
 
 from fairq.model import rules
+from fairq.model.cancelling import CancelProgress
 from fairq.model.checks import MAX_BATCH, TASK_ID_PATTERN
 from fairq.model.events import EVENT_ID
 from fairq.model.operating import Deletion
 from fairq.model.option_tables import TaskOptions
-from fairq.model.purges import Purge
 from fairq.model.queues import Repair
 from fairq.model.rules import pattern
 from fairq.model.tasks import NewTask, Outcome, Settlement, TaskState
@@ -95,7 +95,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 _ENQUEUED = object_of(id=TEXT, outcome={"enum": ["ok", "duplicate", "replaced", "expired", "refused"]})
-_PURGE = row_of(Purge)
+_CANCELLING = row_of(CancelProgress)
 _OWN: dict[tuple[str, Any], Schema] = {  # of method and frame: answers that are not the frame's reply
     ("POST", wire.Enqueue): {"anyOf": [_ENQUEUED, object_of(tasks={"type": "array", "items": _ENQUEUED})]},
     ("GET", wire.WaitTasks): row_of(TaskState),
@@ -105,7 +105,7 @@ _OWN: dict[tuple[str, Any], Schema] = {  # of method and frame: answers that are
     ("POST", EndLeases): body_of(VERBS[wire.Settle].reply),
     ("POST", EnqueueFromLease): object_of(tasks={"type": "array", "items": _ENQUEUED}),
     # These say less than the reply does.
-    ("POST", wire.CancelAll): _PURGE | {"properties": _PURGE["properties"] | {"cursor": schema_of(Cursor)}},
+    ("POST", wire.CancelAll): _CANCELLING | {"properties": _CANCELLING["properties"] | {"cursor": schema_of(Cursor)}},
     ("DELETE", wire.DeleteQueue): row_of(Deletion),
     ("POST", wire.Repair): row_of(Repair),
 }

@@ -24,7 +24,7 @@ from fairq.model.rules import QUEUE
 from fairq.model.tasks import Lease, Outcome, Settlement
 from fairq.server.app import App
 from fairq.server.dispatch.dispatcher import give_back
-from fairq.server.dispatch.worker_account import OVER_S, Place
+from fairq.server.dispatch.worker_account import OVER_S, TaskKey
 from fairq.server.net.auth import Identity
 from fairq.server.web.http.bounds import CALLER_S, CLAIM_BYTES, MAX_DRAINED, MAX_TOKEN_WORKERS, MAX_WORKERS, RETRY_MS
 from fairq.server.web.http.connections import HttpConnection, make_connection
@@ -53,9 +53,9 @@ class HttpWorker(HttpConnection):
 
     app: App = field(kw_only=True, default=None)
     attached: trio.Event = field(factory=trio.Event, init=False)  # or it has failed: then it is closing
-    holders: dict[Place, HttpWorker] = field(kw_only=True, factory=dict)  # of all leases handed out over HTTP here
+    holders: dict[TaskKey, HttpWorker] = field(kw_only=True, factory=dict)  # of all leases handed out over HTTP here
     _claims: deque[Claim] = field(factory=deque, init=False)
-    _handed: dict[Place, tuple[int, float]] = field(factory=dict, init=False)  # -> number, when over; in order
+    _handed: dict[TaskKey, tuple[int, float]] = field(factory=dict, init=False)  # -> number, when over; in order
     _lease_s: float = field(default=0.0, init=False)
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
@@ -71,23 +71,20 @@ class HttpWorker(HttpConnection):
         if left:
             self.return_soon(queue, left)
 
-    def stop(self, queue: str, leases: object) -> None:
+    def stop_tasks(self, queue: str, leases: object) -> None:
         """Say nothing of cancelled tasks: their extension or settlement tells."""
 
     def return_soon(self, queue: str, leases: Sequence[Lease]) -> None:
         """Return leases that no client has received, though the caller may be cancelled."""
         self.ended({(queue, each.id): each.lease for each in leases})
-        self.app.nursery.start_soon(self._return, queue, leases)
+        fenced = [(each.id, each.lease, 0) for each in leases]
+        self.app.nursery.start_soon(give_back, self.app.store, queue, fenced, "release")
 
-    async def _return(self, queue: str, leases: Sequence[Lease]) -> None:
-        await give_back(self.app.store, queue, [(each.id, each.lease, 0) for each in leases], "release")
-        self.app.queues.notify(queue)
-
-    def leave(self) -> None:
+    def close_when_idle(self) -> None:
         """End the connection; claims that wait are answered."""
         for claim in self._claims:
             claim.answered.set()
-        super().leave()
+        super().close_when_idle()
 
     def _offer(self) -> None:
         self.account.handed = len(self._handed)
@@ -95,11 +92,11 @@ class HttpWorker(HttpConnection):
         self.account.credit = min(terms.MAX_CREDIT, waiting) + self.account.handed
         self.app.queues.credit_changed(self)
 
-    def _hold(self, leases: Mapping[Place, int]) -> None:
+    def _hold(self, leases: Mapping[TaskKey, int]) -> None:
         """Count leases from now on, until their time is over."""
-        self.ended({place: self.holders[place]._handed[place][0] for place in leases if place in self.holders})
+        self.ended({key: self.holders[key]._handed[key][0] for key in leases if key in self.holders})
         over_at = trio.current_time() + self._lease_s + OVER_S
-        self._handed |= {place: (lease, over_at) for place, lease in leases.items()}
+        self._handed |= {key: (lease, over_at) for key, lease in leases.items()}
         self.holders.update(dict.fromkeys(leases, self))
 
     def settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[Outcome]) -> None:
@@ -111,26 +108,26 @@ class HttpWorker(HttpConnection):
             self._hold(extended)
             self._offer()
 
-    def ended(self, leases: Mapping[Place, int]) -> None:
+    def ended(self, leases: Mapping[TaskKey, int]) -> None:
         """Stop counting leases that have ended, whichever worker here had them."""
-        for place, lease in leases.items():
-            holder = self.holders.get(place)
-            if holder is not None and holder._handed[place][0] == lease:
-                del holder._handed[place], self.holders[place]
+        for key, lease in leases.items():
+            holder = self.holders.get(key)
+            if holder is not None and holder._handed[key][0] == lease:
+                del holder._handed[key], self.holders[key]
                 holder._offer()
 
     def _until(self) -> float:
         now = trio.current_time()
         while self._handed:
-            place, (lease, over_at) = next(iter(self._handed.items()))
+            key, (lease, over_at) = next(iter(self._handed.items()))
             if over_at > now:
                 return over_at
-            self.ended({place: lease})
+            self.ended({key: lease})
         return super()._until()
 
     def unlink(self) -> None:
         """Break reference cycles at the end; only a server that stops has leases left here."""
-        self.ended({place: lease for place, (lease, _) in self._handed.items()})
+        self.ended({key: lease for key, (lease, _) in self._handed.items()})
         super().unlink()
 
     async def _wait(self, claim: Claim, queue: str, wait_s: float) -> None:
@@ -189,7 +186,7 @@ class Workers:
     app: App
     nursery: trio.Nursery
     _known: dict[tuple[Identity, str, str], HttpWorker] = field(factory=dict, init=False)
-    _holders: dict[Place, HttpWorker] = field(factory=dict, init=False)
+    _holders: dict[TaskKey, HttpWorker] = field(factory=dict, init=False)
     _drained: dict[tuple[Identity | None, str], float] = field(factory=dict, init=False)  # until when; None: any token
 
     def __attrs_post_init__(self) -> None:
@@ -221,7 +218,7 @@ class Workers:
 
     async def _attached(self, caller: HttpConnection, name: str, queue: str) -> HttpWorker:
         key = caller.identity, name, queue
-        while (known := self._known.get(key)) and not (known.closing or known.is_leaving):
+        while (known := self._known.get(key)) and not (known.closing or known.closes_when_idle):
             if known.attached.is_set():
                 return known
             await known.attached.wait()  # by a request at the same time

@@ -265,7 +265,7 @@ async def test_of_a_tenants_changes_so_many_are_noted_and_logged_as_its_rate_all
         async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await ada.ask("schedule", queue="q", name="s", payload=1, every_ms=3_600_000)
             (usage,) = [each.usage for each in served.app.connections if each.usage]
-            usage.notes = Rate(1e-6, 3)
+            usage.changes = Rate(1e-6, 3)
             for _ in range(3):
                 await ada.ask("set_schedule_paused", paused=True, queue="q", name="s")
                 await ada.ask("set_schedule_paused", paused=False, queue="q", name="s")

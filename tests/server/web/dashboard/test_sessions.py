@@ -75,8 +75,8 @@ async def test_who_may_not_sign_in_is_told_why(server_store: str) -> None:
 
 async def test_an_address_tries_few_wrong_tokens(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Admission, "_is_unlimited", lambda self, address: False)  # as from another machine
-    monkeypatch.setattr(admission, "WRONG_BURST", 3.0)
-    monkeypatch.setattr(admission, "WRONG_PER_S", 0.001)  # however long eight tries take
+    monkeypatch.setattr(admission, "WRONG_TOKENS_BURST", 3.0)
+    monkeypatch.setattr(admission, "WRONG_TOKENS_PER_S", 0.001)  # however long eight tries take
     with trio.fail_after(90):
         async with visited(server_store, **STRICT) as site:
             told = [await sign_in(site, "fq_operator_wrong") for _ in range(8)]

@@ -32,8 +32,8 @@ class WaitingPage(NamedTuple):
 
 
 @frozen
-class Purge:
-    """How far a purge is: tasks that it found to match, cancelled and looked at; `waiting`: the tenant's that wait now.
+class CancelProgress:
+    """Tasks that were found to match, cancelled and looked at so far; `waiting`: the tenant's that wait now.
 
     `cursor`: where to go on; empty at the end.
     """
@@ -44,9 +44,9 @@ class Purge:
     looked: int = 0
     waiting: int = 0
 
-    def plus(self, step: Purge) -> Purge:
+    def plus(self, step: CancelProgress) -> CancelProgress:
         """Return the progress after one more step."""
-        return Purge(
+        return CancelProgress(
             step.cursor,
             self.found + step.found,
             self.cancelled + step.cancelled,
