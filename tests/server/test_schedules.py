@@ -90,6 +90,7 @@ async def test_a_schedule_fires_when_it_is_due_and_not_before(worker: Raw, ada: 
     await worker.attach("q", credit=10)
     (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
     (task,) = await worker.pushed()
+    assert (task["id"], task["name"]) == (f"every-{first}", "every")
     assert task["start_at_ms"] == first <= time.time() * 1000
 
 
