@@ -92,7 +92,7 @@ async def cost_of(
 
 @pytest.mark.parametrize(
     ("clients", "most"),
-    [(enqueueing, (248, 0.1, 2.2)), (producing, (268, 0.1, 2.2)), (working, (635, 0.1, 4.4))],
+    [(enqueueing, (245, 0.1, 2.2)), (producing, (265, 0.1, 2.2)), (working, (625, 0.1, 4.4))],
     ids=["enqueue", "producer", "task"],
 )
 async def test_a_hot_request_costs_few_calls_and_no_task(

@@ -143,7 +143,8 @@ class WorkerAccount:
 
     def end(self, queue: str, settlements: Iterable[Settlement]) -> dict[Place, Ended]:
         """Remove the leases that these settlements end, and return them."""
-        held, terms, ended = self.held, self.terms, dict[Place, Ended]()
+        held, terms = self.held, self.terms
+        ended: dict[Place, Ended] = {}
         for each in settlements:
             place = queue, each.id
             if held.get(place) == each.lease and each.action != "extend":

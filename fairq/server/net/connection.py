@@ -49,6 +49,7 @@ SHORT_BYTES = 4_096  # of a text that takes less time to read than to time it
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
 NOTHING = nullcontext()
+_NO_TENANTS: frozenset[str] = frozenset()
 
 
 def nothing(*_: Any) -> None:
@@ -210,7 +211,7 @@ class Connection:
             raise TooMany(message, retry_in_ms=RETRY_MS)
         if self.load:
             self.load.check_waits(ids)
-        left, tenants = dict.fromkeys(ids), frozenset(map(owner_of, ids)) if self.load else frozenset[str]()
+        left, tenants = dict.fromkeys(ids), frozenset(map(owner_of, ids)) if self.load else _NO_TENANTS
 
         def count(some: Sequence[str], more: int) -> None:
             self._waiting += more * len(some)
@@ -263,7 +264,7 @@ class Connection:
 
     async def handle(self, request: Any) -> dict[str, Any]:
         """Do what a request asks, and count it as under way meanwhile; returns the reply's body. Raises: FairqError."""
-        tenants = tenants_of(request) if self.load else frozenset[str]()
+        tenants = tenants_of(request) if self.load else _NO_TENANTS
         self._count(1, tenants)
         try:
             if type(request) in TASKLESS:

@@ -155,7 +155,7 @@ class WorkerRegistry:
 
     def slots_elsewhere(self, queue: str) -> int:
         """Count the slots that workers of other servers have for a queue, as of some seconds ago."""
-        return int(sum(whole for whole, _ in self._slots_of(queue).values()))
+        return int(sum(whole for whole, _ in known.values())) if (known := self._slots_of(queue)) else 0
 
     def one_elsewhere(self, queue: str, slots: int) -> str:
         """Choose a server whose workers have this many slots for a queue, busy or free; empty if none is known."""
