@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairq.errors import BadFrame, FairqError
-from fairq.model.tasks import Lease, NewTask, Settlement
+from fairq.errors import BadFrame, BadRequest, FairqError
+from fairq.model import rules
+from fairq.model.tasks import ACTION, ACTIONS, Lease, NewTask, Settlement
 from fairq.wire import frames, terms
 from fairq.wire.beside import to_message
 from fairq.wire.client_session import ClientSession
@@ -315,3 +316,25 @@ def test_what_orjson_forgives_is_found_wherever_it_stands(value: Any, ascii: boo
             parse(spoilt)
     else:
         parse(spoilt)
+
+
+_BAD = {
+    "action": [*ACTION.bad, None, 1, ["ack"]],
+    "id": [*rules.FULL_ID.bad, None, 1, ["t/t-1"]],
+    "lease": [*rules.LEASE.bad, None, True, 1.0, "1"],
+}
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, some in _BAD.items() for bad in some])
+def test_one_bad_settlement_among_plain_ones_is_refused(name: str, bad: Any) -> None:
+    with pytest.raises(BadRequest) as refused:
+        decode_client(frame("settle", settlements=[ACK, {**ACK, name: bad}]))
+    assert refused.value.field == name
+
+
+def test_plain_settlements_are_read_alike_beside_others_and_alone() -> None:
+    others = [{**ACK, "result": {}}, {**ACK, "action": "nack", "error": "x"}]
+    plain = [{**ACK, "action": action, "lease": n} for n, action in enumerate(ACTIONS, 1)]
+    alone = decode_client(frame("settle", settlements=plain)).settlements
+    assert alone == [Settlement(action, "t/t-1", n) for n, action in enumerate(ACTIONS, 1)]
+    assert decode_client(frame("settle", settlements=plain + others)).settlements[: len(plain)] == alone
