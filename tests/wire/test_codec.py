@@ -20,6 +20,7 @@ from fairq.wire.beside import to_message
 from fairq.wire.client_session import ClientSession
 from fairq.wire.codec import CLIENT_TYPES, decode_client
 from fairq.wire.decode import decode_server
+from fairq.wire.frames import Push, PushedTask
 from fairq.wire.server_session import ServerSession
 from fairq.wire.strict_json import MAX_COST, MAX_DEPTH, cost_of, parse
 from fairq.wire.verbs import VERBS
@@ -338,3 +339,24 @@ def test_plain_settlements_are_read_alike_beside_others_and_alone() -> None:
     alone = decode_client(frame("settle", settlements=plain)).settlements
     assert alone == [Settlement(action, "t/t-1", n) for n, action in enumerate(ACTIONS, 1)]
     assert decode_client(frame("settle", settlements=plain + others)).settlements[: len(plain)] == alone
+
+
+_PUSHED = {"id": "t/a", "lease": 1, "attempt": 1, "max_attempts": 5, "tenant": "t", "enqueued_at_ms": 1, "payload": 1}
+
+
+def _pushed(*tasks: dict[str, Any]) -> list[PushedTask]:
+    frame: Push = decode_server(json.dumps({"type": "push", "queue": "q", "lease_ms": 9, "tasks": tasks}))
+    return frame.tasks
+
+
+def test_plain_pushed_tasks_are_read_alike_beside_others_and_alone() -> None:
+    plain = [{**_PUSHED, "lease": n} for n in range(1, 4)]
+    alone = _pushed(*plain)
+    assert alone == [PushedTask("t/a", n, 1, 5, "t", 1, 1) for n in range(1, 4)]
+    assert _pushed(*plain, {**_PUSHED, "name": "x", "later": 1}) == [*alone, alone[0]._replace(name="x")]
+
+
+@pytest.mark.parametrize("bad", [{"id": 1}, {"lease": True}, {"lease": "1"}])
+def test_a_push_with_a_task_that_has_no_lease_is_no_frame(bad: dict[str, Any]) -> None:
+    with pytest.raises(BadFrame):
+        _pushed(_PUSHED, {**_PUSHED, **bad})
