@@ -260,7 +260,7 @@ class Dispatcher:
         if claim.leases:
             self.ticker.tick_within(self.queue, claim.lease_ms)
             _warn_of_endless(self.queue, claim.leases)
-        if self.claiming.is_empty:
+        if self.claiming.is_empty and self._emptied:
             self._emptied.unpark_all()
 
     def _reserve(self) -> dict[Worker, int]:

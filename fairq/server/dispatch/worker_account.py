@@ -143,7 +143,8 @@ class WorkerAccount:
 
     def end(self, queue: str, settlements: Iterable[Settlement]) -> dict[TaskKey, Ended]:
         """Remove the leases that these settlements end, and return them."""
-        held, terms, ended = self.held, self.terms, dict[TaskKey, Ended]()
+        held, terms = self.held, self.terms
+        ended: dict[TaskKey, Ended] = {}
         for each in settlements:
             key = queue, each.id
             if held.get(key) == each.lease and each.action != "extend":
