@@ -143,15 +143,14 @@ async def test_a_change_that_cannot_be_noted_is_not_carried_out(
     async def lost(*_: Any) -> None:
         raise OutcomeUnknown("the connection was lost")
 
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator:
-            await operator.ask("set_weight", queue="q", tenant="ada", weight=2)
-            with monkeypatch.context() as patch:
-                patch.setattr(Audit, "begin", lost)
-                with pytest.raises(Refused, match="not carried out") as refused:
-                    await operator.ask("set_weight", queue="q", tenant="ada", weight=9)
-                assert refused.value.code == "unavailable"
-            assert (await operator.ask("tenants", queue="q"))["tenants"][0]["weight"] == 2
+    async with raw(served, OPERATOR) as operator:
+        await operator.ask("set_weight", queue="q", tenant="ada", weight=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(Audit, "begin", lost)
+            with pytest.raises(Refused, match="not carried out") as refused:
+                await operator.ask("set_weight", queue="q", tenant="ada", weight=9)
+            assert refused.value.code == "unavailable"
+        assert (await operator.ask("tenants", queue="q"))["tenants"][0]["weight"] == 2
 
 
 async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
@@ -160,29 +159,28 @@ async def test_a_change_whose_server_died_stays_as_begun_and_then_as_unknown(
     async def away(*_: Any) -> None:
         raise Unavailable("the store is away")
 
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator:
-            with monkeypatch.context() as patch:
-                patch.setattr(Audit, "end", away)
-                await operator.ask("set_weight", queue="q", tenant="ada", weight=2)
-            page = await operator.ask("audit")
-            assert page["changes"] == []
-            assert [(c["verb"], c["outcome"]) for c in page["begun"]] == [("set_weight", "begun")]
-            assert (await operator.ask("audit", verb="set_paused"))["begun"] == []
-            client: Any = stores.connect(server_store)
-            rest = {"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"}
-            named = {"token": "t", "verb": "purge", "queue": "q", "tenant": ""}
-            client.delete(f"{keys.AUDIT}:begun")
-            client.xadd(f"{keys.AUDIT}:begun", {**named, "change": orjson.dumps(rest)}, id="1-0")  # long ago
-            client.close()
-            await operator.ask("set_paused", paused=True, queue="q")
-            page = await operator.ask("audit")
-            assert [(c["verb"], c["outcome"]) for c in page["changes"]] == [("set_paused", "ok")]
-            assert [(c["verb"], c["outcome"], c["at_ms"]) for c in page["begun"]] == [("purge", "unknown", 1)]
-            assert (await operator.ask("audit", since_ms=2))["begun"] == []
-            assert (await operator.ask("audit", after="0-1", since_ms=2))["changes"] == page["changes"]
-            assert (await operator.ask("audit", after=page["newest"]))["begun"] == page["begun"]
-            assert (await operator.ask("audit", after="0-1", since_ms=1 << 49))["changes"] == []
+    async with raw(served, OPERATOR) as operator:
+        with monkeypatch.context() as patch:
+            patch.setattr(Audit, "end", away)
+            await operator.ask("set_weight", queue="q", tenant="ada", weight=2)
+        page = await operator.ask("audit")
+        assert page["changes"] == []
+        assert [(c["verb"], c["outcome"]) for c in page["begun"]] == [("set_weight", "begun")]
+        assert (await operator.ask("audit", verb="set_paused"))["begun"] == []
+        client: Any = stores.connect(server_store)
+        rest = {"label": "", "role": "operator", "address": "a", "via": "http", "target": "x"}
+        named = {"token": "t", "verb": "purge", "queue": "q", "tenant": ""}
+        client.delete(f"{keys.AUDIT}:begun")
+        client.xadd(f"{keys.AUDIT}:begun", {**named, "change": orjson.dumps(rest)}, id="1-0")  # long ago
+        client.close()
+        await operator.ask("set_paused", paused=True, queue="q")
+        page = await operator.ask("audit")
+        assert [(c["verb"], c["outcome"]) for c in page["changes"]] == [("set_paused", "ok")]
+        assert [(c["verb"], c["outcome"], c["at_ms"]) for c in page["begun"]] == [("purge", "unknown", 1)]
+        assert (await operator.ask("audit", since_ms=2))["begun"] == []
+        assert (await operator.ask("audit", after="0-1", since_ms=2))["changes"] == page["changes"]
+        assert (await operator.ask("audit", after=page["newest"]))["begun"] == page["begun"]
+        assert (await operator.ask("audit", after="0-1", since_ms=1 << 49))["changes"] == []
 
 
 async def test_a_lost_change_is_found_behind_a_hundred_others(served: Served, server_store: str) -> None:
@@ -199,7 +197,7 @@ async def test_a_lost_change_is_found_behind_a_hundred_others(served: Served, se
 
 
 async def test_each_change_is_a_line_of_the_log(served: Served) -> None:
-    with trio.fail_after(60), structlog.testing.capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs:
         async with raw(served, OPERATOR) as operator:
             await operator.ask("set_weight", queue="q", tenant="ada", weight=2)
             await operator.ask("tenants", queue="q")
@@ -225,26 +223,25 @@ async def test_requests_over_http_are_noted_with_their_own_address(server_store:
 async def test_a_page_carries_out_frames_until_its_token_is_revoked(served: Served) -> None:
     id, text = make_token(Role.OPERATOR)
     app = served.app
-    with trio.fail_after(60):
-        async with raw(served, OPERATOR) as operator:
-            record = TokenRecord(id, "operator", hash_token(text), queues=["q"], label="Ann's dashboard")
-            await app.auth.create(record)
-            pages = Operators(app, Admission(app.settings), app.nursery)
-            identity = await pages.identify(text, "10.0.0.7")
-            origin = Origin("10.0.0.7", "dashboard")
-            await pages.ask(identity, origin, wire.SetWeight(0, "q", "ada", 2.0))
-            (change,) = (await pages.ask(identity, origin, wire.Audit(0)))["changes"]
-            told = {name: change[name] for name in ("token", "label", "address", "via")}
-            assert told == {"token": id, "label": "Ann's dashboard", "address": "10.0.0.7", "via": "dashboard"}
-            await operator.ask("set_weight", queue="other", tenant="ada", weight=2)
-            assert len((await pages.ask(identity, origin, wire.Audit(0)))["changes"]) == 1, "its own queues' only"
-            await operator.ask("revoke_token", id=id)
-            while app.revocations._connections.get(id):
-                await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(Unauthorized, match="revoked"):
-                await pages.ask(identity, origin, wire.Queues(0))
-            with pytest.raises(Unauthorized):
-                await pages.identify(text, "10.0.0.7")
+    async with raw(served, OPERATOR) as operator:
+        record = TokenRecord(id, "operator", hash_token(text), queues=["q"], label="Ann's dashboard")
+        await app.auth.create(record)
+        pages = Operators(app, Admission(app.settings), app.nursery)
+        identity = await pages.identify(text, "10.0.0.7")
+        origin = Origin("10.0.0.7", "dashboard")
+        await pages.ask(identity, origin, wire.SetWeight(0, "q", "ada", 2.0))
+        (change,) = (await pages.ask(identity, origin, wire.Audit(0)))["changes"]
+        told = {name: change[name] for name in ("token", "label", "address", "via")}
+        assert told == {"token": id, "label": "Ann's dashboard", "address": "10.0.0.7", "via": "dashboard"}
+        await operator.ask("set_weight", queue="other", tenant="ada", weight=2)
+        assert len((await pages.ask(identity, origin, wire.Audit(0)))["changes"]) == 1, "its own queues' only"
+        await operator.ask("revoke_token", id=id)
+        while app.revocations._connections.get(id):
+            await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Unauthorized, match="revoked"):
+            await pages.ask(identity, origin, wire.Queues(0))
+        with pytest.raises(Unauthorized):
+            await pages.identify(text, "10.0.0.7")
 
 
 def test_texts_are_cut_to_bytes_and_have_no_control_characters() -> None:

@@ -37,22 +37,21 @@ async def settle(worker: httpx.AsyncClient, task: dict[str, Any], action: str, *
 
 
 async def test_a_claim_waits_for_tasks_and_is_empty_without(served: Served, ada: Client, worker: Client) -> None:
-    with trio.fail_after(60):
-        assert await claim(worker, wait=0) == []
-        assert await claim(worker, wait=0.05) == []
-        check(await ada.post(TASKS, json={"tasks": [{"payload": n, "id": f"t{n}"} for n in range(5)]}), 201)
-        assert [task["payload"] for task in await claim(worker, 3, wait=0)] == [0, 1, 2]
-        assert [task["payload"] for task in await claim(worker, 3)] == [3, 4]
-        got: list[dict[str, Any]] = []
+    assert await claim(worker, wait=0) == []
+    assert await claim(worker, wait=0.05) == []
+    check(await ada.post(TASKS, json={"tasks": [{"payload": n, "id": f"t{n}"} for n in range(5)]}), 201)
+    assert [task["payload"] for task in await claim(worker, 3, wait=0)] == [0, 1, 2]
+    assert [task["payload"] for task in await claim(worker, 3)] == [3, 4]
+    got: list[dict[str, Any]] = []
 
-        async def wait() -> None:
-            got.extend(await claim(worker, 10))
+    async def wait() -> None:
+        got.extend(await claim(worker, 10))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await wait_until(lambda: served.app.queues.count_slots("q") == 5 + 10)
-            check(await ada.post(TASKS, json={"payload": "late"}), 201)
-        assert [task["payload"] for task in got] == ["late"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_until(lambda: served.app.queues.count_slots("q") == 5 + 10)
+        check(await ada.post(TASKS, json={"payload": "late"}), 201)
+    assert [task["payload"] for task in got] == ["late"]
 
 
 async def test_all_that_a_worker_may_say_of_a_lease(ada: Client, worker: Client) -> None:
@@ -130,8 +129,7 @@ async def test_leases_of_a_client_that_vanished_end_by_themselves(
     async with api(served, WORKER) as worker:
         assert await claim(worker, wait=0) == []
         store_clock.move(store_clock.now_ms + 6000, served)
-        with trio.fail_after(60):
-            (second,) = await claim(worker)
+        (second,) = await claim(worker)
         assert (second["id"], second["attempt"]) == (first["id"], 2)
         assert await settle(worker, first, "ack") == "stale"
         assert await settle(worker, second, "ack") == "ok"
@@ -146,8 +144,7 @@ async def test_a_claim_whose_client_has_gone_takes_nothing(served: Served) -> No
             await wait_until(lambda: served.app.queues.count_slots("q") == 5)
         await wait_until(lambda: served.app.queues.count_slots("q") == 0)
         check(await ada.post(TASKS, json={"payload": 1}), 201)
-        with trio.fail_after(60):
-            (task,) = await claim(worker)
+        (task,) = await claim(worker)
         assert task["attempt"] == 1
 
 
@@ -193,13 +190,12 @@ async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served, oper
     async def wait() -> None:
         answers.append(await worker.post(CLAIMS, json={"wait": 60, "worker": "mill"}))
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await wait_until(lambda: served.app.queues.count_slots("q") == 1)
-            (row,) = (await operator.ask("workers"))["workers"]
-            assert (row["worker"], row["queues"], row["credit"]) == ("mill", ["q"], 1)
-            assert await operator.ask("drain_worker", worker="mill")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_until(lambda: served.app.queues.count_slots("q") == 1)
+        (row,) = (await operator.ask("workers"))["workers"]
+        assert (row["worker"], row["queues"], row["credit"]) == ("mill", ["q"], 1)
+        assert await operator.ask("drain_worker", worker="mill")
     check_problem(answers[0], 503, "draining")
     assert answers[0].headers["retry-after"] == "1"
 
@@ -219,8 +215,7 @@ async def test_a_drained_worker_claims_no_more_and_may_settle(served: Served, se
         (second,) = await claim(there, worker="mill")
         await end(there, second, "release")
         await operator.ask("drain_worker", worker="mill")
-        with trio.fail_after(60):
-            await wait_until(lambda: not any(each.name for each in other.app.connections))
+        await wait_until(lambda: not any(each.name for each in other.app.connections))
         await end(here, task, "extend")
         for worker in (here, there):
             for _ in range(2):

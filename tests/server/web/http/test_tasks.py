@@ -122,12 +122,11 @@ async def test_a_wait_ends_when_the_task_does_or_the_time_is_over(ada: Client, w
     async def wait() -> None:
         answers.append(await ada.get(f"{TASKS}/t", params={"wait": 30}))
 
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            (leased,) = check(await worker.post("/v1/queues/q/claims", json={"wait": 20}))["tasks"]
-            ack = [{"action": "ack", "id": "ada/t", "lease": leased["lease"], "result": [1, None]}]
-            check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ack}))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        (leased,) = check(await worker.post("/v1/queues/q/claims", json={"wait": 20}))["tasks"]
+        ack = [{"action": "ack", "id": "ada/t", "lease": leased["lease"], "result": [1, None]}]
+        check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ack}))
     assert check(answers[0]) == {"id": "t", "state": "done", "result": [1, None]}
     check_problem(await ada.get(f"{TASKS}/t", params={"wait": 61}), 400, "bad_request", "wait")
 
