@@ -18,7 +18,7 @@ from fairq.wire.terms import Role
 from tests import stores
 from tests.store.proxy import open_proxy
 
-from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, running, tenant
 
 
 async def create(operator: Raw, role: Role, **more: Any) -> str:
@@ -220,16 +220,6 @@ async def test_a_revocation_reaches_a_server_whose_store_was_away_meanwhile(
             proxy.is_refusing = False
             assert await client.closed() == (4001, "the token was revoked")
         assert failures == 3
-
-
-async def test_the_same_token_twice_is_one_and_another_under_its_id_is_refused(operator: Raw) -> None:
-    id, token = make_token(Role.WORKER)
-    body = {"id": id, "role": "worker", "hash": hash_token(token)}
-    await operator.ask("create_token", **body)
-    await operator.ask("create_token", **body)
-    with pytest.raises(Refused) as caught:
-        await operator.ask("create_token", **{**body, "hash": hash_token("other")})
-    assert (caught.value.code, caught.value.field) == ("bad_request", "id")
 
 
 async def test_a_store_that_is_away_says_unavailable_not_unauthorized(served: Served) -> None:

@@ -59,13 +59,6 @@ async def test_a_tenant_that_makes_names_without_end_is_stopped_at_its_quota(
         assert await eve.enqueue("more", ["a"]) == ["ok"]
 
 
-async def test_the_quota_is_a_setting(server_store: str) -> None:
-    async with running(server_store, queue_quota=1) as served, raw(served, tenant("ada")) as ada:
-        await ada.enqueue("one", ["a"])
-        with pytest.raises(Refused, match="tenant ada has reached its limit of 1 queues: queue two was not made"):
-            await ada.enqueue("two", ["a"])
-
-
 async def test_operators_make_queues_that_count_for_nobody(server_store: str) -> None:
     async with (
         running(server_store, queue_quota=0) as served,

@@ -232,30 +232,6 @@ async def test_workers_that_ask_for_many_queues_fill_no_line_to_the_store(
     assert 100 <= most <= IDLE_TICKS + TICKS_AT_ONCE
 
 
-async def test_two_queues_together_never_exceed_one_workers_credit(ada: Raw, worker: Raw) -> None:
-    for queue in ("q1", "q2", "q3"):
-        await ada.enqueue(queue, [f"{queue}-{id}" for id in IDS])
-    await worker.attach("q1", "q2", "q3", credit=4)
-    held: list[tuple[str, dict[str, Any]]] = []
-    done, served_first = 0, set()
-    while done < 60:
-        while not worker.pushes:
-            await worker.receive()
-        held += [(push["queue"], {**task, "full_id": task["id"]}) for push in worker.pushes for task in push["tasks"]]
-        worker.pushes.clear()
-        assert len(held) <= 4
-        queue, task = held.pop(0)
-        if done < 35:
-            served_first.add(queue)
-        await worker.settle(queue, "ack", task)
-        done += 1
-        while held and not worker.pushes and done + len(held) == 60:
-            queue, task = held.pop(0)
-            await worker.settle(queue, "ack", task)
-            done += 1
-    assert served_first == {"q1", "q2", "q3"}  # none starves beside the others
-
-
 @pytest.fixture
 def settled_in_store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids that the store is asked to settle or extend."""
@@ -427,37 +403,6 @@ async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_
         assert (await worker.receive())["code"] == "unavailable"
         new = {"id": again["full_id"], "lease": again["lease"]}
         assert await worker.ask("settle", queue="q", settlements=[{"action": "extend", **new}]) == {"outcomes": ["ok"]}
-
-
-async def test_a_late_owner_does_not_settle_another_task_of_the_same_id(served: Served) -> None:
-    """The server of the late one still has the lease on its account: it is the store that refuses."""
-    store = served.app.store
-    async with (
-        raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as late,
-        raw(served, WORKER) as owner, raw(served, WORKER) as third,
-    ):  # fmt: skip
-        await ada.enqueue("q", ["a"], max_attempts=1)
-        await late.attach("q", credit=1, name="late")
-        (old,) = await late.pushed()
-        await store.settle("q", [Settlement("reap", "ada/a", old["lease"])])
-        assert await operator.ask("purge", queue="q", ids=["ada/a"]) == {"outcomes": ["ok"]}
-        await owner.attach("q", credit=1, name="owner")
-        assert await ada.enqueue("q", ["a"]) == ["ok"]
-        (new,) = await owner.pushed()
-        assert (new["id"], new["attempt"], old["attempt"]) == ("a", 1, 1)
-        held = {"id": "ada/a", "lease": old["lease"]}
-        await late.ask("progress", queue="q", reports=[{**held, "fraction": 0.9}])
-        (state,) = await store.tasks("q", ["ada/a"])
-        assert (state.state, state.progress) == ("leased", 0)
-        assert await late.ask("settle", queue="q", settlements=[{"action": "extend", **held}]) == {
-            "outcomes": ["stale"]
-        }
-        assert await third.attach("q", credit=0, leases=[{"queue": "q", **held}]) == ["stale"]
-        for action in ("release", "nack", "reject", "ack"):
-            assert await late.settle("q", action, old) == ["stale"]
-        assert await owner.settle("q", "extend", new) == ["ok"]
-        assert await owner.settle("q", "ack", new) == ["ok"]
-        assert await late.settle("q", "ack", old) == ["stale"]
 
 
 async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(served: Served) -> None:

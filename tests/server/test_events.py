@@ -103,20 +103,6 @@ async def finish_when_waited_for(waiting: Served, finishing: Served) -> None:
     await finish(finishing.app.store, "a")
 
 
-async def test_a_server_that_stops_says_so_to_those_who_wait(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
-
-        async def stop() -> None:
-            await waited_for(served, "ada")
-            served.app.is_draining = True
-            served.app.queues.long_polls["q"].on_message("")
-
-        nursery.start_soon(stop)
-        with pytest.raises(Refused) as caught:
-            await ada.ask("events", queue="q", timeout_ms=60_000)
-        assert caught.value.code == "draining"
-
-
 async def test_queues_for_which_nobody_waits_any_more_are_forgotten(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

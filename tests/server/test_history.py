@@ -17,7 +17,7 @@ from fairq.server.stats.recorder import Recorder
 from fairq.store import keys
 from fairq.store.opening import open_store
 from fairq.store.store import Store
-from tests import clusters, stores
+from tests import clusters
 
 from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
 
@@ -124,20 +124,6 @@ async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkey
         for _ in range(3):
             await served.app.recorder.flush()
     assert called.count("q") == 4
-
-
-async def test_history_goes_with_its_queue(served: Served, server_store: str) -> None:
-    client = stores.connect(server_store)
-    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-        await ada.enqueue("q", ["a"])
-        await served.app.recorder.flush()
-        await ada.enqueue("q", ["b"])
-        assert client.exists(f"{keys.queue_prefix('q')}:history:10")
-        await operator.ask("delete_queue", queue="q", purge=True)
-        await served.app.recorder.flush()
-        assert list(client.scan_iter(f"{keys.queue_prefix('q')}*")) == []
-        assert (await ask(operator))["times_ms"] == []
-    client.close()
 
 
 async def test_since_reads_only_what_is_new(served: Served, ada: Raw, operator: Raw) -> None:

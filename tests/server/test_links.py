@@ -188,18 +188,6 @@ async def test_what_refuses_a_link_refuses_its_acknowledgement(served: Served, s
         assert await worker.settle("q", "ack", task) == ["ok"]
 
 
-async def test_a_worker_that_has_lost_its_lease_links_nothing(served: Served) -> None:
-    store = served.app.store
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await worker.attach("q", credit=2)
-        task = await leased(worker, ada)
-        await store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])  # behind its back
-        (again,) = await worker.pushed()
-        assert await worker.settle("q", "ack", task, links=[LINK, {**LINK, "queue": "q"}]) == ["stale"]
-        assert [(await store.queue(queue)).enqueued for queue in ("q", "next")] == [1, 0]
-        assert await worker.settle("q", "ack", again, links=[LINK]) == ["ok"]
-
-
 async def test_a_worker_links_nothing_with_a_lease_that_another_one_holds(served: Served) -> None:
     async with raw(served, WORKER) as mine, raw(served, WORKER) as other, raw(served, tenant("ada")) as ada:
         await mine.attach("q", credit=1, name="mine")

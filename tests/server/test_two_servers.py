@@ -3,38 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
 from .harness import OPERATOR, WORKER, raw, running, tenant
-
-
-async def test_each_task_runs_once_whichever_server_has_it(server_store: str) -> None:
-    ids = {f"id-{number}" for number in range(60)}
-    done: list[str] = []
-
-    async with running(server_store) as one, running(server_store) as two:
-        async with raw(one, tenant("ada")) as ada, raw(two, tenant("bob")) as bob:
-
-            async def work(served: object, task_status: trio.TaskStatus[None]) -> None:
-                async with raw(served, WORKER) as worker:  # type: ignore[arg-type]
-                    await worker.attach("q", credit=7)
-                    task_status.started()
-                    while True:
-                        tasks = await worker.pushed()
-                        assert {task["attempt"] for task in tasks} == {1}
-                        assert set(await worker.settle("q", "ack", *tasks)) == {"ok"}
-                        done.extend(task["id"] for task in tasks)
-                        if len(done) >= len(ids):
-                            nursery.cancel_scope.cancel()
-
-            async with trio.open_nursery() as nursery:
-                await nursery.start(work, one)
-                await nursery.start(work, two)
-                listed = sorted(ids)
-                await ada.enqueue("q", listed[:30])
-                await bob.enqueue("q", listed[30:])
-        assert sorted(done) == sorted(ids)
-        assert (await one.app.store.queue("q")).done == len(ids)
 
 
 @pytest.mark.usefixtures("no_polls")

@@ -12,10 +12,9 @@ from fairq.errors import BadRequest, Unavailable
 from fairq.server.run import Served
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
-from tests.client.harness import worker_of, working
 from tests.store.waiting import wait_until
 
-from .harness import WORKER, Raw, raw, tenant, url_of
+from .harness import WORKER, Raw, raw, tenant
 
 
 @pytest.mark.usefixtures("no_polls")
@@ -79,20 +78,3 @@ async def test_queues_that_a_worker_cannot_serve_are_refused() -> None:
     with pytest.raises(BadRequest) as caught:
         await app.run()
     assert caught.value.field == "queues"
-
-
-async def test_a_worker_may_serve_some_of_its_apps_queues(served: Served) -> None:
-    app, seen = worker_of(served), []
-    app.queues = ["b"]
-
-    async def work(task: fairq.Task) -> None:
-        seen.append(task.queue)
-
-    app.task("a")(work)
-    app.task("b")(work)
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as client, working(app):
-        await client.enqueue("a", 1)
-        await client.enqueue("b", 1)
-        await wait_until(lambda: bool(seen))
-        assert (served.app.queues.count_workers("a"), served.app.queues.count_workers("b")) == (0, 1)
-    assert seen == ["b"]

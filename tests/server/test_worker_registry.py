@@ -383,31 +383,3 @@ async def test_an_operator_of_some_queues_drains_nobody_and_sees_the_workers_of_
             with pytest.raises(Refused) as caught:
                 await limited.ask(verb, worker=worker)
             assert caught.value.code == code
-
-
-async def test_the_sdk_ends_when_it_is_drained(served: Served) -> None:
-    from tests.client.harness import worker_of
-
-    app, began, finish = worker_of(served), trio.Event(), trio.Event()
-    app.name = "mill"
-
-    @app.task("q")
-    async def work(task: object) -> None:
-        began.set()
-        await finish.wait()
-
-    async with (
-        raw(served, tenant("ada")) as ada,
-        raw(served, OPERATOR) as operator,
-        trio.open_nursery() as nursery,
-    ):
-        await ada.enqueue("q", ["a"])
-        nursery.start_soon(app.run)
-        await began.wait()
-        assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
-        await ada.enqueue("q", ["b"])
-        await wait_until(lambda: app._working.is_stopping)
-        finish.set()
-    states = await served.app.store.tasks("q", ["ada/a", "ada/b"])
-    assert [state.state for state in states] == ["done", "ready"]
-    assert app.counts == {"done": 1}
