@@ -132,9 +132,8 @@ async def test_the_store_holds_hashes_only(served: Served, server_store: str) ->
 
 @pytest.mark.usefixtures("no_polls")
 @pytest.mark.parametrize("action", ["revoke at this server", "revoke at another server"])
-async def test_a_revoked_token_closes_its_live_connections(server_store: str, action: str) -> None:
+async def test_a_revoked_token_closes_its_live_connections(server_store: str, action: str, served: Served) -> None:
     async with (
-        running(server_store) as served,
         running(server_store) as other,
         raw(served if action.endswith("this server") else other, OPERATOR) as operator,
     ):

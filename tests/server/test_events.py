@@ -52,8 +52,8 @@ async def test_an_event_too_old_is_refused_with_where_the_feed_goes_on(served: S
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_an_answer_waits_for_the_first_event_of_that_tenant(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
+async def test_an_answer_waits_for_the_first_event_of_that_tenant(served: Served, ada: Raw) -> None:
+    async with trio.open_nursery() as nursery:
         rows: list[dict[str, object]] = []
 
         async def ask() -> None:

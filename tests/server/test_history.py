@@ -77,24 +77,25 @@ async def test_a_server_that_stops_adds_what_it_has_counted(server_store: str) -
         assert (await ask(operator))["totals"]["enqueued"] == 1
 
 
-async def test_a_call_that_fails_is_not_repeated_and_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_fails_is_not_repeated_and_told(
+    served: Served, monkeypatch: pytest.MonkeyPatch, ada: Raw, operator: Raw
+) -> None:
     async def away(*_: Any) -> bool:
         raise Unavailable("the store is away")
 
     recorder, counts = served.app.recorder, served.app.recorder.counts
-    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-        await ada.enqueue("q", ["a"])
-        counts.of("q").of("ada").started += 7
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "add_history", away)
-            await recorder.flush()
-        assert recorder.dropped == 7
+    await ada.enqueue("q", ["a"])
+    counts.of("q").of("ada").started += 7
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "add_history", away)
         await recorder.flush()
-        assert (await ask(operator))["times_ms"] == []
-        await ada.enqueue("q", ["b"])
-        await recorder.flush()
-        told = (await ask(operator))["totals"]
-        assert (told["enqueued"], told["started"]) == (2, 0), "the store counts what is enqueued"
+    assert recorder.dropped == 7
+    await recorder.flush()
+    assert (await ask(operator))["times_ms"] == []
+    await ada.enqueue("q", ["b"])
+    await recorder.flush()
+    told = (await ask(operator))["totals"]
+    assert (told["enqueued"], told["started"]) == (2, 0), "the store counts what is enqueued"
 
 
 async def test_a_queue_that_nobody_uses_costs_no_calls(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:

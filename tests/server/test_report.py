@@ -8,7 +8,7 @@ from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
 from .clock import StoreClock
-from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
+from .harness import OPERATOR, WORKER, Raw, raw, tenant
 
 HOLD_MS = 160  # how long something holds tasks back, by the store's clock
 
@@ -78,10 +78,8 @@ async def test_the_share_is_told_as_all_servers_have_added_it(served: Served) ->
     assert 0 < report["share_over_ms"] <= 300_000
 
 
-async def test_any_server_tells_what_tasks_waited_for_at_all(server_store: str) -> None:
+async def test_any_server_tells_what_tasks_waited_for_at_all(one: Served, two: Served) -> None:
     async with (
-        running(server_store) as one,
-        running(server_store) as two,
         raw(one, tenant("ada")) as ada,
         raw(two, tenant("ada")) as other_ada,
         raw(one, WORKER) as worker,

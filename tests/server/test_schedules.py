@@ -93,14 +93,10 @@ async def test_a_schedule_fires_when_it_is_due_and_not_before(worker: Raw, ada: 
     assert task["start_at_ms"] == first <= time.time() * 1000
 
 
-async def test_with_many_servers_each_fire_is_one_task(server_store: str, store_clock: StoreClock) -> None:
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        running(server_store) as three,
-        raw(one, tenant("ada")) as ada,
-        raw(two, WORKER) as worker,
-    ):
+async def test_with_many_servers_each_fire_is_one_task(
+    server_store: str, store_clock: StoreClock, one: Served, two: Served
+) -> None:
+    async with running(server_store) as three, raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
         for name in "abcde":
             (first, *_) = (await ada.ask("schedule", **{**EVERY, "name": name}))["fires_at_ms"]
         await worker.attach("q", credit=100)

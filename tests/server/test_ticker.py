@@ -39,12 +39,11 @@ async def test_a_delayed_task_starts_when_it_is_due_and_not_before(worker: Raw, 
 
 
 @pytest.mark.usefixtures("quick_floor")
-async def test_a_delayed_task_of_another_server_is_found_at_the_floor(server_store: str) -> None:
-    async with running(server_store) as served, raw(served, WORKER) as worker:
-        await worker.attach("q", credit=1)
-        await served.app.store.enqueue("q", "ada", [NewTask("a", b"1", delay_ms=100)])  # as if elsewhere
-        (task,) = await worker.pushed()
-        assert time.time() * 1000 >= task["start_at_ms"]
+async def test_a_delayed_task_of_another_server_is_found_at_the_floor(served: Served, worker: Raw) -> None:
+    await worker.attach("q", credit=1)
+    await served.app.store.enqueue("q", "ada", [NewTask("a", b"1", delay_ms=100)])  # as if elsewhere
+    (task,) = await worker.pushed()
+    assert time.time() * 1000 >= task["start_at_ms"]
 
 
 @pytest.mark.usefixtures("quick_floor")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from .harness import OPERATOR, WORKER, raw, running, tenant
+from fairq.server.run import Served
+
+from .harness import OPERATOR, WORKER, raw, tenant
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_a_worker_hears_of_a_task_that_came_right_after_it_attached(server_store: str) -> None:
+async def test_a_worker_hears_of_a_task_that_came_right_after_it_attached(one: Served, two: Served) -> None:
     """Between the first claim and the subscription to the queue's channel lies a gap."""
-    async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:
+    async with raw(one, tenant("ada")) as ada:
         for number in range(10):
             async with raw(two, WORKER) as worker:
                 await worker.attach(f"q{number}", credit=1)
@@ -21,15 +23,9 @@ async def test_a_worker_hears_of_a_task_that_came_right_after_it_attached(server
 @pytest.mark.usefixtures("no_polls")
 @pytest.mark.parametrize("verb", ["resume", "replay"])
 async def test_what_an_operator_sets_free_at_one_server_wakes_a_worker_at_the_other(
-    server_store: str, verb: str
+    verb: str, one: Served, two: Served
 ) -> None:
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        raw(one, OPERATOR) as operator,
-        raw(one, tenant("ada")) as ada,
-        raw(two, WORKER) as worker,
-    ):
+    async with raw(one, OPERATOR) as operator, raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
         await ada.enqueue("q", ["a"])
         await worker.attach("q", credit=1)
         (task,) = await worker.pushed()

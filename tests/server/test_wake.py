@@ -142,15 +142,9 @@ async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str
 
 
 @pytest.mark.parametrize("goes", ["to another queue", "with its worker"])
-async def test_tasks_whose_room_has_gone_are_told_to_the_others(server_store: str, goes: str) -> None:
+async def test_tasks_whose_room_has_gone_are_told_to_the_others(goes: str, one: Served, two: Served) -> None:
     """The one worker of the server at which they come has a place for either of two queues."""
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        raw(one, tenant("ada")) as ada,
-        raw(one, WORKER) as near,
-        raw(two, WORKER) as far,
-    ):
+    async with raw(one, tenant("ada")) as ada, raw(one, WORKER) as near, raw(two, WORKER) as far:
         queues = {"made-a": "a", "made-b": "b"}
         for id, queue in queues.items():
             await ada.enqueue(queue, [id])
@@ -179,9 +173,9 @@ async def test_tasks_whose_room_has_gone_are_told_to_the_others(server_store: st
         assert [task["id"] for task in await far.pushed()] == ["new"]
 
 
-async def test_the_claim_that_a_producers_task_is_promised_leaves_behind_it(server_store: str) -> None:
+async def test_the_claim_that_a_producers_task_is_promised_leaves_behind_it(one: Served) -> None:
     """No other server is notified: a claim that left first would find nothing, and the task would wait for a tick."""
-    async with running(server_store) as one, raw(one, PRODUCER) as shop, raw(one, WORKER) as near:
+    async with raw(one, PRODUCER) as shop, raw(one, WORKER) as near:
         tasks = [{"id": f"t{n}", "tenant": "ada", "payload": 1} for n in range(16)]
         await shop.ask("enqueue", queue="q", tasks=tasks[:1])
         await near.attach("q", credit=1)

@@ -9,17 +9,11 @@ from fairq.errors import NotYet
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, running, tenant, url_of
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, tenant, url_of
 
 
-async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(server_store: str) -> None:
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        raw(one, tenant("ada")) as ada,
-        raw(one, OPERATOR) as operator,
-        raw(two, WORKER) as worker,
-    ):
+async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(one: Served, two: Served) -> None:
+    async with raw(one, tenant("ada")) as ada, raw(one, OPERATOR) as operator, raw(two, WORKER) as worker:
         await ada.enqueue("q", ["t0", "t"])
         await worker.attach("q", "other", credit=1)
         await worker.pushed()
@@ -52,13 +46,8 @@ async def test_queues_that_workers_serve_are_named_the_nearest_first_where_none_
     assert "served" not in await ada.ask("why", queue="adas", id="t")
 
 
-async def test_a_worker_of_another_server_serves_too(server_store: str) -> None:
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        raw(one, tenant("ada")) as ada,
-        raw(two, WORKER) as worker,
-    ):
+async def test_a_worker_of_another_server_serves_too(one: Served, two: Served) -> None:
+    async with raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
         await ada.enqueue("emials", ["t"])
         await worker.attach("emails", credit=1)
 

@@ -9,12 +9,11 @@ import pytest
 
 import fairq
 from fairq.errors import BadRequest, Unavailable
-from fairq.server.run import Served
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 from tests.store.waiting import wait_until
 
-from .harness import WORKER, Raw, raw, tenant
+from .harness import Raw
 
 
 @pytest.mark.usefixtures("no_polls")
@@ -40,7 +39,7 @@ async def test_no_slot_idles_when_only_one_queue_has_work(ada: Raw, worker: Raw)
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_queue_whose_claims_fail_leaves_its_slots_to_the_other(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, ada: Raw, worker: Raw
 ) -> None:
     """It goes on trying, and has its part again as soon as it succeeds."""
     claim, tries = Store.claim, 0
@@ -52,24 +51,23 @@ async def test_a_queue_whose_claims_fail_leaves_its_slots_to_the_other(
             raise Unavailable("the node is away")
         return await claim(self, queue, *args, **more)
 
-    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-        for queue in ("a", "b"):
-            await ada.enqueue(queue, [f"{queue}-{n}" for n in range(8)])
-        with monkeypatch.context() as patched:
-            patched.setattr(Store, "claim", fail)
-            await worker.attach("a", "b", credit=4)
-            tasks = await worker.pushed(4)
-            assert {task["id"][0] for task in tasks} == {"b"}
-            assert await worker.settle("b", "ack", *tasks[:1]) == ["ok"]
-            (task,) = await worker.pushed()
-            assert task["id"][0] == "b"
-            assert await worker.settle("b", "ack", *tasks[1:3]) == ["ok"] * 2
-            await worker.pushed(2)
-            await worker.ask("credit", credit=0)
-            tried = tries
-            await worker.ask("credit", credit=8)
-            await wait_until(lambda: tries > tried)
-        assert {task["id"][0] for task in await worker.pushed(4)} >= {"a"}
+    for queue in ("a", "b"):
+        await ada.enqueue(queue, [f"{queue}-{n}" for n in range(8)])
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "claim", fail)
+        await worker.attach("a", "b", credit=4)
+        tasks = await worker.pushed(4)
+        assert {task["id"][0] for task in tasks} == {"b"}
+        assert await worker.settle("b", "ack", *tasks[:1]) == ["ok"]
+        (task,) = await worker.pushed()
+        assert task["id"][0] == "b"
+        assert await worker.settle("b", "ack", *tasks[1:3]) == ["ok"] * 2
+        await worker.pushed(2)
+        await worker.ask("credit", credit=0)
+        tried = tries
+        await worker.ask("credit", credit=8)
+        await wait_until(lambda: tries > tried)
+    assert {task["id"][0] for task in await worker.pushed(4)} >= {"a"}
 
 
 async def test_queues_that_a_worker_cannot_serve_are_refused() -> None:

@@ -14,7 +14,7 @@ from fairq.server.run import Served
 from fairq.server.web.http import connections
 from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import CLOSE_REVOKED, Role
-from tests.server.harness import OPERATOR, WORKER, Raw, raw
+from tests.server.harness import WORKER, Raw, raw
 from tests.store.waiting import wait_until
 
 from .harness import api, check, check_problem, head, plain, read_until
@@ -42,9 +42,9 @@ def waits(served: Served) -> int:
 
 
 @pytest.mark.parametrize("role", [Role.TENANT, Role.WORKER])
-async def test_what_waits_is_refused_when_the_token_is_revoked(served: Served, role: Role) -> None:
+async def test_what_waits_is_refused_when_the_token_is_revoked(served: Served, role: Role, operator: Raw) -> None:
     answers: list[httpx.Response] = []
-    async with raw(served, OPERATOR) as operator, made(served, role, operator) as (token, revoke):
+    async with made(served, role, operator) as (token, revoke):
         async with api(served, token) as client, trio.open_nursery() as nursery:
 
             async def wait() -> None:
