@@ -20,14 +20,6 @@ from tests.store.proxy import open_proxy
 
 from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, running, tenant
 
-
-async def create(operator: Raw, role: Role, **more: Any) -> str:
-    """Create a token, as `fairq tokens create` does; returns its text."""
-    id, token = make_token(role)
-    await operator.ask("create_token", id=id, role=role.value, hash=hash_token(token), **more)
-    return token
-
-
 ROLES: list[tuple[str, str, str | None]] = [
     (tenant("ada"), "tenant", "ada"),
     (WORKER, "worker", None),
@@ -73,8 +65,7 @@ async def test_other_texts_are_no_tokens(served: Served) -> None:
 async def test_tokens_let_in_as_the_role_they_were_made_for(server_store: str) -> None:
     async with running(server_store) as dev, running(server_store, dev=False) as served:
         async with raw(dev, OPERATOR) as operator:
-            by_role = {role: await create(operator, role) for role in (Role.WORKER, Role.OPERATOR)}
-            by_role[Role.TENANT] = await create(operator, Role.TENANT, tenant="ada")
+            by_role = {role: (await operator.create_token(role))[1] for role in Role}
         for role, token in by_role.items():
             async with raw(served, token) as client:
                 assert client.welcome["role"] == role.value
@@ -84,8 +75,7 @@ async def test_tokens_let_in_as_the_role_they_were_made_for(server_store: str) -
 
 
 async def test_a_wrong_secret_or_a_typing_error_is_refused(served: Served, operator: Raw) -> None:
-    token = await create(operator, Role.WORKER)
-    id = token.split("_")[2]
+    id, token = await operator.create_token(Role.WORKER)
     forged = make_token(Role.WORKER)[1].split("_")
     forged[2] = id
     wrong_secret = "_".join(forged[:4])
@@ -118,7 +108,7 @@ async def test_a_forged_token_with_a_right_checksum_is_refused_by_its_hash(
 
 async def test_the_store_holds_hashes_only(served: Served, server_store: str) -> None:
     async with raw(served, OPERATOR) as operator:
-        token = await create(operator, Role.WORKER)
+        _, token = await operator.create_token(Role.WORKER)
         (listed,) = (await operator.ask("list_tokens"))["tokens"]
         assert "hash" not in listed
     client = stores.connect(server_store)
@@ -137,7 +127,7 @@ async def test_a_revoked_token_closes_its_live_connections(server_store: str, ac
         running(server_store) as other,
         raw(served if action.endswith("this server") else other, OPERATOR) as operator,
     ):
-        doomed, spared = await create(operator, Role.WORKER), await create(operator, Role.WORKER)
+        (_, doomed), (_, spared) = [await operator.create_token(Role.WORKER) for _ in range(2)]
         async with raw(served, doomed) as one, raw(served, spared) as two:
             await operator.ask("revoke_token", id=doomed.split("_")[2])
             assert await one.closed() == (4001, "the token was revoked")
@@ -157,7 +147,7 @@ async def revoked_worker(served: Served, worker: Raw, token: str) -> Connection:
 
 async def test_nothing_is_pushed_once_a_revocation_is_heard(served: Served, operator: Raw, ada: Raw) -> None:
     """Also not what waits to be sent, nor while the store is asked what other tokens there are."""
-    token = await create(operator, Role.WORKER)
+    _, token = await operator.create_token(Role.WORKER)
     async with raw(served, token) as worker, raw(served, WORKER) as heir:
         connection = await revoked_worker(served, worker, token)
         await heir.attach("q", credit=0)
@@ -183,7 +173,7 @@ async def test_a_revocation_that_was_not_heard_is_seen_all_the_same(
 
     monkeypatch.setattr(App, "on_message", heard_less)
     async with running(server_store) as served, raw(served, OPERATOR) as operator:
-        token = await create(operator, Role.WORKER)
+        _, token = await operator.create_token(Role.WORKER)
         async with raw(served, token) as worker:
             await revoked_worker(served, worker, token)
             await operator.ask("revoke_token", id=token.split("_")[2])
@@ -201,7 +191,7 @@ async def test_a_revocation_reaches_a_server_whose_store_was_away_meanwhile(
         running(f"redis://127.0.0.1:{proxy.port}") as two,
         raw(one, OPERATOR) as operator,
     ):
-        token = await create(operator, Role.TENANT, tenant="ada")
+        _, token = await operator.create_token(Role.TENANT)
         async with raw(two, token) as client:
             call, failures = type(two.app.store.connection).call, 0
 

@@ -18,7 +18,6 @@ from tests.system.harness import open_world
 from tests.test_documents import PROTOCOL, table_after
 
 from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
-from .test_auth import create
 from .test_reconnect import LONG, close, end_grace
 
 ENDS = {row["it ends by"].replace("`", ""): row for row in table_after(PROTOCOL, "| it ends by |")}
@@ -139,7 +138,7 @@ async def test_a_lease_ends_as_the_page_says(server_store: str, way: str) -> Non
         AsyncExitStack() as connection,
     ):
         await operator.ask("configure", queue="q", settings={"lease_ms": lease_ms})
-        token = await create(operator, Role.WORKER)
+        _, token = await operator.create_token(Role.WORKER)
         worker = await connection.enter_async_context(raw(served, token))
         await worker.attach("q", started_at_ms=1)
         await ada.enqueue("q", ["a"], max_attempts=1)

@@ -11,7 +11,6 @@ from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from fairq.store import keys, library
 from fairq.store.store import Store
-from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import Role
 from tests import stores
 
@@ -73,8 +72,7 @@ async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(serve
 async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(
     served: Served, operator: Raw, ada: Raw
 ) -> None:
-    id, text = make_token(Role.WORKER)
-    await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
+    _, text = await operator.create_token(Role.WORKER, queues=["q"])
     async with raw(served, text) as worker:
         await worker.attach("q", credit=1)
         task = await leased(worker, ada)

@@ -20,7 +20,6 @@ from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
-from .test_auth import create
 
 SUPERSEDED = (4002, "a newer worker has this name")
 
@@ -231,7 +230,7 @@ async def test_a_name_belongs_to_its_token(served: Served) -> None:
     from fairq.wire.terms import Role
 
     async with raw(served, OPERATOR) as operator:
-        tokens = [await create(operator, Role.WORKER) for _ in range(2)]
+        tokens = [(await operator.create_token(Role.WORKER))[1] for _ in range(2)]
     async with raw(served, tokens[0]) as one, raw(served, tokens[1]) as two:
         await one.attach("q", name="mill", started_at_ms=1)
         await two.attach("q", name="mill", started_at_ms=2)
@@ -349,7 +348,7 @@ async def test_an_operator_of_some_queues_drains_nobody_and_sees_the_workers_of_
     from fairq.wire.terms import Role
 
     async with raw(served, OPERATOR) as operator:
-        token = await create(operator, Role.OPERATOR, queues=["q"])
+        _, token = await operator.create_token(Role.OPERATOR, queues=["q"])
     async with raw(served, token) as limited, raw(served, WORKER) as one, raw(served, WORKER) as two:
         await one.attach("q", name="one")
         await two.attach("q", "r", name="two")

@@ -383,6 +383,14 @@ def test_what_is_refused_for_good_ends_the_worker() -> None:
             assert end.session.fatal.code == "forbidden"
 
 
+def test_a_refused_renewal_ends_nothing(end: WorkerEnd) -> None:
+    end.push("a")
+    end.pass_time(LEASE_S / 3)
+    end.refuse(end.frames("extend")[0], "unavailable")
+    assert end.session.fatal is None
+    assert end.session.holding == 1
+
+
 def test_changes_of_credit_are_told_one_at_a_time(end: WorkerEnd) -> None:
     end.session.set_credit(3)
     frame = end.only()

@@ -11,7 +11,6 @@ import trio
 from fairq.server.run import Served
 from fairq.server.web.http import workers
 from fairq.server.web.http.stream import BoundedStream
-from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import Role
 from tests.server.clock import StoreClock
 from tests.server.harness import OPERATOR, WORKER, Raw, raw, tenant
@@ -248,9 +247,8 @@ async def test_a_token_of_many_workers_leaves_room_for_those_of_others(
 ) -> None:
     monkeypatch.setattr(workers, "MAX_WORKERS", 3)
     monkeypatch.setattr(workers, "MAX_TOKEN_WORKERS", 2, raising=False)
-    id, token = make_token(Role.WORKER)
     async with raw(served, OPERATOR) as operator, api(served) as ada, api(served, WORKER) as crowd:
-        await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))
+        _, token = await operator.create_token(Role.WORKER)
         for name in "ab":
             assert await claim(crowd, wait=0, worker=name) == []
         assert await claim(crowd, wait=0, worker="a") == []  # one that is known needs no more room

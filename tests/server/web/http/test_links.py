@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 
 from fairq.server.run import Served
-from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import Role
 from tests.server.harness import WORKER, Raw, raw
 
@@ -161,8 +160,7 @@ async def test_what_cannot_be_enqueued_from_a_lease_is_refused(ada: Client, work
 async def test_a_worker_of_some_queues_claims_links_and_enqueues_there_only(
     served: Served, operator: Raw, ada: Client
 ) -> None:
-    id, text = make_token(Role.WORKER)
-    await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
+    _, text = await operator.create_token(Role.WORKER, queues=["q"])
     async with api(served, text) as worker:
         task = await claimed(ada, worker)
         check_problem(await worker.post(DERIVED, json=derive(task, "a")), 403, "forbidden", "queue")
