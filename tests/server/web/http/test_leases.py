@@ -12,7 +12,6 @@ from fairq.server.run import Served
 from fairq.server.web.http import workers
 from fairq.server.web.http.stream import BoundedStream
 from fairq.wire.terms import Role
-from tests.server.clock import StoreClock
 from tests.server.harness import OPERATOR, WORKER, Raw, raw, tenant
 from tests.store.waiting import wait_until
 
@@ -115,23 +114,6 @@ async def test_a_claim_tells_how_long_handlers_may_run(ada: Client, operator: Ra
     await operator.ask("configure", queue="q", settings={"run_timeout_ms": 60_000})
     answer = check(await worker.post(CLAIMS, json={"count": 1, "wait": 20}))
     assert (answer["run_timeout_ms"], len(answer["tasks"])) == (60_000, 1)
-
-
-async def test_leases_of_a_client_that_vanished_end_by_themselves(
-    served: Served, ada: Client, store_clock: StoreClock, quick_floor: None
-) -> None:
-    async with raw(served, OPERATOR) as operator:
-        await operator.ask("configure", queue="q", settings={"lease_ms": 5000})
-    async with api(served, WORKER) as worker:
-        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
-        (first,) = await claim(worker)
-    async with api(served, WORKER) as worker:
-        assert await claim(worker, wait=0) == []
-        store_clock.move(store_clock.now_ms + 6000, served)
-        (second,) = await claim(worker)
-        assert (second["id"], second["attempt"]) == (first["id"], 2)
-        assert await settle(worker, first, "ack") == "stale"
-        assert await settle(worker, second, "ack") == "ok"
 
 
 async def test_a_claim_whose_client_has_gone_takes_nothing(served: Served) -> None:
