@@ -46,6 +46,11 @@ MUTANTS = [
         "  call.queue.last_lease = claim.lease\n  if #claim.ids > 0 then leases.write_new(",
     ),
     Mutant(
+        "a task that ran out is remembered by its owner",
+        "settlements.cancel(call, account, id, is_reaped and 0 or lease,",
+        "settlements.cancel(call, account, id, lease,",
+    ),
+    Mutant(
         "a purge cancels running tasks",
         "    if not may_stop and run and leases.is_leased(run.state) then return 'running' end\n",
         "",
@@ -258,6 +263,7 @@ MUTANTS = [
     ),
     Mutant("a wait for a place in a batch counts", "if batch and batch.max_running > 0 then return nil end", ""),
     Mutant("another task of the holder's id is replaced", " or asked.dedupe_key ~= dedupe_key or", " or"),
+    Mutant("replaced payloads weigh as before", "  new.freed_bytes = new.freed_bytes + bytes", "  new.freed_bytes = 0"),
     Mutant("tasks served from groups stay counted", "        details.grouped = details.grouped - source.taken\n", ""),
     Mutant(
         "an empty group keeps its turn",
