@@ -38,6 +38,11 @@ def odd_by(*fields: str) -> str:
 
 
 MUTANTS = [
+    Mutant(
+        "an ended lease is settled again",
+        " or state ~= LEASED and state ~= STOPPING then\n    return refusal",
+        " then\n    return refusal",
+    ),
     Mutant("numbers do not go on with the time", "(call.now - FIRST_MS) * PER_MS)", "0)"),
     Mutant("the last number is not kept", "  call.queue.last_lease = lease\n", ""),
     Mutant(
