@@ -23,6 +23,8 @@ async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(
             return bool(found.get("slots", 0) == wanted)
 
         await wait_until(lambda: has_slots(0.5))
+        await ada.enqueue("othr", ["t"])
+        assert (await ada.ask("why", queue="othr", id="t"))["served"] == ["other", "q"]
         await operator.ask("drain_worker", worker="w")
         await wait_until(lambda: has_slots(0))
 
@@ -44,17 +46,6 @@ async def test_queues_that_workers_serve_are_named_the_nearest_first_where_none_
     async with raw(served, PRODUCER) as producer:
         assert await told(producer, "ada/t0") == ["emails", "adas", "bobs", "unmade"]
     assert "served" not in await ada.ask("why", queue="adas", id="t")
-
-
-async def test_a_worker_of_another_server_serves_too(one: Served, two: Served) -> None:
-    async with raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
-        await ada.enqueue("emials", ["t"])
-        await worker.attach("emails", credit=1)
-
-        async def is_told() -> bool:
-            return (await ada.ask("why", queue="emials", id="t")).get("served") == ["emails"]
-
-        await wait_until(is_told)
 
 
 async def test_a_result_that_does_not_come_says_why(served: Served, worker: Raw) -> None:
