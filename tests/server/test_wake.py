@@ -55,23 +55,22 @@ class Several:
 
 @asynccontextmanager
 async def several(store: str) -> AsyncIterator[Several]:
-    with trio.fail_after(60):
-        async with (
-            running(store) as near,
-            running(store) as one,
-            running(store) as two,
-            raw(one, WORKER) as here,
-            raw(two, WORKER) as there,
-            raw(near, tenant("ada")) as ada,
-        ):
-            await ada.enqueue("q", ["made"])
-            await here.attach("q", credit=2, name="here")
-            await here.settle("q", "ack", *await here.pushed(1))
-            await there.attach("q", credit=2, name="there")
-            await wait_until(lambda: near.app.worker_registry.slots_elsewhere("q") == 4)
-            found = Several(near, (one, two), (here, there), ada)
-            await found.all_asleep()
-            yield found
+    async with (
+        running(store) as near,
+        running(store) as one,
+        running(store) as two,
+        raw(one, WORKER) as here,
+        raw(two, WORKER) as there,
+        raw(near, tenant("ada")) as ada,
+    ):
+        await ada.enqueue("q", ["made"])
+        await here.attach("q", credit=2, name="here")
+        await here.settle("q", "ack", *await here.pushed(1))
+        await there.attach("q", credit=2, name="there")
+        await wait_until(lambda: near.app.worker_registry.slots_elsewhere("q") == 4)
+        found = Several(near, (one, two), (here, there), ada)
+        await found.all_asleep()
+        yield found
 
 
 def wakes(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
