@@ -392,6 +392,9 @@ async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(
     await store.purge("q", ["ada/a"])
     await ada.enqueue("q", ["a"])
     (new,) = await worker.pushed()
+    for lease, told in (old, 0), (new, 0.5):
+        await worker.ask("progress", queue="q", reports=[{"id": "ada/a", "lease": lease["lease"], "fraction": 0.5}])
+        assert (await store.tasks("q", ["ada/a"]))[0].progress == told
     assert await worker.settle("q", "ack", old) == ["stale"]
     assert [connection.account.held_of("q") for connection in served.app.connections if connection.queues] == [
         {"ada/a": new["lease"]}
