@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any
 
 import outcome
@@ -19,6 +20,7 @@ import trio
 from attrs import define, field
 
 from fairq.log import Log
+from fairq.turns import call_from_end
 
 log = Log("fairq")
 
@@ -174,6 +176,17 @@ class Taskless:
         if run.step(coroutine.send, None):
             self.waiting.add(run)
         return run if run.needs_task else None
+
+    def begin_from_end(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine up to its first wait at the end of a turn; if it needs a task at once, it gets one soon."""
+        if run := self.begin(coroutine):
+            self.waiting.add(run)
+            call_from_end(partial(self._give_task, run))
+
+    def _give_task(self, run: Run) -> None:
+        if run in self.waiting:  # else it was closed
+            self.waiting.discard(run)
+            self.nursery.start_soon(run.finish)
 
     def close(self) -> None:
         """End all, now and later ones."""

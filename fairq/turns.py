@@ -2,14 +2,14 @@
 
 trio runs all ready tasks, waits for I/O, and starts again: that is a turn. A separate sending task would cost one more
 turn. Sending at once would cost a system call for each piece, and wake the other process each time. So code with output
-registers a function by `at_end_of_turn`, and it is called before the scheduler waits. While tasks are ready to run, the
-call is delayed by a turn, because they may have output for the same connection.
+registers a function by `at_end_of_turn`, and it is called before the scheduler waits. Code that decides by all that a
+turn has brought registers a function by `before_sending`: what it puts out leaves with the rest.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 from attrs import define, field
@@ -18,8 +18,6 @@ from fairq.log import Log
 
 log = Log("fairq")
 
-MAX_TURNS = 2  # maximum delay of a call while the scheduler has tasks to run
-
 Send = Callable[[], None]
 
 
@@ -27,26 +25,31 @@ class _Ends(trio.abc.Instrument):
     """Calls the registered functions before the scheduler waits for I/O."""
 
     def __init__(self) -> None:
+        self.first: dict[Send, None] = {}
         self.due: dict[Send, None] = {}
-        self._turns = 0
+        self.turn = 0
 
     def before_io_wait(self, timeout: float) -> None:
         """Call the functions that are due."""
-        if not self.due:
-            return
-        self._turns += 1
-        if timeout <= 0 and self._turns < MAX_TURNS:
-            return
-        due, self.due, self._turns = self.due, {}, 0
-        for send in due:
-            try:
-                send()
-            except Exception as error:  # otherwise trio would remove the instrument, and nothing could be sent any more
-                log.error("sending failed", exc_info=error)
+        self.turn += 1
+        if self.first:
+            first, self.first = self.first, {}
+            _call(first)
+        if self.due:
+            due, self.due = self.due, {}
+            _call(due)
 
     def after_run(self) -> None:
         """Make way for the next run in this thread."""
         _here.ends = None
+
+
+def _call(functions: Iterable[Send]) -> None:
+    for function in functions:
+        try:
+            function()
+        except Exception as error:  # otherwise trio would remove the instrument, and nothing could be sent any more
+            log.error("sending failed", exc_info=error)
 
 
 class _Here(threading.local):
@@ -57,15 +60,22 @@ _here = _Here()
 
 
 def at_end_of_turn(send: Send) -> None:
-    """Call `send` once at the end of this turn or of the next, however often it is registered until then.
+    """Call `send` once at the end of this turn, however often it is registered until then.
 
     `send` must not wait, and can wake tasks only by `call_from_end`: the scheduler has already decided to sleep.
     """
-    ends = _here.ends
-    if ends is None:
-        ends = _here.ends = _Ends()
-        trio.lowlevel.add_instrument(ends)
-    ends.due[send] = None
+    (_here.ends or _begin()).due[send] = None
+
+
+def before_sending(decide: Send) -> None:
+    """Call `decide` like `at_end_of_turn`, but before all that sends."""
+    (_here.ends or _begin()).first[decide] = None
+
+
+def _begin() -> _Ends:
+    ends = _here.ends = _Ends()
+    trio.lowlevel.add_instrument(ends)
+    return ends
 
 
 @define(eq=False)
@@ -73,27 +83,27 @@ class Gate:
     """Lets `per_turn` tasks through in each turn, in order, so that thousands of starts leave turns to other tasks."""
 
     per_turn: int
-    _passed: int = field(default=0, init=False)  # in this turn
+    _turn: int = field(default=-1, init=False)
+    _passed: int = field(default=0, init=False)  # in that turn
     _line: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     async def enter(self) -> None:
-        """Wait to be let through. Cancelled: the place in the line is given up."""
+        """Wait to be let through; no checkpoint if that is at once. Cancelled: the place in the line is given up."""
+        turn = (_here.ends or _begin()).turn
+        if self._turn != turn:
+            self._turn, self._passed = turn, 0
         if self._passed < self.per_turn and not self._line:
             self._passed += 1
-            at_end_of_turn(self._turn_over)
-            await trio.lowlevel.checkpoint_if_cancelled()
         else:
+            at_end_of_turn(self._turn_over)
             await self._line.park()
 
     def _turn_over(self) -> None:
-        if self._line:
-            call_from_end(self._let_in)
-        else:
-            self._passed = 0
+        call_from_end(self._let_in)
 
     def _let_in(self) -> None:
-        self._passed = len(self._line.unpark(count=self.per_turn))
-        if self._passed:
+        self._turn, self._passed = (_here.ends or _begin()).turn, len(self._line.unpark(count=self.per_turn))
+        if self._line:
             at_end_of_turn(self._turn_over)
 
 

@@ -29,13 +29,7 @@ from fairq.model.history import TenantSeries
 from fairq.model.operating import TokenRow
 from fairq.model.queues import SETTING_RANGES, SHARES, QueueSettings
 from fairq.model.schedules import MAX_SCHEDULES, SCHEDULE_PATTERN
-from fairq.model.tasks import (
-    MAX_LINKS,
-    MAX_LINKS_BYTES,
-    MAX_RESULT_BYTES,
-    Link,
-    ScheduledOptions,
-)
+from fairq.model.tasks import MAX_LINKS, MAX_LINKS_BYTES, MAX_RESULT_BYTES, Link, ScheduledOptions
 from fairq.wire import frames, terms
 from fairq.wire import messages as wire
 from fairq.wire.codec import decode_client

@@ -12,6 +12,7 @@ import trio.testing
 from attrs import define, field
 
 from fairq.taskless import Taskless, TaskNeeded, Wait, in_task
+from fairq.turns import at_end_of_turn
 from tests.logs import captured_logs
 
 
@@ -102,6 +103,30 @@ async def test_one_that_needs_a_task_later_gets_one_of_its_owner(taskless: Taskl
     assert len(taskless.nursery.child_tasks) == 1
     assert not taskless.waiting
     await done.wait()
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_one_that_needs_a_task_at_the_end_of_a_turn_gets_one_unless_its_owner_ends(
+    is_closed: bool, taskless: Taskless
+) -> None:
+    story = Story()
+
+    async def work() -> None:
+        await in_task()
+        await story.ask()
+
+    def begin() -> None:
+        taskless.begin_from_end(work())
+        if is_closed:
+            taskless.close()
+
+    at_end_of_turn(begin)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(taskless.nursery.child_tasks) == (not is_closed)
+    story.wait.end(b"reply")
+    await trio.testing.wait_all_tasks_blocked()
+    assert story.told == ([] if is_closed else ["begun", b"reply"])
+    assert not taskless.waiting
 
 
 async def test_one_that_has_a_task_is_cancelled_with_it() -> None:

@@ -10,14 +10,8 @@ import trio
 import trio.testing
 
 from fairq.sockets import receive_some, send_now
-from fairq.turns import MAX_TURNS, Gate, at_end_of_turn, call_from_end
+from fairq.turns import Gate, at_end_of_turn, before_sending, call_from_end
 from tests.logs import captured_logs
-
-
-async def turns(count: int) -> None:
-    """Let so many turns pass, in each of which there is something to run."""
-    for _ in range(count):
-        await trio.lowlevel.checkpoint()
 
 
 async def test_what_is_asked_in_a_turn_is_done_once_before_the_scheduler_waits() -> None:
@@ -39,13 +33,22 @@ async def test_what_is_asked_in_a_turn_is_done_once_before_the_scheduler_waits()
     assert done == ["sent"]
 
 
-async def test_it_is_put_off_while_others_run_but_not_for_long() -> None:
+async def test_what_is_decided_at_the_end_leaves_with_the_rest() -> None:
     done: list[str] = []
-    at_end_of_turn(lambda: done.append("sent"))
-    await turns(MAX_TURNS - 1)
-    assert not done
-    await turns(1)
-    assert done == ["sent"]
+
+    def send() -> None:
+        done.append("sent")
+
+    def decide() -> None:
+        done.append("decided")
+        at_end_of_turn(send)
+
+    at_end_of_turn(send)
+    before_sending(decide)
+    await trio.lowlevel.checkpoint()
+    assert done == ["decided", "sent"]
+    await trio.lowlevel.checkpoint()
+    assert done == ["decided", "sent"]
 
 
 async def test_an_error_is_logged_and_the_others_send() -> None:
@@ -58,7 +61,7 @@ async def test_an_error_is_logged_and_the_others_send() -> None:
         for _ in range(2):
             at_end_of_turn(fail)
             at_end_of_turn(lambda: done.append("sent"))
-            await turns(MAX_TURNS)
+            await trio.lowlevel.checkpoint()
     assert done == ["sent", "sent"]
     assert [entry["event"] for entry in logs] == ["sending failed"] * 2
 
@@ -70,30 +73,22 @@ async def test_a_task_that_is_woken_from_the_end_runs_at_once() -> None:
         await woken.wait()
 
 
-async def test_a_gate_lets_a_few_through_in_each_turn_and_the_first_first() -> None:
-    gate, passed = Gate(2), list[int]()
+async def test_a_gate_lets_those_through_first_that_came_first() -> None:
+    gate, came, passed = Gate(1), list[int](), list[int]()  # trio runs the tasks of a turn in any order
 
     async def pass_through(number: int) -> None:
-        await gate.enter()
-        passed.append(number)
+        came.append(number)
+        with trio.CancelScope() as scope:
+            if len(came) == 5:
+                scope.cancel()
+            await gate.enter()
+            passed.append(number)
 
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            scopes = [trio.CancelScope() for _ in range(9)]
-
-            async def begin(number: int) -> None:
-                with scopes[number]:
-                    await pass_through(number)
-
             for number in range(9):
-                async with trio.open_nursery() as one:  # in order: trio begins tasks in none
-                    one.start_soon(trio.lowlevel.checkpoint)
-                    nursery.start_soon(begin, number)
-                    if number == 4:
-                        scopes[4].cancel()
-                if number == 1:
-                    assert passed == [0, 1]
-        assert passed == [0, 1, 2, 3, 5, 6, 7, 8]
+                nursery.start_soon(pass_through, number)
+        assert passed == came[:4] + came[5:]
         await gate.enter()  # open again
 
 

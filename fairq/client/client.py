@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fairq.wire.calls import Call
 
 
-def _enqueued(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
+def _task_of(outcome: str, id: str, queue: str, client: Client) -> EnqueuedTask:
     """Return the task of an outcome: the new one, or the one that already had its id or holds its dedupe key."""
     word, _, holder = outcome.partition(" ")
     return EnqueuedTask(holder or id, queue, word == "duplicate", client=client, is_replaced=word == "replaced")
@@ -116,7 +116,7 @@ class Client(ScheduleRequests):
         return [
             EnqueuedTask(task.id, queue, client=self, keeps_result=task.result_ttl_ms > 0)
             if outcome == "ok"
-            else _enqueued(task.id, queue, outcome, self)
+            else _task_of(outcome, task.id, queue, self)
             for task, outcome in zip(tasks, outcomes, strict=True)
         ]
 
@@ -137,7 +137,7 @@ class Client(ScheduleRequests):
             except FairqError as error:
                 refusals[tenant] = error
                 done = [
-                    _enqueued(task.id, queue, outcome, self) if outcome not in (None, "expired") else None
+                    _task_of(outcome, task.id, queue, self) if outcome not in (None, "expired") else None
                     for task, outcome in zip(some, told[tenant], strict=True)
                 ]
             for n, each in zip(by_tenant[tenant], done, strict=True):
@@ -216,11 +216,7 @@ class Client(ScheduleRequests):
         if tenant is not None:
             id = full_id(check_tenant(tenant), id)
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
-        body = {
-            "queue": check_name(queue, "queue"),
-            "id": check_known_batch(id),
-            "max_running": later.batches.RUNNING.check(max_running, "max_running"),
-        }
+        body = named(queue) | {"id": id, "max_running": later.batches.RUNNING.check(max_running, "max_running")}
         texts = {name: later.bodies.encode_payload(it) for name, it in callbacks.items() if it is not None}
         body |= {name: later.bodies.Fragment(text) for name, text in texts.items()}
         if check_flag(events, "events"):
@@ -268,13 +264,7 @@ class Client(ScheduleRequests):
         return EventStream(self, body["queue"], later.events.EVENT_ID.check(after, "after"), tenant)
 
     async def read_events(
-        self,
-        queue: str,
-        after: int = 0,
-        *,
-        count: int = 100,
-        tenant: str | None = None,
-        timeout: float | None = None,
+        self, queue: str, after: int = 0, *, count: int = 100, tenant: str | None = None, timeout: float | None = None
     ) -> EventPage:
         """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
         page = {"after": later.events.EVENT_ID.check(after, "after"), "count": later.rules.COUNT.check(count, "count")}

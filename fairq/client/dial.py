@@ -13,7 +13,7 @@ import anyio
 
 from fairq.client.channel import Channel, Opening, Target
 from fairq.client.link import BROKEN, Link, close_now, send_all
-from fairq.client.runtime import Reader, Runtime, current_runtime
+from fairq.client.runtime import Reader, current_runtime
 from fairq.wire.endings import Refused
 
 HANDSHAKE_S = 15.0  # a server that thousands come back to at once takes them in turn
@@ -21,12 +21,12 @@ ADDRESS_S = 1.0  # for one address of a name that has more
 
 
 @asynccontextmanager
-async def dial(target: Target, token: str, runtime: Runtime | None = None) -> AsyncIterator[Link]:
+async def dial(target: Target, token: str) -> AsyncIterator[Link]:
     """Connect to a server while the context lasts.
 
     Raises: Unauthorized or Forbidden if it refuses us; Unavailable if it cannot be reached, or breaks the protocol.
     """
-    runtime = runtime or current_runtime()
+    runtime = current_runtime()
     sock: socket.socket | None = None
     reader: Reader | None = None
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import cycle
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -60,11 +61,6 @@ class Driver(Generic[S]):
         Raises: SettingsError; RuntimeError outside an event loop.
         """
         return cls(session, choose_servers(urls, tls), check_token(token))
-
-    @property
-    def is_connected(self) -> bool:
-        """True if a connection stands."""
-        return self._link is not None
 
     def now(self) -> float:
         """Return the time. Raises: RuntimeError in another event loop than the one it was opened in."""
@@ -144,12 +140,11 @@ class Driver(Generic[S]):
             self.session.close()
 
     async def _keep_connected(self) -> None:
-        attempt = 0
+        targets = cycle(self.targets)
         while not self.session.fatal:
-            target = self.targets[attempt % len(self.targets)]
-            attempt += 1
+            target = next(targets)
             try:
-                async with dial(target, self.token, self.runtime) as link:
+                async with dial(target, self.token) as link:
                     log.info("connected", url=target.url)
                     await self._converse(link)
                 if not self.session.fatal:

@@ -1,7 +1,7 @@
 """The layer between a client's session and its socket: messages over one websocket, under asyncio and trio.
 
-Websocket and TLS do no I/O (fairq/client/channel.py). This module adds a plain non-blocking
-socket and deadlines, which measure progress: a long message may take any time as long as bytes move.
+Websocket and TLS do no I/O (fairq/client/channel.py). This module adds a plain non-blocking socket, and deadlines that
+measure progress: a long message may take any time as long as bytes move.
 
 Output is sent at the end of the scheduler's turn, as far as the socket takes it, so that calls made in one turn share a
 frame. For the rest, `stuck()` is called, and a task of the connection's owner sends it by `flush`.

@@ -6,13 +6,11 @@ it gives its tasks back, none of which loses an attempt, and ends.
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Iterable, Mapping
-from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from fairq.client.typed import names_around
 from fairq.errors import SettingsError
 from fairq.groups import unwrap
 
@@ -39,21 +37,11 @@ def choose_loop(handlers: Iterable[Handler]) -> Loop:
     imported: dict[str, Handler] = {}
     for handler in handlers:
         if handler.is_async:
-            imported |= dict.fromkeys(_loops_in(_names_around(handler.function)), handler)
+            imported |= dict.fromkeys(_loops_in(names_around(handler.function)), handler)
     if len(imported) == 2:
         told = " and ".join(f"{loop} (as {handler.title} does)" for loop, handler in sorted(imported.items()))
         raise SettingsError(f"modules of async handlers import {told}: say --loop asyncio or --loop trio", field="loop")
     return "trio" if "trio" in imported else "asyncio"
-
-
-def _names_around(function: Any) -> Mapping[str, Any]:
-    """Return the names of a function's module."""
-    while isinstance(function, partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    names: Mapping[str, Any] = getattr(function, "__globals__", None) or getattr(module, "__dict__", {})
-    return names
 
 
 def _loops_in(names: Mapping[str, Any]) -> set[str]:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from fairq.model.tasks import Settlement
     from fairq.wire.frames import PushedTask
 
-_MOST_DOUBLED = 40
-
 
 @frozen
 class Retries:
@@ -53,7 +51,7 @@ class Retries:
         from random import Random
 
         failed = task.attempt - task.uncounted_attempts
-        longest_ms = min(self.cap_ms, self.base_ms << min(failed - 1, _MOST_DOUBLED))
+        longest_ms = later.queues.longest_wait_ms(self.base_ms, self.cap_ms, failed)
         drawn = Random(f"{task.id} {task.attempt}").random()  # the same in each run of a test
         return settlement._replace(delay_ms=int(drawn * longest_ms) + 1)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter, signature, unwrap
 from types import SimpleNamespace
@@ -41,11 +41,6 @@ class PayloadType:
     kind: Any
     of: str = "payload"
 
-    @property
-    def name(self) -> str:
-        """Its name for people."""
-        return type_name(self.kind)
-
     def make(self, payload: Any) -> Any:
         """Make one of a decoded JSON value. Raises: Misfit, which names the field."""
         from fairq.client.json_types import errors_in, structure
@@ -56,7 +51,7 @@ class PayloadType:
             errors = errors_in(error, self.of)
         more = f", and {len(errors) - _MAX_SHOWN} more" if len(errors) > _MAX_SHOWN else ""
         told = "; ".join(errors[:_MAX_SHOWN]) + more
-        raise Misfit(f"the {self.of} is not {self.name}: {told}"[:MAX_ERROR_CHARS])
+        raise Misfit(f"the {self.of} is not {type_name(self.kind)}: {told}"[:MAX_ERROR_CHARS])
 
 
 def type_name(kind: Any) -> str:
@@ -91,7 +86,8 @@ def payload_type_of(function: Callable[..., Any], task_class: type) -> PayloadTy
             return None
         _check(kind, f"handler {name_of(function)}: a payload", "handler")
         return PayloadType(kind)
-    if isinstance(annotation, type) and (attrs.has(annotation) or is_dataclass(annotation) or is_typeddict(annotation)):
+    has_fields = attrs.has(annotation) or hasattr(annotation, "__dataclass_fields__") or is_typeddict(annotation)
+    if isinstance(annotation, type) and has_fields:
         if issubclass(annotation, task_class):
             return None
         raise BadRequest(
@@ -116,11 +112,6 @@ def make_result(value: Any, kind: type[T]) -> T:
     return made
 
 
-def is_dataclass(kind: type) -> bool:
-    """True if a class is a dataclass."""
-    return hasattr(kind, "__dataclass_fields__")
-
-
 def _check(kind: Any, what: str, field: str) -> None:
     from fairq.client.json_types import check_type
 
@@ -128,6 +119,16 @@ def _check(kind: Any, what: str, field: str) -> None:
         check_type(kind)
     except Exception as error:  # cattrs and typing raise many kinds
         raise BadRequest(f"{what} cannot be made a {type_name(kind)}: {error}"[:500], field=field) from None
+
+
+def names_around(function: Any) -> Mapping[str, Any]:
+    """Return the names of a function's module."""
+    while isinstance(function, partial):
+        function = function.func
+    function = unwrap(function)
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    names: Mapping[str, Any] = getattr(function, "__globals__", None) or getattr(module, "__dict__", {})
+    return names
 
 
 def _first_annotation(function: Callable[..., Any]) -> Any:
@@ -138,14 +139,9 @@ def _first_annotation(function: Callable[..., Any]) -> Any:
         return None
     if not parameters or (annotation := parameters[0].annotation) is Parameter.empty:
         return None
-    inner: Any = function
-    while isinstance(inner, partial):
-        inner = inner.func
-    inner = unwrap(inner)
-    module = sys.modules.get(getattr(inner, "__module__", None) or "")
-    names = getattr(inner, "__globals__", None) or getattr(module, "__dict__", {})
+    around = dict(names_around(function))
     try:
-        return get_type_hints(SimpleNamespace(__annotations__={"task": annotation}), names)["task"]
+        return get_type_hints(SimpleNamespace(__annotations__={"task": annotation}), around)["task"]
     except Exception as error:  # a name that only type checkers import, for instance
         if _TYPED.search(str(annotation)):
             raise BadRequest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Protocol
 
 from fairq.errors import BadRequest
 
@@ -30,30 +31,30 @@ DEFAULT_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES = 1 << 20, 16 << 20  # the longest payl
 MAX_INLINE_BYTES = 1 << 16  # of a payload inside a frame; a longer one travels beside it
 
 
-def check_name(value: object, field: str) -> str:
-    """Return the name of a queue, checked. Raises: BadRequest."""
-    if isinstance(value, str) and NAME_PATTERN.match(value):
-        return value
-    raise BadRequest(
-        f"{field} must be 1 to 63 of a-z, 0-9, '-', '_' and begin with a letter or digit, not {value!r:.80}",
-        field=field,
-    )
+class Check(Protocol):
+    """Returns a value of a field. Raises: BadRequest, naming the field, unless it is a text as it must be."""
+
+    def __call__(self, value: object, field: str = ...) -> str: ...
 
 
-def check_tenant(value: object, field: str = "tenant") -> str:
-    """Return the name of a tenant, checked. Raises: BadRequest."""
-    if isinstance(value, str) and TENANT_PATTERN.match(value):
-        return value
-    raise BadRequest(
-        f"{field} must be 1 to 128 of A-Z, a-z, 0-9, '.', '_', '-', '@', '+', not {value!r:.80}", field=field
-    )
+def matching(pattern: re.Pattern[str], words: str, default: str = "id", *, is_secret: bool = False) -> Check:
+    """Make the check of texts that match a pattern, as `words` say; errors do not show a secret one."""
+
+    def check(value: object, field: str = default) -> str:
+        if isinstance(value, str) and pattern.match(value):
+            return value
+        raise BadRequest(f"{field} must be {words}" + ("" if is_secret else f", not {value!r:.80}"), field=field)
+
+    return check
 
 
-def check_task_id(value: object, field: str = "id") -> str:
-    """Return a task id, checked. Raises: BadRequest."""
-    if isinstance(value, str) and TASK_ID_PATTERN.match(value):
-        return value
-    raise BadRequest(f"{field} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=field)
+_ID_CHARS = "of A-Z, a-z, 0-9, '-', '_'"
+check_name = matching(NAME_PATTERN, "1 to 63 of a-z, 0-9, '-', '_' and begin with a letter or digit", "queue")
+check_tenant = matching(TENANT_PATTERN, "1 to 128 of A-Z, a-z, 0-9, '.', '_', '-', '@', '+'", "tenant")
+check_task_id = matching(TASK_ID_PATTERN, f"1 to 64 {_ID_CHARS}")
+check_known_id = matching(KNOWN_ID_PATTERN, f"1 to 64 {_ID_CHARS}")  # of a task that may be a copy of another
+check_full_id = matching(FULL_ID_PATTERN, "a full id, <tenant>/<id>")
+_check_batch = matching(BATCH_ID_PATTERN, f"1 to 40 {_ID_CHARS}")
 
 
 def check_chosen(id: str, field: str = "id") -> str:
@@ -66,18 +67,9 @@ def check_chosen(id: str, field: str = "id") -> str:
     return id
 
 
-def check_known_id(value: object, field: str = "id") -> str:
-    """Return the id of a task that may be a copy of another. Raises: BadRequest."""
-    if isinstance(value, str) and KNOWN_ID_PATTERN.match(value):
-        return value
-    return check_task_id(value, field)
-
-
 def check_batch_id(value: object, field: str = "id") -> str:
     """Return the batch's id if it leaves room for what its callback tasks' ids end in. Raises: BadRequest."""
-    if isinstance(value, str) and BATCH_ID_PATTERN.match(value):
-        return check_chosen(value, field)
-    raise BadRequest(f"{field} must be 1 to 40 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=field)
+    return check_chosen(_check_batch(value, field), field)
 
 
 def full_id(tenant: str, id: str) -> str:
@@ -93,13 +85,6 @@ def bare_id(id: str) -> str:
 def owner_of(id: str) -> str:
     """Return the tenant in a full id; empty for a bare one."""
     return id.rpartition("/")[0]
-
-
-def check_full_id(value: object, field: str = "id") -> str:
-    """Return a full id, `<tenant>/<id>`, checked. Raises: BadRequest."""
-    if isinstance(value, str) and FULL_ID_PATTERN.match(value):
-        return value
-    raise BadRequest(f"{field} must be a full id, <tenant>/<id>, not {value!r:.80}", field=field)
 
 
 def check_any_id(value: object, field: str = "id") -> str:

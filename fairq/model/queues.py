@@ -53,10 +53,15 @@ class QueueSettings:
     run_timeout_ms: int = _whole(0, 0, 604_800_000)
 
 
+def longest_wait_ms(base_ms: int, cap_ms: int, attempts: int) -> int:
+    """Return how long a task waits at most after so many attempts that count: twice as long after each, to the cap."""
+    return min(cap_ms, base_ms << min(attempts - 1, 40))
+
+
 def longest_retries_ms(settings: QueueSettings) -> int:
     """Return how long the waits between all attempts of a task are together at most; on average they are half."""
     base, cap = settings.retry_base_ms, settings.retry_cap_ms
-    return sum(min(cap, base << min(n, 40)) for n in range(max(settings.max_attempts, 1) - 1))
+    return sum(longest_wait_ms(base, cap, n) for n in range(1, max(settings.max_attempts, 1)))
 
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {

@@ -15,14 +15,14 @@ class Rate:
 
     per_second: float
     most: float
-    _paid_at: float = field(default=-math.inf, init=False)
+    paid_at: float = field(default=-math.inf, init=False)  # when everything taken is paid for
 
     def _paid_with(self, amount: float, now: float) -> float:
-        return max(self._paid_at, now - self.most / self.per_second) + amount / self.per_second
+        return max(self.paid_at, now - self.most / self.per_second) + amount / self.per_second
 
     def take(self, amount: float, now: float) -> float:
         """Take an amount; returns the seconds to wait for it."""
-        self._paid_at = paid_at = self._paid_with(amount, now)
+        self.paid_at = paid_at = self._paid_with(amount, now)
         return paid_at - now if paid_at > now else 0.0
 
     def take_now(self, amount: float, now: float) -> bool:
@@ -30,21 +30,16 @@ class Rate:
         paid_at = self._paid_with(amount, now)
         if paid_at > now:
             return False
-        self._paid_at = paid_at
+        self.paid_at = paid_at
         return True
 
     def has(self, amount: float, now: float) -> bool:
         """True if an amount can be taken now."""
         return self._paid_with(amount, now) <= now
 
-    @property
-    def paid_at(self) -> float:
-        """When everything taken is paid for."""
-        return self._paid_at
-
     def is_whole(self, now: float) -> bool:
         """True if the whole burst is available again."""
-        return self._paid_at <= now - self.most / self.per_second
+        return self.paid_at <= now - self.most / self.per_second
 
 
 @define(eq=False)

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 from attrs import evolve, frozen
 
 from fairq.errors import BadRequest, TooLarge
+from fairq.model import checks
 from fairq.model.checks import (
     BATCH_ID_PATTERN,
     FULL_ID_PATTERN,
@@ -84,14 +85,8 @@ def pattern(*patterns: re.Pattern[str]) -> Schema:
 
 
 def matching(pattern_of: re.Pattern[str], words: str, *bad: str, is_secret: bool = False) -> Rule:
-    """Return the rule of a text that matches a pattern; errors do not show a secret one."""
-
-    def check(value: Any, field: str) -> str:
-        if isinstance(value, str) and pattern_of.match(value):
-            return value
-        raise BadRequest(f"{field} must be {words}" + ("" if is_secret else f", not {value!r:.80}"), field=field)
-
-    return Rule(check, pattern(pattern_of), bad)
+    """Return the rule of a text that matches a pattern."""
+    return Rule(checks.matching(pattern_of, words, is_secret=is_secret), pattern(pattern_of), bad)
 
 
 def whole(low: int, high: int) -> Rule:
@@ -219,7 +214,8 @@ BATCH = Rule(check_known_batch, pattern(BATCH_ID_PATTERN, FULL_ID_PATTERN))
 NEW_BATCH = evolve(BATCH, check=_check_new_batch)
 QUEUES = many(QUEUE)
 IDS, IDS_ONCE = many(TASK), many(TASK, once=True)
-LEASE = whole(1, (1 << 53) - 1)  # the number of one
+MAX_LEASE = (1 << 53) - 1
+LEASE = whole(1, MAX_LEASE)  # the number of one
 COUNT = whole(1, MAX_BATCH)
 CURSOR = text(1, MAX_CURSOR_CHARS)
 SPAN, MOMENT = whole(0, MAX_SPAN_MS), whole(0, MAX_TIME_MS)  # in ms

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from attrs import fields, frozen
 
-from fairq.errors import BadRequest
-from fairq.model.checks import MAX_SPAN_MS, check_chosen
+from fairq.model.checks import MAX_SPAN_MS, check_chosen, matching
 from fairq.model.rules import Rule, one_of, pattern, whole
 from fairq.model.tasks import ScheduledOptions
 
 SCHEDULE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}\Z")  # shorter than a task's id by the time of a fire
+_check_name = matching(SCHEDULE_PATTERN, "1 to 40 of a-z, 0-9, '-', '_' and begin with a letter or digit")
 MISFIRES = ("skip", "once")
 MISFIRE = one_of(*MISFIRES)
 MIN_EVERY_MS = 1_000
@@ -22,12 +22,7 @@ MAX_CRON_CHARS = 200
 
 def check_schedule_name(value: object, field: str = "name") -> str:
     """Return the name of a schedule, checked. Raises: BadRequest."""
-    if isinstance(value, str) and SCHEDULE_PATTERN.match(value):
-        return check_chosen(value, field)
-    raise BadRequest(
-        f"{field} must be 1 to 40 of a-z, 0-9, '-', '_' and begin with a letter or digit, not {value!r:.80}",
-        field=field,
-    )
+    return check_chosen(_check_name(value, field), field)
 
 
 SCHEDULE_NAME = Rule(

@@ -49,6 +49,11 @@ def leased_at_ms(lease: int) -> int:
     return _FIRST_LEASE_MS + lease // _LEASES_PER_MS
 
 
+def first_lease_at(now_ms: int) -> int:
+    """Return the lowest number of a lease that begins at a time."""
+    return (now_ms - _FIRST_LEASE_MS) * _LEASES_PER_MS
+
+
 def _check_traceback(value: object, field: str) -> str:
     if not isinstance(value, str):
         raise BadRequest(f"{field} must be text", field=field)

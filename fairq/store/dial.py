@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
@@ -46,10 +47,7 @@ def as_error(reply: Exception) -> FairqError:
     return StoreRefused(f"the store refused: {text}")
 
 
-def pack(command: tuple[Word, ...]) -> bytes:
-    """Write one command in the store's protocol."""
-    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
-    return packed
+pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # writes a command
 
 
 def read_info(reply: bytes) -> dict[str, str]:

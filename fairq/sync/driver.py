@@ -21,8 +21,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import cycle
 from math import inf
 from typing import Any, TypeVar
 
@@ -75,7 +76,7 @@ class _Place:
 class Driver:
     """Makes calls and waits for them, for any number of threads; a `fairq.client.caller.Caller`."""
 
-    targets: Sequence[Target]
+    targets: Iterator[Target]  # whom to try next, round and round
     token: str | None = field(repr=False)  # None: that of FAIRQ_TOKEN at the first call
     session: ClientSession = field(factory=ClientSession, init=False)
     _lock: threading.RLock = field(factory=threading.RLock, init=False)
@@ -83,7 +84,6 @@ class Driver:
     _threads: set[int] = field(factory=set, init=False)  # those inside `wait`
     _alarm: Alarm = field(factory=Alarm, init=False)
     _link: Link | None = field(default=None, init=False)
-    _attempt: int = field(default=0, init=False)
     _leader: _Place | None = field(default=None, init=False)  # the thread that leads
     _line: dict[_Place, None] = field(factory=dict, init=False)  # those that wait
     _sleeps_until: float = field(default=inf, init=False)  # until then the leader does, unless the alarm rings
@@ -101,7 +101,7 @@ class Driver:
         Raises: SettingsError; RuntimeError inside an event loop.
         """
         check_thread()
-        return cls(choose_servers(urls, tls), None if token is None else check_token(token))
+        return cls(cycle(choose_servers(urls, tls)), None if token is None else check_token(token))
 
     @property
     def max_payload_bytes(self) -> int:
@@ -288,29 +288,22 @@ class Driver:
         if not is_first:
             self._proceed(now)
         link, session = self._link, self.session
-        self._sleeps_until = min(session.deadline(), link.deadline() if link else session.reconnect_at)
-        target = self._next_target() if not link and session.reconnect_at <= now else None
+        self._sleeps_until = min(session.deadline(), link.deadline if link else session.reconnect_at)
+        target = next(self.targets) if not link and session.reconnect_at <= now else None
         sock = link.socket.fileno() if link and link.socket else -1
         return sock, bool(link and link.wants_room), target, self._sleeps_until
 
-    def _next_target(self) -> Target:
-        self._attempt += 1
-        return self.targets[self._attempt % len(self.targets)]
-
     def _dial(self, target: Target) -> None:
         """Begin to connect."""
-        addresses: list[Address] = []
-        error: FairqError | None = None
         try:
             addresses = resolve(target)
-        except FairqError as failure:
-            error = failure
-        self._change(partial(self._begin, target, addresses, error))
+        except FairqError as error:
+            self._change(partial(self._fail, error, _now()))
+        else:
+            self._change(partial(self._begin, target, addresses))
 
-    def _begin(self, target: Target, addresses: list[Address], error: FairqError | None) -> None:
-        if error:
-            self._fail(error, _now())
-        elif not self._is_closed:
+    def _begin(self, target: Target, addresses: list[Address]) -> None:
+        if not self._is_closed:
             self._link = Link(target, check_token(self.token), addresses, self._outgoing)
             self._proceed(_now())
 

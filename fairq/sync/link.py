@@ -47,21 +47,17 @@ class Link:
     token: str = field(repr=False)
     addresses: list[Address]
     source: Callable[[], Sequence[Message]]
+    deadline: float = field(default=inf, init=False)  # when `proceed` is due, if the socket is not ready
     socket: socket.socket | None = field(default=None, init=False)
     channel: Channel | None = field(default=None, init=False)  # once it is open
     _opening: Opening | None = field(default=None, init=False)  # once it is connected
     _ends_at: float = field(default=inf, init=False)  # of all steps until it is open
-    _step_ends_at: float = field(default=inf, init=False)
     _unsent: bytearray = field(factory=bytearray, init=False)
 
     @property
     def wants_room(self) -> bool:
         """True if it waits for room in the socket."""
         return self._opening is None or bool(self._unsent)
-
-    def deadline(self) -> float:
-        """Return when `proceed` has something to do, if the socket is not ready earlier."""
-        return self._step_ends_at
 
     def proceed(self, now: float) -> list[Message]:
         """Do what needs no waiting; returns messages that were received.
@@ -88,7 +84,7 @@ class Link:
         opening = self._opening
         if opening is None:
             opening = self._opening = Opening(self.target, self.token)
-            self._step_ends_at = self._ends_at
+            self.deadline = self._ends_at
         try:
             self._send(opening.outgoing())
             if (data := self._receive()) is not None:
@@ -100,7 +96,7 @@ class Link:
             raise
         if self.channel is None:
             return []
-        self._step_ends_at = inf
+        self.deadline = inf
         return self.channel.websocket.early  # they came right behind the handshake
 
     def _connect(self, now: float) -> bool:
@@ -111,13 +107,13 @@ class Link:
                 self.socket = socket.socket(family, socket.SOCK_STREAM, protocol)
                 self.socket.setblocking(False)
                 self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._step_ends_at = min(self._ends_at, now + ADDRESS_S) if len(self.addresses) > 1 else self._ends_at
+                self.deadline = min(self._ends_at, now + ADDRESS_S) if len(self.addresses) > 1 else self._ends_at
             code = self.socket.connect_ex(address)
         except OSError as error:  # a system without IPv6 has no such sockets, but addresses
             code = error.errno or errno.EAFNOSUPPORT
         if code in (0, errno.EISCONN):
             return True
-        if code in _UNDER_WAY and now < self._step_ends_at:
+        if code in _UNDER_WAY and now < self.deadline:
             return False
         self.abandon()
         del self.addresses[0]
@@ -138,7 +134,7 @@ class Link:
             code, reason = channel.websocket.end
             raise Disconnected(reason, code)
         if channel.websocket.is_over:
-            self._step_ends_at = 0.0  # the next step says so
+            self.deadline = 0.0  # the next step says so
         return messages
 
     def send(self, now: float) -> None:
@@ -159,10 +155,10 @@ class Link:
             channel.websocket.receive_end()
             raise Disconnected("the connection was lost") from None
         if not self._unsent:
-            self._step_ends_at = inf
-        elif has_sent or self._step_ends_at == inf:
-            self._step_ends_at = now + SEND_S
-        elif now >= self._step_ends_at:
+            self.deadline = inf
+        elif has_sent or self.deadline == inf:
+            self.deadline = now + SEND_S
+        elif now >= self.deadline:
             raise Disconnected("the other side reads too slowly")
 
     def _send(self, data: bytes) -> int:

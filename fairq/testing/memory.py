@@ -15,13 +15,14 @@ from fairq.model.checks import bare_id, full_id
 from fairq.model.events import Event, EventPage
 from fairq.model.queue.enqueue import window
 from fairq.model.queue.feeds import Told
-from fairq.model.queue.limits import PAUSED, UNSET
+from fairq.model.queue.limits import UNSET
 from fairq.model.queue.model import Model
 from fairq.model.queue.tasks import Run, Task
 from fairq.model.queue.tick import first_of
 from fairq.model.queues import SHARES, QueueSettings
 from fairq.model.refusals import refusal
 from fairq.model.tasks import NewTask, Settlement, TaskState
+from fairq.model.waiting import PAUSED
 from fairq.wire.frames import PushedTask
 
 _PER_TICK = 1000  # changes

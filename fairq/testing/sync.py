@@ -90,6 +90,7 @@ def _tracked(tasks: Sequence[Any]) -> list[TrackedTask]:
     return [TrackedTask(task) for task in tasks]
 
 
+# in a class mypy would give these the types that they have in its base
 _add = call_for(TrackedTask, batch.Batch.add)
 _add_many = call_for(_tracked, batch.Batch.add_many)
 _enqueue = blocking.enqueues(TrackedTask, service.MemoryClient.enqueue, TrackedTask)

@@ -128,8 +128,3 @@ def decode_payload(payload: bytes) -> Any:
     except orjson.JSONEncodeError:
         return Unreadable("nested too deeply")
     return value
-
-
-def encode(kind: str, body: Mapping[str, Any]) -> Message:
-    """Write a frame."""
-    return to_message({"type": kind, **body})

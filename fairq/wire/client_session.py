@@ -19,7 +19,7 @@ from attrs import define, field
 
 from fairq.errors import BadFrame, BadRequest, Closed, Draining, FairqError, Retryable, TooLarge, TooMany, from_code
 from fairq.model.tasks import NewTask
-from fairq.wire.beside import Message, encode, size_of, split
+from fairq.wire.beside import Message, size_of, split, to_message
 from fairq.wire.calls import Call, Exchange
 from fairq.wire.decode import decode_server
 from fairq.wire.enqueues import SEND_WINDOW, Chunk, EnqueueExchange, Enqueues, Limits
@@ -280,7 +280,7 @@ class ClientSession(Session):
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange) -> None:
         """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would refuse it."""
         ref = self._number()
-        message, limit = encode(kind, {"ref": ref, **body}), self.enqueues.limits.message_bytes
+        message, limit = to_message({"type": kind, "ref": ref, **body}), self.enqueues.limits.message_bytes
         if size_of(message, limit) > limit:
             raise TooLarge(f"the {kind} request is too large: a message has at most {limit} bytes")
         check_cost(message if isinstance(message, str) else split(message)[0])
@@ -310,7 +310,7 @@ class ClientSession(Session):
             self._resume_at = None
         if self.pauses.has_any:
             self.pauses.end(now)
-        due = list[_RequestExchange]()
+        due: list[_RequestExchange] = []
         while self._later and self._later[0][0] <= now:
             due.append(heapq.heappop(self._later)[2])
         self.requests.extendleft(reversed(due))

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.wire.beside import Message, encode
+from fairq.wire.beside import Message, to_message
 from fairq.wire.frames import Ping
 from fairq.wire.terms import HEARTBEAT_S, TIMEOUT_S
 
@@ -38,7 +38,7 @@ class Session:
 
     def send(self, kind: str, body: Mapping[str, Any] | None = None) -> None:
         """Put a frame into the outbox."""
-        self.put(encode(kind, body or {}))
+        self.put(to_message({"type": kind, **(body or {})}))
 
     def put(self, message: Message) -> None:
         """Put an encoded frame into the outbox."""

@@ -170,7 +170,9 @@ class WebSocket:
         """Return the bytes to send now, and forget them."""
         if not self._unsent and not self.protocol.writes:
             return b""
-        data = b"".join(self._unsent + self.protocol.data_to_send())
+        if self.protocol.writes:
+            self._unsent += self.protocol.data_to_send()
+        data = b"".join(self._unsent)
         self._unsent.clear()
         return data
 

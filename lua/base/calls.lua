@@ -17,26 +17,40 @@ function calls.own_settings(queue)
 end
 
 function calls.load_queue(prefix)
-  local packed, queue, position = redis.call('GET', prefix .. ':queue'), nil, 1
-  if packed then queue, position = QUEUE.unpack(packed) else packed, queue = '', QUEUE.new{} end
-  for name, value in pairs(calls.own_settings(queue)) do
-    if DEFAULTS[name] then queue[name] = value end
+  local packed = redis.call('GET', prefix .. ':queue')
+  local queue = packed and QUEUE.unpack(packed) or QUEUE.new{}
+  if queue.settings ~= '' then
+    for name, value in pairs(calls.own_settings(queue)) do
+      if DEFAULTS[name] then queue[name] = value end
+    end
   end
-  local classes, size, class, count = {}, #packed, nil, nil
-  while position <= size do  -- the tail: classes that have tenants, and how many
-    class, count, position = struct.unpack(CLASS.format, packed, position)
-    classes[class] = count
-  end
-  queue.classes = classes
   return setmetatable(queue, OF_QUEUE)
 end
 
-function calls.save_queue(call)
-  local packed = QUEUE.pack(call.queue)
-  for class, count in pairs(call.queue.classes) do
-    if count > 0 then packed = packed .. struct.pack(CLASS.format, class, count) end
+-- How many tenants the classes have, by class.
+function calls.classes_of(call)
+  local classes = call.classes
+  if not classes then
+    local packed, position, class, count = call.queue.classes, 1, nil, nil
+    classes = {}
+    while position <= #packed do
+      class, count, position = struct.unpack(CLASS.format, packed, position)
+      classes[class] = count
+    end
+    call.classes = classes
   end
-  redis.call('SET', key(call, 'queue'), packed)
+  return classes
+end
+
+function calls.save_queue(call)
+  local queue, classes = call.queue, call.classes
+  if classes then
+    queue.classes = ''
+    for class, count in pairs(classes) do
+      if count > 0 then queue.classes = queue.classes .. struct.pack(CLASS.format, class, count) end
+    end
+  end
+  redis.call('SET', key(call, 'queue'), QUEUE.pack(queue))
 end
 
 function calls.clock_ms(call, given)
@@ -54,9 +68,10 @@ end
 -- the service stood still. During a repair all of it is.
 local function length_of_jump(call, time)
   local queue = call.queue
-  if queue.blocked >= BLOCKED_REPAIR then return time - queue.now end
-  local jump = time - queue.now - math.max(queue.lease_ms, CLOCK_BACK_MS)
-  if jump <= 0 or queue.leased == 0 then return 0 end
+  local jump = time - queue.now
+  if queue.blocked >= BLOCKED_REPAIR then return jump end
+  if jump <= CLOCK_BACK_MS or queue.leased == 0 then return 0 end
+  jump = jump - math.max(queue.lease_ms, CLOCK_BACK_MS)
   for _, name in ipairs({'leases', 'extended'}) do
     local last = redis.call('ZRANGE', key(call, name), 0, 0, 'REV', 'WITHSCORES')[2]
     jump = math.min(jump, time - (last and last + queue.origin or queue.now))
@@ -75,7 +90,7 @@ local function set_time(call, time)
   if back > CLOCK_BACK_MS then queue.now, queue.origin, queue.sweeping = time, queue.origin - back, SWEEP_WANTED end
   local jump = length_of_jump(call, time)
   if jump > 0 then queue.now, queue.origin = queue.now + jump, queue.origin + jump end
-  call.now = math.max(time, queue.now)
+  call.now = time > queue.now and time or queue.now
 end
 
 -- Sets the time by which the call may delete for good (expired tasks, entries kept for long enough): the store's, but
@@ -114,22 +129,23 @@ function calls.open_any(keys, args)
     now = 0, at = 0, sure = 0, mean = 0,
     packed = {}, accounts = {}, books = {}, touched = {}, named = {},  -- tenants (pick/accounts.lua)
     stays = {},                                      -- tags: whether who is still packed stays in its seat
-    limits = {}, parked = {}, kept_out = {}, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
+    limits = false, parked = false, kept_out = false, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
+    classes = false,                                 -- calls.classes_of
     moved_tags = {},                                 -- changed tags, by class and slot (pick/seats.lua)
-    to_wake = {},                                    -- tags that go onto the wake list at the close
-    wake = false, passed_over = {},                  -- what a claim has read of that list, and whom it leaves out
+    to_wake = false,                                 -- tags that go onto the wake list at the close
+    wake = false, passed_over = false,               -- what a claim has read of that list, and whom it leaves out
     readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
-    task_options = {}, batches = {},                 -- what few tasks ask for
-    marked = {}, gone = {}, unlarged = {},           -- tasks that have ended (tasks/records.lua)
+    task_options = false, batches = false,           -- what few tasks ask for
+    marks = false,                                   -- tasks that have ended (tasks/records.lua)
     ending = false,                                  -- the task that this call acknowledges, with links
-    runs = {}, changed_runs = {}, extended = {}, ended = {}, bundles = {},  -- leases (tasks/leases.lua)
+    runs = {}, bundles = {}, changed_runs = false, extended = false, ended = false,  -- leases (tasks/leases.lua)
     taken = {},                                      -- how many ids of which keys (tasks/takes.lua)
-    lines = {},                                      -- whose turn it is inside tenants (tasks/turns.lua)
+    lines = false,                                   -- whose turn it is inside tenants (tasks/turns.lua)
     fired_bytes = 0,                                 -- payloads of schedules (features/schedules.lua)
     lowered = false,                                 -- what lost leases did to the level (pick/charges.lua)
     is_changed = false,                              -- whether it changed what no tenant's account shows
-    messages = {},                                   -- to be published when all is written
+    messages = false,                                -- to be published when all is written
   }
   set_time(call, calls.clock_ms(call, args[1]))
   count_time(call)
@@ -182,13 +198,14 @@ end
 
 -- Has a notification published, once, when all is written.
 function calls.announce(call, message)
-  local messages = call.messages
+  local messages = table_in(call, 'messages')
   if not messages[message] then messages[message], messages[#messages + 1] = true, message end
 end
 
 -- Publishes the call's notifications. It is the last thing that a call does, and may fail: they may be lost, tasks
 -- may not.
 function calls.publish(call)
+  if not call.messages then return end
   for _, message in ipairs(call.messages) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
 end
 

@@ -1,7 +1,7 @@
 -- Words that every section shares.
 --
 -- The sections are joined into one function library (fairq/store/library.py), each as a block of its own. What one of
--- them leaves to others stands in a table of its name, which the loader makes: `function draws.choose` is in draws.lua.
+-- them leaves to others stands in a table of its name, which the loader makes: `function draws.take` is in draws.lua.
 -- Each begins with the names of those that it `needs`, and comes behind them. Only this section and formats.lua leave
 -- more: all others need them, unsaid. Nothing at the top level may change after load: a mutable local would live on
 -- between calls, differ from node to node and be lost on failover. All that a call learns or changes stands in its
@@ -112,6 +112,13 @@ local function without_defaults(map, defaults)
   return kept
 end
 
+-- The table that another one has under a name, made when it is first needed.
+local function table_in(of, name)
+  local found = of[name] or {}
+  of[name] = found
+  return found
+end
+
 local function text(number)
   return string.format('%.17g', number)
 end
@@ -131,8 +138,9 @@ end
 
 -- A command of many arguments (or none), in parts: Lua cannot unpack more than some 8,000 values at once.
 local function write(command, at, values)
-  if #values == 0 then return end
-  for first = 1, #values, 2000 do
-    redis.call(command, at, unpack(values, first, math.min(first + 1999, #values)))
+  local count = #values
+  if count > 0 and count <= 2000 then return redis.call(command, at, unpack(values)) end
+  for first = 1, count, 2000 do
+    redis.call(command, at, unpack(values, first, math.min(first + 1999, count)))
   end
 end

@@ -32,7 +32,7 @@ end
 local function ready_since(call, account, id, header)
   local batch = batches.of_task(call, id)
   if batch and batch.max_running > 0 then return nil end
-  local details = not accounts.is_plain(account) and accounts.details_of(call, account)
+  local details = accounts.odd_details(call, account)
   return math.max(header.enqueued_at, header.start_at, details and details.cause ~= 0 and details.let_in_at or 0)
 end
 

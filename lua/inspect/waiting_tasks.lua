@@ -55,7 +55,7 @@ local function stages_of(call, account)
       name_of = function(id, packed) return BATCH.unpack(packed).tenant == account.name and id end,
       set_of = function(id) return key(call, 'pending:' .. id) end}
   end
-  stages[#stages + 1] = {number = READY, set_of = function() return priorities.ready_key(call, account) end}
+  stages[#stages + 1] = {number = READY, set_of = function() return priorities.ready_key(call, account.name) end}
   for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do
     stages[#stages + 1] = {number = GROUPS + priority, command = 'ZSCAN', at = turns.key(call, account, priority),
       name_of = function(member) return #member > #turns.LOOSE and member:sub(#turns.LOOSE + 1) end,

@@ -20,7 +20,7 @@ local function place_of(call, account, id, state)
   if state == 'ready' and accounts.details_of(call, account).grouped > 0 then
     ahead, is_exact, group_ahead, groups = count_by_turns(call, account, id)
   elseif state == 'ready' then
-    is_exact = redis.call('ZRANK', priorities.ready_key(call, account), id)  -- false: its place is to be rebuilt
+    is_exact = redis.call('ZRANK', priorities.ready_key(call, account.name), id)  -- false: its place is to be rebuilt
     ahead = is_exact or 0
   end
   if state == 'pending' then

@@ -51,7 +51,7 @@ function drains.set_limits(keys, args)
     call.queue.sweeping = SWEEP_WANTED  -- ticks count tokens anew, and let in who has room now
   else
     local account = accounts.touch_named(call, name)
-    accounts.details_of(call, account).limited, call.limits = save_limits(call, name, after), {}
+    accounts.details_of(call, account).limited, call.limits = save_limits(call, name, after), false
     limits.meter(call, account)
   end
   close.call(call)

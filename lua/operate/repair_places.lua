@@ -72,7 +72,7 @@ end
 
 function repair_places.write_batches(call)
   local fields = {}
-  for id, batch in pairs(call.batches) do
+  for id, batch in pairs(call.batches or {}) do
     if batch then fields[#fields + 1], fields[#fields + 2] = id, BATCH.pack(batch) end
   end
   write('HSET', key(call, 'batches'), fields)

@@ -16,7 +16,6 @@
 
 local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (pick/reserve.lua)
 accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
-local PACE = ACCOUNT.format:match('^<.....')  -- of an account: weight, base, starts, estimate, leased
 local HEAD = ACCOUNT.format:match('^[^c]*')    -- up to the length of the name
 
 -- Taken off the virtual time of who comes first: more than any two differ by. A double of that size is still exact to
@@ -25,9 +24,14 @@ local SOONER = 2 ^ 36
 local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- the store takes at most: a thing, copies of its name, an event
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
--- True if nothing about the tenant matters but its account: its details need not be read.
-function accounts.is_plain(account)
-  return account.is_odd == 0 and not account.details
+-- True if details matter to the fair pick.
+function accounts.are_odd(details)
+  return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
+end
+
+-- The details of a tenant, if they have been read or may matter: else nothing about it matters but its account.
+function accounts.odd_details(call, account)
+  return account.details or account.is_odd == 1 and accounts.details_of(call, account)
 end
 
 function accounts.vtime_of(call, account)
@@ -113,8 +117,14 @@ function accounts.unpack(call, tag, packed)
   return account
 end
 
+-- True if a packed account was written since the unit of service changed.
+local function is_renewed(call, packed)
+  local _, _, _, _, _, _, _, _, _, _, _, _, length, at = struct.unpack(HEAD, packed)
+  return struct.unpack('<I', packed, at + length + 1 + packed:byte(at + length)) == call.queue.epoch
+end
+
 -- Reads the tenants of these tags that this call has not met yet, in one command. They stay packed until they are asked
--- for (false: there is none).
+-- for (false: there is none), but those that were written before the unit of service changed.
 function accounts.read(call, tags)
   local known, missing, n = call.packed, {}, 0
   for i = 1, #tags do
@@ -127,30 +137,22 @@ function accounts.read(call, tags)
   if n == 0 then return end
   local found = redis.call('HMGET', key(call, 'accounts'), unpack(missing))
   for i = 1, n do known[missing[i]] = found[i] end
+  if call.queue.epoch == 0 then return end
+  for i = 1, n do
+    if found[i] and not is_renewed(call, found[i]) then accounts.unpack(call, missing[i], found[i]) end
+  end
 end
 
 -- The account of a tag; nil if there is none.
 function accounts.at(call, tag)
   local account = call.accounts[tag]
   if account then return account end
-  if call.packed[tag] == nil then accounts.read(call, {tag}) end
   local packed = call.packed[tag]
+  if packed == nil then
+    packed = redis.call('HGET', key(call, 'accounts'), tag)
+    call.packed[tag] = packed
+  end
   return packed and accounts.unpack(call, tag, packed) or nil
-end
-
--- True if a packed account was written since the unit of service changed.
-local function is_renewed(call, packed)
-  local _, _, _, _, _, _, _, _, _, _, _, _, length, at = struct.unpack(HEAD, packed)
-  return struct.unpack('<I', packed, at + length + 1 + packed:byte(at + length)) == call.queue.epoch
-end
-
--- The pace of the tenant of a tag that has been read: what `comparison` asks. It need not be opened for that, unless it
--- was written before the unit of service changed.
-function accounts.pace_at(call, tag)
-  local packed, account = call.packed[tag], call.accounts[tag]
-  if not account and (call.queue.epoch == 0 or is_renewed(call, packed)) then return struct.unpack(PACE, packed) end
-  account = account or accounts.unpack(call, tag, packed)
-  return account.weight, account.base, account.starts, account.estimate, account.leased
 end
 
 local function new_account(call, name)
@@ -186,14 +188,19 @@ function accounts.named(call, name, packed)
   return account
 end
 
--- The accounts of tenants by their names and packed details. Tenants that do not exist, whose details are false, are
--- left out.
-function accounts.of_details(call, names, details)
-  local tags, found = {}, {}
+-- Reads the tenants of these packed details; those of tenants that do not exist are false.
+function accounts.read_of(call, details)
+  local tags = {}
   for _, packed in ipairs(details) do
     if packed then tags[#tags + 1] = packed:sub(1, 4) end
   end
   accounts.read(call, tags)
+end
+
+-- The accounts of tenants by their names and packed details. Tenants that do not exist are left out.
+function accounts.of_details(call, names, details)
+  local found = {}
+  accounts.read_of(call, details)
   for i, name in ipairs(names) do
     if details[i] then found[#found + 1] = accounts.named(call, name, details[i]) end
   end
@@ -227,11 +234,6 @@ function accounts.count(call, account, name, count)
   return details[name]
 end
 
--- True if details matter to the fair pick.
-local function are_odd(details)
-  return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
-end
-
 -- Packs an account, with what the call has booked.
 function accounts.pack(call, account)
   local books = call.books[account]
@@ -250,7 +252,7 @@ function accounts.write(call)
     local account = opened[tag]
     local details = account and account.details
     if details then
-      account.is_odd = are_odd(details) and 1 or 0
+      account.is_odd = accounts.are_odd(details) and 1 or 0
       local new = DETAILS.pack(details)
       if new ~= details.packed then changed[#changed + 1], changed[#changed + 2] = account.name, new end
     end
@@ -258,5 +260,5 @@ function accounts.write(call)
     fields[n] = account and accounts.pack(call, account) or packed[tag]
   end
   write('HSET', key(call, 'accounts'), fields)
-  write('HSET', key(call, 'tenants'), changed)
+  if #changed > 0 then write('HSET', key(call, 'tenants'), changed) end
 end

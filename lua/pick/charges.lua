@@ -65,14 +65,13 @@ end
 
 -- Books the end of a lease to the tenant of a tag: the time that it took, up to `until_at` (nil: now), for good;
 -- whether its task is done; bytes gone. No task takes less than a millisecond, or free ones would be served for ever.
--- Estimates learn from leases that were worked to an end. A packed account stays so, but with a loan or of an older
--- epoch.
+-- Estimates learn from leases that were worked to an end. A packed account stays so, but with a loan.
 function charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_gone)
   local queue, account = call.queue, call.accounts[tag]
   local packed = account and accounts.pack(call, account) or call.packed[tag]
   local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, is_on_wake_list, is_odd, _, _,
-    epoch, _, delivered, done, bytes, events, _, later, behind = struct.unpack(WITH_BOOKS, packed)
-  if not account and (loan ~= NO_LOAN or epoch ~= queue.epoch) then
+    _, _, delivered, done, bytes, events, _, later, behind = struct.unpack(WITH_BOOKS, packed)
+  if not account and loan ~= NO_LOAN then
     accounts.at(call, tag)
     return charges.lease(call, tag, began_at, until_at, is_worked, is_done, bytes_gone)
   end

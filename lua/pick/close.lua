@@ -9,7 +9,7 @@ function close.call(call)
   charges.bound_level(call)
   seats.seat_all(call)
   seats.write(call)
-  if #call.parked > 0 then write('ZADD', key(call, 'parked'), call.parked) end
+  if call.parked then write('ZADD', key(call, 'parked'), call.parked) end
   accounts.write(call)
   if queue.reserve > 0 then reserve.write(call) end
   if queue.hungry == 1 and call.notify and queue.blocked == 0 then

@@ -1,7 +1,7 @@
 -- needs: accounts, calls, limits
 --
 -- Choosing among the tenants that have slots: rules 2 and 4 of pick/README.md. A round looks at all whom it may need at
--- once, as they are packed, and opens the accounts of those that it serves. Slots stay as they are meanwhile.
+-- once, as they are packed, and knows them by their tags. Slots stay as they are meanwhile.
 
 local FEW = 16       -- up to so many tenants, a round looks at all of them
 local LOOKS = 2      -- otherwise, tenants that it looks at for each pick
@@ -10,13 +10,14 @@ local REDRAWS = 4    -- more of them for each pick, while too few are due
 local BLOCKS, WIDEST = 8, 64  -- blocks in which they are looked at, or more; slots of a block, at most
 local CURSOR = 4     -- picks for which the cursor looks at one tenant
 local PAGE = 1024    -- a class of so many slots is read as a whole
+local PACE = ACCOUNT.format:match('^<.....')  -- what tenants are compared by: weight, base, starts, estimate, leased
 
 local function by_class(one, other) return one.class < other.class end
 
 -- The slots as a line that blocks are thrown at: one span per class that has tenants, in the order of the classes.
 function draws.read_line(call)
   local line, n, all, tenants = {}, 0, 0, 0
-  for class, count in pairs(call.queue.classes) do
+  for class, count in pairs(calls.classes_of(call)) do
     if count > 0 then
       local length = count * 2 ^ class
       n, all, tenants = n + 1, all + length, tenants + count
@@ -96,15 +97,20 @@ end
 local function look_at(call, round, tags)
   local seen, times, of_time = round.seen, round.times, round.of_time
   local due, n, compare, latest = 0, #times, round.compare, round.latest
-  local is_limited, known, opened, pace_at = call.queue.limited == 1, call.packed, call.accounts, accounts.pace_at
+  local is_limited, known, opened, unpack_some = call.queue.limited == 1, call.packed, call.accounts, struct.unpack
   accounts.read(call, tags)
   for i = 1, #tags do
     local tag = tags[i]
     if not seen[tag] then
       seen[tag] = true
-      local account = is_limited and accounts.at(call, tag) or opened[tag]
-      if (account or known[tag]) and not (account and is_out(call, account)) then
-        local time, step = compare(pace_at(call, tag))
+      local account, time, step = is_limited and accounts.at(call, tag) or opened[tag], nil, nil
+      if not account then
+        local packed = known[tag]
+        if packed then time, step = compare(unpack_some(PACE, packed)) end
+      elseif not is_out(call, account) then
+        time, step = compare(account.weight, account.base, account.starts, account.estimate, account.leased)
+      end
+      if time then
         n = n + 1
         times[n], seen[tag], of_time[time] = time, of_time[time] or true, tag
         if time <= latest + step / 2 then due = due + 1 end
@@ -154,36 +160,43 @@ function draws.begin(call, wanted)
     back = {}, back_times = {}, next_back = 1, is_back = false}
 end
 
--- The tenant with a slot that is to be served next; nil if the round knows of none.
-function draws.choose(call, round)
+-- The tag of the tenant with a slot that is to be served next, which leaves the round; nil if the round knows of none.
+function draws.take(call, round)
   if not round.latest and round.line.tenants > 0 then look(call, round) end
-  local time, back_time = round.times[round.next], round.back_times[round.next_back]
+  local next_one, next_back = round.next, round.next_back
+  local time, back_time = round.times[next_one], round.back_times[next_back]
   round.is_back = back_time and (not time or back_time < time)
-  if round.is_back then return round.back[round.next_back] end
-  return time and accounts.at(call, round.of_time[time])
-end
-
--- The chosen tenant is served: it leaves the round.
-function draws.take(call, round, account)
   if round.is_back then
-    round.next_back = round.next_back + 1
-  else
-    local time, tag = round.times[round.next], round.seen[account.tag]
-    round.next = round.next + 1
-    if tag ~= true then round.of_time[time] = tag end
+    round.next_back = next_back + 1
+    return round.back[next_back]
   end
-  return accounts.touch(call, account)
+  if not time then return nil end
+  local tag = round.of_time[time]
+  local other = round.seen[tag]
+  round.next = next_one + 1
+  if other ~= true then round.of_time[time] = other end
+  return tag
 end
 
--- A tenant has been served: if it has a slot, and more, it may be chosen again, behind those of the same virtual time.
-function draws.give_back(call, round, account)
-  if account.slot <= 0 or account.standing == 0 then return end
-  local time = round.compare(account.weight, account.base, account.starts, account.estimate, account.leased)
+-- The tenant that was taken last is not served now.
+function draws.untake(round, tag)
+  if round.is_back then
+    round.next_back = round.next_back - 1
+  else
+    round.next = round.next - 1
+    round.of_time[round.times[round.next]] = tag
+  end
+end
+
+-- A tenant of this pace has been served, and has a slot, and more: it may be chosen again, behind those of the same
+-- virtual time.
+function draws.give_back(round, tag, weight, base, starts, estimate, leased)
+  local time = round.compare(weight, base, starts, estimate, leased)
   if time >= round.latest_pick then return end
   local back, times, place = round.back, round.back_times, #round.back
   while place >= round.next_back and times[place] > time do
     back[place + 1], times[place + 1] = back[place], times[place]
     place = place - 1
   end
-  back[place + 1], times[place + 1] = account, time
+  back[place + 1], times[place + 1] = tag, time
 end

@@ -36,14 +36,15 @@ end
 
 -- True if a tenant has limits of its own.
 local function has_own(call, account)
-  return not accounts.is_plain(account) and accounts.details_of(call, account).limited == 1
+  local details = accounts.odd_details(call, account)
+  return details and details.limited == 1
 end
 
 -- The limits that hold for a tenant; 0 is none.
 function limits.of(call, account)
   local is_own = has_own(call, account)
   if call.queue.limited == 0 and not is_own then return limits.defaults end
-  local known = call.limits
+  local known = table_in(call, 'limits')
   local for_all = known[''] or limits.set_for(call, '')
   known[''] = for_all
   if not is_own then return for_all end
@@ -53,14 +54,16 @@ end
 
 -- True if neither details nor limits matter to the tenant.
 function limits.is_plain(call, account)
-  return call.queue.limited == 0 and account.is_odd == 0 and not account.details
+  local details = account.details
+  return call.queue.limited == 0 and account.is_odd == 0 and not (details and accounts.are_odd(details))
 end
 
 -- True if one more task of the tenant may be leased.
 function limits.is_eligible(call, account)
   if account.ready == 0 then return false end
   if limits.is_plain(call, account) then return true end
-  if not accounts.is_plain(account) and accounts.details_of(call, account).blocked ~= 0 then return false end
+  local details = accounts.odd_details(call, account)
+  if details and details.blocked ~= 0 then return false end
   local max_running = limits.of(call, account).max_running
   return max_running == 0 or account.leased < max_running
 end
@@ -109,9 +112,10 @@ end
 
 -- Tells the claiming server, once, that a tenant was blocked: why, and from when until when.
 function limits.note_kept_out(call, account)
-  if accounts.is_plain(account) then return end
-  local details, kept_out = accounts.details_of(call, account), call.kept_out
-  if details.cause == 0 or kept_out[account.name] then return end
+  local details = accounts.odd_details(call, account)
+  if not details or details.cause == 0 then return end
+  local kept_out = table_in(call, 'kept_out')
+  if kept_out[account.name] then return end
   kept_out[account.name] = true
   for _, value in ipairs({account.name, details.cause, details.out_at, details.let_in_at}) do
     table.insert(kept_out, value)
@@ -131,9 +135,10 @@ function limits.meter(call, account)
   if next_at > call.now then
     local refill = math.min(burst, math.max(1, math.floor(REFILL_MS / interval)))
     local unpark_at = math.ceil(next_at + (refill - 1) * interval)
+    local parked = table_in(call, 'parked')
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
-    table.insert(call.parked, unpark_at)
-    table.insert(call.parked, account.name)
+    table.insert(parked, unpark_at)
+    table.insert(parked, account.name)
   end
   limits.block(details, BLOCKED_RATE, next_at > call.now)
 end

@@ -81,12 +81,12 @@ local function list_idle(call, wanted)
   return line
 end
 
--- The first of them that this round has not served; nil if there is none.
+-- The tag of the first of them that this round has not served; nil if there is none.
 function reserve.first_idle(call, round)
   local idle = round.idle or list_idle(call, round.wanted)
   while idle[1] and idle[#idle].leased > 0 do idle[#idle] = nil end
   round.idle = idle
-  return idle[#idle]
+  return idle[1] and idle[#idle].tag
 end
 
 -- A lease of the tenant is to begin: in a kept slot it is a loan.

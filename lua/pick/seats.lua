@@ -1,4 +1,4 @@
--- needs: accounts, limits
+-- needs: accounts, calls, limits
 --
 -- Seats: where tenants stand in the structures of the fair pick (pick/README.md), and who stands there.
 
@@ -33,7 +33,7 @@ function seats.class_for(call, class, weight, starts, estimate, leased)
 end
 
 local function take_slot(call, account)
-  local classes, class = call.queue.classes, seats.class_for(call, -math.huge, account.weight, account.starts,
+  local classes, class = calls.classes_of(call), seats.class_for(call, -math.huge, account.weight, account.starts,
     account.estimate, account.leased)
   account.class, account.slot = class, (classes[class] or 0) + 1
   classes[class] = account.slot
@@ -41,7 +41,7 @@ local function take_slot(call, account)
 end
 
 local function free_slot(call, account)
-  local classes, class = call.queue.classes, account.class
+  local classes, class = calls.classes_of(call), account.class
   local last = classes[class]
   if account.slot ~= last then
     local moved = accounts.touch(call, accounts.at(call, tag_in(call, class, last)))
@@ -97,7 +97,7 @@ local function wake(call, account)
   account.slot = AWAKE
   if account.is_on_wake_list == 1 then return end
   account.is_on_wake_list = 1
-  table.insert(call.to_wake, account.tag)
+  table.insert(table_in(call, 'to_wake'), account.tag)
 end
 
 function seats.may_wake(call, account)
@@ -120,7 +120,8 @@ local function seat(call, account)
     if account.slot > 0 then free_slot(call, account) end
     account.slot = OUT
   elseif account.slot == OUT then
-    if not accounts.is_plain(account) then accounts.details_of(call, account).let_in_at = call.now end
+    local details = accounts.odd_details(call, account)
+    if details and details.cause ~= 0 then details.let_in_at = call.now end
     arrive(call, account)
   elseif limits.is_guaranteed(call, account) then
     if account.slot > 0 then free_slot(call, account) end
@@ -147,7 +148,7 @@ end
 -- Writes the slots that the call changed. Beyond a class's count its string may hold anything.
 function seats.write(call)
   for class, changed in pairs(call.moved_tags) do
-    local count, at = call.queue.classes[class], key(call, 'class:' .. class)
+    local count, at = call.classes[class], key(call, 'class:' .. class)
     if count == 0 then
       redis.call('DEL', at)
     else
@@ -156,5 +157,5 @@ function seats.write(call)
       end
     end
   end
-  write('RPUSH', key(call, 'wake'), call.to_wake)
+  if call.to_wake then write('RPUSH', key(call, 'wake'), call.to_wake) end
 end

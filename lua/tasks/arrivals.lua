@@ -52,8 +52,7 @@ function arrivals.read_options(call, packed, due_at)
 end
 
 -- A task can be added to an open batch of its own tenant.
-function arrivals.check_batch(call, tenant, asked)
-  if asked.batch == '' then return end
+local function check_batch(call, tenant, asked)
   local batch = batches.find(call, asked.batch)
   if not batch or batch.tenant ~= tenant then refuse('not_found', 'batch') end
   if batch.state ~= OPENED then refuse('batch_closed', 'batch') end
@@ -63,48 +62,56 @@ end
 -- Tasks of one call that will be stored; nothing is written before all are known. `replaced`: those that will be
 -- cancelled for them, and the room that these leave.
 function arrivals.new(tenant)
-  return {tenant = tenant, records = {}, payloads = {}, ready = {}, delayed = {}, expiring = {},
-    tasks_with_options = {}, replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = {}, bytes = 0}
+  return {tenant = tenant, records = {}, payloads = false, ready = {}, delayed = false, expiring = false,
+    tasks_with_options = false, replaced = {}, freed_bytes = 0, freed_delayed = 0, holders = false, bytes = 0}
 end
 
 -- Adds one task to those that will be stored.
 function arrivals.add(call, new, id, payload, terms)
-  local start_at, expires_at, asked = terms.start_at, terms.expires_at, terms.asked
+  local start_at, expires_at, asked, all, ready = terms.start_at, terms.expires_at, terms.asked, new.records, new.ready
   local record, is_large, bytes = records.make(call, new.tenant, id, payload, terms)
-  local n = #new.records
-  new.records[n + 1], new.records[n + 2] = id, record
+  local n = #all
+  all[n + 1], all[n + 2] = id, record
   if is_large and not terms.stored_bytes then
-    table.insert(new.payloads, id)
+    table.insert(table_in(new, 'payloads'), id)
     table.insert(new.payloads, payload)
   end
   new.bytes = new.bytes + bytes
   if start_at > call.now then
-    table.insert(new.delayed, start_at)
+    table.insert(table_in(new, 'delayed'), start_at)
     table.insert(new.delayed, id)
   else
-    new.ready[#new.ready + 1] = id
+    ready[#ready + 1] = id
   end
   if expires_at > 0 then
-    table.insert(new.expiring, expires_at)
+    table.insert(table_in(new, 'expiring'), expires_at)
     table.insert(new.expiring, id)
   end
   if asked ~= PLAIN then
-    table.insert(new.tasks_with_options, {id, asked, terms.dedupe_period})
-    if asked.dedupe_key ~= '' then new.holders[asked.dedupe_key] = id end
+    table.insert(table_in(new, 'tasks_with_options'), {id, asked, terms.dedupe_period})
+    if asked.dedupe_key ~= '' then table_in(new, 'holders')[asked.dedupe_key] = id end
   end
 end
 
 -- Decides on one task; returns its outcome. Where a task that is stored already holds its dedupe key, also that one's
 -- id.
 function arrivals.admit(call, new, id, payload, terms)
+  local asked = terms.asked
+  if asked.batch ~= '' then check_batch(call, new.tenant, asked) end
   if terms.expires_at > 0 and terms.expires_at <= math.max(terms.start_at, call.now) then return 'expired' end
-  if terms.asked.dedupe_key ~= '' then
-    local new_holder = new.holders[terms.asked.dedupe_key]
-    local holder = new_holder or task_options.holder_of(call, new.tenant, terms.asked.dedupe_key)
+  if asked.dedupe_key ~= '' then
+    local new_holder = new.holders and new.holders[asked.dedupe_key]
+    local holder = new_holder or task_options.holder_of(call, new.tenant, asked.dedupe_key)
     if holder then return 'duplicate ' .. holder, not new_holder and holder end
   end
   arrivals.add(call, new, id, payload, terms)
   return 'ok'
+end
+
+-- How long a task of a tenant takes, or waits for its token, at least.
+local function task_ms(account, allowed)
+  local least_ms = allowed.rate > 0 and 1000 / allowed.rate or 1
+  return math.max(account.estimate / math.max(account.leased, 1), least_ms)
 end
 
 -- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.
@@ -114,15 +121,14 @@ function arrivals.exceeded(call, new)
   if not details.packed and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants then
     return 'max_tenants', RETRY_MS[2]
   end
-  local waiting, delayed = account.ready + details.pending + details.delayed, #new.delayed / 2 - new.freed_delayed
-  local least_ms = allowed.rate > 0 and 1000 / allowed.rate or 1
-  local task_ms = math.max(account.estimate / math.max(account.leased, 1), least_ms)
+  local waiting = account.ready + details.pending + details.delayed
+  local delayed = (new.delayed and #new.delayed / 2 or 0) - new.freed_delayed
   local excess = waiting + count - #new.replaced - allowed.queued
-  if allowed.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms end
+  if allowed.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms(account, allowed) end
   local bytes = accounts.kept_by(call, account, allowed.stored_bytes)
   excess = bytes + new.bytes - new.freed_bytes - allowed.stored_bytes
   if allowed.stored_bytes > 0 and new.bytes > 0 and excess > 0 then
-    return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms
+    return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms(account, allowed)
   end
   if allowed.delayed > 0 and delayed > 0 and details.delayed + delayed > allowed.delayed then
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. account.name), 0, 0, 'WITHSCORES')[2]
@@ -145,14 +151,10 @@ function arrivals.add_bytes(call, tenant, bytes)
   accounts.add_bytes(call, accounts.touch_named(call, tenant), bytes)
 end
 
-function arrivals.store(call, new)
-  local account = accounts.touch_named(call, new.tenant)
-  write('HSET', key(call, 'tasks'), new.records)
-  write('HSET', key(call, 'payloads'), new.payloads)
-  accounts.add_bytes(call, account, new.bytes)
-  task_options.drop_results(call, new.records)
-  if #new.tasks_with_options > 0 then task_options.add(call, new.tasks_with_options) end
-  for _, task in ipairs(new.tasks_with_options) do
+-- Notes what tasks ask for: {id, options, period of the dedupe key} each.
+local function store_options(call, account, tasks)
+  task_options.add(call, tasks)
+  for _, task in ipairs(tasks) do
     local id, asked, period = unpack(task)
     if asked.dedupe_key ~= '' then task_options.hold_key(call, account, id, asked.dedupe_key, period) end
     if asked.batch ~= '' then
@@ -161,8 +163,17 @@ function arrivals.store(call, new)
       batches.add_member(call, batch, id)
     end
   end
+end
+
+function arrivals.store(call, new)
+  local account = accounts.touch_named(call, new.tenant)
+  write('HSET', key(call, 'tasks'), new.records)
+  if new.payloads then write('HSET', key(call, 'payloads'), new.payloads) end
+  accounts.add_bytes(call, account, new.bytes)
+  task_options.drop_results(call, new.records)
+  if new.tasks_with_options then store_options(call, account, new.tasks_with_options) end
   if #new.ready > 0 then places.put_ready(call, account, new.ready) end
-  if #new.delayed > 0 then places.put_delayed(call, account, new.delayed) end
-  write('ZADD', key(call, 'expiring'), new.expiring)
+  if new.delayed then places.put_delayed(call, account, new.delayed) end
+  if new.expiring then write('ZADD', key(call, 'expiring'), new.expiring) end
   call.queue.enqueued = call.queue.enqueued + #new.records / 2
 end

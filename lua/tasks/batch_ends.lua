@@ -47,6 +47,7 @@ end
 
 -- Brings the batches of changed tasks up to date: slots for pending tasks, completion, callbacks. Before `close`.
 function batch_ends.finish(call)
+  if not call.batches then return end
   local ids = {}
   for id, batch in pairs(call.batches) do
     if batch then ids[#ids + 1] = id end

@@ -13,7 +13,7 @@
 
 -- A batch, to be changed: `batch_ends.finish` writes it back. nil where there is none.
 function batches.find(call, id)
-  local known = call.batches
+  local known = table_in(call, 'batches')
   if known[id] == nil then
     local packed = redis.call('HGET', key(call, 'batches'), id)
     known[id] = packed and BATCH.unpack(packed)

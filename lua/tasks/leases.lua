@@ -84,25 +84,22 @@ end
 -- Keeps a run that has changed, or (nil) forgets it.
 function leases.set_run(call, id, run)
   call.runs[id] = run and RUN.pack(run) or false
-  table.insert(call.changed_runs, id)
+  table.insert(table_in(call, 'changed_runs'), id)
 end
 
 -- Reads these bundles, in one command.
 function leases.read_bundles(call, numbers)
-  local bundles, fields, missing = call.bundles, {}, {}
+  local bundles, missing, fields, n = call.bundles, {}, {}, 0
   for i = 1, #numbers do
     local lease = numbers[i]
     if lease ~= numbers[i - 1] and bundles[lease] == nil then
-      bundles[lease] = false
-      missing[#missing + 1], fields[#fields + 1] = lease, leases.field(lease)
+      n = n + 1
+      bundles[lease], missing[n], fields[n] = false, lease, leases.field(lease)
     end
   end
-  if #fields == 0 then return end
-  for i, packed in ipairs(redis.call('HMGET', key(call, 'bundles'), unpack(fields))) do
-    local bundle = packed and BUNDLE.unpack(packed)
-    if bundle then bundle.is_changed = false end
-    bundles[missing[i]] = bundle
-  end
+  if n == 0 then return end
+  local found = redis.call('HMGET', key(call, 'bundles'), unpack(fields))
+  for i = 1, n do bundles[missing[i]] = found[i] and BUNDLE.unpack(found[i]) end
 end
 
 -- A bundle, or nil.
@@ -125,8 +122,9 @@ function leases.extend(call, id, is_taken)
     leases.set_run(call, id, run)
   end
   call.is_changed = true
-  table.insert(call.extended, call.at + lasts)
-  table.insert(call.extended, id)
+  local extended = table_in(call, 'extended')
+  table.insert(extended, call.at + lasts)
+  table.insert(extended, id)
   return run
 end
 
@@ -153,10 +151,12 @@ local function write_bundles(call)
       end
     end
   end
-  write('HSET', key(call, 'bundles'), fields)
-  write('HDEL', key(call, 'bundles'), gone)
-  write('ZREM', key(call, 'leases'), untimed)
-  write('HDEL', key(call, 'claims'), names)
+  if #fields > 0 then write('HSET', key(call, 'bundles'), fields) end
+  if #untimed > 0 then write('ZREM', key(call, 'leases'), untimed) end
+  if #gone > 0 then
+    write('HDEL', key(call, 'bundles'), gone)
+    write('HDEL', key(call, 'claims'), names)
+  end
   call.bundles = {}
 end
 
@@ -172,16 +172,17 @@ local function write_runs(call)
   end
   write('HSET', key(call, 'runs'), fields)
   write('HDEL', key(call, 'runs'), gone)
-  write('ZADD', key(call, 'extended'), call.extended)
-  write('ZREM', key(call, 'extended'), call.ended)
-  call.changed_runs, call.extended, call.ended = {}, {}, {}
+  call.changed_runs = false
 end
 
 -- Writes what became of leases, each kind in one command.
 function leases.write(call)
-  write_runs(call)
-  write_bundles(call)
-  records.write_marks(call)
+  if call.changed_runs then write_runs(call) end
+  if call.extended then write('ZADD', key(call, 'extended'), call.extended) end
+  if call.ended then write('ZREM', key(call, 'extended'), call.ended) end
+  call.extended, call.ended = false, false
+  if next(call.bundles) then write_bundles(call) end
+  if call.marks then records.write_marks(call) end
 end
 
 -- Writes a new bundle: n tasks in order, as fields and values of `runs`.

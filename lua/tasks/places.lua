@@ -21,7 +21,8 @@ end
 local function count_ready(call, account, count)
   account.ready, call.queue.ready = account.ready + count, call.queue.ready + count
   if count > 0 and not call.readied then
-    call.readied = accounts.is_plain(account) or accounts.details_of(call, account).blocked == 0
+    local details = accounts.odd_details(call, account)
+    call.readied = not details or details.blocked == 0
   end
 end
 
@@ -46,16 +47,19 @@ end
 
 -- Puts tasks that are counted as ready into their order, or their groups.
 function places.put_in_order(call, account, ids, is_at_head)
-  local entries, groups, n = {}, {}, 0
-  for _, id in ipairs(ids) do
-    local asked, order = task_options.of(call, id), priorities.next_order(call, is_at_head)
-    if turns.group_of(asked) == '' then
+  local queue, entries, groups, n = call.queue, {}, {}, 0
+  for i = 1, #ids do
+    local id, order = ids[i], queue.sequence + 1
+    local asked = task_options.of(call, id)
+    queue.sequence = order
+    if is_at_head then order = -order end
+    if asked == PLAIN or turns.group_of(asked) == '' then
       entries[n + 1], entries[n + 2], n = priorities.score(asked.priority, order), id, n + 2
     else
       turns.note(groups, asked, id, order)
     end
   end
-  write('ZADD', priorities.ready_key(call, account), entries)
+  write('ZADD', priorities.ready_key(call, account.name), entries)
   for priority, some in pairs(groups) do turns.put(call, account, priority, some) end
 end
 
@@ -125,7 +129,7 @@ local function take_out_ready(call, account, id)
   local asked = task_options.of(call, id)
   local group = turns.group_of(asked)
   if group == '' then
-    redis.call('ZREM', priorities.ready_key(call, account), id)
+    redis.call('ZREM', priorities.ready_key(call, account.name), id)
   else
     turns.take_out(call, account, asked.priority, group, id)
   end

@@ -6,15 +6,8 @@
 
 local PRIORITY_SPAN = 2 ^ 42  -- in the scores of ready and pending tasks, of one priority
 
--- The order number of a task that becomes ready now: behind all others, or at the head.
-function priorities.next_order(call, is_at_head)
-  local queue = call.queue
-  queue.sequence = queue.sequence + 1
-  return is_at_head and -queue.sequence or queue.sequence
-end
-
 -- The score of a task of that priority and place.
 function priorities.score(priority, order) return priority * PRIORITY_SPAN + order end
 
 -- The key of a tenant's ready tasks, but for those of groups.
-function priorities.ready_key(call, account) return key(call, 'ready:', account.name) end
+function priorities.ready_key(call, tenant) return key(call, 'ready:', tenant) end

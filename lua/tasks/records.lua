@@ -11,6 +11,7 @@
 -- each of a replayed dead letter, makes its copies for webhooks with fan-out anew (fairq/webhook).
 
 local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: it is a task's record, or a mark and how the task ended
+local FIXED = HEADER.format:match('^<.......')  -- up to expires_at
 local LARGE_BYTES = 4096
 local MINUTE_MS, DERIVED_MINUTES = 60000, 60
 
@@ -25,16 +26,13 @@ function records.read_mark(record)
   return mark.how == DONE and 'done' or 'cancelled', mark.lease
 end
 
--- The header of a tenant's new tasks on these terms, made once in a call.
+-- The header of a tenant's new tasks on these terms.
 local function header_of(call, tenant, terms, is_large)
-  local kind, asked = is_large and 'large_header' or 'header', terms.asked
-  if not terms[kind] then
-    terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.dedupe_key .. asked.group, 0)
-    terms[kind] = HEADER.pack({type = TASK, features = terms.features + (is_large and IS_LARGE or 0),
-      max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
-      expires_at = terms.expires_at, tenant = tenant, name = terms.name, trace = terms.trace})
-  end
-  return terms[kind]
+  local asked = terms.asked
+  terms.extra = asked == PLAIN and 0 or accounts.bytes_of(asked.dedupe_key .. asked.group, 0)
+  return HEADER.pack({type = TASK, features = terms.features + (is_large and IS_LARGE or 0),
+    max_attempts = terms.max_attempts, extra = terms.extra, enqueued_at = call.now, start_at = terms.start_at,
+    expires_at = terms.expires_at, tenant = tenant, name = terms.name, trace = terms.trace})
 end
 
 -- A new task's record, whether its payload is to stand apart, and what it counts. The terms are those of one tenant and
@@ -42,28 +40,30 @@ end
 function records.make(call, tenant, id, payload, terms)
   local size = terms.stored_bytes or #payload
   local is_large = terms.stored_bytes or size > LARGE_BYTES
-  local header = header_of(call, tenant, terms, is_large)
+  local kind = is_large and 'large_header' or 'header'
+  local header = terms[kind] or header_of(call, tenant, terms, is_large)
+  terms[kind] = header  -- it is made once in a call
   return header .. (is_large and struct.pack('<I', size) or payload), is_large,
     accounts.bytes_of(id, #header + size + terms.extra)
-end
-
--- How long a record is with its payload, which begins at `position`.
-local function length_of(record, features, position)
-  return features < IS_LARGE and #record or position - 1 + struct.unpack('<I', record, position)
 end
 
 -- A record's header, and (where the id is given) what the task counts.
 function records.read(record, id)
   local header, position = HEADER.unpack(record)
-  return header, id and accounts.bytes_of(id, length_of(record, header.features, position) + header.extra)
+  local length = header.features < IS_LARGE and #record or position - 1 + struct.unpack('<I', record, position)
+  return header, id and accounts.bytes_of(id, length + header.extra)
 end
 
 -- What a claim asks of a record, as values: features, max_attempts, expires_at, and what the task counts; nil if it is
 -- no task's.
 function records.read_for_claim(record, id)
   if not record or record:byte(1) ~= TASK then return nil end
-  local _, features, max_attempts, extra, _, _, expires_at, _, _, _, position = struct.unpack(HEADER.format, record)
-  return features, max_attempts, expires_at, accounts.bytes_of(id, length_of(record, features, position) + extra)
+  local _, features, max_attempts, extra, _, _, expires_at = struct.unpack(FIXED, record)
+  if features < IS_LARGE then
+    return features, max_attempts, expires_at, accounts.bytes_of(id, #record + extra)
+  end
+  local _, bytes = records.read(record, id)
+  return features, max_attempts, expires_at, bytes
 end
 
 -- The record with its payload behind the header, however long that is.
@@ -86,17 +86,25 @@ function records.drop(call, id, header)
   if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end
 end
 
+local function begin_marks(call)
+  call.marks = {ids = {}, fields = {}, large = {}, lease = false, how = false, packed = ''}
+  return call.marks
+end
+
 -- A mark in place of the record and the run of a task that has ended; `lease` is 0 if its owner did not end it.
 function records.mark(call, id, how, lease, features)
-  local marked, gone, queue = call.marked, call.gone, call.queue
-  local n = #marked
-  call.runs[id], queue[how] = false, queue[how] + 1
-  if marked.lease ~= lease or marked.how ~= how then  -- most tasks that end in one call are of one lease
-    marked.lease, marked.how = lease, how
-    marked.packed = MARK.pack({how = how == 'done' and DONE or CANCELLED, lease = lease})
+  local marks, queue = call.marks or begin_marks(call), call.queue
+  local ids, fields = marks.ids, marks.fields
+  local n = #fields
+  call.runs[id] = false
+  queue[how] = queue[how] + 1
+  if marks.lease ~= lease or marks.how ~= how then  -- most tasks that end in one call are of one lease
+    marks.lease, marks.how = lease, how
+    marks.packed = MARK.pack({how = how == 'done' and DONE or CANCELLED, lease = lease})
   end
-  gone[#gone + 1], marked[n + 1], marked[n + 2] = id, id, marked.packed
-  if features >= IS_LARGE then table.insert(call.unlarged, id) end
+  ids[#ids + 1] = id
+  fields[n + 1], fields[n + 2] = id, marks.packed
+  if features >= IS_LARGE then table.insert(marks.large, id) end
 end
 
 -- The minute that it is: marks are named in its list.
@@ -104,25 +112,26 @@ function records.minute(call) return math.floor(call.now / MINUTE_MS) end
 
 -- Names the marks of these ids for their end.
 function records.name_marks(call, ids)
-  local queue, minute, short_kept, long_kept = call.queue, records.minute(call), ids, {}
+  local queue, minute, short_kept = call.queue, records.minute(call), ids
   if queue.remembered == 0 or minute < queue.minute then queue.minute = minute end
   queue.remembered = queue.remembered + #ids
   if table.concat(ids, '\n'):find('/from-', 1, true) then
+    local long_kept = {}
     short_kept = {}
     for _, id in ipairs(ids) do table.insert(id:find('/from-', 1, true) and long_kept or short_kept, id) end
+    write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), long_kept)
   end
   write('RPUSH', key(call, 'done:' .. minute), short_kept)
-  write('RPUSH', key(call, 'done:' .. minute + DERIVED_MINUTES), long_kept)
 end
 
 -- Writes the marks: of those tasks nothing else is left.
 function records.write_marks(call)
-  if #call.gone == 0 then return end
-  write('HDEL', key(call, 'runs'), call.gone)
-  write('HSET', key(call, 'tasks'), call.marked)
-  records.name_marks(call, call.gone)
-  write('HDEL', key(call, 'payloads'), call.unlarged)
-  call.marked, call.gone, call.unlarged = {}, {}, {}
+  local marks = call.marks
+  write('HDEL', key(call, 'runs'), marks.ids)
+  write('HSET', key(call, 'tasks'), marks.fields)
+  records.name_marks(call, marks.ids)
+  write('HDEL', key(call, 'payloads'), marks.large)
+  call.marks = false
 end
 
 -- When the oldest marks may go.

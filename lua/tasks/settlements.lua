@@ -143,7 +143,7 @@ function settlements.settle(call, action, id, number, takeovers, args, at, until
   if bundle then
     bundle.left, bundle.together, bundle.is_changed = bundle.left - 1, bundle.together - 1 + is_extended, true
   end
-  if is_extended == 1 then table.insert(call.ended, id) end
+  if is_extended == 1 then table.insert(table_in(call, 'ended'), id) end
   if has_more then
     batches.count_running(call, id, -1)
     batches.give_slot_back(call, id)

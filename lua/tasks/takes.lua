@@ -3,9 +3,9 @@
 -- Taking the next ids of a tenant. A claim reads all that it needs before it writes anything: ids are only counted as
 -- taken, also for what the same call reads next, until `takes.write`.
 
--- Takes up to `wanted` ids that are of no group; where a priority is given, only of more urgent ones.
-local function take_loose(call, account, wanted, before)
-  local at, all, ids = priorities.ready_key(call, account), call.taken, nil
+-- Takes up to `wanted` ids of a tenant that are of no group; where a priority is given, only of more urgent ones.
+function takes.loose(call, tenant, wanted, before)
+  local at, all, ids = priorities.ready_key(call, tenant), call.taken, nil
   local taken = all[at] or 0
   if before then
     local last = text(priorities.score(before - 0.5, 0))
@@ -24,23 +24,24 @@ local function take_grouped(call, account, wanted)
     for _, id in ipairs(more) do ids[#ids + 1] = id end
   end
   for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. account.name), 0, -1)) do
-    add(take_loose(call, account, wanted - #ids, priority))
+    add(takes.loose(call, account.name, wanted - #ids, priority))
     if #ids < wanted then turns.take(call, account, priority, wanted, ids) end
     if #ids == wanted then return ids end
   end
-  add(take_loose(call, account, wanted - #ids))
+  add(takes.loose(call, account.name, wanted - #ids))
   return ids
 end
 
 -- Up to `wanted` ids of one tenant, the next ones first.
 function takes.ids(call, account, wanted)
-  local has_groups = not accounts.is_plain(account) and accounts.details_of(call, account).grouped > 0
-  return (has_groups and take_grouped or take_loose)(call, account, wanted)
+  local details = accounts.odd_details(call, account)
+  if details and details.grouped > 0 then return take_grouped(call, account, wanted) end
+  return takes.loose(call, account.name, wanted)
 end
 
 -- Removes the taken ids from the store.
 function takes.write(call)
-  turns.write(call)
+  if call.lines then turns.write(call) end
   for at, count in pairs(call.taken) do
     if count > 0 then redis.call('ZREMRANGEBYRANK', at, 0, count - 1) end
   end

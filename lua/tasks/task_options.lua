@@ -24,7 +24,7 @@ end
 -- Reads what these tasks ask for, in one command.
 function task_options.read(call, ids)
   if call.queue.tasks_with_options == 0 then return end
-  local known, missing = call.task_options, {}
+  local known, missing = table_in(call, 'task_options'), {}
   for _, id in ipairs(ids) do
     if not known[id] then
       known[id] = PLAIN
@@ -40,7 +40,7 @@ end
 -- Reads what those of these tasks ask for whose features say that they ask for anything.
 function task_options.read_of(call, ids, features)
   if call.queue.tasks_with_options == 0 then return end
-  local known, asking = call.task_options, {}
+  local known, asking = table_in(call, 'task_options'), {}
   for i = 1, #ids do
     local id = ids[i]
     if not has_options(features[i]) then known[id] = PLAIN elseif not known[id] then asking[#asking + 1] = id end
@@ -50,15 +50,14 @@ end
 
 function task_options.of(call, id)
   if call.queue.tasks_with_options == 0 then return PLAIN end
-  local known = call.task_options[id]
-  if known then return known end
-  task_options.read(call, {id})
-  return call.task_options[id]
+  local known = table_in(call, 'task_options')
+  if not known[id] then task_options.read(call, {id}) end
+  return known[id]
 end
 
 -- Notes what new tasks ask for: {id, options, period of the dedupe key} each; the period is not used here.
 function task_options.add(call, tasks)
-  local known, fields = call.task_options, {}
+  local known, fields = table_in(call, 'task_options'), {}
   for _, task in ipairs(tasks) do
     known[task[1]] = task[2]
     fields[#fields + 1], fields[#fields + 2] = task[1], cmsgpack.pack(without_defaults(task[2], PLAIN))

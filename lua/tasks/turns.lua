@@ -101,7 +101,7 @@ end
 -- theirs, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
 -- have been read, the last of them `last`, with the turn `seen_to`.
 local function line_of(call, account, priority)
-  local lines, at = call.lines, turns.key(call, account, priority)
+  local lines, at = table_in(call, 'lines'), turns.key(call, account, priority)
   if lines[at] == nil then
     local clock = redis.call('ZSCORE', at, CLOCK)
     lines[at] = clock and {account = account, priority = priority, at = at, clock = tonumber(clock),
@@ -133,7 +133,7 @@ local function ids_of(call, line, member, wanted)
     local at = turns.group_key(call, account, line.priority, member:sub(2))
     source = {ids = {}, taken = 0, first = 0, at = at, last_score = '+inf'}
     if member == LOOSE then
-      source.at = priorities.ready_key(call, account)
+      source.at = priorities.ready_key(call, account.name)
       source.first = call.taken[source.at]
       source.last_score = text(priorities.score(line.priority + 0.5, 0))
     end
@@ -247,5 +247,5 @@ function turns.write(call)
       turns.leave(call, line.account, line.priority, gone)
     end
   end
-  call.lines = {}
+  call.lines = false
 end

@@ -1,4 +1,4 @@
--- needs: batch_ends, batches, calls, close, leases, picks, places, records, seats, takes, task_options
+-- needs: accounts, batch_ends, batches, calls, close, leases, picks, places, records, seats, takes, task_options
 --
 -- The verb `claim`: the fair pick (pick/README.md), and the lease that is written in the same atomic step.
 --
@@ -42,55 +42,56 @@ end
 -- count only tasks that the pick can get, not those put back for lack of room: so nothing is buried once the reply is
 -- full.
 local function bury(call, round, i, claim, id, last_run)
-  local account, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
+  local tag, late_of, pending = round.tenants[i], claim.late_of, round.pending + 1
+  local account = accounts.at(call, tag)
   claim.expiring[#claim.expiring + 1] = id
   claim.late[#claim.late + 1] = {account = account, id = id, run = last_run}
   late_of[account] = (late_of[account] or 0) + 1
   if account.ready > 0 and late_of[account] < LATE_PER_TENANT then
     picks.skip(call, account)
-    round.pending, round.tenants[pending], round.moves[pending] = pending, account, round.moves[i]
+    round.pending, round.tenants[pending], round.moves[pending] = pending, tag, round.moves[i]
   else
     picks.unpick(call, round, i, 0)
     picks.pass_over(call, account)
   end
 end
 
--- Adds a task to those that are leased; `last_run` is of its last attempt.
-local function add_lease(call, claim, account, id, record, last_run, features, max_attempts, expires_at, bytes)
-  local ids, runs, out, attempt, uncounted, message, more = claim.ids, claim.runs, claim.out, 1, 0, '', ''
+-- Deals with a picked task that is not leased now: its window has closed, or the reply is full, and it goes back.
+local function leave(call, round, i, claim, id, last_run)
+  if claim.bytes < PAGE_BYTES and #claim.late < LATE_PER_CALL then return bury(call, round, i, claim, id, last_run) end
+  picks.unpick(call, round, i, 1)
+  claim.returned[#claim.returned + 1] = {account = accounts.at(call, round.tenants[i]), id = id}
+end
+
+-- Deals with an entry that was picked: leases its task, if there is one whose window is open; `last_run` is of its last
+-- attempt. An entry that is of no task, or of one that is leased already, goes: a call failed half way.
+local function lease_entry(call, round, i, claim, record, last_run)
+  local id, attempt, uncounted, message, more = round.ids[i], 1, 0, '', ''
+  local features, max_attempts, expires_at, bytes = records.read_for_claim(record, id)
+  if not features or last_run and is_left_over(call, id, last_run) then return picks.unpick(call, round, i, 0) end
+  if claim.bytes >= PAGE_BYTES or expires_at > 0 and expires_at <= call.sure then
+    return leave(call, round, i, claim, id, last_run)
+  end
+  local ids, runs, out, last = claim.ids, claim.runs, claim.out, max_attempts
   local n = #ids
   if last_run then
     attempt, uncounted, max_attempts = last_run.attempt + 1, last_run.uncounted_attempts, last_run.max_attempts
     message, more, bytes = last_run.error, last_run.more, bytes + #last_run.error
+    last = last_attempt(max_attempts, uncounted)
   end
-  if features >= IS_LARGE then
-    record = records.whole(call, id, record)
-    claim.bytes = claim.bytes + #record
+  if features > 0 then
+    if has_options(features) then claim.asking[#claim.asking + 1] = id end
+    if features >= IS_LARGE then
+      record = records.whole(call, id, record)
+      claim.bytes = claim.bytes + #record
+    end
   end
-  if has_options(features) then claim.asking[#claim.asking + 1] = id end
   if expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
   ids[n + 1], runs[2 * n + 1] = id, id
   runs[2 * n + 2] = struct.pack(RUN.format, claim.lease, leases.LEASED, features, 0, 0, call.at, call.queue.lease_ms,
-    bytes, account.tag, attempt, uncounted, max_attempts, expires_at, #more, more) .. message
+    bytes, round.tenants[i], attempt, uncounted, max_attempts, expires_at, #more, more) .. message
   n = HEAD + 4 * n
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, attempt, last_attempt(max_attempts, uncounted), record
-end
-
--- Deals with an entry that was picked: leases its task, if there is one whose window is open. One that is of no task,
--- or of one that is leased already, goes: a call failed half way.
-local function lease_entry(call, round, i, claim, record, last_run)
-  local id, account = round.ids[i], round.tenants[i]
-  local features, max_attempts, expires_at, bytes = records.read_for_claim(record, id)
-  if not features or last_run and is_left_over(call, id, last_run) then return picks.unpick(call, round, i, 0) end
-  local is_full, is_late = claim.bytes >= PAGE_BYTES, expires_at > 0 and expires_at <= call.sure
-  if not is_late and not is_full then
-    add_lease(call, claim, account, id, record, last_run, features, max_attempts, expires_at, bytes)
-  elseif not is_full and #claim.late < LATE_PER_CALL then
-    bury(call, round, i, claim, id, last_run)
-  else  -- the reply is full: the task goes back
-    picks.unpick(call, round, i, 1)
-    claim.returned[#claim.returned + 1] = {account = account, id = id}
-  end
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, attempt, last, record
 end
 
 -- Deals with the round's entries. What is left of the round are the picks that have no task yet.
@@ -162,7 +163,7 @@ local function reply_of(call, claim)
   end
   out[1], out[2], out[3], out[4], out[5] = call.now, queue.lease_ms, #out > HEAD and claim.lease or 0, wanted,
     call.unpark_at or -1
-  out[6] = queue.blocked == 0 and {unpack(call.kept_out)} or {'', queue.blocked, call.now, call.now}
+  out[6] = queue.blocked == 0 and {unpack(call.kept_out or {})} or {'', queue.blocked, call.now, call.now}
   out[7] = queue.run_timeout_ms
   return out
 end
@@ -171,7 +172,7 @@ end
 -- are left, they are looked at again.
 local function fill(call, claim, limit)
   local queue, rounds = call.queue, 0
-  call.wake = {read = 0, unserved = {}, again = {}}
+  call.wake, call.passed_over = {read = 0, unserved = {}, again = {}}, {}
   while #claim.ids < limit and queue.blocked == 0 and queue.servable > 0 and rounds < ROUNDS
       and #claim.late < LATE_PER_CALL and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES
       and not claim.only_reserve_left do

@@ -22,7 +22,6 @@ end
 
 -- Checks and decides on a task; returns its outcome.
 local function admit(call, new, id, payload, terms)
-  arrivals.check_batch(call, new.tenant, terms.asked)
   local outcome, holder = arrivals.admit(call, new, id, payload, terms)
   if not holder or terms.replace == 0 or not replace(call, new, holder, terms.asked.dedupe_key) then return outcome end
   arrivals.add(call, new, id, payload, terms)
@@ -36,16 +35,17 @@ function enqueue.decide(call, new, args, first, last)
   for i = first, last, 3 do ids[#ids + 1] = args[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL or (last - first) % 3 ~= 2 then refuse('bad_request', 'tasks') end
   local known = records.of(call, ids)
-  for n, id in ipairs(ids) do
+  for n = 1, #ids do
+    local at, id, outcome = first + 3 * n, ids[n], 'duplicate'
+    local packed, payload = args[at - 2], args[at - 1]
     check_id(id, ID_BYTES)
-    local packed, payload = args[first + 3 * n - 2], args[first + 3 * n - 1]
-    terms[packed] = terms[packed] or arrivals.read_options(call, packed)
-    if known[n] or seen[id] then
-      outcomes[n] = 'duplicate'
-    else
-      outcomes[n] = admit(call, new, id, payload, terms[packed])
-      seen[id] = outcomes[n] == 'ok' or outcomes[n] == 'replaced'
+    local its_terms = terms[packed] or arrivals.read_options(call, packed)
+    terms[packed] = its_terms
+    if not known[n] and not seen[id] then
+      outcome = admit(call, new, id, payload, its_terms)
+      seen[id] = outcome == 'ok' or outcome == 'replaced'
     end
+    outcomes[n] = outcome
   end
   if #new.records > 0 then arrivals.check_quotas(call, new) end
   return outcomes

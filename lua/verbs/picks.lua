@@ -2,6 +2,9 @@
 --
 -- Picks: which tenants a claim serves, in rounds, and which tasks of theirs it takes. Nothing is written here.
 
+-- Of an account: its numbers and its name; those that a dispatch writes, before what stays: one text from KEPT_AT on.
+local NAMED, SERVED, KEPT_AT = ACCOUNT.format:match('^[^c]*c0'), '<IdddIBIc0', 38
+
 local function move_tags(from, to, count)
   while count > #to and #from > 0 do to[#to + 1] = table.remove(from, 1) end
 end
@@ -66,21 +69,16 @@ local function drawn_wins(call, woken, drawn)
   return calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)
 end
 
--- The next tenant to serve, or nil: the first of the wake list, unless the drawn one wins. When only kept slots are
--- left (pick/reserve.lua), a tenant that has nothing running takes the place of the drawn one, and the level stays.
+-- The tag of the next tenant to serve, or nil, and whether it is drawn: the first of the wake list, unless the drawn
+-- one wins. When only kept slots are left (pick/reserve.lua), a tenant that has nothing running takes the place of the
+-- drawn one.
 local function pick(call, round)
-  local queue, woken, best = call.queue, round.woken[round.next_woken], nil
-  local is_full = queue.reserve > 0 and reserve.is_full(call)
-  if is_full then best = reserve.first_idle(call, round) else best = draws.choose(call, round) end
-  if woken and not (best and drawn_wins(call, woken, best)) then
-    round.next_woken, woken.is_on_wake_list = round.next_woken + 1, 0
-    return accounts.touch(call, woken)
-  end
-  if not best then return nil end
-  if is_full then return accounts.touch(call, best) end
-  local vtime = accounts.vtime_of(call, best)
-  if vtime > queue.level then queue.level = vtime end
-  return draws.take(call, round, best)
+  local woken, is_full, best = round.woken[round.next_woken], call.queue.reserve > 0 and reserve.is_full(call), nil
+  if is_full then best = reserve.first_idle(call, round) else best = draws.take(call, round) end
+  if not woken or best and drawn_wins(call, woken, accounts.at(call, best)) then return best, not is_full end
+  if best and not is_full then draws.untake(round, best) end
+  round.next_woken, woken.is_on_wake_list = round.next_woken + 1, 0
+  return woken.tag, false
 end
 
 -- Counts a dispatch of a tenant, and sees whether it can have another one.
@@ -100,34 +98,81 @@ local function dispatch(call, round, account)
   end
 end
 
--- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], and its
--- charge moved the clock by moves[i]. `only_reserve_left`: nothing was picked, since the free slots are kept for
--- tenants that have nothing running.
+-- No tenant that has a slot begins below the virtual time of one that is served.
+local function raise_level(queue, vtime)
+  if vtime > queue.level then queue.level = vtime end
+end
+
+-- Serves a tenant. Returns how far that moved the clock (`charges.dispatch`), nil if it only repaid a loan.
+local function serve(call, round, account, is_drawn)
+  local queue, moved = call.queue, nil
+  accounts.touch(call, account)
+  if is_drawn then raise_level(queue, accounts.vtime_of(call, account)) end
+  if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then
+    if queue.reserve > 0 then reserve.lend(call, account) end
+    moved = charges.dispatch(call, account)
+    dispatch(call, round, account)
+  end
+  if account.slot > 0 and account.standing ~= 0 then
+    draws.give_back(round, account.tag, account.weight, account.base, account.starts, account.estimate, account.leased)
+  end
+  return moved
+end
+
+-- Serves a drawn tenant whose account is packed and stays so: it has more tasks, and nothing but its place bounds it.
+-- (`drawn_wins` has opened who tosses with a tenant that has woken.) If the round knows of nobody else, it is served up
+-- to `wanted` times at once. Returns how often; 0, and changes nothing, if it must be opened.
+local function serve_packed(call, round, tag, wanted)
+  local packed, queue, touched, at = call.packed[tag], call.queue, call.touched, call.at
+  local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =
+    struct.unpack(NAMED, packed)
+  if is_odd == 1 or ready == 1 or standing ~= COMPETES or slot <= 0 then return 0 end
+  local count = 1
+  if not (round.times[round.next] or round.back[round.next_back]) then
+    count = math.min(wanted, ready - 1)
+  end
+  raise_level(queue, base + (leased * at - starts) / weight)
+  starts, leased, ready = starts + count * at, leased + count, ready - count
+  queue.ready, queue.leased, queue.running = queue.ready - count, queue.leased + count, queue.running + count
+  call.packed[tag] = struct.pack(SERVED, weight, base, starts, estimate, leased, loan, ready, packed:sub(KEPT_AT))
+  if not touched[tag] then touched[tag], touched[#touched + 1] = true, tag end
+  call.stays[tag] = leased == 1 and estimate > 0  -- then its rate is what it was
+    or seats.class_for(call, class, weight, starts, estimate, leased) == class
+  round.names[tag] = name
+  draws.give_back(round, tag, weight, base, starts, estimate, leased)
+  return count
+end
+
+-- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of the tenant of the tag
+-- tenants[i], and its charge moved the clock by moves[i]; names[tag] is of one that is packed. `only_reserve_left`:
+-- nothing was picked, since the free slots are kept for tenants that have nothing running.
 function picks.round(call, wanted)
-  local queue, woken, has_popped = call.queue, next_woken(call, wanted)
+  local queue, opened, woken, has_popped = call.queue, call.accounts, next_woken(call, wanted)
   local round = draws.begin(call, wanted)
   local tenants, moves, count, has_reserve = {}, {}, 0, queue.reserve > 0
-  round.woken, round.next_woken, round.popped = woken, 1, #woken
+  local is_plain = queue.share == SHARE_TIME and queue.limited + queue.reserve + queue.loans == 0
+  round.woken, round.next_woken, round.popped, round.names = woken, 1, #woken, {}
   while count < wanted and queue.servable > 0 and call.tokens < TOKENS_PER_CALL do
-    local account = pick(call, round)
-    if not account then break end
-    if account.loan == accounts.NO_LOAN or reserve.repay(call, account) then
-      count = count + 1
-      if has_reserve then reserve.lend(call, account) end
-      tenants[count], moves[count] = account, charges.dispatch(call, account)
-      dispatch(call, round, account)
+    local tag, is_drawn = pick(call, round)
+    if not tag then break end
+    local served, moved = is_plain and not opened[tag] and serve_packed(call, round, tag, wanted - count) or 0, 0
+    if served == 0 then
+      moved = serve(call, round, accounts.at(call, tag), is_drawn)
+      served = moved == nil and 0 or 1
     end
-    draws.give_back(call, round, account)
+    for i = count + 1, count + served do tenants[i], moves[i] = tag, moved end
+    count = count + served
   end
   keep_woken(call, round)
   local is_empty = count == 0 and not has_popped
   local only_reserve_left = is_empty and has_reserve and reserve.is_full(call) and not next(call.passed_over)
-  return {tenants = tenants, moves = moves, count = count, is_empty = is_empty, only_reserve_left = only_reserve_left}
+  return {tenants = tenants, names = round.names, moves = moves, count = count, is_empty = is_empty,
+    only_reserve_left = only_reserve_left}
 end
 
 -- Takes back pick i. `ready_again`: 1 if its task is still ready, 0 if it is not.
 function picks.unpick(call, round, i, ready_again)
-  local account = round.tenants[i]
+  local account = accounts.at(call, round.tenants[i])
   charges.refund(call, account, round.moves[i])
   seats.count_lease(call, account, -1)
   if account.loan ~= accounts.NO_LOAN then reserve.end_loan(call, account) end
@@ -151,23 +196,25 @@ end
 
 -- Gives the picks their tasks' ids; a pick that finds none, which a call that failed half way has left, is taken back.
 function picks.take(call, round)
-  local tenants, moves, wanted, ids_of, ids, n = round.tenants, round.moves, {}, {}, {}, 0
+  local tenants, names, moves, opened = round.tenants, round.names, round.moves, call.accounts
+  local wanted, ids_of, ids, n = {}, {}, {}, 0
   for i = 1, round.count do
-    local account = tenants[i]
-    wanted[account] = (wanted[account] or 0) + 1
+    local tag = tenants[i]
+    wanted[tag] = (wanted[tag] or 0) + 1
   end
   for i = 1, round.count do
-    local account = tenants[i]
-    local own, given = ids_of[account], wanted[account]
+    local tag = tenants[i]
+    local own, given = ids_of[tag], wanted[tag]
     if not own then
-      own, given = takes.ids(call, account, given), 0
-      ids_of[account] = own
+      local account = opened[tag]
+      own = account and takes.ids(call, account, given) or takes.loose(call, names[tag], given)
+      ids_of[tag], given = own, 0
     end
     local id = own[given + 1]
-    wanted[account] = given + 1  -- from now on: how many were given
+    wanted[tag] = given + 1  -- from now on: how many were given
     if id then
       n = n + 1
-      ids[n], tenants[n], moves[n] = id, account, moves[i]
+      ids[n], tenants[n], moves[n] = id, tag, moves[i]
     else
       picks.unpick(call, round, i, 0)
     end

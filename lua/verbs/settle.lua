@@ -33,8 +33,9 @@ local function read_settlements(args)
     if not length then refuse('bad_request', 'action') end
     n = n + 1
     if not number or number % 1 ~= 0 then number, taken[n] = read_fence(args[at + 2] or '') end
-    ids[n], starts[n], numbers[n], at = args[at + 1], at, number, at + length
-    if action ~= 'ack' then costs[n] = read_action(action, args[starts[n] + 3]) end
+    ids[n], starts[n], numbers[n] = args[at + 1], at, number
+    if action ~= 'ack' then costs[n] = read_action(action, args[at + 3]) end
+    at = at + length
   end
   if at ~= #args + 1 or n == 0 or n > TASKS_PER_CALL then refuse('bad_request', 'settlements') end
   return ids, starts, numbers, taken, costs

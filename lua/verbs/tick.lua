@@ -6,7 +6,7 @@
 
 local TENANTS_PER_TICK = 8  -- whose tasks a call promotes: a tenant is as much work as ten of its tasks
 local LEAST_EACH = 20       -- of a tenant
-local MOVES_PER_TICK = 60   -- tasks that a call promotes
+local MOVES_PER_TICK = 40   -- tasks that a call promotes
 local LIGHT_PER_TICK = 125  -- of what the light jobs trim, finish or let in
 local ENDS_PER_TICK = 80    -- tasks that a call buries, reaps or deletes
 local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for
@@ -22,12 +22,14 @@ local function promote(call, limit)
   local due, later, gone, is_left = key(call, 'due'), {}, {}, false
   local names = redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TENANTS_PER_TICK + 1)
   if #names > TENANTS_PER_TICK then names[#names], is_left = nil, true end
-  accounts.of_details(call, names, redis.call('HMGET', key(call, 'tenants'), unpack(names)))
+  local details = redis.call('HMGET', key(call, 'tenants'), unpack(names))
   local each, moved = math.max(LEAST_EACH, math.floor(limit / #names)), 0
-  for _, name in ipairs(names) do
+  accounts.read_of(call, details)
+  for i, name in ipairs(names) do
     local most = math.min(each, limit - moved)
     if most == 0 then is_left = true break end
-    local delayed, account = key(call, 'delayed:' .. name), accounts.touch_named(call, name)
+    local delayed, account = key(call, 'delayed:' .. name), accounts.named(call, name, details[i])
+    accounts.touch(call, account)
     local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, most + 1)
     local has_more = #ids > most
     if has_more then ids[#ids], is_left = nil, true end
@@ -241,7 +243,7 @@ function drains.tick(keys, args)
   if is_due.completed then trim_batches(call, part) end
   leases.write(call)
   records.trim_marks(call, MARKS * part)
-  if #call.touched > 0 or #call.messages > 0 or call.is_changed then close.call(call) end
+  if #call.touched > 0 or call.messages or call.is_changed then close.call(call) end
   local next_at = is_left and call.now or next_due(call, server)
   return {call.now, next_at, call.queue.ready, promoted, expired, reaped, trimmed,
     is_due.fires and count_due(call, 'fires') or 0,

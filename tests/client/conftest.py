@@ -13,12 +13,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import fairq
 from fairq import otel
 from fairq.server.run import Served
-from tests.server.conftest import certificate, no_polls, plain_logs, server_store
-from tests.server.harness import OPERATOR, Raw, raw, running, tenant, url_of
+from tests.server.conftest import certificate, no_polls, operator, plain_logs, server_store
+from tests.server.harness import OPERATOR, running, tenant, url_of
 
 from .runtimes import Service, running_service
 
-__all__ = ["certificate", "no_polls", "plain_logs", "server_store"]
+__all__ = ["certificate", "no_polls", "operator", "plain_logs", "server_store"]
 
 LIMIT_S = 60.0
 
@@ -41,13 +41,6 @@ async def ada(served: Served) -> AsyncIterator[fairq.Client]:
 async def boss(served: Served) -> AsyncIterator[fairq.OperatorClient]:
     async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
         yield client
-
-
-@pytest.fixture
-async def operator(served: Served) -> AsyncIterator[Raw]:
-    """An operator's connection."""
-    async with raw(served, OPERATOR) as operator:
-        yield operator
 
 
 @pytest.fixture

@@ -17,10 +17,7 @@ import trio
 import fairq
 import fairq.sync
 from fairq.client import dial
-from fairq.errors import (
-    Closed,
-    SettingsError,
-)
+from fairq.errors import Closed, SettingsError
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
 from tests.cli.harness import environment

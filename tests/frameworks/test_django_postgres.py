@@ -29,10 +29,7 @@ def postgres() -> Iterator[Postgres]:
 
 def variables(postgres: Postgres) -> dict[str, str]:
     """The project's variables."""
-    return {
-        "SHOP_DATABASE": str(postgres.folder),
-        "DJANGO_SETTINGS_MODULE": "tests.frameworks.shop.settings",
-    }
+    return {"SHOP_DATABASE": str(postgres.folder), "DJANGO_SETTINGS_MODULE": "tests.frameworks.shop.settings"}
 
 
 def ask(postgres: Postgres, query: str, *values: Any) -> list[tuple[Any, ...]]:

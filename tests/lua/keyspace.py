@@ -28,7 +28,7 @@ QUEUE_SIZE = FORMATS["QUEUE"].size
 def unpack_queue(packed: bytes | None) -> Any:
     """Read a queue's record; of one that never was, zeros."""
     q = unpack("QUEUE", packed or bytes(QUEUE_SIZE))
-    q.classes = {c: n for c, n in struct.iter_unpack("<bI", (packed or b"")[q.end :]) if n}
+    q.classes = {c: n for c, n in struct.iter_unpack("<bI", q.classes) if n}
     return q
 
 

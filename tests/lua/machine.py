@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fairq.model.queue.accounts import OUT
 from fairq.model.queue.batches import BATCH_KEEP_MS
-from fairq.model.queue.claim import LEASES_SINCE
-from fairq.model.queue.limits import AT_MAX_RUNNING
 from fairq.model.queue.model import Model
 from fairq.model.queue.ready import LOOSE
 from fairq.model.queue.schedules import Revision
+from fairq.model.tasks import leased_at_ms
+from fairq.model.waiting import AT_MAX_RUNNING
 from tests import reports
 
 from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args, unpack, words
@@ -38,7 +38,7 @@ SMALL_VARIANT = (  # and so that its few bytes are many
 # of a machine with that variant
 SMALL = {"few": 1, "looks": 1, "first": 1, "blocks": 1, "widest": 2, "large": 3, "page": 80}
 LEASE, HEAVIEST = 1000, 10_000_000
-START = LEASES_SINCE - 40_000  # the numbers of leases count from 1, and soon go with the time
+START = leased_at_ms(0) - 40_000  # the numbers of leases count from 1, and soon go with the time
 NAMES = ["ada", "bob", "cyd", "dan"]
 IDS = [f"id{n}" for n in range(10)]
 MANY_IDS = [f"id{n}" for n in range(40)]

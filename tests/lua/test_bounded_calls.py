@@ -99,12 +99,12 @@ def test_a_tick_does_as_much_when_everything_is_due_as_when_one_thing_is(queue: 
     queue.enqueue("eve", *(f"late{n}" for n in range(100)), expires_in=10)
     queue.advance(10 * LEASE_MS)
     before = queue.queue_state()
-    ticked = queue.tick(60)
+    ticked = queue.tick(36)
     after = queue.queue_state()
     # cancelling, dead letters, leases, delayed tasks, ends of windows, marks: a sixth of the limit each
-    assert (ticked.promoted, ticked.expired, ticked.reaped, ticked.trimmed) == (10, 10, 10, 10)
-    assert (after["cancelled"] - before["cancelled"], before["remembered"] - after["remembered"]) == (10, 30)
-    while queue.tick(60).next_due == queue.now:
+    assert (ticked.promoted, ticked.expired, ticked.reaped, ticked.trimmed) == (6, 6, 6, 6)
+    assert (after["cancelled"] - before["cancelled"], before["remembered"] - after["remembered"]) == (6, 18)
+    while queue.tick(36).next_due == queue.now:
         pass
     assert (queue.queue_state()["delayed"], queue.queue_state()["leased"], queue.queue_state()["remembered"]) == (
         0,

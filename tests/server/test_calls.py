@@ -92,7 +92,7 @@ async def cost_of(
 
 @pytest.mark.parametrize(
     ("clients", "most"),
-    [(enqueueing, (262, 0.1, 2.2)), (producing, (277, 0.1, 2.2)), (working, (765, 0.1, 6.6))],
+    [(enqueueing, (245, 0.1, 2.2)), (producing, (265, 0.1, 2.2)), (working, (625, 0.1, 4.4))],
     ids=["enqueue", "producer", "task"],
 )
 async def test_a_hot_request_costs_few_calls_and_no_task(
@@ -107,7 +107,7 @@ async def test_a_hot_request_costs_few_calls_and_no_task(
 async def test_a_task_of_a_full_frame_costs_few_calls_and_instructions(served: Served) -> None:
     """From the settlement of a frame to the push of the next one."""
     cost = await cost_of(served, settling, FRAMES, 1, with_instructions=True)
-    assert cost.calls / FRAME <= 18
+    assert cost.calls / FRAME <= 9
     assert cost.tasks == 0
     assert cost.steps / FRAME <= 0.2
-    assert cost.instructions / FRAME <= 900
+    assert cost.instructions / FRAME <= 670

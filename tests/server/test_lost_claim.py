@@ -1,4 +1,7 @@
-"""A claim whose outcome is unknown is repeated under its name, and what it had taken is handed out at once."""
+"""A claim whose outcome is unknown is repeated under its name, and what it had taken is handed out at once.
+
+One that fails by a fault of ours is logged, and another follows.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import trio
 from attrs import define, field
+from structlog.testing import capture_logs
 
 from fairq.errors import OutcomeUnknown
 from fairq.model.queues import Tick
@@ -14,6 +18,7 @@ from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.timers.ticker import Ticker
 from fairq.store.task_calls import Claim
+from fairq.taskless import in_task
 
 LEASES = [Lease(f"t{i}", 70, 1, 5, "ada", 1, 0, 0, b"{}") for i in range(3)]
 
@@ -23,17 +28,18 @@ class ForgetfulStore:
     """Carries out the first claim and loses its answer; gives it when it is asked for again."""
 
     asked: list[tuple[str, bool]] = field(factory=list)
-
+    generous: bool = False  # each claim finds tasks
     asked_thrice: trio.Event = field(factory=trio.Event)
 
     async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+        await in_task()
         await trio.lowlevel.checkpoint()
         self.asked.append((name, again))
         if len(self.asked) == 3:
             self.asked_thrice.set()
         if len(self.asked) == 1:
             raise OutcomeUnknown("the store was lost after the command was sent")
-        return Claim(30_000, LEASES if again else [])
+        return Claim(30_000, LEASES if again or self.generous else [])
 
     async def tick(self, queue: str, server: str) -> Tick:
         raise AssertionError("the ticker does not run here")
@@ -53,9 +59,8 @@ class Recorder:
         raise AssertionError("nothing is cancelled")
 
 
-async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.testing.MockClock) -> None:
-    store = ForgetfulStore()
-    worker = Recorder(WorkerAccount(10))
+async def dispatch(store: ForgetfulStore, worker: Recorder) -> None:
+    """Give tasks to a worker until three claims have left."""
     dispatcher = Dispatcher("mail", store, Ticker(store, print), "server")  # type: ignore[arg-type]
     dispatcher.join(worker)
     async with trio.open_nursery() as nursery:
@@ -63,6 +68,35 @@ async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.test
         await worker.pushed.wait()
         await store.asked_thrice.wait()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.testing.MockClock) -> None:
+    store = ForgetfulStore()
+    worker = Recorder(WorkerAccount(10))
+    await dispatch(store, worker)
     assert [again for _, again in store.asked] == [False, True, False]
     assert store.asked[0][0] == store.asked[1][0] != store.asked[2][0]
     assert set(worker.account.held) == {("mail", lease.id) for lease in LEASES}
+
+
+@define(eq=False)
+class Clumsy(Recorder):
+    has_failed: bool = False
+
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError
+        Recorder.push(self, queue, lease_ms, leases, run_timeout_ms)
+
+
+async def test_a_claim_that_fails_by_our_fault_is_logged_and_another_follows(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = ForgetfulStore(generous=True)
+    worker = Clumsy(WorkerAccount(10))
+    with capture_logs() as logs:
+        await dispatch(store, worker)
+    assert "claiming failed" in [entry["event"] for entry in logs]
+    assert worker.account.held
+    assert not worker.account.reserved

@@ -84,25 +84,6 @@ async def test_what_waits_starts_when_the_window_opens(served: Served, worker: R
     assert 0 < hours.changes_at_ms - now_ms <= HOUR_MS
 
 
-@pytest.mark.parametrize("whose", ["ada", ""])
-async def test_nothing_starts_after_the_window_closed_and_what_runs_goes_on(served: Served, whose: str) -> None:
-    store = served.app.store
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await worker.attach("q", credit=1)
-        await ada.enqueue("q", ["a", "b"])
-        (task,) = await worker.pushed()
-        await due(store, whose, opens=False, in_ms=50)
-        served.app.ticker.tick_within("q", 50)
-
-        async def has_closed() -> bool:
-            return not await is_open(store, whose)
-
-        await wait_until(has_closed)
-        assert await worker.settle("q", "ack", task) == ["ok"]
-        await worker.quiet()
-        assert (await store.queue("q")).ready == 1
-
-
 def changed(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Count the hours that servers say they opened and closed."""
     lines = [line for line in logs if line["event"] == "opening hours changed"]

@@ -7,15 +7,12 @@ from typing import Any
 import pytest
 import trio
 
-import fairq
 from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.run import Served
 from fairq.wire.terms import Role
-from tests.client.harness import worker_of, working
-from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
-from .harness import WORKER, Raw, raw, running, tenant, url_of
+from .harness import WORKER, Raw, raw, running, tenant
 
 LONG = 60.0  # of a grace that a test ends by itself
 
@@ -154,32 +151,3 @@ async def test_a_server_that_stops_keeps_nothing_for_those_who_broke_off(server_
         await served.app.drain(LONG)
         (state,) = await served.app.store.tasks("q", ["ada/a"])
         assert (state.state, served.app.leases.kept) == ("ready", set())
-
-
-async def test_a_handler_goes_on_over_a_proxy_that_restarts(server_store: str) -> None:
-    runs, began, finish = [], trio.Event(), trio.Event()
-    async with (
-        running(server_store, reconnect_grace=LONG) as served,
-        open_proxy(served.port) as proxy,
-        fairq.open_client(url_of(served), token=tenant("ada")) as ada,
-    ):
-        app = worker_of(served)
-        app.url = f"ws://127.0.0.1:{proxy.port}"
-
-        @app.task("emails")
-        async def send(task: fairq.Task) -> None:
-            runs.append(task.attempt)
-            began.set()
-            await finish.wait()
-
-        task = await ada.enqueue("emails", 1, result_ttl=60)
-        async with working(app):
-            await began.wait()
-            proxy.cut()
-            await wait_until(
-                lambda: any(terms.taken for each in served.app.connections for terms in each.account.terms.values())
-            )
-            await end_grace(served)
-            finish.set()
-            await task.result(timeout=20)
-    assert runs == [1]

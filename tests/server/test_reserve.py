@@ -21,31 +21,6 @@ async def slots_told(operator: Raw) -> tuple[int, int, int]:
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_kept_slots_are_for_those_that_have_nothing_running(
-    operator: Raw, ada: Raw, bob: Raw, worker: Raw
-) -> None:
-    await operator.ask("configure", queue="q", settings={"reserve": 20})
-    await worker.attach("q", credit=5)
-    await ada.enqueue("q", [f"a{n}" for n in range(9)])
-    tasks = await worker.pushed(4)
-    assert len(tasks) == 4
-    await worker.quiet()
-    assert await slots_told(operator) == (5, 1, 1)
-    assert (await ada.ask("why", queue="q", id="a8"))["causes"] == ["backlog", "reserve"]
-    await bob.enqueue("q", ["b0", "b1"])
-    (quick,) = await worker.pushed(1)
-    assert quick["id"] == "b0"
-    await worker.settle("q", "ack", quick)
-    (quick,) = await worker.pushed(1)
-    assert quick["id"] == "b1"
-    await worker.settle("q", "ack", tasks[0])
-    assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
-    await operator.ask("configure", queue="q", settings={"reserve": 0})
-    await worker.settle("q", "ack", quick)
-    assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
-
-
-@pytest.mark.usefixtures("no_polls")
 async def test_a_changed_reserve_is_applied_by_a_tick(operator: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     tick, ticked = Store.tick, trio.Event()
 

@@ -196,15 +196,16 @@ async def make_idle(store: Store, queue: str = Q) -> bytes:
     await put_schedule(store, queue)
     assert await store.unschedule(queue, "ada", "s")
     assert await store.drop_tenant(queue, "ada")
-    await pass_a_ms(store)
-    return (await store.registry.entries())[queue]
+    return await entry_a_ms_later(store, queue)
 
 
-async def pass_a_ms(store: Store) -> None:
-    """Wait until the store's time has another ms."""
-    first = await read_ms(store)
-    while await read_ms(store) == first:
+async def entry_a_ms_later(store: Store, queue: str = Q) -> bytes:
+    """Read a queue's entry in the registry, and wait until it is idle for a ms."""
+    entry = (await store.registry.entries())[queue]
+    last = max(await read_ms(store), int(entry.split()[0]))  # made again in its ms, a queue is of a later one
+    while await read_ms(store) <= last:
         pass
+    return entry
 
 
 async def read_ms(store: Store) -> int:
@@ -238,8 +239,7 @@ async def test_an_idle_queue_is_removed_and_its_maker_may_make_another(
 
 async def test_a_queue_that_an_operator_made_stays(store: Store) -> None:
     await store.configure(Q, {"lease_ms": 30_000})
-    await pass_a_ms(store)
-    assert not await store.registry.is_idle(Q, (await store.registry.entries())[Q], 1)
+    assert not await store.registry.is_idle(Q, await entry_a_ms_later(store), 1)
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -7,9 +7,10 @@ from collections import deque
 
 from attrs import define, field
 
-from fairq.model.queue.limits import AT_MAX_RUNNING, Limiting
+from fairq.model.queue.limits import Limiting
 from fairq.model.queue.ready import ReadyTasks
 from fairq.model.queue.sorted_set import SortedSet
+from fairq.model.waiting import AT_MAX_RUNNING
 
 OUT, AWAKE = 0, -1
 LOAN, GIFT = 1, 2

@@ -9,9 +9,9 @@ from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.batches import Batching
 from fairq.model.queue.fair_pick import Pick
 from fairq.model.queue.tasks import Run
+from fairq.model.tasks import first_lease_at
 
 ROUNDS, LATE_PER_TENANT = 8, 16
-LEASES_SINCE, LEASES_PER_MS = 1_735_689_600_000, 32
 
 
 class Claiming(Batching):
@@ -29,7 +29,7 @@ class Claiming(Batching):
         now = self.open(now)
         self.claimed_bytes, self.returned = 0, []
         leased: list[tuple[str, int, int]] = []
-        number = max(self.last_lease + 1, int(now - LEASES_SINCE) * LEASES_PER_MS)
+        number = max(self.last_lease + 1, first_lease_at(int(now)))
         has_changed, only_reserve_left, self.slots = slots != self.slots, False, slots
         self.passed_over, self.late_of = set(), Counter[Tenant]()
         rounds, self.kept = 0, [("", self.blocked, now, now)] if self.blocked else []

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fairq.model.waiting import CLOSED, RATE_LIMITED
+
 if TYPE_CHECKING:
     from fairq.model.queue.accounts import Tenant
 
@@ -19,7 +21,6 @@ DEFAULTS: dict[str, float] = {
 }
 ALL_UNSET: dict[str, float] = dict.fromkeys(LIMITS, UNSET)
 ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700
-PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING = 1, 2, 4, 8
 
 
 def bytes_of(name: str, size: int) -> int:
@@ -91,11 +92,7 @@ class Limiting:
     def exceeded(self, t: Tenant, new: int, delayed: int, size: float, pending: int) -> str:
         """Say which limit tasks would exceed; `pending` wait already, and `size` bytes will be kept."""
         waiting = len(t.ready) + pending + len(t.delayed)
-        excess = {
-            "queued": waiting + new,
-            "stored_bytes": size,
-            "delayed": (len(t.delayed) + delayed) * (delayed > 0),
-        }
+        excess = {"queued": waiting + new, "stored_bytes": size, "delayed": (len(t.delayed) + delayed) * (delayed > 0)}
         return next((name for name, value in excess.items() if 0 < self.limit(t, name) < value), "")
 
     def change_limits(self, name: str, values: dict[str, float]) -> dict[str, float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fairq.model.queue.limits import PAUSED
 from fairq.model.queue.records import SETTINGS
 from fairq.model.queue.schedules import Scheduling
 from fairq.model.queue.tasks import Run
+from fairq.model.waiting import PAUSED
 
 
 class Operating(Scheduling):

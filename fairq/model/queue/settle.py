@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from fairq.model.queue.accounts import Tenant
 from fairq.model.queue.batches import Batching
 from fairq.model.queue.tasks import Run
+from fairq.model.queues import longest_wait_ms
 
 
 class Settling(Batching):
@@ -130,7 +131,7 @@ class Settling(Batching):
         """Return how long a task waits at most after so many attempts that count."""
         task = self.records[id]
         base, cap = task.retry_base or self.settings["retry_base_ms"], task.retry_cap or self.settings["retry_cap_ms"]
-        return float(min(cap, base * 2 ** min(attempts - 1, 40)))
+        return longest_wait_ms(int(base), int(cap), attempts)
 
     def wait_for(self, t: Tenant, id: str, delay: float, now: float) -> None:
         """Let a task wait for its next attempt."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from fairq.model.queue.accounts import OUT
 from fairq.model.queue.batches import BATCH_KEEP_MS, CHANGES_PER_CALL
-from fairq.model.queue.limits import RATE_LIMITED
 from fairq.model.queue.records import MINUTE_MS
 from fairq.model.queue.schedules import Scheduling
 from fairq.model.queue.settle import Settling
 from fairq.model.queue.sorted_set import first_by_score
+from fairq.model.waiting import RATE_LIMITED
 
 TENANTS_PER_TICK, LEAST_EACH, MOVES_PER_TICK, ENDS_PER_TICK = 8, 20, 60, 80
 

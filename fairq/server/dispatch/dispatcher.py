@@ -4,14 +4,17 @@ The tenant is chosen inside `claim`, when a worker is free, and no task is fetch
 shown that the queue is empty, the dispatcher sleeps until it is notified (of a local enqueue, by the store's `ready`
 channel, by the ticker). claiming.py says when the next claim leaves. A task may be cancelled while the reply of the
 claim that brings it is on its way. So ids of cancelled tasks without a holder are kept until that reply.
+
+A dispatcher decides at the end of the scheduler's turn, before the turn's calls are sent: so its claim leaves with the
+enqueues and settlements that it follows. A claim has no task (fairq/taskless.py): it costs the scheduler no turn.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -22,11 +25,13 @@ from attrs import define, field
 from fairq.errors import Deleting, FairqError, OutcomeUnknown
 from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.capacity import Capacity, Worker
-from fairq.server.dispatch.claiming import CLAIM_TASKS, Claiming, Phase, Step
+from fairq.server.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
+from fairq.taskless import Taskless, in_task
+from fairq.turns import before_sending, call_from_end
 
 log = structlog.get_logger("fairq.server")
 
@@ -58,12 +63,14 @@ class Dispatcher:
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
     _emptied: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
-    _wake: trio.Event = field(factory=trio.Event, init=False)
+    _claims_of: Taskless | None = field(default=None, init=False)  # while it runs
+    _is_claiming: bool = field(default=False, init=False)  # or rests after a failure
+    _pace: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # over when the next claim leaves anyway
 
     def notify(self) -> None:
         """Note that there may be work."""
         self.claiming.notify()
-        self._wake.set()
+        before_sending(self._decide)
 
     def cover(self, tasks: int) -> bool:
         """Claim tasks that are about to be enqueued; returns whether a claim for all of them leaves in the same turn.
@@ -71,17 +78,17 @@ class Dispatcher:
         Then the enqueue need not notify other servers.
         """
         free = self.capacity.free(self.claiming.covered + tasks)
-        self._wake.set()
-        return self.claiming.cover(tasks, free, trio.current_time())
+        before_sending(self._decide)
+        return self.claiming.cover(tasks, free, self.capacity.offered, trio.current_time())
 
     @property
     def has_room(self) -> bool:
         """True if the next claim has room for all tasks that it must take."""
-        return self.claiming.has_room(self.capacity.free(self.claiming.covered))
+        return self.claiming.has_room(self.capacity.free(self.claiming.covered), self.capacity.offered)
 
     def claim_first(self) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
-        self._wake.set()
+        before_sending(self._decide)
         return self.claiming.claim_first(self.capacity.free(1))
 
     async def pass_on(self) -> None:
@@ -141,39 +148,63 @@ class Dispatcher:
         """Note that a worker's credit or room has changed."""
         self.capacity.changed(worker)
         if not self.claiming.is_empty:
-            self._wake.set()
+            before_sending(self._decide)
 
     def stop_claiming(self) -> None:
         """Let `run` end after the claim under way has been handed out."""
         self.claiming.is_stopping = True
-        self._wake.set()
+        before_sending(self._decide)
 
     async def run(self) -> None:
         """Claim and push until stopped; a claim under way is always handed out or given back."""
-        while await self._wait() is not Step.END:
-            shares = self._reserve()
-            if shares or self.claiming.phase is Phase.IN_DOUBT:
-                await self._claim_for(shares)
+        async with trio.open_nursery() as nursery:
+            self._claims_of = Taskless(nursery)
+            try:
+                while not self.stopped.is_set():
+                    before_sending(self._decide)
+                    next_at = self.claiming.next_at
+                    with trio.move_on_at(next_at if next_at > trio.current_time() else math.inf) as self._pace:
+                        await self.stopped.wait()
+            finally:
+                self._claims_of.close()
+
+    def _decide(self) -> None:
+        """Begin what is to be done now, unless a claim is under way."""
+        if self._is_claiming or self._claims_of is None:
+            return
+        free = 0 if self.claiming.is_empty else self.capacity.free(MOST_TASKS)
+        step, _ = self.claiming.step(free, self.capacity.offered, trio.current_time())
+        shares = self._reserve() if step is Step.CLAIM else {}
+        if step is Step.PASS_ON:
+            self._claims_of.begin_from_end(self.pass_on())
+            self._decide()
+        elif step is Step.END:
+            self._is_claiming = True
+            self._claims_of.begin_from_end(self._end())
+        elif shares or self.claiming.phase is Phase.IN_DOUBT:
+            self._is_claiming = True
+            self._claims_of.begin_from_end(self._claim_and_decide(shares))
+
+    async def _end(self) -> None:
         if self.claiming.phase is Phase.IN_DOUBT:
             await self._claim_for({})
-        self.stopped.set()
+        call_from_end(self.stopped.set)
 
-    async def _wait(self) -> Step:
-        """Wait until a claim is to leave, or the end."""
-        while True:
-            self._wake = trio.Event()
-            free = self.capacity.free(CLAIM_TASKS)
-            step, until = self.claiming.step(free, self.capacity.offered, trio.current_time())
-            if step is Step.PASS_ON:
-                await self.pass_on()
-            elif step is Step.SLEEP:
-                with trio.move_on_at(until) if until < math.inf else nullcontext():
-                    await self._wake.wait()
-            else:
-                return step
+    async def _claim_and_decide(self, shares: dict[Worker, int]) -> None:
+        try:
+            is_done = await self._claim_for(shares)
+        except Exception:
+            log.exception("claiming failed", queue=self.queue)
+            self.claiming.failed()
+            is_done = False
+        if not is_done and not self.claiming.is_stopping:
+            await in_task()
+            await trio.sleep(_RETRY_S)
+        self._is_claiming = False
+        self._decide()
 
-    async def _claim_for(self, shares: dict[Worker, int]) -> None:
-        """Claim as many tasks as were reserved, hand them out, and free the rest for other queues."""
+    async def _claim_for(self, shares: dict[Worker, int]) -> bool:
+        """Claim as many tasks as were reserved, hand them out, and free the rest; returns whether that was done."""
         wanted, began = max(1, sum(shares.values())), trio.current_time()
         try:
             claim = await self._claim(wanted)
@@ -182,8 +213,11 @@ class Dispatcher:
                 worker.account.reserved -= share
         has_failed = claim is None
         if claim is not None:
-            was_first = self.claiming.answered(len(claim.leases) < wanted, began, trio.current_time())
-            self._note(claim)
+            now = trio.current_time()
+            was_first = self.claiming.answered(len(claim.leases) < wanted, began, now)
+            if not self.claiming.is_empty:
+                self._pace.deadline = self.claiming.next_at
+            self._note(claim, now)
             unplaced = self._hand_out(claim, shares) if claim.leases else []
             del claim  # its payloads may be long: they are not held during other calls
             if unplaced:
@@ -195,8 +229,7 @@ class Dispatcher:
         for worker in shares:
             if worker.account.free:
                 self.freed(worker)
-        if has_failed and not self.claiming.is_stopping:
-            await trio.sleep(_RETRY_S)
+        return not has_failed
 
     async def _claim(self, wanted: int) -> Claim | None:
         """Claim under a new name, or again under the last one if the outcome is unknown; None if that fails."""
@@ -218,38 +251,34 @@ class Dispatcher:
             log.warning("claim failed", queue=self.queue, error=error.message)
             return None
 
-    def _note(self, claim: Claim) -> None:
+    def _note(self, claim: Claim, now: float) -> None:
         """Note what a claim says about times and the queue."""
-        self._store_ms = claim.now_ms - trio.current_time() * 1000
+        self._store_ms = claim.now_ms - now * 1000
         self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
         if claim.tick_in_ms is not None:
             self.ticker.tick_within(self.queue, claim.tick_in_ms)
         if claim.leases:
             self.ticker.tick_within(self.queue, claim.lease_ms)
             _warn_of_endless(self.queue, claim.leases)
-        if self.claiming.is_empty:
+        if self.claiming.is_empty and self._emptied:
             self._emptied.unpark_all()
 
     def _reserve(self) -> dict[Worker, int]:
         """Reserve credit for one claim, so that no other queue's dispatcher uses it too."""
-        shares = self.capacity.share(self.claiming.wanted())
+        shares = self.capacity.share(self.claiming.wanted(self.capacity.offered))
         for worker, share in shares.items():
             worker.account.reserved += share
         return shares
 
-    def _takers(self, shares: dict[Worker, int]) -> Iterator[Worker]:
-        """Yield the workers for a claim's tasks: first those with a share that are still attached, then the others."""
-        yield from (worker for worker in shares if worker in self.capacity.workers)
-        yield from (worker for worker in self.capacity.workers if worker not in shares)
-
     def _hand_out(self, claim: Claim, shares: dict[Worker, int]) -> list[tuple[str, int, int]]:
         """Give each task to the worker with the most room; returns the leases for which no worker has room."""
-        leases = claim.leases
+        leases, workers = claim.leases, self.capacity.workers
         room, places = [], 0
-        for i, worker in enumerate(self._takers(shares)):
-            if i >= len(shares) and places >= len(leases):
+        for i, worker in enumerate(chain(shares, workers)):
+            is_other = i >= len(shares)  # others take what those with a share have no room for any more
+            if is_other and places >= len(leases):
                 break
-            if free := worker.account.free:
+            if worker in workers and not (is_other and worker in shares) and (free := worker.account.free):
                 room.append((-free, i, worker))
                 places += free
         heapq.heapify(room)

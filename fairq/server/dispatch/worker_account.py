@@ -68,7 +68,8 @@ class WorkerAccount:
     @property
     def free(self) -> int:
         """How many more tasks the worker may be given."""
-        return max(0, self.credit - self.busy - self.reserved) if self.may_take() else 0
+        room = self.credit - self.reserved - len(self.held) - self.handed
+        return room if room > 0 and self.may_take() else 0
 
     def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float) -> None:
         """Add leases that are about to be pushed to the worker."""
@@ -142,7 +143,8 @@ class WorkerAccount:
 
     def end(self, queue: str, settlements: Iterable[Settlement]) -> dict[TaskKey, Ended]:
         """Remove the leases that these settlements end, and return them."""
-        held, terms, ended = self.held, self.terms, dict[TaskKey, Ended]()
+        held, terms = self.held, self.terms
+        ended: dict[TaskKey, Ended] = {}
         for each in settlements:
             key = queue, each.id
             if held.get(key) == each.lease and each.action != "extend":

@@ -49,6 +49,7 @@ SHORT_BYTES = 4_096  # of a text that takes less time to read than to time it
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
 NO_CONTEXT = nullcontext()
+_NO_TENANTS: frozenset[str] = frozenset()
 
 
 def nothing(*_: Any) -> None:
@@ -217,7 +218,7 @@ class Connection:
             raise TooMany(message, retry_in_ms=RETRY_MS)
         if self.tenant_load:
             self.tenant_load.check_waits(ids)
-        left, tenants = dict.fromkeys(ids), frozenset(map(owner_of, ids)) if self.tenant_load else frozenset[str]()
+        left, tenants = dict.fromkeys(ids), frozenset(map(owner_of, ids)) if self.tenant_load else _NO_TENANTS
 
         def count(some: Sequence[str], more: int) -> None:
             self._waited_for += more * len(some)
@@ -270,7 +271,7 @@ class Connection:
 
     async def handle(self, request: Any) -> dict[str, Any]:
         """Do what a request asks, and count it as under way meanwhile; returns the reply's body. Raises: FairqError."""
-        tenants = tenants_of(request) if self.tenant_load else frozenset[str]()
+        tenants = tenants_of(request) if self.tenant_load else _NO_TENANTS
         self._count(1, tenants)
         try:
             if type(request) in TASKLESS:

@@ -7,8 +7,7 @@ that has read it, and another task continues to read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -17,10 +16,10 @@ from attrs import define, field
 
 from fairq.errors import FairqError, TooMany
 from fairq.model.tasks import Lease
-from fairq.server.net.connection import NO_CONTEXT, Connection, nothing
+from fairq.server.net.connection import Connection, nothing
 from fairq.server.net.tenant_load import RETRY_MS
 from fairq.taskless import Taskless
-from fairq.transport import PIECE_BYTES, Transport
+from fairq.transport import Transport
 from fairq.turns import Gate
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
@@ -94,7 +93,8 @@ class SocketConnection(Connection):
 
     def _may_take(self) -> bool:
         """True if it may be given tasks: it is attached, and has taken most of the earlier pushes."""
-        return self.session.state is State.ATTACHED and self.unread_bytes <= MAX_UNSENT_BYTES
+        unread = self.session.outgoing_bytes + self.transport.unsent_bytes
+        return unread <= MAX_UNSENT_BYTES and self.session.state is State.ATTACHED
 
     @property
     def unread_bytes(self) -> int:
@@ -121,7 +121,8 @@ class SocketConnection(Connection):
     async def _read(self, taskless: Taskless) -> None:
         """Read messages and begin their requests, up to one that needs a task; another task continues to read."""
         while True:
-            await self.room()
+            if self.unread_bytes > MAX_UNREAD_BYTES:
+                await self.room()
             while self._held_bytes > MAX_HELD_BYTES:
                 await self._answered.park()
             try:
@@ -151,21 +152,8 @@ class SocketConnection(Connection):
                 return
 
     async def _carry_out(self, request: Any, size: int) -> None:
-        with self._holding(size) if size > PIECE_BYTES else NO_CONTEXT:
-            await self._answer(request)
-        self.wake_writer()
-
-    @contextmanager
-    def _holding(self, size: int) -> Iterator[None]:
-        """Count the bytes of a long request while the context lasts."""
+        """Answer a request; the bytes of a long one are held meanwhile."""
         self._held_bytes += size
-        try:
-            yield
-        finally:
-            self._held_bytes -= size
-            self._answered.unpark_all()
-
-    async def _answer(self, request: Any) -> None:
         try:
             self.session.reply(request.ref, await self.handle(request))
         except FairqError as error:
@@ -175,7 +163,12 @@ class SocketConnection(Connection):
             log.exception("request failed", request=id, verb=request.type, remote=self.remote)
             failure = FairqError(f"internal error; the server's log says why: request {id}")
             self.session.refuse(request.ref, failure, request.type)
+        finally:
+            self._held_bytes -= size
+            if self._answered:
+                self._answered.unpark_all()
         self._close_if_idle()
+        self.wake_writer()
 
     async def _write(self) -> None:
         """Send output that the socket did not take at once, and heartbeats, until the end."""
