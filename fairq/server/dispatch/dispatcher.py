@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -173,9 +174,12 @@ class Dispatcher:
         if self._is_claiming or self._claims_of is None:
             return
         free = 0 if self.claiming.is_empty else self.capacity.free(MOST_TASKS)
-        step, _ = self.claiming.step(free, self.capacity.offered, trio.current_time())
+        step, until = self.claiming.step(free, self.capacity.offered, trio.current_time())
         shares = self._reserve() if step is Step.CLAIM else {}
-        if step is Step.PASS_ON:
+        if step is Step.SLEEP:
+            if until < self._pace.deadline:  # it was empty when its pace was set
+                call_from_end(partial(setattr, self._pace, "deadline", until))
+        elif step is Step.PASS_ON:
             self._claims_of.begin_from_end(self.pass_on())
             self._decide()
         elif step is Step.END:
