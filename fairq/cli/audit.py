@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with, seconds_of
-from fairq.cli.output import print_rows, printable
+from fairq.cli.output import print_json_line, print_rows, printable
 from fairq.errors import BadRequest
 from fairq.model.audit import UNKNOWN
 from fairq.model.checks import MAX_BATCH
@@ -130,10 +129,9 @@ def _say(value: Any) -> str:
 
 def _print(change: Change, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(orjson.dumps(asdict(change)).decode() + "\n")
+        print_json_line(asdict(change))
     else:
         row = _row(change)
         shift = f"{row['previous']} -> {row['new']}" if row["previous"] else row["new"]
         words = (row["at"], row["who"], row["address"], row["verb"], row["of"], shift, row["outcome"])
-        print(*(printable(word) for word in words if word), sep="  ")
-    sys.stdout.flush()
+        print(*(printable(word) for word in words if word), sep="  ", flush=True)

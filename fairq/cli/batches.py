@@ -6,14 +6,13 @@ import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import orjson
 from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.confirm import Yes, agrees
 from fairq.cli.meter import Pace, meter, say_counts
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_fields, print_json, print_rows
+from fairq.cli.output import columns_of, print_fields, print_json, print_json_line, print_rows
 from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 
 batches = App(name="batches", help="List, show, cancel and watch batches. Tenants see their own, operators see all.")
 
-_COLUMNS = {
-    "id": "id", "tenant": "tenant", "state": "state", "total": "total", "waiting": "waiting", "running": "running",
-    "done": "done", "dead": "dead", "expired": "expired", "cancelled": "cancelled", "created_at_ms": "opened",
-}  # fmt: skip
+_COLUMNS = columns_of(
+    "id", "tenant", "state", "total", "waiting", "running", "done", "dead", "expired", "cancelled", "created_at_ms",
+    created_at_ms="opened",
+)  # fmt: skip
 _RARE = ("dead", "expired", "cancelled")
 State = Annotated[
     Literal["open", "closed", "complete"] | None,
@@ -121,8 +120,10 @@ def watch(queue: str, id: str, *, json: Json = False, server: Server | None = No
     """
 
     def say(state: BatchState, left: str = "") -> None:
-        line = orjson.dumps(_row(state)).decode() if json else f"{state.state}: {say_counts(state)}{left}"
-        print(line, flush=True)
+        if json:
+            print_json_line(_row(state))
+        else:
+            print(f"{state.state}: {say_counts(state)}{left}", flush=True)
 
     async def work(client: Client) -> BatchState:
         pace, last, is_drawn = Pace(), None, sys.stdout.isatty() and sys.stderr.isatty() and not json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -9,6 +10,7 @@ from cyclopts.validators import Number
 
 from fairq.cli.options import Json
 from fairq.cli.output import configure_logging
+from fairq.cli.stopping import run_stoppable
 
 Files = Annotated[
     int | None,
@@ -38,4 +40,4 @@ def demo(*, files: Files = None, json: Json = False, stay: Stay = False, end: En
         return 0
     from fairq.demo.run import run_demo
 
-    return run_demo(as_json=json, file_count=files, stays=stay)
+    return run_stoppable(partial(run_demo, as_json=json, file_count=files, stays=stay))

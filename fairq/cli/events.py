@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import orjson
 from attrs import asdict
 
 from fairq.cli.meter import say_ends
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import printable
+from fairq.cli.output import print_json_line, printable
 from fairq.model.checks import MAX_BATCH
 
 if TYPE_CHECKING:
@@ -64,12 +62,10 @@ def events(
 
 def _print(event: Event, as_json: bool) -> None:
     if as_json:
-        row = {name: value for name, value in asdict(event).items() if value not in ("", 0)}
-        sys.stdout.write(orjson.dumps(row).decode() + "\n")
+        print_json_line({name: value for name, value in asdict(event).items() if value not in ("", 0)})
     else:
         at = datetime.fromtimestamp(event.at_ms / 1000, UTC).isoformat(" ", "milliseconds")
         attempt = f"attempt {event.attempt}" if event.attempt else ""
         detail = say_ends(event) if event.event == "batch_completed" else event.detail
         words = (str(event.id), at, event.event, event.task or event.batch, attempt, detail)
-        print(*(printable(word.replace("\n", "\\n")) for word in words if word), sep="  ")
-    sys.stdout.flush()
+        print(*(printable(word.replace("\n", "\\n")) for word in words if word), sep="  ", flush=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import trio
 from attrs import asdict, frozen
 
-from fairq.cli.meter import Counts, Pace, meter, say_counts, say_ends
+from fairq.cli.meter import Pace, meter, say_counts, say_ends
 from fairq.cli.payloads import read_json
 from fairq.client.bodies import encode_payload
 from fairq.errors import BadRequest, QuotaExceeded, TooLarge
@@ -29,6 +29,7 @@ from fairq.model.options import hash_payload, pack_options
 from fairq.model.tasks import SPECIAL_PLACES, NewTask
 
 if TYPE_CHECKING:
+    from fairq.cli.meter import Counts
     from fairq.client.batch import Batch
     from fairq.client.client import Client
     from fairq.model.batches import BatchState

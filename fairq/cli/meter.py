@@ -6,38 +6,24 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 from attrs import define, field
 
 from fairq.model.texts import say_span
 
+if TYPE_CHECKING:
+    from fairq.cli.requests import Sums
+    from fairq.model.batches import BatchState
+    from fairq.model.events import Event
+
+    Counts: TypeAlias = "BatchState | Sums"  # the progress of the tasks of a batch, or of several
+    Ends: TypeAlias = "Counts | Event"  # how they ended
+
 LOG_S = 10.0  # between two lines of a log
 _MEASURED_S = 60.0  # the pace of the last so many seconds says how long the rest takes
 Show = Callable[[str, int, int], None]
-
-
-class Ends(Protocol):
-    """How the tasks of a batch, or of several, ended."""
-
-    @property
-    def done(self) -> int: ...
-    @property
-    def dead(self) -> int: ...
-    @property
-    def cancelled(self) -> int: ...
-    @property
-    def expired(self) -> int: ...
-
-
-class Counts(Ends, Protocol):
-    """Their progress."""
-
-    @property
-    def total(self) -> int: ...
-    @property
-    def running(self) -> int: ...
 
 
 def say_ends(counts: Ends) -> str:

@@ -15,10 +15,11 @@ import structlog
 from fairq.model.texts import say_moment
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from fairq.cli.log_writer import LogWriter
 
+PIPE_WIDTH = 160  # columns where the output is no terminal
 MAX_VALUE_CHARS = 20_000  # of a text in a log line
 _FRAME_LINES = 6  # of a table: its title, its heading, and a line below it
 
@@ -27,6 +28,18 @@ def print_json(value: Any) -> None:
     """Print one JSON document, indented on a terminal."""
     options = orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0
     sys.stdout.write(orjson.dumps(value, option=options).decode() + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """Print one of several JSON documents, as a line of its own, at once."""
+    print(orjson.dumps(value).decode(), flush=True)
+
+
+def make_console() -> Console:
+    """Make the console for standard output."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, emoji=False, highlight=False)
 
 
 def columns_of(*keys: str, **headings: str) -> dict[str, str]:
@@ -48,9 +61,7 @@ def print_rows(
     if json:
         print_json(rows)
         return
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
+    console = make_console()
     columns = _without_rare(columns, rows, rare)
     if rows and _least_width(columns, rows) > console.width:
         print(title, *(line for row in rows for line in _paragraph(columns, row)), sep="\n")

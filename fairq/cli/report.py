@@ -9,23 +9,13 @@ from attrs import asdict
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import print_json, print_rows
 from fairq.model.history import PERIODS, Period
+from fairq.model.waiting import WAITED_FOR
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
     from fairq.model.waiting import Report
 
-_TOLD = {
-    "paused": "an operator paused the tenant or the queue",
-    "closed": "outside the opening hours of the tenant or the queue",
-    "no_worker": "no worker was attached to the server that started it",
-    "rate": "the tenant had reached its rate",
-    "max_running": "the tenant had reached its max_running",
-    "backlog": "the tenant's own tasks came first",
-    "share": "other tenants used the slots",
-}
 _COLUMNS = {"cause": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)", "told": "meaning"}
-
-
 _PERIODS = {
     "period": "last", "enqueued": "enqueued", "started": "started", "done": "done", "failed": "failed",
     "delivered": "delivered", "delivered_part": "of all", "entitled_part": "entitled to", "p50_ms": "p50 (ms)",
@@ -40,7 +30,8 @@ def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> N
     if json:
         print_json({**found, "history": history})
         return
-    rows = [{**part, "part": round(100 * part["part"], 1), "told": _TOLD[part["cause"]]} for part in found["parts"]]
+    parts = found["parts"]
+    rows = [{**each, "part": round(100 * each["part"], 1), "told": WAITED_FOR[each["cause"]]} for each in parts]
     whole = {"cause": "total", "part": 100, "p50_ms": found["p50_ms"], "p99_ms": found["p99_ms"]}
     title = f"what {found['starts']} tasks of {tenant} in {queue} waited for"
     empty = f"no task of {tenant} in {queue} was started in the last 5 minutes"

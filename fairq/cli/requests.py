@@ -17,7 +17,7 @@ import uuid_utils
 from attrs import asdict, define, field, frozen
 
 from fairq.cli.lines import Line, Stored, add, open_lines, repeating, saying_how_to_wait, store_lines, with_room
-from fairq.cli.meter import Counts, Pace, Show, meter, say_counts, say_ends
+from fairq.cli.meter import Pace, Show, meter, say_counts, say_ends
 from fairq.cli.payloads import read_json
 from fairq.client.bodies import encode_payload
 from fairq.errors import BadRequest, FairqError, NotFound, NotYet, Retryable, TooLarge
@@ -28,6 +28,7 @@ from fairq.model.tasks import NewTask
 from fairq.scopes import run_all
 
 if TYPE_CHECKING:
+    from fairq.cli.meter import Counts
     from fairq.client.client import Client
     from fairq.model.batches import BatchState
     from fairq.model.option_tables import TaskOptions

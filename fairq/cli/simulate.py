@@ -11,12 +11,12 @@ from cyclopts import Parameter
 from fairq.cli.limits import parse_limit
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_rows
-from fairq.cli.top import say_ms
 from fairq.errors import BadRequest
 from fairq.model.history import PERIOD, Period
 from fairq.model.simulation.comparison import Comparison, TenantRow, compare
 from fairq.model.simulation.gathering import gather
 from fairq.model.simulation.setup import LIMITS, Proposal, check_proposal
+from fairq.model.texts import say_ms
 
 Of = Annotated[list[str] | None, Parameter(negative=())]
 

@@ -1,4 +1,4 @@
-"""Commands that tidy up when a service manager or the end of a session stops them, as they do at ctrl-C."""
+"""Commands that tidy up when ctrl-C, a service manager or the end of a session stops them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ from typing import TypeVar
 
 import trio
 
-from fairq.scopes import open_plain_nursery
+from fairq.scopes import background
 
 T = TypeVar("T")
 
 
 def run_stoppable(main: Callable[[], Awaitable[T]]) -> T:
-    """Run an async function. Raises: SystemExit when SIGTERM or SIGHUP has cancelled it, with 128 and its number."""
-    wanted = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]  # nohup
+    """Run an async function, which the first signal cancels. Raises: SystemExit then, with 128 and its number."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    wanted = [each for each in signals if signal.getsignal(each) != signal.SIG_IGN]  # nohup
+
+    numbers: list[int] = []
+    scope = trio.CancelScope()
 
     async def run() -> T:
-        found: list[T] = []
-        with trio.open_signal_receiver(*wanted) as signals:
-            async with open_plain_nursery() as nursery:
+        async def watch() -> None:
+            async for number in received:
+                numbers.append(number)
+                scope.cancel()
 
-                async def work() -> None:
-                    found.append(await main())
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(work)
-                number = await anext(signals)
-                nursery.cancel_scope.cancel()
-        if found:
-            return found[0]
-        raise SystemExit(128 + number)
+        with trio.open_signal_receiver(*wanted) as received:
+            async with background(watch):
+                try:
+                    with scope:
+                        return await main()
+                except Exception:  # one part may miss another that ended before it
+                    if not numbers:
+                        raise
+        raise SystemExit(128 + numbers[0])
 
     return trio.run(run)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from getpass import getuser
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import orjson
 import trio
@@ -19,7 +19,7 @@ from attrs import asdict, define
 from cyclopts import App
 
 from fairq.cli.options import Json, Server, Span, connected, seconds_of
-from fairq.cli.output import configure_logging, print_json, print_rows
+from fairq.cli.output import columns_of, configure_logging, print_json, print_rows
 from fairq.cli.stores import StoreChoice, chosen
 from fairq.errors import FairqError, NotFound, SettingsError
 from fairq.model.audit import Draft, cut
@@ -29,24 +29,20 @@ from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
 
 if TYPE_CHECKING:
+    from fairq.client.operator import OperatorClient
     from fairq.server.net.auth import Auth
     from fairq.store.store import Store
 
+    Registry: TypeAlias = "OperatorClient | _StoreRegistry"
 T = TypeVar("T")
 
 tokens = App(name="tokens", help="Create, list and revoke tokens.")
 
 
-class Registry(Protocol):
-    """What creates, lists and revokes tokens: an operator's client, or the store itself."""
-
-    async def create_token(self, record: TokenRecord, *, expires_in_ms: int) -> None: ...
-    async def list_tokens(self) -> list[TokenRow]: ...
-    async def revoke_token(self, id: str) -> None: ...
-
-
 @define
 class _StoreRegistry:
+    """Does with the store itself what an operator's client does with a server."""
+
     store: Store
     auth: Auth
 
@@ -161,10 +157,10 @@ def list_(*, json: Json = False, server: Server | None = None, store: StoreChoic
     rows = [asdict(record) for record in records]
     if not json:
         rows = [row | {"queues": row["queues"] or "all"} for row in rows]
-    columns = {
-        "id": "id", "role": "role", "label": "label", "tenant": "tenant", "queues": "queues",
-        "created_at_ms": "created", "expires_at_ms": "expires", "used_at_ms": "last used",
-    }  # fmt: skip
+    columns = columns_of(
+        "id", "role", "label", "tenant", "queues", "created_at_ms", "expires_at_ms", "used_at_ms",
+        used_at_ms="last used",
+    )  # fmt: skip
     empty = "there are no tokens yet; `fairq tokens create operator` makes one"
     print_rows("tokens", columns, rows, empty=empty, rare=("label", "tenant", "expires_at_ms"), json=json)
 

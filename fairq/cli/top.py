@@ -9,9 +9,10 @@ from attrs import define, field
 from cyclopts import Parameter
 
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import fit_columns, make_table, print_json
-from fairq.cli.watch import make_console, watch
+from fairq.cli.output import fit_columns, make_console, make_table, print_json
+from fairq.cli.watch import watch
 from fairq.errors import NotFound
+from fairq.model.texts import say_ms
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -173,11 +174,3 @@ def draw_table(
 def _said(row: Mapping[str, Any]) -> dict[str, Any]:
     """Write waiting times for people."""
     return {key: say_ms(value) if key.endswith("_ms") and value is not None else value for key, value in row.items()}
-
-
-def say_ms(ms: int) -> str:
-    """Write a waiting time in ms, or seconds, minutes or hours."""
-    for size, unit in ((3_600_000, "h"), (60_000, "min"), (1_000, "s")):
-        if ms >= size:
-            return f"{ms / size:.1f} {unit}"
-    return f"{ms} ms"

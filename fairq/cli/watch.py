@@ -10,27 +10,19 @@ import trio
 from cyclopts import Parameter
 
 from fairq.cli.options import Server, run_with
+from fairq.cli.output import make_console
 from fairq.errors import OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from fairq.client.operator import OperatorClient
 
 Watch = Annotated[bool, Parameter(negative=(), help="Draw it again each second, until interrupted (on a terminal).")]
-PIPE_WIDTH = 160  # columns where the output is no terminal
-
 ALL_LINES = 1_000_000
 _BUSY = 0.1  # of the time at most goes into reading: large pictures are drawn less often
 
 Picture = Callable[["OperatorClient", int], Awaitable["RenderableType"]]  # of so many lines at most
-
-
-def make_console() -> Console:
-    """Make the console for standard output."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, emoji=False, highlight=False)
 
 
 def watch(server: Server | None, picture: Picture, *, every_s: float = 1.0, once: bool = False) -> None:

@@ -18,16 +18,15 @@ from fairq.demo.figures import percentile
 from fairq.demo.phase import Progress, Row
 from fairq.demo.scenario import WEIGHTS
 from fairq.model.fairness import NOTHING, shares
+from fairq.model.texts import say_ms
 
 _LINE_EVERY_S = 2.0
 _COLUMNS = ("tenant", "weight", "queued", "running", "done", "delivered", "entitled", "dwell p50", "dwell p99")
 
 
 def as_duration(ms: float | None) -> str:
-    """Write a waiting time (ms) in ms or s."""
-    if ms is None:
-        return ""
-    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+    """Write a waiting time (ms); empty for none."""
+    return "" if ms is None else say_ms(ms)
 
 
 def as_percent(fraction: float | None) -> str:

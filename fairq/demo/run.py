@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,40 +26,15 @@ DIRECT_S = 6.0  # of direct tokenizing, which decides the number of files, and s
 _BETWEEN_S = 0.3
 
 
-def run_demo(*, as_json: bool, file_count: int | None = None, stays: bool = False) -> int:
-    """Run the demonstration; returns 0 if the proof holds, 1 if not, 128 + the signal that ended it early.
+async def run_demo(*, as_json: bool, file_count: int | None = None, stays: bool = False) -> int:
+    """Run the demonstration; returns 0 if the proof holds, 1 if not. Cancelled, it cleans up within limits of its own.
 
     Without `file_count` the machine's speed decides how many files there are (see `digest_directly`). `stays`: the
     server and the workers go on after it.
     """
-    return trio.run(_until_signalled, as_json, file_count, stays)
-
-
-async def _until_signalled(as_json: bool, file_count: int | None, stays: bool) -> int:
-    """Run the demonstration in a scope that the first signal cancels; the clean-up has its own time limits."""
-    received: list[int] = []
-    found: tuple[Report, str] | None = None
-    wanted = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is ignored under nohup
-        wanted.append(signal.SIGHUP)
-    with trio.open_signal_receiver(*wanted) as signals:
-        async with trio.open_nursery() as nursery:
-            scope = trio.CancelScope()
-            nursery.start_soon(_note_signals, signals, received, scope)
-            with scope:
-                found = await _demonstrate(as_json, file_count, stays)
-            nursery.cancel_scope.cancel()
-    if received or found is None:
-        return 128 + received[0]
-    report, next_steps = found
+    report, next_steps = await _demonstrate(as_json, file_count, stays)
     _print(report, as_json, next_steps)
     return 0 if report.proof.holds else 1
-
-
-async def _note_signals(signals: AsyncIterator[int], received: list[int], scope: trio.CancelScope) -> None:
-    async for number in signals:
-        received.append(number)
-        scope.cancel()
 
 
 def _print(report: Report, as_json: bool, next_steps: str) -> None:

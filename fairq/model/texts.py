@@ -8,6 +8,14 @@ _LAST_MS = 253_402_300_799_000  # the end of the year 9999: no datetime is later
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
+def say_ms(ms: float) -> str:
+    """Write a waiting time in ms, or seconds, minutes or hours."""
+    for size, unit in _UNITS[1:]:
+        if ms >= size:
+            return f"{ms / size:.1f} {unit}"
+    return f"{ms:.0f} ms"
+
+
 def say_span(ms: int) -> str:
     """Write a duration in its two largest units, such as `2 h 5 min`."""
     parts: list[str] = []

@@ -19,6 +19,7 @@ what it is guaranteed), its max_running, its batch's (each divided by how long i
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
 from attrs import field, frozen
@@ -34,7 +35,15 @@ FOREVER = math.inf
 # What the waiting time of tasks that have started was for; where two held at once, the one that stands first.
 WaitCause = Literal["paused", "closed", "no_worker", "rate", "max_running", "backlog", "share"]
 WAIT_CAUSES: tuple[WaitCause, ...] = get_args(WaitCause)
-
+WAITED_FOR: Mapping[WaitCause, str] = {
+    "paused": "an operator paused the tenant or the queue",
+    "closed": "outside the opening hours of the tenant or the queue",
+    "no_worker": "no worker was attached to the server that started it",
+    "rate": "the tenant had reached its rate",
+    "max_running": "the tenant had reached its max_running",
+    "backlog": "the tenant's own tasks came first",
+    "share": "other tenants used the slots",
+}
 
 _CAUSES: dict[int, WaitCause] = {PAUSED | REPAIRING: "paused", CLOSED: "closed", RATE_LIMITED: "rate"}
 

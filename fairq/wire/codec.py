@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, get_args, get_origin
@@ -228,7 +228,12 @@ for _lease in (HeldLease, Report):
 
 CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in VERBS}
 _OPTIONAL = {kind: _optional_of(frame) for kind, frame in CLIENT_TYPES.items()}
-_FILL = {frame: _fill(frame, _converter) for frame in CLIENT_TYPES.values()}
+
+
+@cache
+def _fill_of(frame: Any) -> Callable[[Any, Any], Any]:
+    """Return what makes a frame of an object: of a client's, or one that only HTTP has."""
+    return _fill(frame, _converter)
 
 
 def _explain(error: BaseException, path: str = "") -> FairqError:
@@ -249,10 +254,10 @@ def _explain(error: BaseException, path: str = "") -> FairqError:
     return BadRequest(f"{path or 'the frame'} {error}"[:300], field=path or None)
 
 
-def structure(data: dict[str, Any], frame: type[Any]) -> Any:
+def structure(data: dict[str, Any], frame: Any) -> Any:
     """Turn a parsed object without its `type` into a client's frame. Raises: BadRequest, naming the field."""
     try:
-        return _FILL[frame](data, frame)
+        return _fill_of(frame)(data, frame)
     except FairqError:
         raise
     except Exception as error:  # cattrs raises what its hooks raise; all of it means invalid input

@@ -157,7 +157,8 @@ def test_no_server_starts_on_a_store_whose_restore_has_not_ended(
         target.start()
     with stores.connect(target.url) as client:
         client.config_set("maxmemory", 0)
-        assert client.hlen("fq:{emails/0}:tasks") + client.hlen("fq:{other/0}:tasks") == HALF
+        found = client.hlen("fq:{emails/0}:tasks") + client.hlen("fq:{other/0}:tasks")
+        assert HALF <= found <= HALF + (how == "stopped")  # a signal comes with the next turn
         assert client.get(keys.DATA_VERSION).startswith(b"unfinished")
         with pytest.raises(SettingsError, match="restore"):
             trio.run(open_once, target.url)

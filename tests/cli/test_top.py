@@ -16,7 +16,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from fairq.cli.output import make_table
-from fairq.cli.top import _OF_QUEUE, _OF_TENANT, draw_table, say_ms
+from fairq.cli.top import _OF_QUEUE, _OF_TENANT, draw_table
+from fairq.model.texts import say_ms
 from tests.server.harness import OPERATOR
 
 from .harness import Commands, ServerThread

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
+import trio
 from attrs import evolve
 from rich.console import Console
 
@@ -114,7 +116,7 @@ def test_exit_code_tells_whether_the_proof_holds(
         return report_of(lost), ""
 
     monkeypatch.setattr(run, "_demonstrate", demonstrate)
-    assert run.run_demo(as_json=as_json) == code
+    assert trio.run(partial(run.run_demo, as_json=as_json)) == code
     shown = capsys.readouterr().out
     said = orjson.loads(shown)["is_proven"] if as_json else "every one processed exactly once" in shown
     assert said is (code == 0)

@@ -23,7 +23,7 @@ from fairq.model.history import STEPS
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import TaskState, WaitingTask
 from fairq.model.tenants import TenantState
-from fairq.model.waiting import WaitCause, Why
+from fairq.model.waiting import WAITED_FOR, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.why_text import say_why
 from fairq.model.workers import HeldTask, WorkerState
@@ -37,15 +37,6 @@ from fairq.store.overview import StoredTask, due, stored_task
 from fairq.wire import messages as wire
 
 _ROWS = 100
-_CAUSES: Mapping[WaitCause, str] = {
-    "paused": "an operator held it back",
-    "closed": "outside its opening hours",
-    "no_worker": "none was attached",
-    "rate": "its limit of starts",
-    "max_running": "its limit of running tasks",
-    "backlog": "its own tasks came first",
-    "share": "others' tasks had the slots",
-}
 Row = Mapping[str, Any]
 
 _TENANTS = 200
@@ -146,7 +137,7 @@ async def tenant(view: View) -> Context:
     is_paused = queue_row["is_paused"] or rows[0]["is_paused"]
     return {
         "name": name,
-        "causes": _CAUSES,
+        "causes": WAITED_FOR,
         "queue_row": queue_row,
         "row": rows[0],
         "paused_by": is_paused and await _paused_by(view, view.queue, None if queue_row["is_paused"] else name),

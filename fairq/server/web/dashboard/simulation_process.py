@@ -6,12 +6,13 @@ One runs at a time, at low priority. It is killed when its page gives up, or the
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 
 import structlog
 import trio
 
-from fairq.errors import Unavailable
+from fairq.errors import FairqError, Unavailable
 from fairq.model.simulation.comparison import Comparison
 from fairq.model.simulation.observed import Observed
 from fairq.model.simulation.setup import Proposal
@@ -26,7 +27,10 @@ LIMITER = trio.CapacityLimiter(1)
 async def compare_apart(observed: Observed, proposal: Proposal) -> Comparison:
     """Simulate in another process. Raises: Unavailable, BadRequest, NotFound."""
     async with LIMITER:
-        return simulator.read_reply(await _run(simulator.write_request(observed, proposal)))
+        found: Comparison | FairqError = pickle.loads(await _run(pickle.dumps((observed, proposal))))
+    if isinstance(found, FairqError):
+        raise found
+    return found
 
 
 async def _run(request: bytes) -> bytes:

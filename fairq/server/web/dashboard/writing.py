@@ -12,7 +12,7 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fairq.model.dead_letters import MAX_SEARCH_CHARS
-from fairq.model.texts import moment_of, say_span
+from fairq.model.texts import moment_of, say_ms, say_span
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -28,9 +28,7 @@ def span(ms: float | None) -> str:
     """Write a duration: ms below a second, tenths below a minute, else its two largest units."""
     if ms is None:
         return "–"
-    if ms < 1_000:
-        return f"{ms:.0f} ms"
-    return f"{ms / 1_000:.1f} s" if ms < 60_000 else say_span(int(ms))
+    return say_ms(ms) if ms < 60_000 else say_span(int(ms))
 
 
 def part(value: float | None) -> str:
