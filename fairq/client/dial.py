@@ -1,4 +1,4 @@
-"""From a URL and a token to an open link."""
+"""From a URL and a token to an open transport."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 
 from fairq.client.channel import Channel, Opening, Target
-from fairq.client.link import BROKEN, Link, close_now, send_all
 from fairq.client.runtime import Reader, current_runtime
+from fairq.client.transport import BROKEN, Transport, close_now, send_all
 from fairq.wire.endings import Refused
 
 HANDSHAKE_S = 15.0  # a server that thousands come back to at once takes them in turn
@@ -21,7 +21,7 @@ ADDRESS_S = 1.0  # for one address of a name that has more
 
 
 @asynccontextmanager
-async def dial(target: Target, token: str) -> AsyncIterator[Link]:
+async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
     """Connect to a server while the context lasts.
 
     Raises: Unauthorized or Forbidden if it refuses us; Unavailable if it cannot be reached, or breaks the protocol.
@@ -39,7 +39,7 @@ async def dial(target: Target, token: str) -> AsyncIterator[Link]:
             raise target.refusal(error) from None
         except BROKEN as error:
             raise target.unreachable(error) from None
-        yield Link(runtime, sock, reader, channel, target.url)
+        yield Transport(runtime, sock, reader, channel, target.url)
     finally:
         if sock is not None:
             close_now(sock, reader)

@@ -60,8 +60,8 @@ async def test_different_calls_of_one_turn_leave_in_one_send(service: Service, f
     async with service.client() as client:
         task = await client.enqueue("emails", 1)
         frames.clear()
-        link: Any = client._caller._link  # type: ignore[attr-defined]
-        link.socket = counted = CountedSocket(link.socket)
+        transport: Any = client._caller._transport  # type: ignore[attr-defined]
+        transport.socket = counted = CountedSocket(transport.socket)
         async with anyio.create_task_group() as group:
             for number in range(50):
                 group.start_soon(client.enqueue, "emails", number)

@@ -17,7 +17,7 @@ import fairq.sync
 from fairq.errors import Closed, NotYet, OutcomeUnknown, Unavailable
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
-from fairq.sync.link import Link
+from fairq.sync.transport import Transport
 from fairq.wire.client_session import ClientSession
 from fairq.wire.endings import Disconnected
 from tests.client.runtimes import Service
@@ -165,16 +165,16 @@ def test_a_connection_that_one_thread_finds_broken_is_made_again_by_the_one_that
     task = ada.enqueue("emails", 1, result_ttl=60)
     waiting = calls.start(partial(task.result, timeout=3_600))
     wait_until(lambda: ada._driver._leader is not None)
-    send, broken = Link.send, list[int]()
+    send, broken = Transport.send, list[int]()
 
-    def fail_once(link: Link, now: float) -> None:
+    def fail_once(transport: Transport, now: float) -> None:
         if threading.current_thread() is not calls.threads[0] and not broken:
             broken.append(1)
             raise Disconnected("the connection was lost")
-        send(link, now)
+        send(transport, now)
 
-    monkeypatch.setattr(Link, "send", fail_once)
-    monkeypatch.setattr(Link, "close", Link.abandon)  # no close frame: the server says nothing either
+    monkeypatch.setattr(Transport, "send", fail_once)
+    monkeypatch.setattr(Transport, "close", Transport.abandon)  # no close frame: the server says nothing either
     (task,) = calls.join(calls.start(partial(ada.enqueue, "emails", 2, timeout=3_600)))
     assert isinstance(task, fairq.sync.EnqueuedTask)
     assert waiting not in calls.told

@@ -1,6 +1,6 @@
 """The layer between a session and its socket for threads: steps that never wait, from a URL to messages.
 
-A link connects to one address of the server after the other, shakes hands, and then carries messages. Its driver
+A transport connects to one address of the server after the other, shakes hands, and then carries messages. Its driver
 waits until its socket is ready or its deadline has come, and calls `proceed`; so any thread may drive it, and be
 interrupted between two steps.
 """
@@ -20,8 +20,8 @@ from attrs import define, field
 
 from fairq.client.channel import PIECE_BYTES, Channel, Opening, Target
 from fairq.client.dial import ADDRESS_S, HANDSHAKE_S
-from fairq.client.link import SEND_S
 from fairq.client.runtime import RECEIVE_BYTES
+from fairq.client.transport import SEND_S
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected, Refused
 
@@ -40,7 +40,7 @@ def resolve(target: Target) -> list[Address]:
 
 
 @define(eq=False)
-class Link:
+class Transport:
     """A connection to a server, from its first step on. `source()` hands out the messages to send."""
 
     target: Target

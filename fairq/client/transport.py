@@ -34,7 +34,7 @@ BROKEN = (OSError, anyio.ClosedResourceError)
 
 
 @define(eq=False)
-class Link:
+class Transport:
     """One open websocket of a client. One task receives at a time; any may send.
 
     `source()` hands out the messages to send, whenever there is room for them.
