@@ -30,12 +30,13 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from fairq.client.channel import Target, check_token, choose_servers
+from fairq.client.dialing import HANDSHAKE_S, Address
 from fairq.client.runtime import in_trio
 from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
 from fairq.sync.alarm import Alarm
-from fairq.sync.transport import Address, Transport, resolve
+from fairq.sync.transport import Transport, resolve
 from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
@@ -227,7 +228,7 @@ class Driver:
             self._check_idle_transport(now)
         if self._transport:
             try:
-                self._transport.send(now)
+                self._transport.flush(now)
             except Disconnected:
                 self._lose(now)
                 self._wake_leader()
@@ -304,7 +305,8 @@ class Driver:
 
     def _begin(self, target: Target, addresses: list[Address]) -> None:
         if not self._is_closed:
-            self._transport = Transport(target, check_token(self.token), addresses, self._outgoing)
+            token, ends_at = check_token(self.token), _now() + HANDSHAKE_S
+            self._transport = Transport(target, token, addresses, ends_at, self._outgoing)
             self._proceed(_now())
 
     def _outgoing(self) -> Sequence[Message]:
@@ -322,7 +324,7 @@ class Driver:
                     self.session.receive(message, now)
                 if transport.channel and transport.channel.has_progressed():
                     self.session.heard(now)
-                transport.send(now)
+                transport.flush(now)
             except (Disconnected, BadFrame) as error:
                 self._say(log.debug, "connection ended", url=transport.target.url, error=str(error))
                 self._lose(now)

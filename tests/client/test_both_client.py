@@ -16,7 +16,6 @@ import trio
 
 import fairq
 import fairq.sync
-from fairq.client import dial
 from fairq.errors import Closed, SettingsError
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
@@ -74,32 +73,6 @@ async def test_different_calls_of_one_turn_leave_in_one_send(service: Service, f
 
 async def nothing(task: fairq.Task) -> None:
     """Do a task that has nothing to be done."""
-
-
-@pytest.mark.parametrize("first", ["refuses", "hangs"])
-@on_both
-async def test_the_next_address_is_tried_when_the_first_is_dead(
-    service: Service, monkeypatch: pytest.MonkeyPatch, first: str
-) -> None:
-    connect_to = dial._connect_to
-
-    async def hang(family: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
-        if first == "hangs" and address[0] == "127.0.0.9":
-            await anyio.sleep_forever()
-        return await connect_to(family, protocol, address)
-
-    monkeypatch.setattr(dial, "_connect_to", hang)
-    monkeypatch.setattr(dial, "ADDRESS_S", 0.05)
-    port = int(service.url.rpartition(":")[2])
-
-    async def find(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
-        await anyio.lowlevel.checkpoint()
-        each = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
-        return [(*each, (host, port)) for host in ("127.0.0.9", "127.0.0.1")]
-
-    monkeypatch.setattr("anyio.getaddrinfo", find)
-    async with fairq.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
-        await client.enqueue("emails", 1)
 
 
 async def hold(service: Service) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 import time
+from typing import Any
 
 import pytest
 
@@ -133,6 +135,29 @@ async def test_no_server_is_unavailable_and_a_bad_token_unauthorized(api: Api, s
     async with api.open_client("ws://no-such-host.invalid", token=tenant("ada"), timeout=0.2) as client:
         with pytest.raises(Unavailable):
             await client.enqueue("emails", 1)
+
+
+@pytest.mark.parametrize("first", ["dead", "silent", "unusable"])
+@on_all
+async def test_the_next_address_is_tried_when_the_first_leads_nowhere(
+    api: Api, service: Service, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    host, port = "127.0.0.9", int(service.url.rpartition(":")[2])
+
+    class Socket(socket.socket):
+        def connect_ex(self, address: Any) -> int:
+            is_silent = first == "silent" and address[0] == host
+            return errno.EINPROGRESS if is_silent else super().connect_ex(address)
+
+    def find(*_: Any, **__: Any) -> list[tuple[Any, ...]]:
+        found = [(9_999 if first == "unusable" else socket.AF_INET, host), (socket.AF_INET, "127.0.0.1")]
+        return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, port)) for family, name in found]
+
+    monkeypatch.setattr("fairq.client.dialing.ADDRESS_S", 0.05)
+    monkeypatch.setattr("socket.socket", Socket)
+    monkeypatch.setattr("socket.getaddrinfo", find)
+    async with api.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
+        await client.enqueue("emails", 1, timeout=5)
 
 
 @on_all

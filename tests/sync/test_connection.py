@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import subprocess
 import sys
 import threading
 from types import ModuleType
-from typing import Any
 
 import pytest
 import trio
@@ -88,22 +86,6 @@ def test_a_refused_token_is_asked_again_at_the_next_call(service: Service) -> No
                 client.enqueue("emails", 1)
         client._driver.token = tenant("ada")
         client.enqueue("emails", 1)
-
-
-@pytest.mark.parametrize("first", [(socket.AF_INET, ("127.0.0.9",)), (9_999, ("::1", 0, 0))], ids=["dead", "unusable"])
-def test_the_next_address_is_tried_when_the_first_is_dead_or_not_for_this_system(
-    service: Service, monkeypatch: pytest.MonkeyPatch, first: tuple[int, tuple[Any, ...]]
-) -> None:
-    port = int(service.url.rpartition(":")[2])
-    family, (host, *more) = first
-
-    def find(*_: Any, **__: Any) -> list[tuple[Any, ...]]:
-        found = [(family, (host, port, *more)), (socket.AF_INET, ("127.0.0.1", port))]
-        return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for family, address in found]
-
-    monkeypatch.setattr("socket.getaddrinfo", find)
-    with fairq.sync.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
-        client.enqueue("emails", 1, timeout=5)
 
 
 def test_inside_an_event_loop_it_says_what_to_use_there(service: Service, ada: fairq.sync.Client) -> None:

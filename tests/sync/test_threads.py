@@ -165,15 +165,15 @@ def test_a_connection_that_one_thread_finds_broken_is_made_again_by_the_one_that
     task = ada.enqueue("emails", 1, result_ttl=60)
     waiting = calls.start(partial(task.result, timeout=3_600))
     wait_until(lambda: ada._driver._leader is not None)
-    send, broken = Transport.send, list[int]()
+    flush, broken = Transport.flush, list[int]()
 
     def fail_once(transport: Transport, now: float) -> None:
         if threading.current_thread() is not calls.threads[0] and not broken:
             broken.append(1)
             raise Disconnected("the connection was lost")
-        send(transport, now)
+        flush(transport, now)
 
-    monkeypatch.setattr(Transport, "send", fail_once)
+    monkeypatch.setattr(Transport, "flush", fail_once)
     monkeypatch.setattr(Transport, "close", Transport.abandon)  # no close frame: the server says nothing either
     (task,) = calls.join(calls.start(partial(ada.enqueue, "emails", 2, timeout=3_600)))
     assert isinstance(task, fairq.sync.EnqueuedTask)
