@@ -21,12 +21,6 @@ async def nothing(task: fairq.Task) -> None:
     """Do a task that has nothing to be done."""
 
 
-async def hold(api: Api, service: Service) -> None:
-    """Let no more replies through."""
-    service.soon(service.proxy.hold)
-    await api.wait_until(lambda: service.proxy.is_held)
-
-
 @on_all
 async def test_any_number_of_ids_gets_an_answer_for_each_in_their_order(api: Api, service: Service) -> None:
     async with api.open_client(service.url, token=tenant("ada")) as client:
@@ -116,7 +110,7 @@ async def test_a_call_whose_reply_is_lost_is_repeated_and_makes_no_second(api: A
 async def test_a_silent_server_is_given_up_in_time(api: Api, service: Service) -> None:
     async with api.open_client(service.proxied, token=tenant("ada"), timeout=0.3) as client:
         await client.enqueue("emails", 0, timeout=20)
-        await hold(api, service)
+        service.hold()
         with pytest.raises(OutcomeUnknown):
             await client.enqueue("emails", 1)
         service.soon(service.proxy.release)

@@ -20,8 +20,7 @@ from fairq.wire.terms import TIMEOUT_S
 from tests.cli.harness import environment
 from tests.client.runtimes import Service
 from tests.server.harness import tenant
-
-from .test_threads import wait_until
+from tests.store.waiting import wait_for
 
 
 def test_it_connects_when_it_is_first_used(service: Service, ada: fairq.sync.Client) -> None:
@@ -36,7 +35,7 @@ def test_a_connection_that_the_server_has_ended_is_made_again_at_the_next_call(
 ) -> None:
     ada.enqueue("emails", 1)
     service.soon(service.proxy.cut)
-    wait_until(lambda: not service.proxy._scopes)
+    wait_for(lambda: not service.proxy._scopes)
     monkeypatch.setattr(drivers, "_FRESH_S", 0.0)
     ada.enqueue("emails", 2, timeout=5)
     assert service.proxy.connections == 2
