@@ -22,7 +22,7 @@ async def nothing(task: fairq.Task) -> None:
 
 
 @on_all
-async def test_any_number_of_ids_gets_an_answer_for_each_in_their_order(api: Api, service: Service) -> None:
+async def test_what_is_enqueued_is_there_in_its_order(api: Api, service: Service) -> None:
     async with api.open_client(service.url, token=tenant("ada")) as client:
         assert not (await client.enqueue("emails", {"to": "ada"}, id="one")).is_duplicate
         assert (await client.enqueue("emails", {"to": "ada"}, id="one")).is_duplicate
