@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from fairq.cli.supervisor import name_of_child
 from fairq.errors import SettingsError
 from tests.processes import is_running
-from tests.store.waiting import wait_until
+from tests.store.waiting import wait_for, wait_until
 
 from .harness import EXIT_SECONDS, Commands, ServerThread, fairq, fairq_here, one_line_error, read_until, started
 
@@ -49,14 +48,6 @@ async def send(task):
 
 
 CHILDREN: list[int] = []  # of the running test
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    """Wait until something holds of other processes."""
-    deadline = time.monotonic() + EXIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @contextmanager

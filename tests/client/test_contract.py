@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 import time
+from typing import Any
 
 import pytest
 
@@ -19,14 +21,8 @@ async def nothing(task: fairq.Task) -> None:
     """Do a task that has nothing to be done."""
 
 
-async def hold(api: Api, service: Service) -> None:
-    """Let no more replies through."""
-    service.soon(service.proxy.hold)
-    await api.wait_until(lambda: service.proxy.is_held)
-
-
 @on_all
-async def test_any_number_of_ids_gets_an_answer_for_each_in_their_order(api: Api, service: Service) -> None:
+async def test_what_is_enqueued_is_there_in_its_order(api: Api, service: Service) -> None:
     async with api.open_client(service.url, token=tenant("ada")) as client:
         assert not (await client.enqueue("emails", {"to": "ada"}, id="one")).is_duplicate
         assert (await client.enqueue("emails", {"to": "ada"}, id="one")).is_duplicate
@@ -114,7 +110,7 @@ async def test_a_call_whose_reply_is_lost_is_repeated_and_makes_no_second(api: A
 async def test_a_silent_server_is_given_up_in_time(api: Api, service: Service) -> None:
     async with api.open_client(service.proxied, token=tenant("ada"), timeout=0.3) as client:
         await client.enqueue("emails", 0, timeout=20)
-        await hold(api, service)
+        service.hold()
         with pytest.raises(OutcomeUnknown):
             await client.enqueue("emails", 1)
         service.soon(service.proxy.release)
@@ -133,6 +129,29 @@ async def test_no_server_is_unavailable_and_a_bad_token_unauthorized(api: Api, s
     async with api.open_client("ws://no-such-host.invalid", token=tenant("ada"), timeout=0.2) as client:
         with pytest.raises(Unavailable):
             await client.enqueue("emails", 1)
+
+
+@pytest.mark.parametrize("first", ["dead", "silent", "unusable"])
+@on_all
+async def test_the_next_address_is_tried_when_the_first_leads_nowhere(
+    api: Api, service: Service, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    host, port = "127.0.0.9", int(service.url.rpartition(":")[2])
+
+    class Socket(socket.socket):
+        def connect_ex(self, address: Any) -> int:
+            is_silent = first == "silent" and address[0] == host
+            return errno.EINPROGRESS if is_silent else super().connect_ex(address)
+
+    def find(*_: Any, **__: Any) -> list[tuple[Any, ...]]:
+        found = [(9_999 if first == "unusable" else socket.AF_INET, host), (socket.AF_INET, "127.0.0.1")]
+        return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, port)) for family, name in found]
+
+    monkeypatch.setattr("fairq.client.dialing.ADDRESS_S", 0.05)
+    monkeypatch.setattr("socket.socket", Socket)
+    monkeypatch.setattr("socket.getaddrinfo", find)
+    async with api.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
+        await client.enqueue("emails", 1, timeout=5)
 
 
 @on_all

@@ -13,7 +13,7 @@ from attrs import define, field
 
 from fairq.client.channel import Target
 from fairq.client.dial import dial
-from fairq.client.link import Link
+from fairq.client.transport import Transport
 from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
@@ -68,7 +68,7 @@ class Refused(Exception):
 class Raw:
     """One connection. Pushes that come while an answer is waited for are kept in `pushes`."""
 
-    transport: Link
+    transport: Transport
     welcome: dict[str, Any] = field(factory=dict)
     pushes: list[dict[str, Any]] = field(factory=list)
     ref: int = 0
