@@ -51,12 +51,12 @@ async def working(url: str) -> AsyncIterator[Job]:
 
 @asynccontextmanager
 async def settling(url: str) -> AsyncIterator[Job]:
-    """A worker that settles a frame of tasks, and gets another."""
+    """A worker that settles a frame of tasks, half of its credit, and gets another."""
     async with enqueueing(url, FRAME) as enqueue, raw(url, WORKER) as worker:
-        for _ in range(FRAMES + 2):
+        for _ in range(FRAMES + 3):
             await enqueue()
-        await worker.attach("q", credit=FRAME)
-        tasks = await worker.pushed(FRAME)
+        await worker.attach("q", credit=2 * FRAME)
+        tasks = (await worker.pushed(2 * FRAME))[:FRAME]
 
         async def do_all() -> None:
             await worker.settle("q", "ack", *tasks)

@@ -80,6 +80,32 @@ async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.test
 
 
 @define(eq=False)
+class GarbledStore(ForgetfulStore):
+    """Gives answers that cannot be read."""
+
+    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+        try:
+            await ForgetfulStore.claim(self, queue, name, limit, again=again)
+        finally:
+            if len(self.asked) > 1:
+                raise ZeroDivisionError
+
+
+async def test_a_claim_whose_answer_cannot_be_read_is_the_only_one_and_does_not_hold_up_the_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = GarbledStore()
+    dispatcher = Dispatcher("mail", store, Ticker(store, print), "server")  # type: ignore[arg-type]
+    dispatcher.join(Recorder(WorkerAccount(10)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dispatcher.run)
+        await store.asked_thrice.wait()
+        dispatcher.stop_claiming()
+        await dispatcher.stopped.wait()
+    assert len({name for name, _ in store.asked}) == 1
+
+
+@define(eq=False)
 class EmptyStore(ForgetfulStore):
     """Finds nothing, and takes a while."""
 

@@ -6,11 +6,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import trio
 
 import fairq
 from fairq.errors import BadRequest, Unavailable
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
+from fairq.taskless import in_task
 from tests.store.waiting import wait_until
 
 from .harness import Raw
@@ -68,6 +70,27 @@ async def test_a_queue_whose_claims_fail_leaves_its_slots_to_the_other(
         await worker.ask("credit", credit=8)
         await wait_until(lambda: tries > tried)
     assert {task["id"][0] for task in await worker.pushed(4)} >= {"a"}
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_claim_that_fails_by_our_fault_gives_its_place_to_the_other_queue(
+    monkeypatch: pytest.MonkeyPatch, ada: Raw, worker: Raw
+) -> None:
+    claim, is_claiming = Store.claim, trio.Event()
+
+    async def fail(self: Store, queue: str, *args: Any, **more: Any) -> Claim:
+        if queue != "a":
+            return await claim(self, queue, *args, **more)
+        await in_task()
+        is_claiming.set()
+        await trio.sleep(0.1)  # the other queue looks meanwhile
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Store, "claim", fail)
+    await worker.attach("a", "b", credit=1)
+    await is_claiming.wait()
+    await ada.enqueue("b", ["b"])
+    await worker.pushed()
 
 
 async def test_queues_that_a_worker_cannot_serve_are_refused() -> None:

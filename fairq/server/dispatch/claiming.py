@@ -142,3 +142,10 @@ class Claiming:
     def lost(self) -> None:
         """Note a claim that may have been carried out, and whose answer does not come."""
         self.phase = Phase.IN_DOUBT
+
+    def broke_off(self) -> None:
+        """Note a fault of ours while a claim was under way, or its tasks were handed out."""
+        if self.phase is Phase.CLAIMING:
+            self.lost()
+        else:
+            self.failed()

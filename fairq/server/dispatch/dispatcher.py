@@ -191,21 +191,28 @@ class Dispatcher:
 
     async def _end(self) -> None:
         if self.claiming.phase is Phase.IN_DOUBT:
-            await self._claim_for({})
+            await self._try_claim({})
         call_from_end(self.stopped.set)
 
     async def _claim_and_decide(self, shares: dict[Worker, int]) -> None:
-        try:
-            is_done = await self._claim_for(shares)
-        except Exception:
-            log.exception("claiming failed", queue=self.queue)
-            self.claiming.failed()
-            is_done = False
-        if not is_done and not self.claiming.is_stopping:
+        if not await self._try_claim(shares) and not self.claiming.is_stopping:
             await in_task()
             await trio.sleep(_RETRY_S)
         self._is_claiming = False
         self._decide()
+
+    async def _try_claim(self, shares: dict[Worker, int]) -> bool:
+        """Claim as `_claim_for` does; a fault of ours is logged, and fails the claim."""
+        try:
+            return await self._claim_for(shares)
+        except Exception:
+            log.exception("claiming failed", queue=self.queue)
+            self.claiming.broke_off()
+            return False
+        finally:
+            for worker in shares:
+                if worker.account.free:
+                    self.freed(worker)
 
     async def _claim_for(self, shares: dict[Worker, int]) -> bool:
         """Claim as many tasks as were reserved, hand them out, and free the rest; returns whether that was done."""
@@ -230,9 +237,6 @@ class Dispatcher:
                 await self.pass_on()
         if self.claiming.phase is not Phase.IN_DOUBT:
             self._cancelled.clear()
-        for worker in shares:
-            if worker.account.free:
-                self.freed(worker)
         return not has_failed
 
     async def _claim(self, wanted: int) -> Claim | None:
