@@ -29,7 +29,7 @@
 --: LEASE lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --:   uncounted_attempts:I max_attempts:H expires_at:d more:t1 error:rest
---: BUNDLE left:H together:H claim:t1 more:t1 ids:rest | is_changed
+--: BUNDLE left:H together:H claim:t1 more:t1 ids:rest | field is_changed
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 more:t1 traceback:rest
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
 --:   result_ttl:d events:B replace:B dedupe_key:t1 batch:t1 group:t1 name:t1 trace:t1 more:t1

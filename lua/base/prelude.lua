@@ -123,9 +123,14 @@ local function text(number)
   return string.format('%.17g', number)
 end
 
--- A key of the queue; `of`: what its name ends in, if it ends in a colon.
-local function key(call, name, of)
-  return call.prefix .. ':' .. name .. (of or '')
+-- A key of the queue.
+local function key(call, name)
+  return call.prefix .. ':' .. name
+end
+
+-- One of many of a kind, whose name ends in a colon.
+local function named_key(call, kind, name)
+  return call.prefix .. ':' .. kind .. name
 end
 
 -- True if a text comes first by its bytes, as in sorted sets; Lua's own `<` follows the store's locale.

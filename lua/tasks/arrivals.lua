@@ -121,7 +121,8 @@ function arrivals.exceeded(call, new)
   if not call.details[new.tenant] and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants then
     return 'max_tenants', RETRY_MS[2]
   end
-  local waiting, delaying = account.ready + pending + delayed, (new.delayed and #new.delayed / 2 or 0) - new.freed_delayed
+  local waiting = account.ready + pending + delayed
+  local delaying = (new.delayed and #new.delayed / 2 or 0) - new.freed_delayed
   local excess = waiting + count - #new.replaced - allowed.queued
   if allowed.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms(account, allowed) end
   local bytes = accounts.kept_by(call, account, allowed.stored_bytes)

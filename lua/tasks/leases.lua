@@ -99,7 +99,11 @@ function leases.read_bundles(call, numbers)
   end
   if n == 0 then return end
   local found = redis.call('HMGET', key(call, 'bundles'), unpack(fields))
-  for i = 1, n do bundles[missing[i]] = found[i] and BUNDLE.unpack(found[i]) end
+  for i = 1, n do
+    local bundle = found[i] and BUNDLE.unpack(found[i])
+    if bundle then bundle.field = fields[i] end
+    bundles[missing[i]] = bundle
+  end
 end
 
 -- A bundle, or nil.
@@ -140,9 +144,9 @@ end
 
 local function write_bundles(call)
   local fields, gone, names, untimed = {}, {}, {}, {}
-  for lease, bundle in pairs(call.bundles) do
+  for _, bundle in pairs(call.bundles) do
     if bundle and bundle.is_changed then
-      local field = leases.field(lease)
+      local field = bundle.field
       if bundle.together == 0 then untimed[#untimed + 1] = field end
       if bundle.left > 0 then
         fields[#fields + 1], fields[#fields + 2] = field, BUNDLE.pack(bundle)
