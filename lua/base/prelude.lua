@@ -69,7 +69,7 @@ end
 
 -- Checks the id of what is new: 1 to `most` bytes, and no control characters, which part the ids of a bundle.
 local function check_id(id, most)
-  if #id == 0 or #id > most or id:find('%c') then refuse('bad_request', 'id') end
+  if #id > most or not id:find('^%C+$') then refuse('bad_request', 'id') end
 end
 
 local function check_whole(given, field, minimum, maximum)
