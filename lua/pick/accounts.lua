@@ -121,8 +121,9 @@ function accounts.read(call, tags)
   for i = 1, #tags do
     local tag = tags[i]
     if known[tag] == nil then
-      known[tag], n = false, n + 1
+      n = n + 1
       missing[n] = tag
+      known[tag] = false
     end
   end
   if n == 0 then return end
@@ -252,13 +253,14 @@ function accounts.write(call)
   for i = 1, #touched do
     local tag = touched[i]
     local account = opened[tag]
-    local details = account and account.details
-    if details then
+    if account and account.details then
+      local details = account.details
       account.is_odd = are_odd(details) and 1 or 0
       local new = DETAILS.pack(details)
       if new ~= details.packed then changed[#changed + 1], changed[#changed + 2] = account.name, new end
     end
-    fields[n + 1], n = tag, n + 2
+    n = n + 2
+    fields[n - 1] = tag
     fields[n] = account and accounts.pack(call, account) or packed[tag]
   end
   write('HSET', key(call, 'accounts'), fields)

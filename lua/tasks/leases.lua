@@ -41,7 +41,7 @@ end
 -- the tenants whom they belong to.
 function leases.read_runs(call, ids)
   local packed, missing, tags, n = call.runs, ids, {}, 0
-  local at = LEASE.size - 7  -- of the tag: a LEASE ends in tag and attempt, four bytes each
+  local first, last = LEASE.size - 7, LEASE.size - 4  -- of the tag: a LEASE ends in tag and attempt, four bytes each
   if next(packed) then
     missing = {}
     for _, id in ipairs(ids) do
@@ -55,7 +55,7 @@ function leases.read_runs(call, ids)
     packed[missing[i]] = run
     if run then
       n = n + 1
-      tags[n] = run:sub(at, at + 3)
+      tags[n] = run:sub(first, last)
     end
   end
   accounts.read(call, tags)
@@ -195,7 +195,7 @@ function leases.write_new(call, lease, claim_name, ids, runs)
   call.queue.last_lease = lease
   redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack({left = #ids, together = #ids, claim = claim_name,
     ids = table.concat(ids, '\n')}))
-  redis.call('ZADD', key(call, 'leases'), text(call.at + call.queue.lease_ms), field)
+  redis.call('ZADD', key(call, 'leases'), call.at + call.queue.lease_ms, field)
   redis.call('HSET', key(call, 'claims'), claim_name, field)
   write('HSET', key(call, 'runs'), runs)
 end
