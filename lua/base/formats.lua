@@ -15,8 +15,7 @@
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d hungry:d blocked:d limited:d sweeping:d last_lease:d stage:d kept_until:d numbers:d minute:d slots:I
 --:   loans:I ready:d pending:d delayed:d leased:d dead:d tasks_with_options:d remembered:d sequence:d enqueued:d done:d
---:   buried:d expired:d cancelled:d delivered:d entitled:d settings:t2 more:t1
---:   classes:rest
+--:   buried:d expired:d cancelled:d delivered:d entitled:d settings:t2 more:t1 classes:rest
 --: CLASS class:b count:I
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B name:t1 more:t1 books:rest | tag
