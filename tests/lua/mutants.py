@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     Mutant("quotas are not looked at", "  if #new.records > 0 then arrivals.check_quotas(call, new) end\n", ""),
     Mutant("claims tell no run timeout", "  out[7] = queue.run_timeout_ms\n", "  out[7] = 0\n"),
-    Mutant("a known tenant is one too many", "if not details.packed and redis", "if redis"),
+    Mutant("a known tenant is one too many", "if not call.details[new.tenant] and redis", "if redis"),
     Mutant("own limits are those for all", "with_defaults(limits.set_for(call, account.name), for_all)", "for_all"),
     Mutant("the wake list starves the backlog", "if not woken or best and", "if not woken or false and"),
     Mutant(
@@ -429,8 +429,8 @@ MUTANTS = [
     ),
     Mutant(
         "a tenant that was odd stays so",
-        "account.is_odd = accounts.are_odd(details) and",
-        "account.is_odd = (account.is_odd > 0 or accounts.are_odd(details)) and",
+        "account.is_odd = are_odd(details) and",
+        "account.is_odd = (account.is_odd > 0 or are_odd(details)) and",
     ),
     *(
         Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))
