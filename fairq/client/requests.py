@@ -57,7 +57,7 @@ class Requests:
         timeout: float | None = None,
         wait_s: float = WAIT_MS / 1000,
     ) -> Body:
-        """Send a request that waits for something to happen, until its reply is enough, or `timeout` seconds are over.
+        """Repeat a request that waits for something to happen until its reply is enough, or for `timeout` seconds.
 
         Each request waits for up to `wait_s` seconds. Returns the last reply. Raises: what the last request raises.
         """
