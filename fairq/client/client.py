@@ -66,7 +66,7 @@ class Client(ScheduleRequests):
         timeout: float | None = None,
         **options: Unpack[TaskOptions],
     ) -> EnqueuedTask:
-        """Enqueue one task; it is durable when this returns. `id`: yours, if repeating the call must make no second.
+        """Enqueue one task; it is durable when this returns. With an `id` of yours a repeated call makes no second.
 
         `tenant`: whose, for producers; the task's id is then its full one, `<tenant>/<id>`.
         Raises: BadRequest, TooLarge, QuotaExceeded, StoreFull, Unavailable, OutcomeUnknown.
@@ -207,10 +207,10 @@ class Client(ScheduleRequests):
     ) -> Batch:
         """Open a batch, of which at most `max_running` tasks run at once (0: any number).
 
-        The others are payloads of tasks that are enqueued once: when it is complete, when all its tasks were done, and
-        when the first of them is dead. `id`: yours, if repeating the call must open no second one. `events`: that it is
-        complete is told in the feed; its tasks ask for themselves. `tenant`: whose, for producers; the batch's id is
-        then its full one.
+        `on_complete`, `on_success` and `on_death` are payloads of tasks that are enqueued once: when it is complete,
+        when all its tasks were done, and when the first of them is dead. With an `id` of yours a repeated call opens no
+        second one. `events`: the feed tells when it is complete; each of its tasks asks for itself. `tenant`: whose,
+        for producers; the batch's id is then its full one.
         """
         id = check_batch_id(later.bodies.new_id() if id is None else id)
         if tenant is not None:
@@ -280,7 +280,7 @@ class Client(ScheduleRequests):
         error: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Cancel all tasks of one's own that wait (or those that match); returns how many. Running ones go on.
+        """Cancel one's own waiting tasks, all or those that match; returns how many. Running ones go on.
 
         `older_than`: only tasks that were enqueued so many seconds ago; `error`: only those whose last attempt failed
         with an error that contains this text. `tenant`: whose, for operators. `timeout`: for each step, of about a

@@ -17,27 +17,10 @@ import trio
 import fairq
 import fairq.sync
 from fairq.errors import Closed, SettingsError
-from fairq.server.net.connection import Connection
-from fairq.server.verbs.table import handle_request
 from tests.cli.harness import environment
 from tests.server.harness import OPERATOR, tenant
 
 from .runtimes import RUNTIMES, Service, on_both, wait_until
-
-Noted = list[str]
-
-
-@pytest.fixture
-def frames(monkeypatch: pytest.MonkeyPatch) -> Noted:
-    """The types of the requests that the server gets."""
-    noted: Noted = []
-
-    async def note(self: Any, connection: Connection, request: Any) -> Any:
-        noted.append(request.type)
-        return await handle_request(self, connection, request)
-
-    monkeypatch.setattr("fairq.server.listener.handle_request", note)
-    return noted
 
 
 class CountedSocket:
@@ -55,7 +38,7 @@ class CountedSocket:
 
 
 @on_both
-async def test_different_calls_of_one_turn_leave_in_one_send(service: Service, frames: Noted) -> None:
+async def test_different_calls_of_one_turn_leave_in_one_send(service: Service, frames: list[str]) -> None:
     async with service.client() as client:
         task = await client.enqueue("emails", 1)
         frames.clear()
