@@ -54,7 +54,6 @@ def test_the_same_command_adds_nothing_twice_also_when_all_was_done_long_ago(
     assert sum(total for _, _, total in listed(commands).values()) == 200
     with Acker(server) as acker:
         assert requests(commands, path, "--id", "mine", "--wait", "30").code == 0
-    assert server.served is not None
     store = server.served.app.store
     forget_marks(server)
     done = requests(commands, path, "--id", "mine", "--wait", "30", "--json")
@@ -72,7 +71,7 @@ def test_a_command_that_was_interrupted_in_a_request_goes_on_behind_what_it_stor
     assert done.code == 1
     assert "0 lines were added; to continue, repeat the command with --id mine" in done.err
     with Acker(server) as acker:
-        while server.call(server.served.app.store.queue, "emails").ready:  # type: ignore[union-attr]
+        while server.call(server.served.app.store.queue, "emails").ready:
             pass
     assert len(acker.payloads) == 2 * lines.FRAME_TASKS
     forget_marks(server)
