@@ -135,7 +135,6 @@ def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
         worker.send_signal(signal.SIGTERM)
         read_until(worker, "stopping: no task runs")
         assert worker.wait(30) == 0
-    assert server.served is not None
     assert server.call(server.served.app.store.queue, "emails").done == 1
 
 
@@ -213,7 +212,6 @@ def test_a_worker_starts_anew_when_its_files_change_and_finishes_first(
         commands.enqueue("emails", '"last"')
         read_until(worker, "three begins")
         worker.send_signal(signal.SIGTERM)
-        assert server.served is not None
         connections = server.served.app.connections
         server.call(
             wait_until, lambda: all(connection.account.credit == 0 for connection in connections if connection.queues)

@@ -78,7 +78,6 @@ def children_of(process: subprocess.Popen[str], count: int = 2) -> dict[str, int
 
 def connected(server: ServerThread, count: int) -> None:
     """Wait until so many workers with room are attached."""
-    assert server.served is not None
     connections = server.served.app.connections
     server.call(wait_until, lambda: sum(bool(each.queues and each.account.credit) for each in connections) == count)
 

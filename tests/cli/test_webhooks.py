@@ -77,7 +77,6 @@ def test_a_webhook_is_taken_up_changed_paused_and_removed_while_the_worker_runs(
             line_of(worker, "webhook paused")
             (row,) = commands("webhooks", "list", "emails", "--json").json
             assert (row["url"], row["is_paused"], row["secret_count"], "secrets" in row) == (url, True, 1, False)
-            assert server.served is not None
             app = server.served.app
             wait_for(lambda: not [each for each in app.connections if each.queues], server)  # it takes nothing more
             third = commands.enqueue("emails", '"after the pause"')
@@ -175,7 +174,6 @@ def test_the_longest_task_is_copied_for_as_many_as_there_may_be(commands: Comman
         for n in range(MAX_FAN_OUTS):
             commands("webhooks", "add", "emails", url_of(port, f"{n}"), "--fan-out")
         commands("webhooks", "add", "emails", url_of(port, "own"))
-        assert server.served is not None
         task = NewTask("ada/long", orjson.dumps(text))
         assert server.call(server.served.app.store.enqueue, "emails", "ada", [task]) == ["ok"]
         with posting(server, "emails"):

@@ -64,6 +64,11 @@ class Refused(Exception):
         self.frame = frame
 
 
+def lease_of(task: dict[str, Any], queue: str = "q") -> dict[str, Any]:
+    """Spell the lease of a pushed task, as frames have it that are not of one queue."""
+    return {"queue": queue, "id": task["full_id"], "lease": task["lease"]}
+
+
 @define(eq=False)
 class Raw:
     """One connection. Pushes that come while an answer is waited for are kept in `pushes`."""

@@ -14,7 +14,7 @@ from fairq.store import keys
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, lease_of, raw, running, tenant
 
 HOUR_MS = 3_600_000
 
@@ -105,9 +105,8 @@ async def test_only_operators_make_queues_where_no_tenant_may(server_store: str)
         await producer.ask("enqueue", queue="reports", tenant="bob", tasks=[task])
         await worker.attach("emails", credit=1)
         (lease,) = await worker.pushed()
-        held = {"queue": "emails", "id": lease["full_id"], "lease": lease["lease"]}
         with pytest.raises(Refused, match="not_found queue"):
-            await worker.ask("enqueue_from", queue="emials", leases=[held], tasks=[task])
+            await worker.ask("enqueue_from", queue="emials", leases=[lease_of(lease, "emails")], tasks=[task])
 
 
 @pytest.mark.usefixtures("no_polls")

@@ -23,7 +23,7 @@ from fairq.taskless import in_task
 from fairq.turns import at_end_of_turn, call_from_end
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, raw, tenant
+from .harness import OPERATOR, WORKER, Raw, lease_of, raw, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
 
@@ -243,10 +243,6 @@ async def test_what_another_worker_holds_is_stale_without_asking_the_store(
         (own,) = await thief.pushed()
         for action in ("ack", "nack", "reject", "release", "extend"):
             assert await thief.settle("q", action, task) == ["stale"]
-        held = {"id": task["full_id"], "lease": task["lease"]}
-        assert await thief.ask("settle", queue="q", settlements=[{"action": "extend", **held}]) == {
-            "outcomes": ["stale"]
-        }
         assert settled_in_store == []
         assert await thief.settle("q", "ack", task, own, task) == ["stale", "ok", "stale"]
         assert settled_in_store == [own["full_id"]]
@@ -277,11 +273,8 @@ async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(serv
         await old.attach("q", credit=1)
         (task,) = await old.pushed()
         assert await ada.ask("cancel", queue="q", ids=["a"]) == {"outcomes": ["running"]}
-        held = {"id": task["full_id"], "lease": task["lease"]}
-        assert await new.attach("q", credit=1, leases=[{"queue": "q", **held}]) == ["cancelled"]
-        assert await new.ask("settle", queue="q", settlements=[{"action": "extend", **held}]) == {
-            "outcomes": ["cancelled"]
-        }
+        assert await new.attach("q", credit=1, leases=[lease_of(task)]) == ["cancelled"]
+        assert await new.settle("q", "extend", task) == ["cancelled"]
         (connection,) = (connection for connection in served.app.connections if connection.account.held)
         assert connection.account.held_of("q") == {"ada/a": task["lease"]}
         assert await new.settle("q", "release", task) == ["ok"]
@@ -306,8 +299,7 @@ async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
         (second,) = await worker.pushed()
         assert (first["attempt"], second["attempt"]) == (1, 2)
         assert await worker.settle("q", "ack", first) == ["stale"]
-        lease = {"queue": "q", "id": "ada/a", "lease": second["lease"]}
-        assert await brings.attach("q", credit=1, leases=[lease]) == ["ok"]
+        assert await brings.attach("q", credit=1, leases=[lease_of(second)]) == ["ok"]
         await worker.ask("credit", credit=0)
         assert (await brings.pushed())[0]["attempt"] == 3
 
@@ -351,8 +343,7 @@ async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
     (task,) = await worker.pushed()
     may_tell.set()
     await worker.ask("credit", credit=1)  # the answer has come by then
-    lease = {"id": task["full_id"], "lease": task["lease"]}
-    assert await worker.ask("settle", queue="q", settlements=[{"action": "extend", **lease}]) == {"outcomes": ["ok"]}
+    assert await worker.settle("q", "extend", task) == ["ok"]
     assert await worker.settle("q", "ack", task) == ["ok"]
     await worker.quiet()
     (row,) = served.app.worker_registry.named_here("w", 1, None)[0]
@@ -382,8 +373,7 @@ async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_
     (again,) = await worker.pushed()
     may_fail.set()
     assert (await worker.receive())["code"] == "unavailable"
-    new = {"id": again["full_id"], "lease": again["lease"]}
-    assert await worker.ask("settle", queue="q", settlements=[{"action": "extend", **new}]) == {"outcomes": ["ok"]}
+    assert await worker.settle("q", "extend", again) == ["ok"]
 
 
 async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(

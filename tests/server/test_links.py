@@ -14,7 +14,7 @@ from fairq.store.store import Store
 from fairq.wire.terms import Role
 from tests import stores
 
-from .harness import WORKER, Raw, Refused, raw
+from .harness import WORKER, Raw, Refused, lease_of, raw
 from .test_delete import crowd
 
 LINK = {"queue": "next", "id": "link", "payload": [1]}
@@ -25,11 +25,6 @@ async def leased(worker: Raw, ada: Raw, id: str = "a") -> dict[str, Any]:
     await ada.enqueue("q", [id])
     (task,) = await worker.pushed()
     return task
-
-
-def lease_of(task: dict[str, Any]) -> dict[str, Any]:
-    """Name the lease of a pushed task."""
-    return {"queue": "q", "id": task["full_id"], "lease": task["lease"]}
 
 
 async def derive(worker: Raw, lease: dict[str, Any], **task: Any) -> list[str]:

@@ -71,19 +71,6 @@ async def test_the_server_at_which_hours_were_set_looks_when_they_open(
     assert [task["id"] for task in await worker.pushed()] == ["a"]
 
 
-@pytest.mark.usefixtures("quick_floor")  # the server is not told of it
-@pytest.mark.parametrize("whose", ["ada", ""])
-async def test_what_waits_starts_when_the_window_opens(served: Served, worker: Raw, ada: Raw, whose: str) -> None:
-    await worker.attach("q", credit=5)
-    opens_at = await due(served.app.store, whose, opens=True)
-    await ada.enqueue("q", ["a"])
-    assert [task["id"] for task in await worker.pushed()] == ["a"]
-    assert time.time() * 1000 - opens_at >= -1
-    now_ms, (hours,) = await served.app.store.opening_hours("q", [whose])
-    assert hours.is_open
-    assert 0 < hours.changes_at_ms - now_ms <= HOUR_MS
-
-
 def changed(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Count the hours that servers say they opened and closed."""
     lines = [line for line in logs if line["event"] == "opening hours changed"]
@@ -115,7 +102,7 @@ async def test_with_many_servers_each_window_turns_once(server_store: str) -> No
 
 async def test_turns_that_nobody_was_there_for_count_as_the_clock_shows_now(served: Served) -> None:
     store = served.app.store
-    await due(store, "ada", opens=True, in_ms=-50 * HOUR_MS)
+    await due(store, "", opens=True, in_ms=-50 * HOUR_MS)
     now_ms, _ = await store.opening_hours("q")
     await store.set_opening_hours("q", OpeningHours("bob", daily(now_ms, 60, 120), False, now_ms - 50 * HOUR_MS))
     served.app.ticker.tick_within("q", 0)
@@ -124,7 +111,7 @@ async def test_turns_that_nobody_was_there_for_count_as_the_clock_shows_now(serv
         return (await store.opening_hours("q"))[1] == []
 
     await wait_until(have_turned)
-    assert (await is_open(store, "ada"), await is_open(store, "bob")) == (True, False)
+    assert (await is_open(store, ""), await is_open(store, "bob")) == (True, False)
 
 
 async def test_more_windows_than_a_call_reads_turn_together(served: Served) -> None:

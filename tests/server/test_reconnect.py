@@ -12,7 +12,7 @@ from fairq.server.run import Served
 from fairq.wire.terms import Role
 from tests.store.waiting import wait_until
 
-from .harness import WORKER, Raw, raw, running, tenant
+from .harness import WORKER, Raw, lease_of, raw, running, tenant
 
 LONG = 60.0  # of a grace that a test ends by itself
 
@@ -25,11 +25,6 @@ async def broken(served: Served, *ids: str, **attach: Any) -> list[dict[str, Any
         tasks = await worker.pushed(len(ids))
     await wait_until(lambda: not served.app.connections)
     return tasks
-
-
-def brought(*tasks: dict[str, Any]) -> list[dict[str, Any]]:
-    """Spell leases as `attach` takes them."""
-    return [{"queue": "q", "id": task["full_id"], "lease": task["lease"]} for task in tasks]
 
 
 async def end_grace(served: Served) -> None:
@@ -45,7 +40,7 @@ async def test_a_worker_that_comes_back_in_time_goes_on_with_its_tasks(server_st
         tasks = await broken(one, "a", "b")
         assert len(one.app.leases.kept) == 1
         async with raw(one if where.startswith("the same") else two, WORKER) as again:
-            assert await again.attach("q", credit=3, leases=brought(*tasks)) == ["ok", "ok"]
+            assert await again.attach("q", credit=3, leases=[lease_of(task) for task in tasks]) == ["ok", "ok"]
             await end_grace(one)
             states = await one.app.store.tasks("q", ["ada/a", "ada/b"])
             assert [(state.state, state.attempt) for state in states] == [("leased", 1)] * 2
@@ -64,7 +59,7 @@ async def test_leases_go_from_server_to_server_and_back(server_store: str) -> No
         (task,) = await broken(one, "a")
         for served in (two, one, two):
             async with raw(served, WORKER) as again:
-                assert await again.attach("q", credit=1, leases=brought(task)) == ["ok"]
+                assert await again.attach("q", credit=1, leases=[lease_of(task)]) == ["ok"]
             await wait_until(lambda served=served: not served.app.connections)  # type: ignore[misc]
         await end_grace(one)
         (state,) = await one.app.store.tasks("q", ["ada/a"])
@@ -132,7 +127,7 @@ async def test_a_restarted_worker_does_not_wait_for_the_grace(server_store: str)
     async with running(server_store, reconnect_grace=LONG) as served:
         heard, _ = await broken(served, "a", "b", name="mill", started_at_ms=5)
         async with raw(served, WORKER) as again:
-            leases = brought(heard)
+            leases = [lease_of(heard)]
             assert await again.attach("q", credit=2, name="mill", started_at_ms=5, leases=leases) == ["ok"]
             (task,) = await again.pushed()
             assert (task["id"], task["attempt"]) == ("b", 2)

@@ -330,14 +330,6 @@ def test_leases_beyond_one_attach_are_renewed_right_after_it() -> None:
     assert [ids(frame) for frame in end.frames("extend")] == [["d", "e"]]
 
 
-def test_the_same_task_pushed_again_means_that_the_earlier_lease_is_lost(end: WorkerEnd) -> None:
-    end.push("a", lease=1)
-    end.push("a", lease=2, attempt=2)
-    assert end.session.lost == [HeldLease("q", "a", 1)]
-    assert not end.ack("a", lease=1)
-    assert end.ack("a", lease=2)
-
-
 def test_another_task_of_the_same_id_is_not_settled_or_renewed_by_the_lease_of_the_first(end: WorkerEnd) -> None:
     """The id was used again: both are in their first attempt."""
     end.push("a", lease=70)

@@ -248,7 +248,7 @@ def test_good_bodies_cover_the_changes() -> None:
 
 
 async def test_of_a_tenants_changes_so_many_are_noted_and_logged_as_its_rate_allows(served: Served) -> None:
-    with structlog.testing.capture_logs() as logs, trio.fail_after(30):
+    with structlog.testing.capture_logs() as logs:
         async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await ada.ask("schedule", queue="q", name="s", payload=1, every_ms=3_600_000)
             (usage,) = [each.usage for each in served.app.connections if each.usage]

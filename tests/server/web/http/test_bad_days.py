@@ -22,7 +22,7 @@ from fairq.server.web.http.problems import STATUS
 from tests.server.harness import OPERATOR, WORKER, open_fds, raw
 from tests.store.waiting import wait_until
 
-from .harness import Client, api, check, check_problem, head, plain, read_all, read_until, serving
+from .harness import Client, api, check, check_problem, head, http_of, plain, read_all, read_until, serving
 
 TASKS = "/v1/queues/q/tasks"
 JSON = {"Content-Type": "application/json"}
@@ -134,8 +134,7 @@ async def test_what_is_inflated_is_held_piece_by_piece_and_given_back(
 
 
 async def test_a_client_that_leaves_a_request_that_waits_is_no_refusal(served: Served) -> None:
-    assert served.http is not None
-    listener = served.http.listener
+    listener = http_of(served).listener
     claim = b'{"wait": 60}'
     async with api(served) as ada:
         check(await ada.post(TASKS, json={"payload": 1, "id": "t", "delay": 600}), 201)
@@ -242,8 +241,7 @@ async def test_an_address_has_so_many_connections_websockets_among_them(
                 assert await read_all(refused) == b""
             await first.send_all(answered)  # those that were there go on
             assert b"404" in await read_until(first, b"\r\n\r\n")
-        assert served.http is not None
-        listener = served.http.listener
+        listener = http_of(served).listener
         await wait_until(lambda: not listener.connections)
         async with plain(served) as next_one:
             await next_one.send_all(answered)
@@ -276,8 +274,7 @@ async def test_a_client_that_reads_nothing_is_cut_off(served: Served, monkeypatc
     async with plain(served) as client:
         await client.send_all(head("GET", "/v1/queues/q/next?count=20"))
         await client.receive_some(10)
-        assert served.http is not None
-        http = served.http.listener
+        http = http_of(served).listener
         await wait_until(lambda: not http.connections)
     await check_healthy(served)
 
@@ -301,8 +298,7 @@ async def test_a_server_that_stops_answers_those_that_wait(server_store: str) ->
             nursery.start_soon(wait)
             nursery.start_soon(claim)
             await wait_until(lambda: len(_connections_of(served)) == 2)
-            assert served.http is not None
-            await served.http.listener.stop()
+            await http_of(served).listener.stop()
             await served.app.drain(5)
     for answer in answers:
         check_problem(answer, 503, "draining")
@@ -316,7 +312,7 @@ async def test_a_server_that_is_killed_keeps_a_slow_reader_no_longer(server_stor
         async with api(served) as ada:
             for n in range(20):
                 check(await ada.post(TASKS, json={"payload": "x" * 900_000, "id": f"t{n}"}), 201)
-        client = await trio.open_tcp_stream(served.host, served.http.port if served.http else 0)
+        client = await trio.open_tcp_stream(served.host, http_of(served).port)
         await client.send_all(head("GET", "/v1/queues/q/next?count=20"))
         await client.receive_some(10)
     await trio.aclose_forcefully(client)

@@ -262,9 +262,7 @@ async def test_first_requests_of_a_worker_that_come_at_once_are_all_answered(ser
         outcomes: list[Any] = []
 
         async def end(task: dict[str, Any]) -> None:
-            ended = [{"action": "ack", "id": task["id"], "lease": task["lease"]}]
-            answer = await elsewhere.post("/v1/leases", json={"queue": "q", "settlements": ended})
-            outcomes.extend(check(answer)["outcomes"])
+            outcomes.append(await settle(elsewhere, task, "ack"))
 
         async def look() -> None:
             check(await worker.post(CLAIMS, json={"worker": "new", "wait": 0}))

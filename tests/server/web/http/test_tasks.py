@@ -16,8 +16,8 @@ from fairq.server.web.http.fields import make_task
 from tests.server.harness import OPERATOR, PRODUCER, WORKER, raw
 
 from .harness import Client, api, check, check_problem
+from .test_leases import TASKS, claim, settle
 
-TASKS = "/v1/queues/q/tasks"
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
 
@@ -106,10 +106,9 @@ async def test_long_payloads_come_back_as_they_were(served: Served) -> None:
     payload = {"text": "x" * 300_000, "list": list(range(1000))}
     async with api(served) as ada, api(served, WORKER) as worker:
         check(await ada.post(TASKS, json={"payload": payload, "id": "long", "max_attempts": 1}), 201)
-        (leased,) = check(await worker.post("/v1/queues/q/claims", json={"wait": 20}))["tasks"]
+        (leased,) = await claim(worker)
         assert leased["payload"] == payload
-        ended = [{"action": "reject", "id": "ada/long", "lease": leased["lease"]}]
-        check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ended}))
+        assert await settle(worker, leased, "reject") == "ok"
         assert check(await ada.get("/v1/queues/q/dead/long"))["payload"] == payload
         assert check(await ada.get("/v1/queues/q/dead"))["dead"][0]["payload"] == payload
 
@@ -124,9 +123,8 @@ async def test_a_wait_ends_when_the_task_does_or_the_time_is_over(ada: Client, w
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
-        (leased,) = check(await worker.post("/v1/queues/q/claims", json={"wait": 20}))["tasks"]
-        ack = [{"action": "ack", "id": "ada/t", "lease": leased["lease"], "result": [1, None]}]
-        check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ack}))
+        (leased,) = await claim(worker)
+        assert await settle(worker, leased, "ack", result=[1, None]) == "ok"
     assert check(answers[0]) == {"id": "t", "state": "done", "result": [1, None]}
     check_problem(await ada.get(f"{TASKS}/t", params={"wait": 61}), 400, "bad_request", "wait")
 

@@ -21,7 +21,6 @@ EVENTS, TASKS = "/v1/queues/q/events", "/v1/queues/q/tasks"
 
 def waits(served: Served) -> int:
     """How many requests wait over HTTP."""
-    assert served.http is not None
     return sum(len(each._waits) for each in served.app.connections) + served.app.queues.count_slots("q")
 
 
