@@ -46,6 +46,11 @@ def as_error(reply: Exception) -> FairqError:
     return StoreRefused(f"the store refused: {text}")
 
 
+def cause_of(error: BaseException) -> str:
+    """Say why a node does not answer."""
+    return str(error) or str(error.__cause__ or "no answer in time")
+
+
 def pack(command: tuple[Word, ...]) -> bytes:
     """Write one command in the store's protocol."""
     packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
