@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import trio
@@ -15,9 +15,7 @@ from fairq.cli.options import Json, Server, connected
 from fairq.cli.output import configure_logging, print_json, printable
 from fairq.cli.stores import StoreChoice, chosen
 from fairq.errors import FairqError, SettingsError
-
-if TYPE_CHECKING:
-    from fairq.store.examination import Finding
+from fairq.store.durability import Finding
 
 _ADMIN_URL = "http://127.0.0.1:7702"
 _ANSWER_S = 3.0
@@ -66,7 +64,6 @@ def _print(findings: list[Finding]) -> None:
 
 async def _look(choice: StoreChoice, server: Server, admin_url: str, prune: bool) -> list[Finding]:
     from fairq.store import examination
-    from fairq.store.examination import Finding
 
     findings = []
     try:
@@ -87,8 +84,6 @@ async def _look(choice: StoreChoice, server: Server, admin_url: str, prune: bool
 
 def _ask_admin(url: str, token: str | None) -> list[Finding]:
     """Ask a server whether it is ready; nothing if none answers."""
-    from fairq.store.examination import Finding
-
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError("the admin URL must begin with http:// or https://", field="admin_url")
@@ -112,8 +107,6 @@ def _ask_admin(url: str, token: str | None) -> list[Finding]:
 
 async def _ask_server(server: Server) -> list[Finding]:
     """Ask a server, with an operator's token, for queues that wait for workers."""
-    from fairq.store.examination import Finding
-
     if not server.token:
         return []
     try:

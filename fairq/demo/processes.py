@@ -22,7 +22,7 @@ from fairq.demo.executions import DIRECTORY_VARIABLE
 from fairq.errors import FairqError
 from fairq.scopes import background
 from fairq.store.address import Address
-from fairq.store.dial import ask, connect
+from fairq.store.dial import ask_once
 from fairq.store.embedded import store_url
 
 HANDLERS = "fairq.demo.handlers:app"
@@ -121,9 +121,7 @@ async def _stop_all(servers: Sequence[_Child], workers: Sequence[_Child], data_d
 async def stop_orphaned_store(data_dir: Path) -> None:
     """Shut down the store if the server died and left it running."""
     with suppress(OSError, FairqError, trio.BrokenResourceError), trio.move_on_after(STOP_LIMIT_S):
-        stream, reader = await connect(Address.parse(store_url(data_dir)))
-        async with stream:
-            await ask(stream, reader, "SHUTDOWN", "NOSAVE")
+        await ask_once(Address.parse(store_url(data_dir)), "SHUTDOWN", "NOSAVE")
 
 
 def _addresses_in(log: Path) -> dict[str, str] | None:

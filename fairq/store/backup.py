@@ -30,7 +30,7 @@ from fairq.store.address import Address
 from fairq.store.backup_file import Header, Writer, read_header, read_lines
 from fairq.store.calls import load_library
 from fairq.store.connection import Connection
-from fairq.store.dial import BROKEN, Redirected, ask_once, read_info
+from fairq.store.dial import BROKEN, Redirected, ask_once, cause_of, read_info
 from fairq.store.dumping import scan, write_lines
 from fairq.store.embedded import log_tail, program
 from fairq.store.loading import Counts, Loading, parts_of
@@ -165,9 +165,7 @@ async def _ask(address: Address, *command: str) -> Any:
         with trio.fail_after(SILENT_S):
             return await ask_once(address, *command)
     except (*BROKEN, trio.TooSlowError) as error:
-        raise Unavailable(
-            f"the store at {address.shown} does not answer: {str(error) or 'no answer in time'}"
-        ) from None
+        raise Unavailable(f"the store at {address.shown} does not answer: {cause_of(error)}") from None
 
 
 async def _data_version(primaries: Sequence[Address]) -> int:

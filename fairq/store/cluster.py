@@ -30,7 +30,7 @@ from redis.crc import key_slot
 from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.store.address import Address
 from fairq.store.connection import Connection
-from fairq.store.dial import BROKEN, Redirected, Word, ask_once
+from fairq.store.dial import BROKEN, Redirected, Word, ask_once, cause_of
 from fairq.store.topology import SLOTS, Range, node_address, read_slots
 from fairq.taskless import in_task
 
@@ -167,7 +167,7 @@ class Cluster:
                 self._refused = StoreRefused(f"{address.shown}: {error.message}")
                 continue
             except (*BROKEN, trio.TooSlowError, FairqError) as error:
-                self.trouble = f"{address.shown}: {str(error) or 'no answer in time'}"
+                self.trouble = f"{address.shown}: {cause_of(error)}"
                 continue
             if ranges:
                 self._adopt(ranges)

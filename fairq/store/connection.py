@@ -24,7 +24,7 @@ from redis.backoff import FullJitterBackoff
 from fairq.errors import FairqError, OutcomeUnknown, StoreFull, StoreRefused, Unavailable
 from fairq.sockets import receive_some, send_now
 from fairq.store.address import Address
-from fairq.store.dial import BROKEN, Word, as_error, connect, pack
+from fairq.store.dial import BROKEN, Word, as_error, cause_of, connect, pack
 from fairq.taskless import Wait
 from fairq.turns import at_end_of_turn, call_from_end
 
@@ -113,7 +113,7 @@ class Connection:
                 self._changed.unpark_all()
                 log.error("store refused", store=self.address.shown, error=str(error))
             except (*BROKEN, trio.TooSlowError, Unavailable, StoreFull) as error:
-                self.trouble = str(error) or str(error.__cause__ or "no answer in time")
+                self.trouble = cause_of(error)
                 log.warning("store unavailable", store=self.address.shown, error=self.trouble)
             failures += 1
             await trio.sleep(backoff.compute(failures))

@@ -47,6 +47,11 @@ def as_error(reply: Exception) -> FairqError:
     return StoreRefused(f"the store refused: {text}")
 
 
+def cause_of(error: BaseException) -> str:
+    """Say why a node does not answer."""
+    return str(error) or str(error.__cause__ or "no answer in time")
+
+
 pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # writes a command
 
 

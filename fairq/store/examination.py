@@ -13,16 +13,16 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import trio
-from attrs import evolve, frozen
+from attrs import evolve
 
 from fairq.errors import FairqError, SettingsError, StoreRefused
 from fairq.store import keys, library
 from fairq.store.address import Address
-from fairq.store.dial import BROKEN, Redirected, ask, connect, read_info
-from fairq.store.durability import risks
+from fairq.store.dial import BROKEN, Redirected, ask, cause_of, connect, read_info
+from fairq.store.durability import Finding, Level, risks
 from fairq.store.migrations import DataState, Migration, data_state, libraries_of
 from fairq.store.topology import read_topology
 
@@ -33,19 +33,7 @@ FAR_OFF_MS, OFF_MS = 60_000, 1_000  # a clock that is ahead by more lets nothing
 SLOW_MS = 5.0  # a round trip
 FEW_FILES = 4_096
 
-Level = Literal["ok", "warning", "problem"]
 Ask = Callable[..., Awaitable[Any]]
-
-
-@frozen
-class Finding:
-    """One thing that was looked at: how it is, and what to do about it."""
-
-    level: Level
-    subject: str
-    told: str
-    remedy: str = ""
-    node: str = ""
 
 
 async def examine(url: str, ahead_of_ms: Callable[[], float] = lambda: time.time() * 1000) -> AsyncIterator[Finding]:
@@ -74,9 +62,8 @@ async def _answer(stream: trio.abc.Stream, reader: Any, *command: Any) -> Any:
 
 
 def _unreachable(error: Exception) -> Finding:
-    cause = str(error) or str(error.__cause__ or "no answer in time")
     remedy = "check the URL and its password, that the store runs, and that no firewall is between"
-    return Finding("problem", "connection", f"the store does not answer: {cause}", remedy)
+    return Finding("problem", "connection", f"the store does not answer: {cause_of(error)}", remedy)
 
 
 async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float], stream: trio.abc.Stream) -> list[Finding]:
@@ -84,7 +71,7 @@ async def _of_node(address: Address, call: Ask, now_ms: Callable[[], float], str
     config = await _settings(call)
     return [
         *_version(info),
-        *(Finding("problem", risk.subject, risk.told, risk.remedy) for risk in risks(info)),
+        *risks(info),
         *_persistence(info, config),
         *_memory(info),
         *_allocator(info, _preloaded(stream)),

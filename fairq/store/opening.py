@@ -15,7 +15,7 @@ from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
 from fairq.store.dial import read_info
-from fairq.store.durability import Risk, risks
+from fairq.store.durability import Finding, risks
 from fairq.store.migrations import check_data_version
 from fairq.store.store import Store
 from fairq.store.topology import is_cluster, parse_seeds
@@ -42,7 +42,7 @@ async def check_permissions(store: Store) -> None:
         )
 
 
-async def _risks(node: Connection) -> list[Risk]:
+async def _risks(node: Connection) -> list[Finding]:
     try:
         return risks(read_info(await node.call("INFO", "persistence", "memory")))
     except StoreRefused:

@@ -15,7 +15,7 @@ from attrs import define, evolve
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.store.address import Address
-from fairq.store.dial import BROKEN, ask, connect
+from fairq.store.dial import BROKEN, ask, cause_of, connect
 
 SILENT_S = 90.0  # a node that forks says nothing for a while; a node that has died says nothing for longer
 _CHUNK = 1 << 18
@@ -43,7 +43,7 @@ class _Source:
             with trio.fail_after(SILENT_S):
                 data = await self.stream.receive_some(_CHUNK)
         except (*BROKEN, trio.TooSlowError) as error:
-            raise Unavailable(f"the store stopped in the middle of its snapshot: {str(error) or 'no answer'}") from None
+            raise Unavailable(f"the store stopped in the middle of its snapshot: {cause_of(error)}") from None
         if not data:
             raise Unavailable("the store closed the connection in the middle of its snapshot")
         self.buffer += data
@@ -69,7 +69,7 @@ async def read_snapshot(address: Address) -> AsyncGenerator[bytes, None]:
         with trio.fail_after(SILENT_S):
             stream, reader = await connect(evolve(address, database=0))
     except (*BROKEN, trio.TooSlowError) as error:
-        raise Unavailable(f"cannot connect to {address.shown}: {str(error) or 'no answer'}") from None
+        raise Unavailable(f"cannot connect to {address.shown}: {cause_of(error)}") from None
     async with stream:
         try:
             with trio.fail_after(SILENT_S):

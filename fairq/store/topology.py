@@ -17,7 +17,7 @@ from redis.cluster import parse_cluster_slots
 
 from fairq.errors import FairqError, StoreRefused, Unavailable
 from fairq.store.address import Address
-from fairq.store.dial import BROKEN, ask, connect
+from fairq.store.dial import BROKEN, ask, cause_of, connect
 
 log = structlog.get_logger("fairq.store")
 
@@ -82,7 +82,7 @@ async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5
                     with trio.fail_after(timeout):
                         return await _is_cluster_node(seed)
                 except (*BROKEN, trio.TooSlowError, Unavailable) as error:
-                    trouble = str(error) or str(error.__cause__ or "no answer in time")
+                    trouble = cause_of(error)
                     log.warning("store unavailable", store=seed.shown, error=trouble)
             failures += 1
             await trio.sleep(backoff.compute(failures))
@@ -121,7 +121,7 @@ async def read_topology(url: str, timeout: float = 5.0) -> Topology:
         except FairqError as error:
             trouble = error
         except (*BROKEN, trio.TooSlowError) as error:
-            trouble = Unavailable(f"the store at {seed.shown} does not answer: {str(error) or 'no answer in time'}")
+            trouble = Unavailable(f"the store at {seed.shown} does not answer: {cause_of(error)}")
         else:
             slots = sorted(read_slots(reply, seed.host), key=lambda each: each.first)
             owners = dict.fromkeys((each.host, each.port) for each in slots)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import orjson
@@ -12,7 +12,7 @@ from attrs import define
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, FairqError
 from fairq.model.checks import owner_of
 from fairq.scopes import open_plain_nursery
 from fairq.server.web.http.bodies import JSON, Gone, Inbox, read_object
@@ -95,6 +95,17 @@ class Call:
                 nursery.cancel_scope.cancel()
         if is_gone:
             raise Gone
+
+
+@contextmanager
+def one_of(many: str, one: str) -> Iterator[None]:
+    """Name in errors what a request has one of, in place of its frame's list."""
+    try:
+        yield
+    except FairqError as error:
+        if error.field == many:
+            error.field, error.message = one, error.message.replace(f"{many} must", f"{one} must")
+        raise
 
 
 def _show(row: Any) -> Any:

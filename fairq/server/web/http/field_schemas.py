@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 from fairq.model.checks import MAX_BATCH, MAX_SPAN_MS, MAX_TIME_MS
 from fairq.model.rules import FULL_ID, LEASE, QUEUE, rules_of
 from fairq.model.tasks import MAX_LINKS, Settlement
-from fairq.server.web.http.fields import MAX_WAIT_S, is_moment, name_of
+from fairq.server.web.http.fields import MAX_WAIT_S, is_moment, name_of, plain
 from fairq.server.web.http.leases import EnqueueFromLease
 from fairq.server.web.http.schema import Schema, schema_of
 
@@ -49,9 +49,4 @@ def field_schema(frame: Any, field: str, hint: Any) -> Schema:
     known = rules_of(frame)
     if field == "id" and "ids" in known:  # of the one in a path
         return dict(known["ids"].schema["items"])
-    return known[field].schema if field in known else schema_of(_plain(hint))
-
-
-def _plain(hint: Any) -> Any:
-    kinds = [arg for arg in get_args(hint) if arg is not type(None)]
-    return kinds[0] if type(None) in get_args(hint) else hint
+    return known[field].schema if field in known else schema_of(plain(hint))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache
 from hashlib import sha256
-from types import UnionType
+from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import orjson
@@ -200,7 +200,7 @@ def read_query(frame: Any, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
     hints, names = _hints(frame), names_of(frame)
     found: dict[str, Any] = {}
     for name, text in query:
-        kind = _plain(hints[names[name]]) if name in names else str
+        kind = plain(hints[names[name]]) if name in names else str
         if get_origin(kind) is list:
             found.setdefault(name, []).append(text)
             continue
@@ -215,11 +215,10 @@ def _hints(frame: Any) -> dict[str, Any]:
     return get_type_hints(frame)
 
 
-def _plain(kind: Any) -> Any:
+def plain(kind: Any) -> Any:
     """Return a type without `| None`."""
-    if get_origin(kind) is UnionType:
-        return next(arg for arg in get_args(kind) if arg is not type(None))
-    return kind
+    kinds = get_args(kind)
+    return next(each for each in kinds if each is not NoneType) if NoneType in kinds else kind
 
 
 def _read(name: str, text: str, kind: Any) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from attrs import field, frozen
@@ -11,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fairq.errors import BadRequest, FairqError
+from fairq.errors import BadRequest
 from fairq.model.rules import QUEUE, WORKER, check_fields, whole
 from fairq.model.tasks import Lease, NewTask, Settlement
 from fairq.server.web.http.bodies import Gone
 from fairq.server.web.http.bounds import MAX_CLAIM
-from fairq.server.web.http.call import Call, answer
+from fairq.server.web.http.call import Call, answer, one_of
 from fairq.server.web.http.fields import make_enqueue_from, make_request
 from fairq.server.web.http.workers import Claim, HttpWorker, Workers, fitting
 from fairq.wire import messages as wire
@@ -85,16 +84,6 @@ def _take_name(given: dict[str, Any]) -> str:
     return str(WORKER.check(name, "worker"))
 
 
-@contextmanager
-def _one_lease() -> Iterator[None]:
-    """Name the one lease of a request in errors, in place of a frame's list."""
-    try:
-        yield
-    except FairqError as error:
-        error.field = "lease" if error.field == "leases" else error.field
-        raise
-
-
 def _workers(request: Request) -> Workers:
     workers: Workers = request.app.state.workers
     return workers
@@ -141,7 +130,7 @@ async def enqueue_from(request: Request) -> Response:
     call, workers = Call.of(request), _workers(request)
     given = call.given(EnqueueFromLease, request, has_body=True)
     name = _take_name(given)
-    with _one_lease():
+    with one_of("leases", "lease"):
         frame = make_enqueue_from(given, call.caller.session.max_payload_bytes)
         worker = await workers.find(call.caller, name, QUEUE.check(frame.leases[0].queue, "lease"))
         with worker.in_use():

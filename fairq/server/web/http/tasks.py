@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +15,7 @@ from fairq.errors import BadRequest, FairqError, NotFound, from_code
 from fairq.model.checks import check_task_id, check_tenant
 from fairq.model.tasks import TRACE, NewTask
 from fairq.server.web.http.bodies import JSON, NDJSON, read_lines
-from fairq.server.web.http.call import Call, answer
+from fairq.server.web.http.call import Call, answer, one_of
 from fairq.server.web.http.fields import make_enqueue, make_request, make_task
 from fairq.server.web.http.problems import Problem
 from fairq.wire import messages as wire
@@ -121,23 +120,12 @@ async def open_batch(request: Request) -> Response:
     return answer({"id": asked.id, **body}, 201 if body["outcome"] == "ok" else 200)
 
 
-@contextmanager
-def _one_id() -> Iterator[None]:
-    """Name the one id of a path in errors, in place of a frame's list."""
-    try:
-        yield
-    except FairqError as error:
-        if error.field == "ids":
-            error.field, error.message = "id", error.message.replace("ids must", "id must")
-        raise
-
-
 async def show(request: Request) -> Response:
     """Return the state of a task, now or when it has ended, and its result."""
     call = Call.of(request)
     given = call.given(wire.Batch, request, has_body=False)
     ids = [given.pop("id")]
-    with _one_id():
+    with one_of("ids", "id"):
         waited = await call.ask(wire.WaitTasks, {**given, "ids": ids})
         given.pop("wait", None)
         state = (await call.ask(wire.Tasks, {**given, "ids": ids}))["tasks"][0]
@@ -153,6 +141,6 @@ async def cancel(request: Request) -> Response:
     call = Call.of(request)
     given = call.given(wire.Batch, request, has_body=False)
     given["ids"] = [given.pop("id")]
-    with _one_id():
+    with one_of("ids", "id"):
         body = await call.ask(wire.Cancel, given)
     return answer({"id": request.path_params["id"], "outcome": body["outcomes"][0]})
