@@ -8,6 +8,7 @@ import pytest
 
 from fairq.model.checks import full_id
 from fairq.model.tasks import MAX_RESULT_BYTES, NewTask, Settlement, TaskState
+from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.store import Store
@@ -166,6 +167,7 @@ async def test_each_id_counts_until_its_end_is_told(served: Served, ada: Raw) ->
         await ada.send("wait_tasks", ref=1_000 + ref, queue="q", ids=ids, timeout_ms=60_000)
     (connection,) = served.app.connections
     await wait_until(lambda: connection._waited_for == most * 250)
+    assert isinstance(connection, SocketConnection)
     assert connection._held_bytes == 0, "thousands of short requests may wait, and others are read meanwhile"
     with pytest.raises(Refused, match="too many waits"):
         await ada.ask("wait_tasks", queue="q", ids=more, timeout_ms=60_000)
