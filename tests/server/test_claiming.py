@@ -64,6 +64,12 @@ def test_tasks_are_promised_to_no_claim_but_one_that_leaves_at_once(phase: Phase
     assert not claiming.cover(1, 3, OFFERED, PACE_S)
 
 
+def test_with_half_of_the_credit_free_tasks_are_promised_to_the_claim_that_leaves_before_its_time() -> None:
+    claiming = waiting()
+    assert claiming.cover(1, OFFERED // 2, OFFERED, 0.0)
+    assert claiming.step(1, OFFERED, 0.0)[0] is Step.CLAIM, "another queue has taken the rest since"
+
+
 def test_a_promise_that_cannot_be_kept_is_passed_on_once() -> None:
     for spoil in ("room", "stop", "doubt"):
         claiming = waiting()

@@ -84,7 +84,7 @@ class GarbledStore(ForgetfulStore):
     """Gives answers that cannot be read."""
 
     async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
-        await ForgetfulStore.claim(self, queue, name, limit, again=again)  # raises at first
+        await ForgetfulStore.claim(self, queue, name, limit, again=again)
         raise ZeroDivisionError
 
 

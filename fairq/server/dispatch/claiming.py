@@ -72,13 +72,18 @@ class Claiming:
         """Note that there may be work."""
         self._is_notified, self.is_empty, self._expected = True, False, None
 
+    def places(self, offered: int, now: float) -> float:
+        """Return how many places must be free for a claim to leave now: half of the credit, until its time comes."""
+        return 1 if now >= self.next_at else min(offered / 2, MOST_TASKS)
+
     def cover(self, tasks: int, free: int, offered: int, now: float) -> bool:
         """Count tasks that are about to be enqueued; returns whether a claim for all of them leaves in this turn."""
         expected = self._expected
         self.notify()
         self.covered += tasks
         self._expected = None if expected is None else expected + tasks
-        if self.phase is not Phase.WAITING or now < self.next_at or not self.has_room(free, offered):
+        has_places = free >= self.places(offered, now) and self.has_room(free, offered)
+        if self.phase is not Phase.WAITING or not has_places:
             return False
         self._promised += tasks
         return True
@@ -106,7 +111,7 @@ class Claiming:
             return Step.END if self.is_stopping else Step.CLAIM, now
         if not room:
             return Step.SLEEP, inf
-        if room < min(offered / 2, MOST_TASKS) and now < self.next_at:
+        if not self._promised and room < self.places(offered, now):
             return Step.SLEEP, self.next_at
         return Step.CLAIM, now
 

@@ -78,9 +78,10 @@ class Dispatcher:
 
         Then the enqueue need not notify other servers.
         """
-        free = self.capacity.free(self.claiming.covered + tasks)
+        now, offered = trio.current_time(), self.capacity.offered
+        enough = max(self.claiming.covered + tasks, math.ceil(self.claiming.places(offered, now)))
         before_sending(self._decide)
-        return self.claiming.cover(tasks, free, self.capacity.offered, trio.current_time())
+        return self.claiming.cover(tasks, self.capacity.free(enough), offered, now)
 
     @property
     def has_room(self) -> bool:
