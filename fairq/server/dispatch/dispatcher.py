@@ -64,7 +64,7 @@ class Dispatcher:
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
     _emptied: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
-    _claims_of: Taskless | None = field(default=None, init=False)  # while it runs
+    _taskless: Taskless | None = field(default=None, init=False)  # while it runs
     _is_claiming: bool = field(default=False, init=False)  # or rests after a failure
     _pace: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # over when the next claim leaves anyway
 
@@ -160,7 +160,7 @@ class Dispatcher:
     async def run(self) -> None:
         """Claim and push until stopped; a claim under way is always handed out or given back."""
         async with trio.open_nursery() as nursery:
-            self._claims_of = Taskless(nursery)
+            self._taskless = Taskless(nursery)
             try:
                 while not self.stopped.is_set():
                     before_sending(self._decide)
@@ -168,11 +168,11 @@ class Dispatcher:
                     with trio.move_on_at(next_at if next_at > trio.current_time() else math.inf) as self._pace:
                         await self.stopped.wait()
             finally:
-                self._claims_of.close()
+                self._taskless.close()
 
     def _decide(self) -> None:
         """Begin what is to be done now, unless a claim is under way."""
-        if self._is_claiming or self._claims_of is None:
+        if self._is_claiming or self._taskless is None:
             return
         free = 0 if self.claiming.is_empty else self.capacity.free(MOST_TASKS)
         step, until = self.claiming.step(free, self.capacity.offered, trio.current_time())
@@ -181,14 +181,14 @@ class Dispatcher:
             if until < self._pace.deadline:  # it was empty when its pace was set
                 call_from_end(partial(setattr, self._pace, "deadline", until))
         elif step is Step.PASS_ON:
-            self._claims_of.begin_from_end(self.pass_on())
+            self._taskless.begin_from_end(self.pass_on())
             self._decide()
         elif step is Step.END:
             self._is_claiming = True
-            self._claims_of.begin_from_end(self._end())
+            self._taskless.begin_from_end(self._end())
         elif shares or self.claiming.phase is Phase.IN_DOUBT:
             self._is_claiming = True
-            self._claims_of.begin_from_end(self._claim_and_decide(shares))
+            self._taskless.begin_from_end(self._claim_and_decide(shares))
 
     async def _end(self) -> None:
         if self.claiming.phase is Phase.IN_DOUBT:
