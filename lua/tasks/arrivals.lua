@@ -124,13 +124,13 @@ function arrivals.exceeded(call, new)
   local waiting = account.ready + pending + delayed
   local delaying = (new.delayed and #new.delayed / 2 or 0) - new.freed_delayed
   local excess = waiting + count - #new.replaced - allowed.queued
-  if allowed.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms(account, allowed) end
+  if excess > 0 and allowed.queued > 0 and count > 0 then return 'queued', excess * task_ms(account, allowed) end
   local bytes = accounts.kept_by(call, account, allowed.stored_bytes)
   excess = bytes + new.bytes - new.freed_bytes - allowed.stored_bytes
-  if allowed.stored_bytes > 0 and new.bytes > 0 and excess > 0 then
+  if excess > 0 and allowed.stored_bytes > 0 and new.bytes > 0 then
     return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms(account, allowed)
   end
-  if allowed.delayed > 0 and delaying > 0 and delayed + delaying > allowed.delayed then
+  if delaying > 0 and allowed.delayed > 0 and delayed + delaying > allowed.delayed then
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. account.name), 0, 0, 'WITHSCORES')[2]
     return 'delayed', (first or call.now) - call.now
   end
