@@ -12,22 +12,12 @@ from fairq.cli.changes import change
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import print_json, print_rows
 from fairq.errors import BadRequest
-from fairq.model.limits import Limits
+from fairq.model.limits import BOUNDS, Limits
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
 
 _PER_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-_TOLD = {
-    "max_running": "Tasks that run at once.",
-    "guaranteed": "Tasks that may run at once before other tenants are served (cannot be set for all tenants).",
-    "rate": "Starts per second; or as 300/min, 1000/h, 5/d.",
-    "burst": "Starts at once (none: as many as the rate allows in one second).",
-    "queued": "Waiting tasks; more are refused with `quota_exceeded` and the time to try again.",
-    "stored_bytes": "Bytes stored: tasks (500 and the payload, or more), results, keys, batches, schedules, events.",
-    "delayed": "Tasks that wait for their start time; more are refused.",
-    "dead": "Dead letters kept; when there are more, the oldest are deleted.",
-}
 _UNITS = {"rate": "/s", "stored_bytes": " bytes"}
 
 
@@ -35,7 +25,10 @@ def _option(told: str) -> Any:
     return attrs.field(default=None, type=Annotated[str | None, Parameter(help=told)])  # type: ignore[call-overload]
 
 
-GivenLimits = attrs.make_class("GivenLimits", {name: _option(told) for name, told in _TOLD.items()}, frozen=True)
+_OPTIONS = {name: _option(told) for name, told in BOUNDS.items()} | {
+    "rate": _option(f"{BOUNDS['rate'][:-1]}; or as 300/min, 1000/h, 5/d.")
+}
+GivenLimits = attrs.make_class("GivenLimits", _OPTIONS, frozen=True)
 Parameter(name="*")(GivenLimits)  # each is a number, `none`, or `default` (the limit for all tenants)
 
 
@@ -91,7 +84,7 @@ def show_limits(server: Server | None, queue: str, tenant: str | None, json: boo
         print_json(found)
         return
     rows = [
-        {"limit": name, "set": _say(name, found["limits"][name]), "holds": _say(name, holds), "bounds": _TOLD[name]}
+        {"limit": name, "set": _say(name, found["limits"][name]), "holds": _say(name, holds), "bounds": BOUNDS[name]}
         for name, holds in found["holds"].items()
     ]
     columns = {"limit": "limit", "set": "set here", "holds": "holds", "bounds": "what it bounds"}

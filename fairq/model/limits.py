@@ -17,6 +17,16 @@ LIMIT_RANGES: dict[str, int] = {  # limit -> maximum; 0: no limit
     "delayed": 1_000_000_000,
     "dead": 10_000_000,
 }
+BOUNDS: dict[str, str] = {  # what each bounds, for people
+    "max_running": "Tasks that run at once.",
+    "guaranteed": "Tasks that may run at once before other tenants are served (cannot be set for all tenants).",
+    "rate": "Starts per second.",
+    "burst": "Starts at once (no limit: as many as the rate allows in one second).",
+    "queued": "Waiting tasks; more are refused with `quota_exceeded` and the time to try again.",
+    "stored_bytes": "Bytes stored: tasks (500 and the payload, or more), results, keys, batches, schedules, events.",
+    "delayed": "Tasks that wait for their start time; more are refused.",
+    "dead": "Dead letters kept; when there are more, the oldest are deleted.",
+}
 
 
 @frozen

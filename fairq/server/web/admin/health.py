@@ -9,6 +9,7 @@ from attrs import define, field, frozen
 
 from fairq.errors import FairqError
 from fairq.server.app import App
+from fairq.server.web.http.shared import Shared
 from fairq.store import keys
 
 ANSWER_S = 1.0  # for which the store may think
@@ -28,17 +29,11 @@ class Health:
     """Checks one server, at most every KEPT_S."""
 
     app: App
-    _found: Finding | None = field(default=None, init=False)
-    _found_at: float = field(default=0.0, init=False)
-    _looking: trio.Lock = field(factory=trio.Lock, init=False)
+    _findings: Shared[Finding] = field(factory=lambda: Shared(KEPT_S), init=False)
 
     async def look(self) -> Finding:
         """Return the finding of now, or of up to KEPT_S ago. It takes ANSWER_S at most."""
-        async with self._looking:
-            if self._found is None or trio.current_time() - self._found_at > KEPT_S:
-                self._found = await self._look()
-                self._found_at = trio.current_time()
-            return self._found
+        return await self._findings.get("", self._look)
 
     async def _look(self) -> Finding:
         troubles, began = [], time.perf_counter()

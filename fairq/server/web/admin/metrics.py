@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 
 import trio
@@ -17,6 +18,7 @@ from attrs import define, field, frozen
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from fairq.model.waiting import PAUSED
 from fairq.server.app import App
@@ -24,6 +26,7 @@ from fairq.server.web.admin.health import Finding, Health
 from fairq.server.web.admin.store_figures import Node, read_nodes
 from fairq.server.web.admin.tenant_metrics import QUEUES as TENANT_QUEUES
 from fairq.server.web.admin.tenant_metrics import Tenants, counter, gauge, read_tenants, tell_counted, tell_stored
+from fairq.server.web.http.shared import Shared
 
 MAX_QUEUES = 200
 MAX_TENANTS = 32  # that are asked for a queue's oldest wait
@@ -47,8 +50,7 @@ class Metrics:
 
     app: App
     health: Health
-    _pages: dict[frozenset[str] | None, tuple[float, bytes]] = field(factory=dict, init=False)  # when written
-    _writing: trio.Lock = field(factory=trio.Lock, init=False)
+    _pages: Shared[bytes] = field(factory=lambda: Shared(KEPT_S), init=False)
     _process: CollectorRegistry = field(factory=CollectorRegistry, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -60,13 +62,7 @@ class Metrics:
 
         Raises: FairqError if the store goes while it is read.
         """
-        async with self._writing:
-            since = trio.current_time() - KEPT_S
-            self._pages = {queues: page for queues, page in self._pages.items() if page[0] >= since}
-            if only not in self._pages:
-                page = await self._write(only)
-                self._pages[only] = trio.current_time(), page
-            return self._pages[only][1]
+        return await self._pages.get(only, partial(self._write, only))
 
     async def _write(self, only: frozenset[str] | None) -> bytes:
         found, store = await self.health.look(), self.app.store
@@ -78,9 +74,8 @@ class Metrics:
             nodes = await read_nodes(store.connection.nodes())
         queues = [await self._look(name) for name in names[:MAX_QUEUES]]  # one by one: tasks go before them
         tenants = [await read_tenants(store, name) for name in names[:TENANT_QUEUES]]
-        registry = CollectorRegistry()
-        registry.register(_Told(list(_Now(self.app, found, queues, tenants, len(names), nodes).collect())))
-        text = await trio.to_thread.run_sync(generate_latest, registry)  # a long page takes some 40 ms
+        told = _Told(list(_Now(self.app, found, queues, tenants, len(names), nodes).collect()))
+        text = await trio.to_thread.run_sync(generate_latest, told)  # a long page takes some 40 ms
         return bytes(text + generate_latest(self._process))
 
     async def _look(self, name: str) -> Queue:
@@ -90,8 +85,8 @@ class Metrics:
 
 
 @define(eq=False)
-class _Told:
-    """Metrics of one moment, for a registry."""
+class _Told(Collector):
+    """Metrics of one moment, as a registry has them."""
 
     metrics: Sequence[Metric]
 

@@ -14,7 +14,7 @@ from attrs import asdict
 
 from fairq.errors import BadRequest, NotFound
 from fairq.model.checks import MAX_SPAN_MS
-from fairq.model.limits import Limits
+from fairq.model.limits import BOUNDS, Limits
 from fairq.model.queues import SETTING_RANGES, SHARES
 from fairq.server.web.dashboard.dialogs import Action, Field, Form, as_number, one, told
 from fairq.server.web.dashboard.view import Context, View
@@ -97,25 +97,13 @@ def _plain(
     return Action(name, title, button, describe, handle, is_dangerous)
 
 
-_LIMIT_NOTES = {
-    "max_running": "tasks that run at once",
-    "guaranteed": "running tasks that are served before others'; for one tenant",
-    "rate": "starts a second",
-    "burst": "starts that may come at once",
-    "queued": "tasks that wait",
-    "stored_bytes": "bytes of all that is kept",
-    "delayed": "tasks that wait for their start",
-    "dead": "dead letters; of more, the oldest go",
-}
-
-
 async def _ask_limits(view: View) -> Context:
     queue, tenant = _target(view)
     body = await view.ask(wire.Limits(0, queue, tenant or None))
     now = body["limits"]
     fields = [
         Field(name, name, note, value="" if now[name] is None else typed(now[name]))
-        for name, note in _LIMIT_NOTES.items()
+        for name, note in BOUNDS.items()
         if tenant or name != "guaranteed"
     ]
     text = (

@@ -7,13 +7,10 @@ most every STEP_S, whatever asks, and at most MAX_GATHERING at a time, so that a
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
 
 import structlog
 import trio
-from attrs import define, field
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -23,43 +20,12 @@ from fairq.server.web.http.bodies import Inbox
 from fairq.server.web.http.guard import INBOX, STREAM, asked_of
 
 log = structlog.get_logger("fairq.server")
-T = TypeVar("T")
 
 STEP_S, STREAM_S, QUIET_S, CHECK_S = 1.0, 3_600.0, 15.0, 5.0
+KEPT_S = 0.9 * STEP_S  # a rendering
 ANSWER_S = 3.0  # for which the store may think
 _LINE_END = re.compile("\r\n|\r|\n")  # all three end a line of a stream: an error's text may have any of them
-MAX_STREAMS, MAX_OWN_STREAMS, MAX_KEPT, MAX_GATHERING = 256, 64, 128, 4
-
-
-@define(eq=False)
-class _Kept(Generic[T]):
-    """The last result under a key."""
-
-    at: float = float("-inf")
-    made: list[T] = field(factory=list)
-    lock: trio.Lock = field(factory=trio.Lock)
-
-
-@define(eq=False)
-class Shared(Generic[T]):
-    """What is made once for all who ask for it within `kept_s`, such as the rendering of a page."""
-
-    kept_s: float = STEP_S * 0.9
-    _kept: OrderedDict[str, _Kept[T]] = field(factory=OrderedDict, init=False)
-    _making: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_GATHERING), init=False)
-
-    async def get(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
-        """Return what is made now, or was less than `kept_s` ago. Raises what making raises."""
-        kept = self._kept.setdefault(key, _Kept())
-        self._kept.move_to_end(key)
-        if len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
-        async with kept.lock:
-            if trio.current_time() - kept.at > self.kept_s:
-                async with self._making:
-                    kept.made = [await make()]
-                kept.at = trio.current_time()
-            return kept.made[0]
+MAX_STREAMS, MAX_OWN_STREAMS, MAX_GATHERING = 256, 64, 4
 
 
 def _message(text: str, event: str = "") -> bytes:

@@ -26,7 +26,7 @@ from fairq.server.web.admin.operators import Operators
 from fairq.server.web.dashboard.actions import ACTIONS
 from fairq.server.web.dashboard.dialogs import Action, read_form
 from fairq.server.web.dashboard.finding import Finder
-from fairq.server.web.dashboard.live import MAX_OWN_STREAMS, MAX_STREAMS, PageStream, Shared
+from fairq.server.web.dashboard.live import KEPT_S, MAX_GATHERING, MAX_OWN_STREAMS, MAX_STREAMS, PageStream
 from fairq.server.web.dashboard.pages import PAGES
 from fairq.server.web.dashboard.recent import Recent
 from fairq.server.web.dashboard.sessions import COOKIE, Session, Sessions, give
@@ -36,6 +36,7 @@ from fairq.server.web.dashboard.writing import STATIC, make_environment
 from fairq.server.web.http.bodies import Gone
 from fairq.server.web.http.guard import INBOX, asked_of
 from fairq.server.web.http.problems import STATUS
+from fairq.server.web.http.shared import Shared
 
 log = structlog.get_logger("fairq.server")
 
@@ -56,7 +57,7 @@ class Dashboard:
     site: Site
     sessions: Sessions
     templates: Environment = field(init=False)
-    renderings: Shared[str] = field(factory=Shared, init=False)
+    renderings: Shared[str] = field(factory=lambda: Shared(KEPT_S, MAX_GATHERING), init=False)
     streams: Counter[Identity] = field(factory=Counter, init=False)  # that are open, by who looks
 
     def __attrs_post_init__(self) -> None:
@@ -263,5 +264,5 @@ def _inside(to: str) -> str:
 def make_dashboard(operators: Operators, health: Health, nursery: trio.Nursery) -> Iterable[Route | Mount]:
     """Make the paths of the dashboard."""
     recent, finder = Recent(operators.app, nursery), Finder(operators.app.store)
-    site = Site(operators, health, recent, finder, Shared(SIMULATED_S))
+    site = Site(operators, health, recent, finder, Shared(SIMULATED_S, MAX_GATHERING))
     return Dashboard(site, Sessions(operators)).routes()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fairq.server.web.admin.health import Health
     from fairq.server.web.admin.operators import Operators
     from fairq.server.web.dashboard.finding import Finder
-    from fairq.server.web.dashboard.live import Shared
     from fairq.server.web.dashboard.recent import Recent
+    from fairq.server.web.http.shared import Shared
 
 Context = dict[str, Any]
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -99,18 +99,10 @@ ROWS = (
 )  # fmt: skip
 
 
-class _Id(Convertor[str]):
+class _Id(StringConvertor):
     """An id in a path: a tenant's bare id, or a producer's with its tenant and a slash."""
 
     regex = "[^/]+(?:/[^/]+)?"
-
-    def convert(self, value: str) -> str:
-        """Return the id."""
-        return value
-
-    def to_string(self, value: str) -> str:
-        """Return the id."""
-        return value
 
 
 register_url_convertor("id", _Id())

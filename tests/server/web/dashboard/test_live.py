@@ -10,8 +10,9 @@ import trio
 
 from fairq.server.web.dashboard import live as module
 from fairq.server.web.dashboard import site as site_module
-from fairq.server.web.dashboard.live import Shared
+from fairq.server.web.dashboard.live import KEPT_S
 from fairq.server.web.dashboard.sessions import COOKIE
+from fairq.server.web.http.shared import MAX_KEPT, Shared
 from tests.server.harness import raw, tenant
 from tests.store.proxy import open_proxy
 
@@ -87,7 +88,7 @@ async def test_streams_are_bounded_and_end_when_the_server_stops(
 
 
 async def test_a_hundred_tabs_render_once(autojump_clock: trio.testing.MockClock) -> None:
-    renderings, asked = Shared[str](), 0
+    renderings, asked = Shared[str](KEPT_S), 0
 
     async def render() -> str:
         nonlocal asked
@@ -112,7 +113,7 @@ async def test_a_hundred_tabs_render_once(autojump_clock: trio.testing.MockClock
 async def test_renderings_of_many_pages_are_few_at_a_time_and_kept_within_bounds(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    renderings, now, most = Shared[str](), 0, 0
+    renderings, now, most = Shared[str](KEPT_S, 4), 0, 0
 
     async def render() -> str:
         nonlocal now, most
@@ -125,5 +126,5 @@ async def test_renderings_of_many_pages_are_few_at_a_time_and_kept_within_bounds
     async with trio.open_nursery() as nursery:
         for n in range(500):
             nursery.start_soon(renderings.get, f"page {n}", render)
-    assert most == module.MAX_GATHERING
-    assert len(renderings._kept) <= module.MAX_KEPT
+    assert most == 4
+    assert len(renderings._kept) <= MAX_KEPT

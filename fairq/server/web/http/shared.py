@@ -1,0 +1,48 @@
+"""What is made once for all who ask for it at about the same time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import trio
+from attrs import Factory, define, field
+
+T = TypeVar("T")
+
+MAX_KEPT = 128
+
+
+@define(eq=False)
+class _Kept(Generic[T]):
+    """The last result under a key."""
+
+    at: float = float("-inf")
+    made: list[T] = field(factory=list)
+    lock: trio.Lock = field(factory=trio.Lock)
+
+
+@define(eq=False)
+class Shared(Generic[T]):
+    """Results, each told for `kept_s` to all who ask under its key; `at_once` are made at a time."""
+
+    kept_s: float
+    at_once: int = 1
+    _kept: OrderedDict[Hashable, _Kept[T]] = field(factory=OrderedDict, init=False)
+    _making: trio.Semaphore = field(
+        default=Factory(lambda self: trio.Semaphore(self.at_once), takes_self=True), init=False
+    )
+
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """Return what is made now, or was less than `kept_s` ago. Raises what making raises."""
+        kept = self._kept.setdefault(key, _Kept())
+        self._kept.move_to_end(key)
+        if len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+        async with kept.lock:
+            if trio.current_time() - kept.at > self.kept_s:
+                async with self._making:
+                    kept.made = [await make()]
+                kept.at = trio.current_time()
+            return kept.made[0]
