@@ -175,10 +175,13 @@ async def _work(url: str, ears: Ears, ada: fairq.Client) -> None:
 
 
 async def _result(one: EnqueuedTask, two: EnqueuedTask) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.result)
+    async def fail() -> None:
         with pytest.raises(fairq.TaskFailed, match="no such address"):
             await two.result()
+
+    async with trio.open_nursery() as nursery:  # both begin in one turn, so that one frame asks for both
+        nursery.start_soon(one.result)
+        nursery.start_soon(fail)
 
 
 async def _stop(url: str, ears: Ears, ada: fairq.Client, operator: fairq.OperatorClient) -> None:
