@@ -18,6 +18,7 @@ from fairq.server.web.dashboard.pages import PAGES
 from tests import stores
 from tests.server.harness import OPERATOR, raw, tenant
 from tests.store.proxy import open_proxy
+from tests.store.waiting import wait_until
 
 from .harness import Raw, Site, text_of, visited
 
@@ -162,6 +163,20 @@ async def test_a_start_after_the_last_year_breaks_no_page(site: Site) -> None:
         for path in ("/delayed", "/queues/q/tasks/ada/far", "/queues/q/tenants/ada", "/tenants"):
             assert "ada" in text_of(await site.read(path))
         assert "9999-12-31" in text_of(await site.read("/delayed"))
+
+
+async def test_a_batch_counts_an_expired_task_once(site: Site) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        await ada.ask("open_batch", queue="q", id="b")
+        task = {"payload": 1, "batch": "b"}
+        await ada.ask("enqueue", queue="q", tasks=[{**task, "id": "t"}, {**task, "id": "late", "expires_in_ms": 1}])
+
+        async def has_expired() -> bool:
+            (state,) = await site.store.batches("q", ["ada/b"])
+            return state is not None and state.expired == 1
+
+        await wait_until(has_expired)
+        assert "1 / 2" in text_of(await site.read("/batches"))
 
 
 async def test_tenants_called_as_a_folder_have_pages(site: Site) -> None:
