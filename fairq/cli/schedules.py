@@ -74,7 +74,7 @@ def create(
         raise BadRequest("give --cron or --every, not both", field="cron")
 
     async def work(client: Client) -> list[datetime]:
-        options = (flags or TaskFlags()).pack()
+        options = asdict(flags or TaskFlags())
         return await client.schedule(
             queue, name, value, cron=cron, zone=zone, every=every, misfire=misfire, tenant=tenant, **options
         )

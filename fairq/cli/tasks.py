@@ -34,10 +34,6 @@ class Filter:
     ] = None
     error: Annotated[str | None, Parameter(help="Only tasks whose last error contains this text.")] = None
 
-    def pack(self) -> dict[str, Any]:
-        """Return the filter as the SDK's keyword arguments."""
-        return {"tenant": self.tenant, "older_than": self.older_than, "error": self.error}
-
 
 _STATES = columns_of("id", "state", "tenant", "attempt", "when", "worker", "reason", "error", id="task")
 _WHEN = {"delayed": "starts at ", "leased": "leased until ", "dead": "died at "}
@@ -149,9 +145,8 @@ def cancel(
     if (ids and everything) or (not ids and not everything):
         raise BadRequest("give ids or --all, not both" if ids else "missing ids: give ids or --all", field="ids")
     if everything:
-        words = (which or Filter()).pack()
-        title = f"{words['tenant']} in {queue}" if words.get("tenant") else queue
-
+        words = asdict(which or Filter())
+        title = f"{words['tenant']} in {queue}" if words["tenant"] else queue
         return purge(
             title, lambda client, dry_run: client.cancelling_all(queue, dry_run=dry_run, **words),
             dry_run=dry_run, yes=yes, json=json, server=server,
