@@ -8,11 +8,10 @@ from typing import Annotated, Any
 from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
-from fairq.cli.confirm import Yes
+from fairq.cli.confirm import Yes, check_choice
 from fairq.cli.options import Json, Server, Span, run_with
 from fairq.cli.output import columns_of, print_json, print_rows
 from fairq.cli.purges import DryRun, purge
-from fairq.errors import BadRequest
 from fairq.model.attempts import AttemptState
 from fairq.model.texts import say_moment
 
@@ -142,8 +141,7 @@ def cancel(
 
     Example: `fairq tasks cancel emails --all --tenant acme --older-than 7d`
     """
-    if (ids and everything) or (not ids and not everything):
-        raise BadRequest("give ids or --all, not both" if ids else "missing ids: give ids or --all", field="ids")
+    check_choice(ids, everything, "filters, --dry-run and --yes", which is not None or dry_run or yes)
     if everything:
         words = asdict(which or Filter())
         title = f"{words['tenant']} in {queue}" if words["tenant"] else queue
@@ -151,8 +149,6 @@ def cancel(
             title, lambda client, dry_run: client.cancelling_all(queue, dry_run=dry_run, **words),
             dry_run=dry_run, yes=yes, json=json, server=server,
         )  # fmt: skip
-    if which is not None or dry_run or yes:
-        raise BadRequest("filters, --dry-run and --yes need --all", field="ids")
     return _print_outcomes(ids, run_with(server, lambda client: client.cancel(queue, ids)), json)
 
 
