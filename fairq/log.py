@@ -28,11 +28,10 @@ class Log:
         self._name = name
         self._logger: logging.Logger | None = None
 
-    def _get_logger(self) -> logging.Logger:
-        if self._logger is None:
-            import logging
+    def _open(self) -> logging.Logger:
+        import logging
 
-            self._logger = logging.getLogger(self._name)
+        self._logger = logging.getLogger(self._name)
         return self._logger
 
     def debug(self, event: str, **fields: Any) -> None:
@@ -52,7 +51,7 @@ class Log:
         self._log(ERROR, event, fields, exc_info)
 
     def _log(self, level: int, event: str, fields: dict[str, Any], exc_info: BaseException | None = None) -> None:
-        logger = self._logger or self._get_logger()
+        logger = self._logger or self._open()
         if logger.isEnabledFor(level):
             text = event + "".join(f" {name}=%s" for name in fields)
             more = {"fairq": {"event": event, **fields}}

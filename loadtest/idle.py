@@ -22,7 +22,7 @@ import trio
 from attrs import define, field
 
 import fairq
-from fairq.client.link import Link
+from fairq.client.transport import Transport
 
 GROUP = 50  # that connect at once; more would wait for each other in this one process
 QUEUE, HELD_QUEUE = "idle", "held"
@@ -33,7 +33,7 @@ class IdleWorker(fairq.Worker):
     """A worker that tells when it is attached, and whose connection can be broken."""
 
     attached: trio.Event = field(factory=trio.Event, init=False)
-    _broken: Link | None = field(default=None, init=False)
+    _broken: Transport | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.on_startup(self._watch)
@@ -44,14 +44,14 @@ class IdleWorker(fairq.Worker):
 
         def on_change() -> None:
             changed()
-            if driver.session.is_attached and driver._link is not self._broken:
+            if driver.session.is_attached and driver._transport is not self._broken:
                 self.attached.set()
 
         driver.on_change = on_change
 
     def break_connection(self) -> None:
         """Break the connection as a proxy does that is restarted: both sides read its end, and no good-bye."""
-        self.attached, self._broken = trio.Event(), self._working.driver._link
+        self.attached, self._broken = trio.Event(), self._working.driver._transport
         if self._broken is not None:
             with suppress(OSError):  # the server was first
                 self._broken.socket.shutdown(socket.SHUT_RDWR)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Any
 
 from redis.crc import key_slot
 
+from tests.store.waiting import wait_for
+
 from . import stores
 
 SLOTS = 16_384
-FORM_SECONDS = 20.0
 SETTINGS = {
     "cluster-enabled": "yes",
     "cluster-node-timeout": "2000",
@@ -21,15 +21,6 @@ SETTINGS = {
     "repl-diskless-sync-delay": "0",
     "cluster-allow-replica-migration": "no",  # a node without slots stays what it is
 }
-
-
-def wait_for(holds: Callable[[], bool], what: str, seconds: float = FORM_SECONDS) -> None:
-    """Wait until something holds that nothing announces. Raises: TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError(what)
-        time.sleep(0.01)
 
 
 class Node:
@@ -75,7 +66,7 @@ class Node:
 
     def wait_replica(self) -> None:
         """Wait until this node is a replica that is up to date."""
-        wait_for(lambda: self.client.info("replication").get("master_link_status") == "up", "no replication")
+        wait_for(lambda: self.client.info("replication").get("master_link_status") == "up")
 
     def subscriptions(self, channel: str) -> int:
         """Count who listens to a sharded channel here."""
@@ -118,7 +109,7 @@ class Cluster:
 
     def wait_formed(self) -> None:
         """Wait until all nodes know each other, and that all slots are served."""
-        wait_for(lambda: all(node.knows(len(self.nodes)) for node in self.nodes), "the cluster did not form")
+        wait_for(lambda: all(node.knows(len(self.nodes)) for node in self.nodes))
 
     def add(self) -> Node:
         """Have another node join, without slots."""
@@ -133,7 +124,7 @@ class Cluster:
         node.cluster("REPLICATE", primary.id)
         node.wait_replica()
         # Those that have not heard of it would not vote for it, and a failover is tried for five seconds only.
-        wait_for(lambda: all(each.row(node)[3] == primary.id for each in self.nodes), "not known as a replica")
+        wait_for(lambda: all(each.row(node)[3] == primary.id for each in self.nodes))
         return node
 
     def owner(self, key: str) -> Node:
@@ -166,7 +157,7 @@ class Cluster:
             node.cluster("SETSLOT", slot, "NODE", target.id)
         # A node that takes a slot raises its epoch above those it has heard of. Who moves the slot on before the others
         # have heard of that gets no higher one, and late gossip of the former owner then wins over the new one.
-        wait_for(lambda: self._agree(slot, target), "the nodes do not agree on a slot's new owner")
+        wait_for(lambda: self._agree(slot, target))
 
     def _agree(self, slot: int, owner: Node) -> bool:
         epoch = owner.epoch_of(owner)

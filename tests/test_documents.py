@@ -29,13 +29,7 @@ from fairq.model.history import TenantSeries
 from fairq.model.operating import TokenRow
 from fairq.model.queues import SETTING_RANGES, SHARES, QueueSettings
 from fairq.model.schedules import MAX_SCHEDULES, SCHEDULE_PATTERN
-from fairq.model.tasks import (
-    MAX_LINKS,
-    MAX_LINKS_BYTES,
-    MAX_RESULT_BYTES,
-    Link,
-    ScheduledOptions,
-)
+from fairq.model.tasks import MAX_LINKS, MAX_LINKS_BYTES, MAX_RESULT_BYTES, Link, ScheduledOptions
 from fairq.wire import frames, terms
 from fairq.wire import messages as wire
 from fairq.wire.codec import decode_client
@@ -330,7 +324,7 @@ def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
 
 def test_floors_are_those_of_the_code() -> None:
     from fairq.server import long_poll, queues
-    from fairq.server.net import questions, worker_registry
+    from fairq.server.net import questions, server_slots, worker_registry
     from fairq.server.timers import ticker
 
     rows = table_after((DOCS / "recovery.md").read_text(), "| lost | found by")
@@ -347,7 +341,7 @@ def test_floors_are_those_of_the_code() -> None:
     assert holder == f"{questions.ANSWER_S:g} s; then the name is left out"
     slots = next(value for lost, value in after.items() if "how many slots" in lost)
     assert slots.startswith(
-        f"{worker_registry._WRITE_S:g} s; a server that is not heard of for {worker_registry._FORGET_S:g} s"
+        f"{worker_registry._WRITE_S:g} s; a server that is not heard of for {server_slots._FORGET_S:g} s"
     )
 
 

@@ -19,13 +19,7 @@ from fairq.store import library
 from fairq.store.records import pack_options as pack_for_store
 
 TRACE = f"00-{'1' * 32}-{'2' * 16}-01"
-OF_TEXT = {
-    "dedupe_key": "k",
-    "batch": "b",
-    "group": "g",
-    "name": "n",
-    "trace": TRACE,
-}
+OF_TEXT = {"dedupe_key": "k", "batch": "b", "group": "g", "name": "n", "trace": TRACE}
 GIVEN = {name: OF_TEXT.get(name, 7) for name in OPTIONS} | {"events": True, "replace": True}
 
 

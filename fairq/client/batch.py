@@ -69,7 +69,7 @@ class Batch:
         Goes on across reconnects. Raises: as `wait`.
         """
         wait_s = 0.0
-        deadline = inf if timeout is None else self._client._caller.now() + timeout
+        deadline = self._client._deadline(inf if timeout is None else timeout)
         while True:
             left_s = max(0.0, deadline - self._client._caller.now())
             reply = await self._client.request_until("batch", self._body, lambda _: True, left_s, wait_s)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fairq.wire.calls import Call
 
 
-def _enqueued(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
+def _task_of(outcome: str, id: str, queue: str, client: Client) -> EnqueuedTask:
     """Return the task of an outcome: the new one, or the one that already had its id or holds its dedupe key."""
     word, _, holder = outcome.partition(" ")
     return EnqueuedTask(holder or id, queue, word == "duplicate", client=client, is_replaced=word == "replaced")
@@ -66,7 +66,7 @@ class Client(ScheduleRequests):
         timeout: float | None = None,
         **options: Unpack[TaskOptions],
     ) -> EnqueuedTask:
-        """Enqueue one task; it is durable when this returns. `id`: yours, if repeating the call must make no second.
+        """Enqueue one task; it is durable when this returns. With an `id` of yours a repeated call makes no second.
 
         `tenant`: whose, for producers; the task's id is then its full one, `<tenant>/<id>`.
         Raises: BadRequest, TooLarge, QuotaExceeded, StoreFull, Unavailable, OutcomeUnknown.
@@ -116,7 +116,7 @@ class Client(ScheduleRequests):
         return [
             EnqueuedTask(task.id, queue, client=self, keeps_result=task.result_ttl_ms > 0)
             if outcome == "ok"
-            else _enqueued(task.id, queue, outcome, self)
+            else _task_of(outcome, task.id, queue, self)
             for task, outcome in zip(tasks, outcomes, strict=True)
         ]
 
@@ -137,7 +137,7 @@ class Client(ScheduleRequests):
             except FairqError as error:
                 refusals[tenant] = error
                 done = [
-                    _enqueued(task.id, queue, outcome, self) if outcome not in (None, "expired") else None
+                    _task_of(outcome, task.id, queue, self) if outcome not in (None, "expired") else None
                     for task, outcome in zip(some, told[tenant], strict=True)
                 ]
             for n, each in zip(by_tenant[tenant], done, strict=True):
@@ -207,10 +207,10 @@ class Client(ScheduleRequests):
     ) -> Batch:
         """Open a batch, of which at most `max_running` tasks run at once (0: any number).
 
-        The others are payloads of tasks that are enqueued once: when it is complete, when all its tasks were done, and
-        when the first of them is dead. `id`: yours, if repeating the call must open no second one. `events`: that it is
-        complete is told in the feed; its tasks ask for themselves. `tenant`: whose, for producers; the batch's id is
-        then its full one.
+        `on_complete`, `on_success` and `on_death` are payloads of tasks that are enqueued once: when it is complete,
+        when all its tasks were done, and when the first of them is dead. With an `id` of yours a repeated call opens no
+        second one. `events`: the feed tells when it is complete; each of its tasks asks for itself. `tenant`: whose,
+        for producers; the batch's id is then its full one.
         """
         id = check_batch_id(later.bodies.new_id() if id is None else id)
         if tenant is not None:
@@ -264,13 +264,7 @@ class Client(ScheduleRequests):
         return EventStream(self, body["queue"], later.events.EVENT_ID.check(after, "after"), tenant)
 
     async def read_events(
-        self,
-        queue: str,
-        after: int = 0,
-        *,
-        count: int = 100,
-        tenant: str | None = None,
-        timeout: float | None = None,
+        self, queue: str, after: int = 0, *, count: int = 100, tenant: str | None = None, timeout: float | None = None
     ) -> EventPage:
         """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
         page = {"after": later.events.EVENT_ID.check(after, "after"), "count": later.rules.COUNT.check(count, "count")}
@@ -286,7 +280,7 @@ class Client(ScheduleRequests):
         error: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Cancel all tasks of one's own that wait (or those that match); returns how many. Running ones go on.
+        """Cancel one's own waiting tasks, all or those that match; returns how many. Running ones go on.
 
         `older_than`: only tasks that were enqueued so many seconds ago; `error`: only those whose last attempt failed
         with an error that contains this text. `tenant`: whose, for operators. `timeout`: for each step, of about a

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import cycle
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -13,8 +14,8 @@ from attrs import define, field
 from fairq.client import bodies as bodies  # so that the first call does not wait for it
 from fairq.client.channel import Target, check_token, choose_servers
 from fairq.client.dial import dial
-from fairq.client.link import Link
 from fairq.client.runtime import Event, Runtime, background, current_runtime
+from fairq.client.transport import Transport
 from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
@@ -45,7 +46,7 @@ class Driver(Generic[S]):
     runtime: Runtime = field(factory=current_runtime, init=False)
     _woken: Event = field(init=False)
     _pumps_at: float = field(default=0.0, init=False)  # until then the pump sleeps, unless it is woken
-    _link: Link | None = field(default=None, init=False)
+    _transport: Transport | None = field(default=None, init=False)
     _connection: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -60,11 +61,6 @@ class Driver(Generic[S]):
         Raises: SettingsError; RuntimeError outside an event loop.
         """
         return cls(session, choose_servers(urls, tls), check_token(token))
-
-    @property
-    def is_connected(self) -> bool:
-        """True if a connection stands."""
-        return self._link is not None
 
     def now(self) -> float:
         """Return the time. Raises: RuntimeError in another event loop than the one it was opened in."""
@@ -104,13 +100,13 @@ class Driver(Generic[S]):
 
     def send_soon(self, *, waits: bool = False) -> None:
         """Send what the session holds at the end of the scheduler's turn; `waits`: the calling task waits next."""
-        if self._link:
-            self._link.wake_writer(waits=waits)
+        if self._transport:
+            self._transport.wake_writer(waits=waits)
 
     def send_now(self) -> None:
         """Send what the session holds, as much of it as the socket takes."""
-        if self._link:
-            self._link.send_now()
+        if self._transport:
+            self._transport.send_now()
 
     def _wake(self) -> None:
         self._woken.set()
@@ -144,14 +140,13 @@ class Driver(Generic[S]):
             self.session.close()
 
     async def _keep_connected(self) -> None:
-        attempt = 0
+        targets = cycle(self.targets)
         while not self.session.fatal:
-            target = self.targets[attempt % len(self.targets)]
-            attempt += 1
+            target = next(targets)
             try:
-                async with dial(target, self.token) as link:
+                async with dial(target, self.token) as transport:
                     log.info("connected", url=target.url)
-                    await self._converse(link)
+                    await self._converse(transport)
                 if not self.session.fatal:
                     log.warning("connection lost; connecting again", url=target.url)
             except (Unauthorized, Forbidden) as error:
@@ -163,23 +158,24 @@ class Driver(Generic[S]):
             self.on_change()
             await anyio.sleep_until(self.session.reconnect_at)
 
-    async def _converse(self, link: Link) -> None:
+    async def _converse(self, transport: Transport) -> None:
         """Take in what comes until the connection ends; `_pump` may end it too."""
-        self._link, link.source, link.stuck, link.take = link, self._outgoing, self._wake, self._take
+        self._transport = transport
+        transport.source, transport.stuck, transport.take = self._outgoing, self._wake, self._take
         self.session.connected(self.runtime.current_time())
-        self._woken.set()  # there are deadlines now
+        self._wake()  # there are deadlines now
         try:
             with anyio.CancelScope() as self._connection:
                 while not self.session.fatal:
-                    self._take(await link.receive())
+                    self._take(await transport.receive())
         except Disconnected as error:
-            log.debug("connection ended", url=link.remote, error=str(error))
+            log.debug("connection ended", url=transport.remote, error=str(error))
             if error.code == CLOSE_SUPERSEDED:
                 self.session.fatal = Superseded("another worker attached under this name; each needs a name of its own")
         except BadFrame as error:
-            log.debug("connection ended", url=link.remote, error=str(error))
+            log.debug("connection ended", url=transport.remote, error=str(error))
         finally:
-            self._link = None
+            self._transport = None
 
     def _take(self, message: Message) -> None:
         """Take in one message. Raises: BadFrame; Disconnected if it was the last."""
@@ -199,19 +195,19 @@ class Driver(Generic[S]):
         """Send what the socket did not take at once, and keep the session's deadlines, connected or not."""
         while True:
             now = self.runtime.current_time()
-            if self._link:
-                self.session.heard(self._link.progressed_at)
+            if self._transport:
+                self.session.heard(self._transport.progressed_at)
             if now >= self.session.deadline():
                 self.session.expire(now)
                 self.on_change()
-            if link := self._link:
+            if transport := self._transport:
                 try:
-                    if await link.flush():
+                    if await transport.flush():
                         self.session.last_sent_at = self.runtime.current_time()
                 except Disconnected:
                     self._connection.cancel()
                 if self.session.is_timed_out:
-                    log.warning("the server is silent; connecting again", url=link.remote)
+                    log.warning("the server is silent; connecting again", url=transport.remote)
                     self._connection.cancel()
             self._pumps_at = self.session.deadline()
             with anyio.CancelScope(deadline=self._pumps_at):

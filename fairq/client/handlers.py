@@ -41,7 +41,7 @@ _HAS_NOT_RUN = (CoroutineType, GeneratorType, AsyncGeneratorType, Future)
 
 
 def settlement_of(task: PushedTask, error: BaseException) -> Settlement:
-    """Decide what becomes of a lease whose handler raised. Of a final failure it has the traceback: retries cost less.
+    """Decide what becomes of a lease whose handler raised. Only a final failure keeps its traceback, which costs.
 
     A verdict that the handler raised has one only if it was raised from something.
     """

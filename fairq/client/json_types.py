@@ -46,16 +46,13 @@ def _with_its_keys(cl: Any) -> Any:
         return cl
     hints, kinds = get_type_hints(cl, include_extras=True), (Required, NotRequired)
     marks = {name: get_origin(hint) for name, hint in hints.items()}
-    required = {name for name, mark in marks.items() if _is_required(cl, name, mark)}
-    if required == cl.__required_keys__:  # type: ignore[attr-defined]
+    known = cl.__required_keys__  # type: ignore[attr-defined]
+    required = {name for name, mark in marks.items() if mark is Required or (mark is not NotRequired and name in known)}
+    if required == known:
         return cl
     inner = {name: get_args(hint)[0] if marks[name] in kinds else hint for name, hint in hints.items()}
     fields = {name: Required[hint] if name in required else NotRequired[hint] for name, hint in inner.items()}
     return TypedDict(cl.__name__, fields)  # type: ignore[operator]
-
-
-def _is_required(cl: Any, name: str, mark: Any) -> bool:
-    return mark is Required or (mark is not NotRequired and name in cl.__required_keys__)
 
 
 def _only(shape: type, name: str, hook: Make) -> Make:

@@ -52,11 +52,9 @@ class Links:
         id = self._next_id(target) if id is None else check_known_id(id)
         values = later.options.pack_options(options) if options else ()
         task = later.tasks.NewTask(id, later.bodies.encode_payload(payload, max_bytes=max_bytes), *values)
-        return (
-            task._replace(dedupe_key=later.options.hash_payload(task.payload))
-            if options.get("dedupe_payload")
-            else task
-        )
+        if options.get("dedupe_payload"):
+            task = task._replace(dedupe_key=later.options.hash_payload(task.payload))
+        return task
 
     async def send(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
         """Store a task; returns its id, or the id of the task that is already there."""

@@ -219,10 +219,7 @@ class OperatorClient(Client):
         `tenants`: up to 20 names; None: the ten with the most service. One row more sums up the others; its name is
         empty. `since_ms`: only intervals that begin then or later. A queue without history has no intervals.
         """
-        body = named(queue) | {
-            "period": later.history.PERIOD.check(period, "period"),
-            "since_ms": since_ms,
-        }
+        body = named(queue) | {"period": later.history.PERIOD.check(period, "period"), "since_ms": since_ms}
         if tenants is not None:
             body["tenants"] = later.history.TENANTS.check(list(tenants), "tenants")
         return later.bodies.structure(await self.request("history", body), later.history.History)

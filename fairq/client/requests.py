@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from math import isnan
+from math import inf, isnan
 from typing import TYPE_CHECKING, Any
 
 from attrs import define
@@ -57,11 +57,11 @@ class Requests:
         timeout: float | None = None,
         wait_s: float = WAIT_MS / 1000,
     ) -> Body:
-        """Send a request that waits for something to happen, until its reply is enough, or `timeout` seconds are over.
+        """Repeat a request that waits for something to happen until its reply is enough, or for `timeout` seconds.
 
         Each request waits for up to `wait_s` seconds. Returns the last reply. Raises: what the last request raises.
         """
-        deadline = float("inf") if timeout is None else self._deadline(timeout)
+        deadline = self._deadline(inf if timeout is None else timeout)
         while True:
             this_s = max(0.0, min(wait_s, deadline - self._caller.now()))
             try:
@@ -91,8 +91,7 @@ class Requests:
 
         Raises: NotYet, which says why it waits, unless it was waited for less than a second.
         """
-        self._caller.now()  # checks the event loop
-        deadline = float("inf") if timeout is None else self._deadline(timeout)
+        deadline = self._deadline(inf if timeout is None else timeout)
         call = self._caller.wait_task(check_name(queue, "queue"), check_any_id(id), deadline)
         try:
             row: Body = await self._caller.wait(call)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Retries:
-    """Attempts (0: as the task and its queue have it) and longest waits (both 0: likewise) of a handler's tasks."""
+    """How many attempts a handler's tasks have, and their longest waits; 0: as the task and its queue have it."""
 
     max_attempts: int = 0
     base_ms: int = 0
@@ -24,7 +24,7 @@ class Retries:
 
     @classmethod
     def of(cls, max_attempts: int, retry_base: Seconds | None, retry_cap: Seconds | None) -> Retries:
-        """Make what a handler says; of two waits, one that is not given is a new queue's. Raises: BadRequest."""
+        """Check what a handler says; if one wait is given, the other is that of a new queue. Raises: BadRequest."""
         later.tasks.ATTEMPTS.check(max_attempts, "max_attempts")
         if retry_base is None and retry_cap is None:
             return cls(max_attempts)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from inspect import Parameter, signature, unwrap
 from types import SimpleNamespace
@@ -121,13 +121,13 @@ def _check(kind: Any, what: str, field: str) -> None:
         raise BadRequest(f"{what} cannot be made a {type_name(kind)}: {error}"[:500], field=field) from None
 
 
-def names_around(function: Any) -> Mapping[str, Any]:
+def names_around(function: Any) -> dict[str, Any]:
     """Return the names of a function's module."""
     while isinstance(function, partial):
         function = function.func
     function = unwrap(function)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    names: Mapping[str, Any] = getattr(function, "__globals__", None) or getattr(module, "__dict__", {})
+    names: dict[str, Any] = getattr(function, "__globals__", None) or getattr(module, "__dict__", {})
     return names
 
 
@@ -139,9 +139,9 @@ def _first_annotation(function: Callable[..., Any]) -> Any:
         return None
     if not parameters or (annotation := parameters[0].annotation) is Parameter.empty:
         return None
-    around = dict(names_around(function))
+    named = SimpleNamespace(__annotations__={"task": annotation})
     try:
-        return get_type_hints(SimpleNamespace(__annotations__={"task": annotation}), around)["task"]
+        return get_type_hints(named, names_around(function))["task"]
     except Exception as error:  # a name that only type checkers import, for instance
         if _TYPED.search(str(annotation)):
             raise BadRequest(

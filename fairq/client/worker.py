@@ -43,8 +43,8 @@ class Worker:
     they keep their place until they return.
     `prefetch` more tasks are held, and begin as soon as a place is free: for tasks of a few ms, or where the server is
     far away. To the queue they are running: they count in limits and shares, and a tenant that comes later waits.
-    `name` is one for the worker to come back under: it ends older connections of that name, so that what they held is
-    ready again at once; no two workers may have the same.
+    A worker that comes back under its `name` ends its older connections: what they held is ready again at once. No two
+    workers may have the same.
 
     It runs under asyncio and trio. `url` and `token` are those of FAIRQ_URL and FAIRQ_TOKEN unless they are given.
 
@@ -80,7 +80,7 @@ class Worker:
         """Register a handler of a queue; `async def` runs in the event loop, `def` in a thread.
 
         With a `name` it is for the tasks that were enqueued under it (`enqueue(..., name="welcome")`); without, for all
-        others, whatever their name. A task with neither is a failed attempt: another worker may have its handler.
+        others, whatever their name. A task that no handler takes has failed: another worker may have one.
 
         A handler that has run for `timeout` seconds, or the queue's `run_timeout_ms`, has failed: `async def` is
         cancelled; the thread of a `def` goes on, and keeps its slot until the function returns.
@@ -117,7 +117,7 @@ class Worker:
         return function
 
     def on_shutdown(self, function: H) -> H:
-        """Call a function when `run` ends, after the last task; `def` in a thread. It is not if on_startup failed.
+        """Call a function when `run` ends, after the last task, unless on_startup failed; `def` in a thread.
 
         Several are called the last one first. Together they have five seconds, also where `run` is cancelled.
         """

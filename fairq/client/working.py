@@ -165,7 +165,7 @@ class Working:
         self.stop()
         self.driver.handle = self._give_back
         with anyio.move_on_after(GIVE_BACK_S, shield=True):
-            while self.driver.session.holding and self.driver.is_connected:
+            while self.driver.session.holding and self.driver.session.is_connected:
                 self.idle = self.runtime.make_event()
                 await self.idle.wait()
 

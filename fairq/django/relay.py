@@ -14,16 +14,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 from django.utils import timezone
 
 from fairq.django.models import OutboxTask
-from fairq.errors import (
-    Closed,
-    Draining,
-    FairqError,
-    OutcomeUnknown,
-    SettingsError,
-    TooMany,
-    Unauthorized,
-    Unavailable,
-)
+from fairq.errors import Closed, Draining, FairqError, OutcomeUnknown, SettingsError, TooMany, Unauthorized, Unavailable
 from fairq.log import Log
 from fairq.sync import Client
 

@@ -16,12 +16,7 @@ STEPS: Mapping[str, tuple[int, int]] = {"1h": (10, 360), "24h": (60, 1_440), "14
 OTHERS = ""  # in place of a name: all tenants that have no row of their own
 MAX_NAMED, NAMED = 20, 10  # tenants in one reply: how many may be asked for, and how many there are unless asked for
 TENANTS = many(TENANT, 1, MAX_NAMED, once=True)
-LAST_BUCKET = 60
-
-
-def bucket_of(wait_ms: int) -> int:
-    """Return the bucket of a waiting time; each is wider than the one below by the square root of 2."""
-    return min((wait_ms * wait_ms).bit_length(), LAST_BUCKET) if wait_ms > 0 else 0
+LAST_BUCKET = 60  # of waiting times: bucket n ends at 2 ** (n / 2) ms, the last one never
 
 
 def middle_of(bucket: int) -> float:

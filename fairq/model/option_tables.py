@@ -22,8 +22,7 @@ class UnnamedTaskOptions(TypedDict, total=False):
     ]
     expires_at: Annotated[Moment | None, "or when that is: an aware datetime, or seconds since the epoch (never)"]
     expires_after_start: Annotated[
-        Seconds | None,
-        "or that time from its start (delay, start_at, fire); in seconds or a timedelta (never)",
+        Seconds | None, "or that time from its start (delay, start_at, fire); in seconds or a timedelta (never)"
     ]
     max_attempts: Annotated[
         int | None, "how many attempts it has, until it is a dead letter; 0: no limit (as the queue is configured)"
@@ -32,8 +31,7 @@ class UnnamedTaskOptions(TypedDict, total=False):
     dedupe_key: Annotated[str | None, "no second task while one with this key is waiting or running (none)"]
     dedupe_payload: Annotated[bool, "the key is the payload's hash, whatever the order of its objects' keys (False)"]
     dedupe_period: Annotated[
-        Seconds | None,
-        "how long the key is held in any case, in seconds or as a timedelta (until it has ended)",
+        Seconds | None, "how long the key is held in any case, in seconds or as a timedelta (until it has ended)"
     ]
     replace: Annotated[bool | None, "the waiting task that has the key is cancelled, and this one has the key (False)"]
     result_ttl: Annotated[
@@ -56,10 +54,7 @@ class UnnamedTaskOptions(TypedDict, total=False):
 class TaskOptions(UnnamedTaskOptions, total=False):
     """Options of `enqueue`."""
 
-    name: Annotated[
-        str | None,
-        "what kind of task it is, which its worker is told (none; of a schedule: its name)",
-    ]
+    name: Annotated[str | None, "what kind of task it is, which its worker is told (none; of a schedule: its name)"]
 
 
 class LimitOptions(TypedDict, total=False):

@@ -214,7 +214,8 @@ BATCH = Rule(check_known_batch, pattern(BATCH_ID_PATTERN, FULL_ID_PATTERN))
 NEW_BATCH = evolve(BATCH, check=_check_new_batch)
 QUEUES = many(QUEUE)
 IDS, IDS_ONCE = many(TASK), many(TASK, once=True)
-LEASE = whole(1, (1 << 53) - 1)  # the number of one
+MAX_LEASE = (1 << 53) - 1
+LEASE = whole(1, MAX_LEASE)  # the number of one
 COUNT = whole(1, MAX_BATCH)
 CURSOR = text(1, MAX_CURSOR_CHARS)
 SPAN, MOMENT = whole(0, MAX_SPAN_MS), whole(0, MAX_TIME_MS)  # in ms

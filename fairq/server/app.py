@@ -41,7 +41,7 @@ from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
-PRODUCERS_CALLS = 500  # of the store at once, for all producers; each is for one tenant
+PRODUCERS_CALLS = 500  # calls of the store at once for all producers, each for one tenant
 IDLE_TICKS = 100  # at once, for all workers that ask whether their queues are empty
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
 
@@ -67,10 +67,10 @@ class App:
     recorder: Recorder = field(init=False)
     refusals: Refusals = field(factory=Refusals, init=False)
     connections: set[Connection] = field(factory=set, init=False)
-    tenants_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # serializes tenants' calls of cancel_all
-    operators_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # the same of operators
+    tenants_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # tenants take turns in cancel_all
+    operators_cancel: trio.Lock = field(factory=trio.Lock, init=False)  # and so do operators
     own_cancels: WeakValueDictionary[str, trio.Lock] = field(factory=WeakValueDictionary, init=False)  # by tenant
-    searches: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1), init=False)  # by schedules
+    searches: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1), init=False)  # of next fires
     producers_calls: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, PRODUCERS_CALLS), init=False)
     idle_ticks: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, IDLE_TICKS), init=False)
     reports: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 4), init=False)  # that ask all servers
@@ -83,7 +83,7 @@ class App:
         self.recorder = Recorder(self.store, self.store.counts)
         self.questions = Questions(self.name, self.store, self.nursery)
         self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self.questions)
-        self.queues = Queues(self.name, self.store, self.nursery, self.worker_registry)
+        self.queues = Queues(self.name, self.store, self.nursery, self.worker_registry.elsewhere)
         self.ticker = self.queues.ticker
         self.leases = Leases(self.settings.reconnect_grace, self.store, self.nursery, self.queues)
         self.worker_registry.give_back = self.leases.give_back
@@ -119,7 +119,7 @@ class App:
         """Start to give tasks to a worker."""
         log.info("worker attached", worker=connection.name, queues=connection.queues, credit=connection.account.credit)
         self.worker_registry.join(connection)
-        self.leases.attached(connection)
+        self.leases.give_back_kept(connection)
         self.queues.join(connection)
 
     async def takers(self, queues: Sequence[str]) -> dict[str, Takers]:
@@ -134,7 +134,7 @@ class App:
         taken = {queue for some in answers.values() for queue in some}
         told: dict[str, Takers] = {}
         for queue in queues:
-            is_unknown = unanswered or self.worker_registry.divided_slots_elsewhere(queue)
+            is_unknown = unanswered or self.worker_registry.elsewhere.divided(queue)
             told[queue] = "some" if queue in taken else "unknown" if is_unknown else "none"
         return told
 
@@ -175,15 +175,15 @@ class App:
         log.info("draining", connections=len(self.connections), grace_s=grace)
         with trio.move_on_after(grace):
             while self.connections:
-                await self.leases.left.park()
+                await self.leases.ended.park()
         with trio.move_on_after(_ANSWER_S):
             while any(connection.owes_answers and not connection.account.held for connection in self.connections):
-                await self.leases.left.park()  # they close themselves after their last answer
+                await self.leases.ended.park()  # they close themselves after their last answer
         for connection in list(self.connections):
             connection.close(1001, "the server is stopping")
         with trio.move_on_after(GIVE_BACK_S):
             while self.connections or self.leases.kept:
-                await self.leases.left.park()
+                await self.leases.ended.park()
             await self.queues.stopped()
             await self.worker_registry.tell_slots()
             await self.recorder.finish()

@@ -6,7 +6,7 @@ stops. The store says which running ones are still leased: some have ended at an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import nlargest, nsmallest
 from typing import Any
 
@@ -47,10 +47,9 @@ class AttemptSearch:
         ended = []
         for server, (some, others) in answers.items():
             for row in some:
-                found = _attempt(server, *row)
-                key = (found.id, row[1])
+                found, key = _attempt(server, row), (row[0], row[1])  # id and lease
                 running[key] = _joined(running[key], found) if key in running else found
-            ended += [_attempt(server, *row) for row in others]
+            ended += [_attempt(server, row) for row in others]
         first = nsmallest(count, running, key=lambda key: (key[1], key[0]))
         ids = list(dict.fromkeys(id for id, _ in first))
         rows = await self.store.tasks_and_leases(queue, ids) if ids else []
@@ -62,9 +61,9 @@ class AttemptSearch:
         )
 
 
-def _attempt(server: str, id: str, lease: int, state: Any, attempt: int, name: str, ran_ms: int, *more: str) -> Attempt:
+def _attempt(server: str, row: Sequence[Any]) -> Attempt:
     """Read a row of an answer."""
-    error, worker = more
+    id, lease, state, attempt, name, ran_ms, error, worker = row
     return Attempt(id, state, owner_of(id), leased_at_ms(lease), ran_ms, server, attempt, name, worker, error)
 
 

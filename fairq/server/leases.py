@@ -45,7 +45,7 @@ class Leases:
     kept: set[Connection] = field(factory=set, init=False)  # broken connections whose leases may be brought to new ones
     reconnects: Rate = field(factory=lambda: Rate(RECONNECTS_PER_S, 1), init=False)  # of workers whose connection broke
     is_draining: bool = field(default=False, init=False)
-    left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # woken at the end of leases
+    ended: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # woken as connections end
 
     def drop(self, connection: Connection, key: TaskKey, lease: int) -> None:
         """Take a lease off a worker's account, if it is there; this makes room for another."""
@@ -59,14 +59,14 @@ class Leases:
         return connection if connection is not None and connection.account.has(key, lease) else None
 
     def known(self, key: TaskKey) -> tuple[int, int]:
-        """Return a task's lease number at a worker here, and how often it was taken over; 0, 0 if none has it."""
+        """Return a task's lease number on an account here, and how often it was taken over; 0, 0 if it is on none."""
         connection = self.owners.get(key)
         if connection is None or key not in connection.account.held:
             return 0, 0
         return connection.account.held[key], connection.account.terms[key].taken
 
-    def forget(self, key: TaskKey, lease: int) -> None:
-        """Take a lease off the account of the worker of this server that has it."""
+    def drop_here(self, key: TaskKey, lease: int) -> None:
+        """Take a lease off whichever account of this server it is on."""
         if holder := self.holder(key, lease):
             self.drop(holder, key, lease)
 
@@ -81,11 +81,11 @@ class Leases:
         """Move leases to the account of the connection that brought them, from any other one of this server."""
         now = trio.current_time()
         for each in leases:
-            self.forget(each.key, each.lease)
+            self.drop_here(each.key, each.lease)
             connection.account.add(each.key, each.lease, Terms(each.lease_s, taken=each.taken), now)
 
-    def attached(self, connection: Connection) -> None:
-        """Give back the leases that a worker's broken connections had, and that it has not brought."""
+    def give_back_kept(self, connection: Connection) -> None:
+        """Give back the leases of a worker's broken connections that it has not brought to its new one."""
         for broken in self.kept:
             is_same = (broken.name, broken.identity) == (connection.name, connection.identity)
             if is_same and 0 < broken.attach_order.run <= connection.attach_order.run:
@@ -108,7 +108,7 @@ class Leases:
             self.nursery.start_soon(self._keep, connection)
         else:
             await self._end(connection)
-        self.left.unpark_all()
+        self.ended.unpark_all()
 
     async def _keep(self, connection: Connection) -> None:
         """Keep the leases of a broken connection for a while, then give back the ones not brought elsewhere."""
@@ -122,7 +122,7 @@ class Leases:
         finally:
             await self._end(connection)
             self.kept.discard(connection)
-            self.left.unpark_all()
+            self.ended.unpark_all()
 
     async def _end(self, connection: Connection) -> None:
         with trio.move_on_after(GIVE_BACK_S, shield=True):

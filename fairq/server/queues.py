@@ -17,15 +17,15 @@ from attrs import define, field
 from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.long_poll import LongPolls
 from fairq.server.net.connection import Connection
-from fairq.server.net.worker_registry import WorkerRegistry
+from fairq.server.net.server_slots import ServerSlots
 from fairq.server.timers.ticker import Ticker
 from fairq.store import keys
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
-MAX_UNMADE = 100  # queues that do not exist, and for whose messages one tenant or token waits
-LATER_MS = 250  # until the servers look that were not notified first
+MAX_UNMADE = 100  # queues that do not exist yet, for whose messages one tenant or token waits
+LATER_MS = 250  # after which servers that were not notified first look too
 _FORGET_S = 30.0  # between checks for queues without workers and waiting requests
 
 
@@ -36,11 +36,11 @@ class Queues:
     server: str
     store: Store
     nursery: trio.Nursery
-    worker_registry: WorkerRegistry
+    elsewhere: ServerSlots
     ticker: Ticker = field(init=False)
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     long_polls: dict[str, LongPolls] = field(factory=dict, init=False)
-    _unmade: defaultdict[Hashable, set[str]] = field(factory=lambda: defaultdict(set), init=False)  # by whose
+    _unmade: defaultdict[Hashable, set[str]] = field(factory=lambda: defaultdict(set), init=False)  # by tenant or token
     _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues
 
     def __attrs_post_init__(self) -> None:
@@ -66,15 +66,16 @@ class Queues:
         """Handle a message of a queue's channel; an empty channel means that any message may have been missed."""
         queues = self._channels.values() if not channel else filter(None, [self._channels.get(channel)])
         for queue in list(queues):
+            dispatcher = self.dispatchers.get(queue)
             if message.startswith(keys.STOP):
-                self.store.attempts.stopping(queue, message.removeprefix(keys.STOP))
-            if dispatcher := self.dispatchers.get(queue):
-                if message.startswith(keys.STOP):
-                    dispatcher.stop_task(message.removeprefix(keys.STOP))
-                elif message in ("", keys.READY):
-                    dispatcher.notify()
-                elif message.startswith(keys.READY):
-                    self._claim_first(queue, message.removeprefix(keys.READY).strip())
+                id = message.removeprefix(keys.STOP)
+                self.store.attempts.stopping(queue, id)
+                if dispatcher:
+                    dispatcher.stop_task(id)
+            elif dispatcher and message in ("", keys.READY):
+                dispatcher.notify()
+            elif dispatcher and message.startswith(keys.READY):
+                self._claim_first(queue, message.removeprefix(keys.READY).strip())
             if long_polls := self.long_polls.get(queue):
                 long_polls.on_message(message)
 
@@ -128,7 +129,7 @@ class Queues:
         dispatcher = self.dispatchers.get(queue)
         if dispatcher and dispatcher.cover(tasks):
             return "covered"
-        server = self.server if dispatcher and dispatcher.has_room else self.worker_registry.one_elsewhere(queue, tasks)
+        server = self.server if dispatcher and dispatcher.has_room else self.elsewhere.choose(queue, tasks)
         return f"wake {server}" if server else "all"
 
     def _claim_first(self, queue: str, server: str) -> None:
@@ -146,7 +147,7 @@ class Queues:
             if dispatcher is None:
                 dispatcher = self.dispatchers[queue] = Dispatcher(
                     queue, self.store, self.ticker, self.server, self.credit_changed,
-                    self.worker_registry.slots_elsewhere,
+                    self.elsewhere.whole,
                 )  # fmt: skip
                 self._listen(queue)
                 self.nursery.start_soon(dispatcher.run)
@@ -171,11 +172,11 @@ class Queues:
         """Count the slots that are attached to a queue, over all servers."""
         if queue in self.dispatchers:
             return self.dispatchers[queue].slots
-        return self.worker_registry.slots_elsewhere(queue)
+        return self.elsewhere.whole(queue)
 
     def count_divided_slots(self, queue: str) -> float:
         """Count the tasks of a queue that can run at once, with each worker's slots divided among its queues."""
-        return self.worker_registry.divided_slots_elsewhere(queue) + sum(
+        return self.elsewhere.divided(queue) + sum(
             connection.account.credit / len(connection.queues) for connection in self._attached(queue)
         )
 
@@ -185,9 +186,7 @@ class Queues:
 
     def served(self) -> set[str]:
         """Name the queues that workers take tasks of, over all servers."""
-        return {
-            queue for queue in self.dispatchers if self.is_taken_here(queue)
-        } | self.worker_registry.queues_elsewhere()
+        return {queue for queue in self.dispatchers if self.is_taken_here(queue)} | self.elsewhere.queues()
 
     def is_taken_here(self, queue: str) -> bool:
         """True if a worker that is attached to this server takes tasks of a queue."""

@@ -7,6 +7,7 @@ queue at most MAX_TENANTS tenants are counted apart; when there are more, the ha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from attrs import define, field
 
@@ -15,7 +16,8 @@ from fairq.model.history import LAST_BUCKET, OTHERS
 from fairq.model.tasks import Lease, Settlement
 
 MAX_TENANTS, MAX_ADDED = 200, 30  # of a queue: counted apart, and added to the history in one call
-_FAILURES = ("nack", "reject")
+_FAILURES = frozenset({"nack", "reject"})
+_action_of = attrgetter("action")
 
 
 @define(eq=False)
@@ -99,7 +101,7 @@ class Counts:
             if lease.attempt == 1:
                 enqueued_at, start_at = lease.enqueued_at_ms, lease.start_at_ms
                 wait = now_ms - (start_at if start_at > enqueued_at else enqueued_at)
-                bucket = (wait * wait).bit_length() if wait > 0 else 0  # as fairq.model.history.bucket_of
+                bucket = (wait * wait).bit_length() if wait > 0 else 0  # see LAST_BUCKET
                 if bucket > LAST_BUCKET:
                     bucket = LAST_BUCKET
                 waits = counts.waits
@@ -108,6 +110,8 @@ class Counts:
     def settled(self, queue: str, settlements: Sequence[Settlement], outcomes: Sequence[str]) -> None:
         """Count attempts that failed."""
         of = self.of(queue)
+        if _FAILURES.isdisjoint(map(_action_of, settlements)):
+            return
         for settlement, outcome in zip(settlements, outcomes, strict=True):
             if settlement.action in _FAILURES and outcome == "ok":
                 of.of(owner_of(settlement.id)).failed += 1

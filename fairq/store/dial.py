@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
@@ -51,10 +52,7 @@ def cause_of(error: BaseException) -> str:
     return str(error) or str(error.__cause__ or "no answer in time")
 
 
-def pack(command: tuple[Word, ...]) -> bytes:
-    """Write one command in the store's protocol."""
-    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
-    return packed
+pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # writes a command
 
 
 def read_info(reply: bytes) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -57,6 +58,8 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str, i
     return record[_AT:end].decode(), at, start, expires, record[begin:], name, trace, max_attempts
 
 
+_NO_MORE = tuple(Lease._field_defaults.values())
+_make_lease = partial(tuple.__new__, Lease)
 CLAIM_HEAD = 7  # values of a claim's reply before its leases
 
 
@@ -66,7 +69,8 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
     for packed_id, attempt, last_attempt, record in zip(values, values, values, values, strict=True):
         id = packed_id.decode()
         tenant, enqueued_at, start_at, expires_at, payload, name, trace, limit = unpack_record(record)
-        lease = Lease(id, number, attempt, last_attempt, tenant, enqueued_at, start_at, expires_at, payload)
+        told = id, number, attempt, last_attempt, tenant, enqueued_at, start_at, expires_at, payload, *_NO_MORE
+        lease = _make_lease(told)
         if name or trace or last_attempt != limit or packed_id in wanting or COPY_MARK in id:
             uncounted = last_attempt - limit if last_attempt > 0 else -last_attempt
             more = packed_id in wanting, name, webhook_in(id), trace, uncounted

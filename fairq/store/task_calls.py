@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ from fairq.store.records import CLAIM_HEAD, pack_options, unpack_blocked_interva
 from fairq.store.rows import dead_letter, task_state
 
 _PROGRESS_MS = 3_600_000
-_links_of = attrgetter("links")
+_ACK = frozenset({"ack"})
+_action_of, _links_of = attrgetter("action"), attrgetter("links")
+_ack_args = attrgetter("action", "id", "lease", "result")
 
 
 def _task_args(tasks: Sequence[NewTask]) -> list[str | bytes]:
@@ -34,6 +37,8 @@ def _task_args(tasks: Sequence[NewTask]) -> list[str | bytes]:
 
 def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
     """Write settlements as arguments of the store's function."""
+    if _ACK.issuperset(map(_action_of, settlements)):
+        return list(chain.from_iterable(map(_ack_args, settlements)))
     args: list[str | int | bytes] = []
     for action, id, lease, delay_ms, error, result, _, traceback in settlements:
         if action == "ack":

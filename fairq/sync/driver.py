@@ -21,20 +21,22 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import cycle
 from math import inf
 from typing import Any, TypeVar
 
 from attrs import define, field
 
 from fairq.client.channel import Target, check_token, choose_servers
+from fairq.client.dialing import HANDSHAKE_S, Address
 from fairq.client.runtime import in_trio
 from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized
 from fairq.log import Log
 from fairq.model.tasks import NewTask
 from fairq.sync.alarm import Alarm
-from fairq.sync.link import Address, Link, resolve
+from fairq.sync.transport import Transport, resolve
 from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
@@ -75,15 +77,14 @@ class _Place:
 class Driver:
     """Makes calls and waits for them, for any number of threads; a `fairq.client.caller.Caller`."""
 
-    targets: Sequence[Target]
+    targets: Iterator[Target]  # whom to try next, round and round
     token: str | None = field(repr=False)  # None: that of FAIRQ_TOKEN at the first call
     session: ClientSession = field(factory=ClientSession, init=False)
     _lock: threading.RLock = field(factory=threading.RLock, init=False)
     _is_changing: bool = field(default=False, init=False)
     _threads: set[int] = field(factory=set, init=False)  # those inside `wait`
     _alarm: Alarm = field(factory=Alarm, init=False)
-    _link: Link | None = field(default=None, init=False)
-    _attempt: int = field(default=0, init=False)
+    _transport: Transport | None = field(default=None, init=False)
     _leader: _Place | None = field(default=None, init=False)  # the thread that leads
     _line: dict[_Place, None] = field(factory=dict, init=False)  # those that wait
     _sleeps_until: float = field(default=inf, init=False)  # until then the leader does, unless the alarm rings
@@ -101,7 +102,7 @@ class Driver:
         Raises: SettingsError; RuntimeError inside an event loop.
         """
         check_thread()
-        return cls(choose_servers(urls, tls), None if token is None else check_token(token))
+        return cls(cycle(choose_servers(urls, tls)), None if token is None else check_token(token))
 
     @property
     def max_payload_bytes(self) -> int:
@@ -212,9 +213,9 @@ class Driver:
 
     def _end_session(self) -> None:
         self.session.close()
-        if self._link:
-            self._link.close()
-            self._link = None
+        if self._transport:
+            self._transport.close()
+            self._transport = None
         self._wake_leader()
 
     def _begin_to_wait(self, call: Call, place: _Place) -> None:
@@ -224,10 +225,10 @@ class Driver:
         call.wake = place.wake
         now = _now()
         if self._leader is None:
-            self._check_idle_link(now)
-        if self._link:
+            self._check_idle_transport(now)
+        if self._transport:
             try:
-                self._link.send(now)
+                self._transport.flush(now)
             except Disconnected:
                 self._lose(now)
                 self._wake_leader()
@@ -235,7 +236,7 @@ class Driver:
             self._leader = place
             return
         self._line[place] = None
-        if self.session.deadline() < self._sleeps_until or (self._link and self._link.wants_room):
+        if self.session.deadline() < self._sleeps_until or (self._transport and self._transport.wants_room):
             self._wake_leader()
 
     def _leave(self, call: Call, place: _Place) -> None:
@@ -253,17 +254,17 @@ class Driver:
         if self._leader:
             self._alarm.ring()
 
-    def _check_idle_link(self, now: float) -> None:
+    def _check_idle_transport(self, now: float) -> None:
         """Find out whether a connection on which no thread has waited for a while still stands."""
         idle_s = now - self._led_at
-        if self._link is None or idle_s < _FRESH_S:
+        if self._transport is None or idle_s < _FRESH_S:
             return
         self.session.last_received_at = max(self.session.last_received_at, now - HEARTBEAT_S)
         if idle_s < _KEPT_S:
             self._proceed(now)
         else:
             self._lose(now)
-        if self._link is None:
+        if self._transport is None:
             self.session.reconnect_at = now  # it was nobody's failure
 
     def _lead(self, call: Call) -> None:
@@ -287,31 +288,25 @@ class Driver:
         now = _now()
         if not is_first:
             self._proceed(now)
-        link, session = self._link, self.session
-        self._sleeps_until = min(session.deadline(), link.deadline() if link else session.reconnect_at)
-        target = self._next_target() if not link and session.reconnect_at <= now else None
-        sock = link.socket.fileno() if link and link.socket else -1
-        return sock, bool(link and link.wants_room), target, self._sleeps_until
-
-    def _next_target(self) -> Target:
-        self._attempt += 1
-        return self.targets[self._attempt % len(self.targets)]
+        transport, session = self._transport, self.session
+        self._sleeps_until = min(session.deadline(), transport.deadline if transport else session.reconnect_at)
+        target = next(self.targets) if not transport and session.reconnect_at <= now else None
+        sock = transport.socket.fileno() if transport and transport.socket else -1
+        return sock, bool(transport and transport.wants_room), target, self._sleeps_until
 
     def _dial(self, target: Target) -> None:
         """Begin to connect."""
-        addresses: list[Address] = []
-        error: FairqError | None = None
         try:
             addresses = resolve(target)
-        except FairqError as failure:
-            error = failure
-        self._change(partial(self._begin, target, addresses, error))
+        except FairqError as error:
+            self._change(partial(self._fail, error, _now()))
+        else:
+            self._change(partial(self._begin, target, addresses))
 
-    def _begin(self, target: Target, addresses: list[Address], error: FairqError | None) -> None:
-        if error:
-            self._fail(error, _now())
-        elif not self._is_closed:
-            self._link = Link(target, check_token(self.token), addresses, self._outgoing)
+    def _begin(self, target: Target, addresses: list[Address]) -> None:
+        if not self._is_closed:
+            token, ends_at = check_token(self.token), _now() + HANDSHAKE_S
+            self._transport = Transport(target, token, addresses, ends_at, self._outgoing)
             self._proceed(_now())
 
     def _outgoing(self) -> Sequence[Message]:
@@ -319,26 +314,26 @@ class Driver:
 
     def _proceed(self, now: float) -> None:
         """Let the connection do what it can, and the session what is due."""
-        if link := self._link:
+        if transport := self._transport:
             try:
-                was_open = link.channel is not None
-                messages = link.proceed(now)
-                if link.channel and not was_open:
+                was_open = transport.channel is not None
+                messages = transport.proceed(now)
+                if transport.channel and not was_open:
                     self.session.connected(now)
                 for message in messages:
                     self.session.receive(message, now)
-                if link.channel and link.channel.has_progressed():
+                if transport.channel and transport.channel.has_progressed():
                     self.session.heard(now)
-                link.send(now)
+                transport.flush(now)
             except (Disconnected, BadFrame) as error:
-                self._say(log.debug, "connection ended", url=link.target.url, error=str(error))
+                self._say(log.debug, "connection ended", url=transport.target.url, error=str(error))
                 self._lose(now)
             except FairqError as error:
                 self._fail(error, now)
         if now >= self.session.deadline():
             self.session.expire(now)
-            if self.session.is_timed_out and self._link:
-                self._say(log.warning, "the server is silent; connecting again", url=self._link.target.url)
+            if self.session.is_timed_out and self._transport:
+                self._say(log.warning, "the server is silent; connecting again", url=self._transport.target.url)
                 self._lose(now)
         if self.session.fatal:
             self._end_session()
@@ -355,17 +350,17 @@ class Driver:
 
     def _lose(self, now: float) -> None:
         """Note that the connection ended or failed."""
-        if self._link:
-            self._link.close()
-            self._link = None
+        if self._transport:
+            self._transport.close()
+            self._transport = None
             self._wake_leader()  # it may wait for the socket that is closed now
         self.session.disconnected(now)
 
     def reset(self) -> None:
         """Begin anew in a process that was forked off: connection, calls and locks are the parent's."""
-        if self._link:
-            self._link.abandon()
-        self._link, self._leader, self._line = None, None, {}
+        if self._transport:
+            self._transport.abandon()
+        self._transport, self._leader, self._line = None, None, {}
         self._lock, self._alarm, self.session = threading.RLock(), Alarm(), ClientSession()
         self._is_changing, self._threads = False, set()
         if self._is_closed:

@@ -107,15 +107,15 @@ class MemoryCaller:
 
     async def wait_task(self, queue: str, id: str, deadline: float) -> Body:
         """Return a task's row of `wait_tasks` once it has ended. Raises: NotYet at the deadline."""
-        line, full = self.memory.queue(queue), self._full(id, check_known_id)
+        found, full = self.memory.queue(queue), self._full(id, check_known_id)
         with anyio.CancelScope(deadline=deadline):
-            while (row := self._end(line, id, full)) is None:
+            while (row := self._end(found, id, full)) is None:
                 await self.memory.wait_for_ends()
             return row
         raise NotYet(f"task {id} has not ended", field="id")
 
-    def _end(self, line: MemoryQueue, id: str, full: str) -> Body | None:
-        state, result = line.state(full), line.result(self.memory.now(), full)
+    def _end(self, queue: MemoryQueue, id: str, full: str) -> Body | None:
+        state, result = queue.state(full), queue.result(self.memory.now(), full)
         if state.state not in ("done", "dead", "cancelled", "unknown"):
             return None
         row = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
@@ -125,20 +125,20 @@ class MemoryCaller:
         """Return the full id of an id in a request."""
         return check_full_id(id, field) if self.tenant is None else full_id(self.tenant, check(id, field))
 
-    async def _tasks(self, line: MemoryQueue, body: Body) -> Body:
-        states = [(id, line.state(self._full(id, check_known_id, "ids"))) for id in body["ids"]]
+    async def _tasks(self, queue: MemoryQueue, body: Body) -> Body:
+        states = [(id, queue.state(self._full(id, check_known_id, "ids"))) for id in body["ids"]]
         return {"tasks": [{**asdict(state), "id": id} for id, state in states]}
 
-    async def _cancel(self, line: MemoryQueue, body: Body) -> Body:
+    async def _cancel(self, queue: MemoryQueue, body: Body) -> Body:
         ids = self._full_ids(body)
-        outcomes = line.model.cancel(self.memory.now(), ids)
-        self.memory.stop(line.records[id] for id, outcome in zip(ids, outcomes, strict=True) if outcome == "running")
+        outcomes = queue.model.cancel(self.memory.now(), ids)
+        self.memory.stop(queue.records[id] for id, outcome in zip(ids, outcomes, strict=True) if outcome == "running")
         self.memory.on_change()
         return {"outcomes": outcomes}
 
-    async def _reschedule(self, line: MemoryQueue, body: Body) -> Body:
+    async def _reschedule(self, queue: MemoryQueue, body: Body) -> Body:
         times = body.get("delay_ms", 0), body.get("start_at_ms", 0)
-        outcomes = line.model.reschedule(self.memory.now(), self._full_ids(body), *times)
+        outcomes = queue.model.reschedule(self.memory.now(), self._full_ids(body), *times)
         self.memory.on_change()
         return {"outcomes": outcomes}
 
@@ -148,18 +148,18 @@ class MemoryCaller:
             raise BadRequest("ids must not repeat a task", field="ids")
         return ids
 
-    async def _events(self, line: MemoryQueue, body: Body) -> Body:
+    async def _events(self, queue: MemoryQueue, body: Body) -> Body:
         if self.tenant is None:
             raise Forbidden("a producer may not send events", field="type")
         if body.get("tenant", self.tenant) != self.tenant:
             raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
         after, count, timeout_ms = body["after"], body.get("count", MAX_BATCH), body.get("timeout_ms", 0)
         with anyio.move_on_after(timeout_ms / 1000):
-            while timeout_ms and not line.events(self.tenant, after, count).events:
+            while timeout_ms and not queue.events(self.tenant, after, count).events:
                 await self.memory.wait_for_ends()
-        return asdict(line.events(self.tenant, after, count))
+        return asdict(queue.events(self.tenant, after, count))
 
-    async def _open_batch(self, line: MemoryQueue, body: Body) -> Body:
+    async def _open_batch(self, queue: MemoryQueue, body: Body) -> Body:
         id, now, callbacks = self._full(body["id"], check_batch_id), self.memory.now(), dict[str, bytes]()
         for event in _CALLBACKS:
             if f"on_{event}" in body:
@@ -168,41 +168,41 @@ class MemoryCaller:
                     message = f"on_{event} has {len(payload)} bytes; the limit is {MAX_CALLBACK_BYTES}"
                     raise TooLarge(message, field=f"on_{event}")
         events, max_running = body.get("events", False), body["max_running"]
-        return {"outcome": line.open_batch(now, id, owner_of(id), max_running, callbacks, has_events=events)}
+        return {"outcome": queue.open_batch(now, id, owner_of(id), max_running, callbacks, has_events=events)}
 
-    def _named(self, line: MemoryQueue, body: Body) -> tuple[str, BatchState]:
+    def _named(self, queue: MemoryQueue, body: Body) -> tuple[str, BatchState]:
         """Return the full id of a batch, and how far it is."""
         id = self._full(body["id"], check_batch_id)
-        state = line.batch(id, body["id"])
+        state = queue.batch(id, body["id"])
         if state is None:
             raise NotFound(f"there is no batch {body['id']}", field="id")
         return id, state
 
-    async def _close_batch(self, line: MemoryQueue, body: Body) -> Body:
-        previous = line.model.close_batch(self.memory.now(), self._named(line, body)[0])
+    async def _close_batch(self, queue: MemoryQueue, body: Body) -> Body:
+        previous = queue.model.close_batch(self.memory.now(), self._named(queue, body)[0])
         self.memory.on_change()
         return {"previous": previous}
 
-    async def _cancel_batch(self, line: MemoryQueue, body: Body) -> Body:
-        previous, running = line.cancel_batch(self.memory.now(), self._named(line, body)[0])
+    async def _cancel_batch(self, queue: MemoryQueue, body: Body) -> Body:
+        previous, running = queue.cancel_batch(self.memory.now(), self._named(queue, body)[0])
         self.memory.stop(running)
         self.memory.on_change()
         return {"previous": previous}
 
-    async def _batch(self, line: MemoryQueue, body: Body) -> Body:
+    async def _batch(self, queue: MemoryQueue, body: Body) -> Body:
         with anyio.move_on_after(body.get("timeout_ms", 0) / 1000):
-            while body.get("timeout_ms") and self._named(line, body)[1].state != "complete":
+            while body.get("timeout_ms") and self._named(queue, body)[1].state != "complete":
                 await self.memory.wait_for_ends()
-        return {"batch": asdict(self._named(line, body)[1]), "waits_for": None}
+        return {"batch": asdict(self._named(queue, body)[1]), "waits_for": None}
 
-    async def _batches(self, line: MemoryQueue, body: Body) -> Body:
+    async def _batches(self, queue: MemoryQueue, body: Body) -> Body:
         if "ids" not in body and self.tenant is None:
             raise BadRequest("ids are required: producers may not list batches", field="ids")
         if "ids" not in body and body.get("tenant", self.tenant) != self.tenant:
             raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
-        own = (id for id, batch in line.model.batches.items() if batch.tenant == self.tenant)
+        own = (id for id, batch in queue.model.batches.items() if batch.tenant == self.tenant)
         named = body.get("ids") or map(bare_id, own)
         wanted = body.get("state")
-        found = [line.batch(self._full(id, check_batch_id, "ids"), id) for id in named]
+        found = [queue.batch(self._full(id, check_batch_id, "ids"), id) for id in named]
         rows = [asdict(state) for state in found if state]
         return {"batches": [row for row in rows if wanted in (None, row["state"])], "cursor": None}

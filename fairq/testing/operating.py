@@ -27,18 +27,18 @@ class MemoryOperator(MemoryCaller):
         verbs = {"set_weight": self._set_weight, "set_limits": self._set_limits, "set_paused": self._set_paused}
         return {**super()._verbs(), **verbs}
 
-    async def _set_weight(self, line: MemoryQueue, body: Body) -> Body:
-        return self._changed(line.set_weight(self.memory.now(), body["tenant"], body["weight"]))
+    async def _set_weight(self, queue: MemoryQueue, body: Body) -> Body:
+        return self._changed(queue.set_weight(self.memory.now(), body["tenant"], body["weight"]))
 
-    async def _set_limits(self, line: MemoryQueue, body: Body) -> Body:
+    async def _set_limits(self, queue: MemoryQueue, body: Body) -> Body:
         tenant, limits = body.get("tenant") or "", LIMITS.check(body["limits"], "limits")
         if "guaranteed" in limits and not tenant:
             raise BadRequest("running tasks are guaranteed to one tenant, not to all", field="guaranteed")
-        return self._changed(line.set_limits(self.memory.now(), tenant, limits))
+        return self._changed(queue.set_limits(self.memory.now(), tenant, limits))
 
-    async def _set_paused(self, line: MemoryQueue, body: Body) -> Body:
+    async def _set_paused(self, queue: MemoryQueue, body: Body) -> Body:
         tenant = body.get("tenant") or ""
-        return self._changed(line.set_paused(self.memory.now(), tenant, is_paused=body["paused"]))
+        return self._changed(queue.set_paused(self.memory.now(), tenant, is_paused=body["paused"]))
 
     def _changed(self, previous: object) -> Body:
         self.memory.on_change()

@@ -126,7 +126,7 @@ class MemoryClient(blocking.Client):
 class MemoryService(MemoryClient):
     """The service in memory, and a tenant's client of it. Handlers run inside `drain` and `advance` only.
 
-    Elsewhere nothing that is waited for comes, unless another thread is in one of these: give such waits a `timeout`.
+    Nothing happens elsewhere, unless another thread is in one of these: give what waits a `timeout`.
     """
 
     _portal: BlockingPortal = field(kw_only=True, repr=False)

@@ -310,7 +310,7 @@ class ClientSession(Session):
             self._resume_at = None
         if self.pauses.has_any:
             self.pauses.end(now)
-        due = list[_RequestExchange]()
+        due: list[_RequestExchange] = []
         while self._later and self._later[0][0] <= now:
             due.append(heapq.heappop(self._later)[2])
         self.requests.extendleft(reversed(due))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, get_args, get_origin
 
 import orjson
@@ -17,6 +19,7 @@ from cattrs.preconf.orjson import make_converter
 from fairq.errors import BadRequest, FairqError, TooLarge, UnknownVerb
 from fairq.model.checks import (
     DEFAULT_PAYLOAD_BYTES,
+    FULL_ID_PATTERN,
     MAX_BATCH,
     MAX_INLINE_BYTES,
     check_int,
@@ -25,9 +28,10 @@ from fairq.model.checks import (
     check_tenant,
     full_id,
 )
-from fairq.model.rules import FULL_ID, LEASE, SPAN
+from fairq.model.rules import FULL_ID, LEASE, MAX_LEASE, SPAN
 from fairq.model.tasks import (
     ACTION,
+    ACTIONS,
     ERROR,
     MAX_LINKS,
     MAX_RESULT_BYTES,
@@ -63,6 +67,10 @@ _FITTING = {  # the fields that a settlement may have, by its action
     "release": _FENCED | {"delay_ms", "error"},
     "extend": _FENCED,
 }
+_ACTIONS = frozenset(ACTIONS)
+_no_more = [repeat(each) for each in Settlement("ack", "", 1)[len(_FENCED) :]]
+_fence_of = itemgetter("action", "id", "lease")
+_make_settlement = partial(tuple.__new__, Settlement)
 _REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # the ref of a frame that is not read, in its first 200
 _dumps, _loads = orjson.dumps, orjson.loads
 
@@ -93,9 +101,6 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
         raise BadRequest("each of settlements must be an object", field="settlements")
     get = data.get
     action: Action = ACTION.check(get("action"), "action")
-    if len(data) == len(_FENCED) and "id" in data and "lease" in data:  # nearly all
-        lease = LEASE.check(data["lease"], "lease")
-        return Settlement(action, FULL_ID.check(data["id"], "id"), lease)
     delay_ms, error = get("delay_ms"), get("error")
     if len(data) > 3 and (extra := data.keys() - _FITTING[action]):
         if unknown := extra - _SETTLEMENT_FIELDS:
@@ -112,6 +117,25 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
     links = _structure_links(data["links"]) if data.get("links") is not None else ()
     traceback = TRACEBACK.check(data["traceback"], "traceback") if data.get("traceback") is not None else ""
     return Settlement(action, FULL_ID.check(get("id"), "id"), lease, delay_ms, error, result, links, traceback)
+
+
+def _structure_plain_settlements(data: list[Any]) -> list[Settlement]:
+    """Read settlements that say which leases end, and no more, as nearly all do: without a step of Python for each.
+
+    Returns none if some say more or break a rule.
+    """
+    try:
+        actions, ids, leases = zip(*map(_fence_of, data), strict=True)
+        is_plain = (
+            set(map(len, data)) == {len(_FENCED)}
+            and set(map(type, leases)) == {int}
+            and 1 <= min(leases) <= max(leases) <= MAX_LEASE
+            and all(map(FULL_ID_PATTERN.match, ids))
+            and _ACTIONS.issuperset(actions)
+        )
+    except (KeyError, TypeError, ValueError):
+        is_plain = False
+    return list(map(_make_settlement, zip(actions, ids, leases, *_no_more, strict=False))) if is_plain else []
 
 
 def _structure_links(data: Any) -> tuple[Link, ...]:
@@ -169,16 +193,23 @@ def _object(kind: type[Any], converter: Converter) -> Callable[[Any, Any], Any]:
     return structure
 
 
+def _none(_: list[Any]) -> list[Any]:
+    return []
+
+
+_AT_ONCE = {Settlement: _structure_plain_settlements}
+
+
 def _list_of(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
     (inner,) = get_args(kind)
-    hook = converter.get_structure_hook(inner)
+    hook, at_once = converter.get_structure_hook(inner), _AT_ONCE.get(inner, _none)
 
     def structure(value: Any, _: object) -> Any:
         if type(value) is not list:
             raise ValueError("must be a list")
         if len(value) > MAX_BATCH:
             raise TooLarge(f"a list may have at most {MAX_BATCH} items, not {len(value)}")
-        return [hook(each, inner) for each in value]
+        return at_once(value) or [hook(each, inner) for each in value]
 
     return structure
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from attrs import define
@@ -19,6 +20,8 @@ from fairq.wire.verbs import VERBS
 
 _PUSH_BYTES = MESSAGE_BYTES - 1_024
 _RARE = ("start_at_ms", "expires_at_ms", "wants_result", "name", "webhook", "trace", "uncounted_attempts")  # of a task
+_ALWAYS = Lease._fields[: Lease._fields.index("start_at_ms")]
+_rare_of = attrgetter(*_RARE)
 _TASK_BYTES = 512  # of a task in a push, around its payload
 
 
@@ -40,21 +43,11 @@ def why_not(frame: Any, role: Role, state: State) -> FairqError | None:
 
 def describe(leased: Lease) -> dict[str, Any]:
     """Describe a leased task to its worker."""
-    (
-        id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload,
-        wanted, kind, webhook, trace, uncounted,
-    ) = leased  # fmt: skip
-    task = {
-        "id": id,
-        "lease": lease,
-        "attempt": attempt,
-        "max_attempts": max_attempts,
-        "tenant": tenant,
-        "enqueued_at_ms": enqueued_at,
-    }
-    name, task[name] = payload_field(payload)
-    if start_at or expires_at or wanted or kind or webhook or trace or uncounted:
-        task |= {name: value for name in _RARE if (value := getattr(leased, name))}
+    task = dict(zip(_ALWAYS, leased, strict=False))
+    name, task[name] = payload_field(leased.payload)
+    rare = _rare_of(leased)
+    if any(rare):
+        task |= {name: value for name, value in zip(_RARE, rare, strict=True) if value}
     return task
 
 

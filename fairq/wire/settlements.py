@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -28,6 +30,7 @@ LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
 BYTES_PER_CHAR = 6  # at most, in JSON
 _MORE = 4  # fields behind these are long, or say much
 _NO_MORE = Settlement("ack", "", 0)[_MORE:]
+_more_of = itemgetter(slice(_MORE, None))
 _AWAY_LEASES = 0.5  # how long links are tried again; when a task ends, two thirds of its lease or more are left
 _LINK_COST = 64  # of a link, around its payload
 _FRAME_COST = 20_000  # of a frame of settlements, without their results
@@ -122,6 +125,9 @@ def take_settlements(
     """Take the settlements that fit into a frame, at least one; those `alone` share none."""
     batch: list[Settlement] = []
     room, cost = limits.message_bytes - FRAME_BYTES, MAX_COST - _FRAME_COST
+    most = min(len(waiting), limits.batch, max(1, room // LEASE_BYTES))
+    if not alone and {_NO_MORE}.issuperset(map(_more_of, islice(waiting, most))):
+        return [waiting.popleft() for _ in range(most)]
     while waiting and len(batch) < limits.batch:
         head = waiting[0]
         if alone and (queue, head.id, head.lease) in alone:

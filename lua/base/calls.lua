@@ -121,32 +121,38 @@ local function count_time(call)
   call.at = call.now - queue.origin
 end
 
+-- What a call keeps when it needs it, and what that is until then.
+local OF_CALL = {__index = {
+  next_random = 1,                                -- of the test's random values
+  classes = false,                                -- calls.classes_of
+  details = false,                                -- of tenants, packed, by name (pick/accounts.lua)
+  limits = false, parked = false, kept_out = false, unpark_at = false, tokens = 0,  -- bounds (pick/limits.lua)
+  to_wake = false,                                -- tags that go onto the wake list at the close (pick/seats.lua)
+  wake = false, passed_over = false,              -- what a claim has read of that list, and whom it leaves out
+  readied = false, freed = false,                 -- whether claims may find more than before (pick/close.lua)
+  notify = '1',                                   -- who is told: all servers, one first, or (false) none
+  task_options = false, batches = false,          -- what few tasks ask for
+  marks = false,                                  -- tasks that have ended (tasks/records.lua)
+  ending = false,                                 -- the task that this call acknowledges, with links
+  changed_runs = false, extended = false, ended = false,  -- leases (tasks/leases.lua)
+  lines = false,                                  -- whose turn it is inside tenants (tasks/turns.lua)
+  fired_bytes = 0,                                -- payloads of schedules (features/schedules.lua)
+  lowered = false,                                -- what lost leases did to the level (pick/charges.lua)
+  is_changed = false,                             -- whether it changed what no tenant's account shows
+  messages = false,                               -- to be published when all is written
+}}
+
 -- Opens a call on a queue of any stage: reads the queue's state and the time. All that sections keep in a call is
--- listed here; false is what they have not needed yet.
+-- listed here and above.
 function calls.open_any(keys, args)
-  local call = {
-    prefix = keys[1], random_values = args[2], next_random = 1, queue = calls.load_queue(keys[1]),
-    now = 0, at = 0, sure = 0, mean = 0,
+  local call = setmetatable({
+    prefix = keys[1], random_values = args[2], queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0, mean = 0,
     packed = {}, accounts = {}, books = {}, touched = {}, named = {},  -- tenants (pick/accounts.lua)
-    stays = {},                                      -- tags: whether who is still packed stays in its seat
-    limits = false, parked = false, kept_out = false, unpark_at = false, tokens = 0,  -- their bounds (pick/limits.lua)
-    classes = false,                                 -- calls.classes_of
-    moved_tags = {},                                 -- changed tags, by class and slot (pick/seats.lua)
-    to_wake = false,                                 -- tags that go onto the wake list at the close
-    wake = false, passed_over = false,               -- what a claim has read of that list, and whom it leaves out
-    readied = false, freed = false,                  -- whether claims may find more than before (pick/close.lua)
-    notify = '1',                                    -- who is told: all servers, one first, or (false) none
-    task_options = false, batches = false,           -- what few tasks ask for
-    marks = false,                                   -- tasks that have ended (tasks/records.lua)
-    ending = false,                                  -- the task that this call acknowledges, with links
-    runs = {}, bundles = {}, changed_runs = false, extended = false, ended = false,  -- leases (tasks/leases.lua)
-    taken = {},                                      -- how many ids of which keys (tasks/takes.lua)
-    lines = false,                                   -- whose turn it is inside tenants (tasks/turns.lua)
-    fired_bytes = 0,                                 -- payloads of schedules (features/schedules.lua)
-    lowered = false,                                 -- what lost leases did to the level (pick/charges.lua)
-    is_changed = false,                              -- whether it changed what no tenant's account shows
-    messages = false,                                -- to be published when all is written
-  }
+    stays = {},                                   -- tags: whether who is still packed stays in its seat
+    moved_tags = {},                              -- changed tags, by class and slot (pick/seats.lua)
+    runs = {}, bundles = {},                      -- leases (tasks/leases.lua)
+    taken = {},                                   -- how many ids of which keys (tasks/takes.lua)
+  }, OF_CALL)
   set_time(call, calls.clock_ms(call, args[1]))
   count_time(call)
   local queue = call.queue

@@ -15,8 +15,7 @@
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d hungry:d blocked:d limited:d sweeping:d last_lease:d stage:d kept_until:d numbers:d minute:d slots:I
 --:   loans:I ready:d pending:d delayed:d leased:d dead:d tasks_with_options:d remembered:d sequence:d enqueued:d done:d
---:   buried:d expired:d cancelled:d delivered:d entitled:d settings:t2 more:t1
---:   classes:rest
+--:   buried:d expired:d cancelled:d delivered:d entitled:d settings:t2 more:t1 classes:rest
 --: CLASS class:b count:I
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B name:t1 more:t1 books:rest | tag
@@ -29,7 +28,7 @@
 --: LEASE lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B takeovers:B began_at:d lasts:I bytes:I tag:c4 attempt:I
 --:   uncounted_attempts:I max_attempts:H expires_at:d more:t1 error:rest
---: BUNDLE left:H together:H claim:t1 more:t1 ids:rest | is_changed
+--: BUNDLE left:H together:H claim:t1 more:t1 ids:rest | field is_changed
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 more:t1 traceback:rest
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
 --:   result_ttl:d events:B replace:B dedupe_key:t1 batch:t1 group:t1 name:t1 trace:t1 more:t1

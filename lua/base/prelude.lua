@@ -69,7 +69,7 @@ end
 
 -- Checks the id of what is new: 1 to `most` bytes, and no control characters, which part the ids of a bundle.
 local function check_id(id, most)
-  if #id == 0 or #id > most or id:find('%c') then refuse('bad_request', 'id') end
+  if #id > most or not id:find('^%C+$') then refuse('bad_request', 'id') end
 end
 
 local function check_whole(given, field, minimum, maximum)
@@ -123,9 +123,14 @@ local function text(number)
   return string.format('%.17g', number)
 end
 
--- A key of the queue; `of`: what its name ends in, if it ends in a colon.
-local function key(call, name, of)
-  return call.prefix .. ':' .. name .. (of or '')
+-- A key of the queue.
+local function key(call, name)
+  return call.prefix .. ':' .. name
+end
+
+-- One of many of a kind, whose name ends in a colon.
+local function named_key(call, kind, name)
+  return call.prefix .. ':' .. kind .. name
 end
 
 -- True if a text comes first by its bytes, as in sorted sets; Lua's own `<` follows the store's locale.

@@ -63,7 +63,7 @@ function drains.repair(keys, args)
   else
     redis.call('DEL', at)
     limits.block(queue, BLOCKED_REPAIR, false)
-    call.readied = queue.servable > 0
+    call.readied, queue.hungry = queue.servable > 0, 1  -- that servers sleep may have been lost
   end
   close.call(call)
   return {next_step and 'more' or 'done', tonumber(number), next_step and next_step[1] or '',

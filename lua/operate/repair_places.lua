@@ -18,11 +18,12 @@ local function put_leased(call, account, id, run)
   account.starts = account.starts + math.max(run.began_at, queue.epoch_at)
   queue.leased = queue.leased + 1
   if batch then batch.admitted, batch.running = batch.admitted + 1, batch.running + 1 end
-  local bundle = leases.bundle(call, run.lease) or BUNDLE.new{}
+  local field = leases.field(run.lease)
+  local bundle = leases.bundle(call, run.lease) or BUNDLE.new{field = field}
   bundle.ids = bundle.ids == '' and id or bundle.ids .. '\n' .. id
   bundle.left, bundle.together, bundle.is_changed = bundle.left + 1, bundle.together + 1, true
   call.bundles[run.lease] = bundle
-  redis.call('ZADD', key(call, 'leases'), 'GT', text(call.at + run.lasts), leases.field(run.lease))
+  redis.call('ZADD', key(call, 'leases'), 'GT', text(call.at + run.lasts), field)
 end
 
 -- When a waiting task starts, if that is known and not over. The time of a retry stands nowhere else.

@@ -17,17 +17,13 @@
 local NO_LOAN, LOAN, GIFT = 0, 1, 2  -- of account.loan: what the tenant's one lease is, if it is one (pick/reserve.lua)
 accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 local HEAD = ACCOUNT.format:match('^[^c]*')    -- up to the length of the name
+local LATER = DETAILS.format:match('^<c4..')   -- of details: tag, pending, delayed
 
 -- Taken off the virtual time of who comes first: more than any two differ by. A double of that size is still exact to
 -- hundredths of a ms.
 local SOONER = 2 ^ 36
 local ITEM_BYTES, NAMED_IN, EVENT_COST = 400, 4, 700  -- the store takes at most: a thing, copies of its name, an event
 accounts.DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
-
--- True if details matter to the fair pick.
-function accounts.are_odd(details)
-  return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
-end
 
 -- The details of a tenant, if they have been read or may matter: else nothing about it matters but its account.
 function accounts.odd_details(call, account)
@@ -130,8 +126,9 @@ function accounts.read(call, tags)
   for i = 1, #tags do
     local tag = tags[i]
     if known[tag] == nil then
-      known[tag], n = false, n + 1
+      n = n + 1
       missing[n] = tag
+      known[tag] = false
     end
   end
   if n == 0 then return end
@@ -165,26 +162,15 @@ local function new_account(call, name)
   return account
 end
 
-local function unpack_details(packed)
-  local details = DETAILS.unpack(packed)
-  details.packed = packed
-  return details
-end
-
 -- The account of a tenant of that name; an unknown one is kept only if the call touches it. `packed`: its
--- details, if they have been read.
+-- details, if they have been read. They stay so until they are asked for (false: there is no such tenant).
 function accounts.named(call, name, packed)
   local named = call.named
   local account = named[name]
   if account then return account end
   packed = packed or redis.call('HGET', key(call, 'tenants'), name)
-  if packed then
-    local details = unpack_details(packed)
-    account = accounts.at(call, details.tag)
-    if account then account.details = account.details or details end
-  end
-  account = account or new_account(call, name)
-  named[name] = account
+  account = packed and accounts.at(call, packed:sub(1, 4)) or new_account(call, name)
+  named[name], table_in(call, 'details')[name] = account, packed
   return account
 end
 
@@ -209,10 +195,21 @@ end
 
 -- What is seldom asked of a tenant.
 function accounts.details_of(call, account)
-  if not account.details then
-    account.details = unpack_details(redis.call('HGET', key(call, 'tenants'), account.name))
+  local details = account.details
+  if not details then
+    local packed = call.details and call.details[account.name] or redis.call('HGET', key(call, 'tenants'), account.name)
+    details = DETAILS.unpack(packed)
+    details.packed, account.details = packed, details
   end
-  return account.details
+  return details
+end
+
+-- How many tasks of a tenant that has been read by its name are pending, and delayed.
+function accounts.later_of(call, account)
+  local details = account.details
+  if details then return details.pending, details.delayed end
+  local _, pending, delayed = struct.unpack(LATER, call.details[account.name])
+  return pending, delayed
 end
 
 -- Has a tenant seated and written back when the call closes.
@@ -234,6 +231,11 @@ function accounts.count(call, account, name, count)
   return details[name]
 end
 
+-- True if details matter to the fair pick.
+local function are_odd(details)
+  return details.blocked > 0 or details.limited > 0 or details.grouped > 0 or details.cause > 0
+end
+
 -- Packs an account, with what the call has booked.
 function accounts.pack(call, account)
   local books = call.books[account]
@@ -250,13 +252,14 @@ function accounts.write(call)
   for i = 1, #touched do
     local tag = touched[i]
     local account = opened[tag]
-    local details = account and account.details
-    if details then
-      account.is_odd = accounts.are_odd(details) and 1 or 0
+    if account and account.details then
+      local details = account.details
+      account.is_odd = are_odd(details) and 1 or 0
       local new = DETAILS.pack(details)
       if new ~= details.packed then changed[#changed + 1], changed[#changed + 2] = account.name, new end
     end
-    fields[n + 1], n = tag, n + 2
+    n = n + 2
+    fields[n - 1] = tag
     fields[n] = account and accounts.pack(call, account) or packed[tag]
   end
   write('HSET', key(call, 'accounts'), fields)

@@ -14,11 +14,21 @@ local function forget(call, tenant, id)
   redis.call('ZREM', key(call, 'of_tenants'), tenant .. '/' .. id)
 end
 
+-- The oldest of a tenant's entries, which are sorted by bytes: of one ms the tenth comes before the second.
+local function oldest(entries)
+  local first, ms = entries[1], entries[1]:match('^.*%-')
+  for i = 2, #entries do
+    if entries[i]:sub(1, #ms) ~= ms then break end
+    if #entries[i] < #first then first = entries[i] end
+  end
+  return first
+end
+
 -- Forgets the oldest entry of a tenant that has its part, or of all if there is no room for more.
 local function make_room(call, tenant)
   local entries = redis.call('ZRANGE', key(call, 'of_tenants'), '[' .. tenant .. '/', '(' .. tenant .. '0', 'BYLEX')
   if #entries >= PART then
-    forget(call, tenant, entries[1]:sub(#tenant + 2))
+    forget(call, tenant, oldest(entries):sub(#tenant + 2))
   elseif redis.call('XLEN', key(call, 'changes')) >= KEPT then
     local entry = redis.call('XRANGE', key(call, 'changes'), '-', '+', 'COUNT', 1)[1]
     forget(call, entry[2][TENANT], entry[1])

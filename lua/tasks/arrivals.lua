@@ -116,21 +116,21 @@ end
 
 -- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.
 function arrivals.exceeded(call, new)
-  local account = accounts.named(call, new.tenant)
-  local details, allowed, count = accounts.details_of(call, account), limits.of(call, account), #new.records / 2
-  if not details.packed and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants then
+  local account, count = accounts.named(call, new.tenant), #new.records / 2
+  local allowed, pending, delayed = limits.of(call, account), accounts.later_of(call, account)
+  if not call.details[new.tenant] and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants then
     return 'max_tenants', RETRY_MS[2]
   end
-  local waiting = account.ready + details.pending + details.delayed
-  local delayed = (new.delayed and #new.delayed / 2 or 0) - new.freed_delayed
+  local waiting = account.ready + pending + delayed
+  local delaying = (new.delayed and #new.delayed / 2 or 0) - new.freed_delayed
   local excess = waiting + count - #new.replaced - allowed.queued
-  if allowed.queued > 0 and count > 0 and excess > 0 then return 'queued', excess * task_ms(account, allowed) end
+  if excess > 0 and allowed.queued > 0 and count > 0 then return 'queued', excess * task_ms(account, allowed) end
   local bytes = accounts.kept_by(call, account, allowed.stored_bytes)
   excess = bytes + new.bytes - new.freed_bytes - allowed.stored_bytes
-  if allowed.stored_bytes > 0 and new.bytes > 0 and excess > 0 then
+  if excess > 0 and allowed.stored_bytes > 0 and new.bytes > 0 then
     return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms(account, allowed)
   end
-  if allowed.delayed > 0 and delayed > 0 and details.delayed + delayed > allowed.delayed then
+  if delaying > 0 and allowed.delayed > 0 and delayed + delaying > allowed.delayed then
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. account.name), 0, 0, 'WITHSCORES')[2]
     return 'delayed', (first or call.now) - call.now
   end

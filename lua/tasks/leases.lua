@@ -41,7 +41,7 @@ end
 -- the tenants whom they belong to.
 function leases.read_runs(call, ids)
   local packed, missing, tags, n = call.runs, ids, {}, 0
-  local at = LEASE.size - 7  -- of the tag: a LEASE ends in tag and attempt, four bytes each
+  local first, last = LEASE.size - 7, LEASE.size - 4  -- of the tag: a LEASE ends in tag and attempt, four bytes each
   if next(packed) then
     missing = {}
     for _, id in ipairs(ids) do
@@ -55,7 +55,7 @@ function leases.read_runs(call, ids)
     packed[missing[i]] = run
     if run then
       n = n + 1
-      tags[n] = run:sub(at, at + 3)
+      tags[n] = run:sub(first, last)
     end
   end
   accounts.read(call, tags)
@@ -99,7 +99,11 @@ function leases.read_bundles(call, numbers)
   end
   if n == 0 then return end
   local found = redis.call('HMGET', key(call, 'bundles'), unpack(fields))
-  for i = 1, n do bundles[missing[i]] = found[i] and BUNDLE.unpack(found[i]) end
+  for i = 1, n do
+    local bundle = found[i] and BUNDLE.unpack(found[i])
+    if bundle then bundle.field = fields[i] end
+    bundles[missing[i]] = bundle
+  end
 end
 
 -- A bundle, or nil.
@@ -140,9 +144,9 @@ end
 
 local function write_bundles(call)
   local fields, gone, names, untimed = {}, {}, {}, {}
-  for lease, bundle in pairs(call.bundles) do
+  for _, bundle in pairs(call.bundles) do
     if bundle and bundle.is_changed then
-      local field = leases.field(lease)
+      local field = bundle.field
       if bundle.together == 0 then untimed[#untimed + 1] = field end
       if bundle.left > 0 then
         fields[#fields + 1], fields[#fields + 2] = field, BUNDLE.pack(bundle)
@@ -191,7 +195,7 @@ function leases.write_new(call, lease, claim_name, ids, runs)
   call.queue.last_lease = lease
   redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack({left = #ids, together = #ids, claim = claim_name,
     ids = table.concat(ids, '\n')}))
-  redis.call('ZADD', key(call, 'leases'), text(call.at + call.queue.lease_ms), field)
+  redis.call('ZADD', key(call, 'leases'), call.at + call.queue.lease_ms, field)
   redis.call('HSET', key(call, 'claims'), claim_name, field)
   write('HSET', key(call, 'runs'), runs)
 end

@@ -103,7 +103,8 @@ function records.mark(call, id, how, lease, features)
     marks.packed = MARK.pack({how = how == 'done' and DONE or CANCELLED, lease = lease})
   end
   ids[#ids + 1] = id
-  fields[n + 1], fields[n + 2] = id, marks.packed
+  fields[n + 1] = id
+  fields[n + 2] = marks.packed
   if features >= IS_LARGE then table.insert(marks.large, id) end
 end
 

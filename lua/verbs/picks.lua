@@ -120,8 +120,8 @@ local function serve(call, round, account, is_drawn)
 end
 
 -- Serves a drawn tenant whose account is packed and stays so: it has more tasks, and nothing but its place bounds it.
--- (`drawn_wins` has opened who tosses with a tenant that has woken.) If the round knows of nobody else, it is served up
--- to `wanted` times at once. Returns how often; 0, and changes nothing, if it must be opened.
+-- (`drawn_wins` has opened who tosses with a tenant that has woken.) If the round knows no other, it is served up to
+-- `wanted` times at once. Returns how often; 0, and changes nothing, if it must be opened.
 local function serve_packed(call, round, tag, wanted)
   local packed, queue, touched, at = call.packed[tag], call.queue, call.touched, call.at
   local weight, base, starts, estimate, leased, loan, ready, slot, class, standing, _, is_odd, name =

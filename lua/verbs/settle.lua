@@ -5,9 +5,9 @@
 
 -- How many arguments each action has:
 local ARGUMENTS = {ack = 4, nack = 6, reject = 5, release = 5, reap = 3, extend = 3, take = 3}
--- Actions that cost HEAVY_WORK; so do a release with a delay, and any action on a task with options:
+-- Actions that are as much work as HEAVY_WORK others; so are a release with a delay, and all of tasks with options:
 local HEAVY = {nack = true, reject = true}
-local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- beyond which a call leaves the rest to the next
+local HEAVY_WORK, WORK_PER_CALL = 8, 300  -- beyond which a call leaves the rest to the next
 
 -- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
 local function read_fence(text)
@@ -24,7 +24,7 @@ local function read_action(action, delay)
 end
 
 -- Reads the arguments of `settle`: the ids, where each settlement begins, the numbers, how often they were taken, and
--- what costs more than LIGHT_WORK.
+-- what costs more than others.
 local function read_settlements(args)
   local ids, starts, numbers, taken, costs, at, n = {}, {}, {}, {}, {}, 3, 0
   while at <= #args do
@@ -33,7 +33,9 @@ local function read_settlements(args)
     if not length then refuse('bad_request', 'action') end
     n = n + 1
     if not number or number % 1 ~= 0 then number, taken[n] = read_fence(args[at + 2] or '') end
-    ids[n], starts[n], numbers[n] = args[at + 1], at, number
+    ids[n] = args[at + 1]
+    starts[n] = at
+    numbers[n] = number
     if action ~= 'ack' then costs[n] = read_action(action, args[at + 3]) end
     at = at + length
   end
@@ -54,6 +56,17 @@ local function read_more(call, ids, numbers, costs)
   task_options.read_of(call, ids, features)
 end
 
+-- How many settlements a call carries out.
+local function fitting(costs, count)
+  local left = WORK_PER_CALL
+  if not next(costs) then return math.min(count, left) end
+  for n = 1, count do
+    left = left - (costs[n] or 1)
+    if left < 0 then return n - 1 end
+  end
+  return count
+end
+
 -- settle(keys, argv): end or extend leases, each fenced by (id, lease).
 --   argv  per lease (at most 500): action, id, lease (its number; with a slash and how often it was taken over
 --         behind it that is part of the fence), and for ack: result (may be empty); for nack: delay_ms (may be empty),
@@ -65,14 +78,12 @@ end
 --         for take, behind "ok " and "cancelled ", how often the lease was taken over (1 to 255, then 1), and how
 --         long it lasts (ms). Fewer than leases where those are too much for one call: the rest is unchanged.
 function drains.settle(keys, args)
-  local call, outcomes, work = calls.open(keys, args), {}, 0
+  local call, outcomes = calls.open(keys, args), {}
   local ids, starts, numbers, taken, costs = read_settlements(args)
   leases.read_runs(call, ids)
   read_more(call, ids, numbers, costs)
-  for n = 1, #ids do
+  for n = 1, fitting(costs, #ids) do
     local first = starts[n]
-    work = work + (costs[n] or LIGHT_WORK)
-    if work > WORK_PER_CALL then break end
     outcomes[n] = settlements.settle(call, args[first], ids[n], numbers[n], taken[n], args, first)
   end
   if #call.touched > 0 or call.is_changed then settlements.close(call) end

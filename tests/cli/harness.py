@@ -55,7 +55,7 @@ class ServerThread:
         self._started = threading.Event()
         self._stop: trio.Event
         self._token: trio.lowlevel.TrioToken
-        self.served: Served | None = None
+        self._served: Served | None = None
         self._thread = threading.Thread(target=trio.run, args=(self._serve,), name="server")
 
     @asynccontextmanager
@@ -68,7 +68,7 @@ class ServerThread:
         self._stop, self._token = trio.Event(), trio.lowlevel.current_trio_token()
         try:
             async with self.serving() as served:
-                self.served = served
+                self._served = served
                 self._started.set()
                 await self._stop.wait()
         finally:
@@ -78,7 +78,7 @@ class ServerThread:
         """Start the thread and wait until the server serves."""
         self._thread.start()
         assert self._started.wait(30)
-        assert self.served is not None
+        assert self._served is not None
 
     def call(self, work: Any, *args: Any) -> Any:
         """Run an async function in the server's thread."""
@@ -86,14 +86,19 @@ class ServerThread:
 
     def stop(self) -> None:
         """Stop the server and wait for the thread."""
-        if self.served is not None:
+        if self._served is not None:
             self._token.run_sync_soon(self._stop.set)
         self._thread.join(30)
         assert not self._thread.is_alive()
 
     @property
+    def served(self) -> Served:
+        """The server that runs."""
+        assert self._served is not None
+        return self._served
+
+    @property
     def url(self) -> str:
-        assert self.served is not None
         return url_of(self.served)
 
 
@@ -128,7 +133,6 @@ def bury(
     traceback: str = "",
 ) -> None:
     """Make dead letters of a tenant; nothing else may be ready."""
-    assert server.served is not None
     store = server.served.app.store
     tasks = [NewTask(full_id(name, id), payload) for id in ids]
     assert server.call(store.enqueue, "emails", name, tasks) == ["ok"] * len(ids)

@@ -41,7 +41,6 @@ def test_a_worker_is_shown_with_its_tasks_and_a_task_with_its_worker(commands: C
     attached, seen = threading.Event(), trio.Event()
 
     async def hold() -> None:
-        assert server.served is not None
         async with raw(server.served, WORKER) as worker:
             await worker.attach("emails", name="mill")
             await worker.pushed()
@@ -113,7 +112,6 @@ def test_enqueue_prints_the_id_or_json(commands: Commands, server: ServerThread)
     assert as_json == {"id": "mine", "queue": "emails", "duplicate": False, "replaced": False}
     again = commands("enqueue", "emails", "2", "--id", "mine", "--json", token=tenant("ada")).json
     assert again["duplicate"] is True
-    assert server.served is not None
     assert server.call(server.served.app.store.queue, "emails").ready == 2
 
 
@@ -122,7 +120,6 @@ def test_enqueue_takes_options_and_standard_input(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"from": "stdin"}')))
     id = commands.enqueue("emails", "-", "--delay", "60", "--expires-in", "120", "--max-attempts", "3")
-    assert server.served is not None
     (state,) = server.call(server.served.app.store.tasks, "emails", [full_id("ada", id)])
     assert state.state == "delayed"
     assert len(commands.enqueue("emails", "-5")) == 36
@@ -132,7 +129,6 @@ def test_enqueue_takes_times_of_day_a_batch_and_how_long_a_result_is_kept(
     commands: Commands, server: ServerThread
 ) -> None:
     far = datetime(2096, 2, 29, 9, tzinfo=timezone(timedelta(hours=1)))
-    assert server.served is not None
     server.call(server.served.app.store.open_batch, "emails", "ada", "ada/b", 0, [b"", b"", b""])
     times = ("--start-at", far.isoformat(), "--expires-at", str(far.timestamp() + 60))
     id = commands.enqueue("emails", "1", *times, "--batch", "b", "--result-ttl", "1h")

@@ -17,7 +17,6 @@ from .test_commands import lines
 
 def counts(server: ServerThread) -> tuple[int, int]:
     """How many tasks are ready, and how many dead."""
-    assert server.served is not None
     state = server.call(server.served.app.store.queue, "emails")
     return state.ready, state.dead
 

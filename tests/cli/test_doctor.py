@@ -106,14 +106,6 @@ def test_old_libraries_are_found_and_pruned_and_ours_stays(commands: Commands, s
         client.function_delete("theirs")
 
 
-def test_a_server_goes_on_when_its_own_library_is_deleted(commands: Commands, server_store: str) -> None:
-    """So pruning is safe while servers of another version run."""
-    commands.enqueue("emails", "1")
-    with stores.connect(server_store) as client:
-        client.function_delete(library.name())
-    assert commands.enqueue("emails", "2")
-
-
 def test_a_cluster_is_looked_over_node_by_node(cluster: clusters.Cluster) -> None:
     told = doctor(cluster.url)
     assert told.code == 0, told.out

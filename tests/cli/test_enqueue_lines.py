@@ -39,7 +39,6 @@ class Acker:
         self._thread.join(10)
 
     def _work(self) -> None:
-        assert self.server.served is not None
         store = self.server.served.app.store
         while not self._is_over.wait(0.02):
             leases = self.server.call(store.claim, "emails", "w", 100).leases
@@ -60,7 +59,6 @@ def enqueue(commands: Commands, *argv: str) -> Finished:
 
 def forget_marks(server: ServerThread) -> None:
     """Forget the ids of ended tasks, as minutes later."""
-    assert server.served is not None
     connection = server.served.app.store.connection
     tasks = server.call(connection.call, "HGETALL", "fq:{emails/0}:tasks")[::2]
     if tasks:
@@ -86,7 +84,6 @@ def test_each_line_is_a_task_of_one_batch(commands: Commands, server: ServerThre
     done = enqueue(commands, "--lines", path, "--text-lines", "--max-running", "7", "--json")
     assert done.code == 0, done.err
     assert (done.json["state"], done.json["total"], done.json["max_running"]) == ("closed", 1204, 7)
-    assert server.served is not None
     queue = server.call(server.served.app.store.queue, "emails")
     assert (queue.ready, queue.pending) == (7, 1197)
     (first, *_) = commands("tasks", "peek", "emails", "--count", "1", "--json", token=ADA).json
@@ -128,7 +125,7 @@ def test_lines_without_duplicates_are_sent_again_only_if_their_keys_are_held(
         first = enqueue(commands, *argv)
     assert (first.code, "cannot be continued" in first.err) == (1, bool(code)), first.err
     with Acker(server) as acker:
-        while server.call(server.served.app.store.queue, "emails").ready:  # type: ignore[union-attr]
+        while server.call(server.served.app.store.queue, "emails").ready:
             pass
     forget_marks(server)
     with Acker(server) as rest:

@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from fairq.cli import lines, meter
-from tests import stores
 from tests.server.harness import tenant
 
 from .harness import Commands, Finished, ServerThread, Terminal, one_line_error
@@ -54,7 +53,6 @@ def test_the_same_command_adds_nothing_twice_also_when_all_was_done_long_ago(
     assert sum(total for _, _, total in listed(commands).values()) == 200
     with Acker(server) as acker:
         assert requests(commands, path, "--id", "mine", "--wait", "30").code == 0
-    assert server.served is not None
     store = server.served.app.store
     forget_marks(server)
     done = requests(commands, path, "--id", "mine", "--wait", "30", "--json")
@@ -72,7 +70,7 @@ def test_a_command_that_was_interrupted_in_a_request_goes_on_behind_what_it_stor
     assert done.code == 1
     assert "0 lines were added; to continue, repeat the command with --id mine" in done.err
     with Acker(server) as acker:
-        while server.call(server.served.app.store.queue, "emails").ready:  # type: ignore[union-attr]
+        while server.call(server.served.app.store.queue, "emails").ready:
             pass
     assert len(acker.payloads) == 2 * lines.FRAME_TASKS
     forget_marks(server)
@@ -81,22 +79,6 @@ def test_a_command_that_was_interrupted_in_a_request_goes_on_behind_what_it_stor
     assert (done.code, done.json["done"], done.json["requests"]) == (0, 502, 3)
     both = acker.payloads + rest.payloads
     assert sorted(both) == sorted([b'"first"', b'"last"', *(b"%d" % n for n in range(500))])
-
-
-def test_a_full_store_takes_no_request_and_the_same_command_goes_on_later(
-    commands: Commands, server_store: str, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "file", "1:a\n2:b:c\n")
-    with stores.connect(server_store) as store:
-        store.config_set("maxmemory", 1)
-        try:
-            done = requests(commands, path, "--id", "mine")
-        finally:
-            store.config_set("maxmemory", 0)
-    assert (done.code, "the store is full" in done.err) == (1, True)
-    assert "0 lines were added; to continue, repeat the command with --id mine" in done.err
-    assert requests(commands, path, "--id", "mine", "--json").json["total"] == 3
-    assert peeked(commands) == ["a", "b", "c"]
 
 
 BAD_LINES: list[tuple[str | bytes, str]] = [

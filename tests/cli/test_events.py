@@ -40,14 +40,6 @@ def test_an_operator_names_the_tenant(commands: Commands) -> None:
     assert commands("events", "emails", "--tenant", "ada").out.endswith("ada/t1\n")
 
 
-def test_an_event_too_old_is_one_line_and_code_1(commands: Commands) -> None:
-    commands("queues", "set", "emails", "events_keep=1")
-    cancelled(commands, "t1", "t2", "t3")
-    done = events(commands, "--after", "1")
-    assert (done.code, done.out) == (1, "")
-    assert "goes on from event 3" in done.err
-
-
 def test_a_file_of_tasks_and_its_batch_are_told(commands: Commands, tmp_path: object) -> None:
     path = f"{tmp_path}/lines"
     with open(path, "w") as file:

@@ -20,7 +20,6 @@ def give(commands: Commands, server: ServerThread, tasks: dict[str, int]) -> Non
         for n in range(count):
             commands.enqueue("emails", str(n), name=tenant)
     served, until = server.served, time.monotonic() + 30
-    assert served is not None
 
     async def work() -> None:
         with trio.fail_after(20):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from fairq.cli.supervisor import name_of_child
 from fairq.errors import SettingsError
 from tests.processes import is_running
-from tests.store.waiting import wait_until
+from tests.store.waiting import wait_for, wait_until
 
 from .harness import EXIT_SECONDS, Commands, ServerThread, fairq, fairq_here, one_line_error, read_until, started
 
@@ -51,14 +50,6 @@ async def send(task):
 CHILDREN: list[int] = []  # of the running test
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    """Wait until something holds of other processes."""
-    deadline = time.monotonic() + EXIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @contextmanager
 def supervised(server: ServerThread, directory: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Run a supervisor of two."""
@@ -87,7 +78,6 @@ def children_of(process: subprocess.Popen[str], count: int = 2) -> dict[str, int
 
 def connected(server: ServerThread, count: int) -> None:
     """Wait until so many workers with room are attached."""
-    assert server.served is not None
     connections = server.served.app.connections
     server.call(wait_until, lambda: sum(bool(each.queues and each.account.credit) for each in connections) == count)
 

@@ -30,7 +30,6 @@ def fill(commands: Commands, server: ServerThread) -> None:
     for tenant, count in (("acme", 3), ("bob", 1)):
         for n in range(count):
             commands.enqueue("emails", str(n), name=tenant)
-    assert server.served is not None
     server.call(server.served.app.recorder.flush)
 
 

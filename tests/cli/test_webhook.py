@@ -51,14 +51,12 @@ def receiving(answer: Answering) -> Iterator[tuple[Receiver, int]]:
 
 def state_of(server: ServerThread, id: str, tenant: str = "ada") -> tuple[str, str, str]:
     """What the store knows of a task: its state, reason and error."""
-    assert server.served is not None
     (state,) = server.call(server.served.app.store.tasks, "emails", [full_id(tenant, id)])
     return state.state, state.reason, state.error
 
 
 def wait_for(condition: Callable[[], bool], server: ServerThread) -> None:
     """Wait until something holds, looking as often as the server's thread answers."""
-    assert server.served is not None
     for _ in range(2_000):
         if condition():
             return
@@ -71,7 +69,6 @@ def test_tasks_are_posted_signed_and_settled_by_their_answers(
 ) -> None:
     (tmp_path / "secrets").write_text(f"{SECRET}\n{OTHER}\n")
     may_answer = threading.Event()
-    assert server.served is not None
     app = server.served.app
 
     async def answer(request: Request) -> Reply:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,14 +11,12 @@ from typing import Any
 
 import orjson
 import pytest
-import trio
 
 from fairq.model.checks import full_id
 from fairq.model.tasks import NewTask
 from fairq.model.webhooks import MAX_FAN_OUTS, copy_id, webhook_id
 from fairq.webhook import BadSignature, verify
 from fairq.webhook.signature import write_secret
-from tests.server.harness import tenant
 from tests.webhook.receiver import Receiver, Reply, Request, reply
 
 from .harness import Commands, ServerThread, fairq_here, one_line_error, read_until, started
@@ -81,7 +77,6 @@ def test_a_webhook_is_taken_up_changed_paused_and_removed_while_the_worker_runs(
             line_of(worker, "webhook paused")
             (row,) = commands("webhooks", "list", "emails", "--json").json
             assert (row["url"], row["is_paused"], row["secret_count"], "secrets" in row) == (url, True, 1, False)
-            assert server.served is not None
             app = server.served.app
             wait_for(lambda: not [each for each in app.connections if each.queues], server)  # it takes nothing more
             third = commands.enqueue("emails", '"after the pause"')
@@ -172,46 +167,6 @@ def test_each_of_several_receivers_gets_a_task_and_is_retried_apart(commands: Co
     }
 
 
-def test_a_receiver_that_has_a_task_gets_it_once_however_often_another_does(
-    commands: Commands, server: ServerThread
-) -> None:
-    """The other's are retried, interrupted by the death of the worker, postponed by a pause, and replayed."""
-    answers, may_answer = [503, 410, 200], threading.Event()
-
-    async def answer(request: Request) -> Reply:
-        if request.target == "/copied":
-            return reply()
-        if len(receiver.requests) < 3:
-            await trio.to_thread.run_sync(may_answer.wait, 60)  # the worker dies meanwhile
-        return reply(answers.pop(0), retry_after="1")
-
-    with receiving(answer) as (receiver, port):
-        own, copied = url_of(port, "own"), url_of(port, "copied")
-        commands("webhooks", "add", "emails", own)
-        commands("webhooks", "add", "emails", copied, "--fan-out")
-        with posting(server, "emails") as worker:
-            assert len({line_of(worker, "posting")["url"] for _ in range(2)}) == 2
-            id = commands.enqueue("emails", '"x"')
-            wait_for(lambda: len(receiver.requests) == 2, server)
-            (copy,) = copies_in(receiver, id, copied)
-            wait_for(lambda: state_of(server, copy)[0] == "done", server)
-            worker.kill()
-        may_answer.set()
-        commands("webhooks", "pause", "emails", own)
-        with posting(server, "emails") as worker:
-            wait_for(lambda: "is paused" in state_of(server, id)[2], server)
-            commands("webhooks", "resume", "emails", own)
-            line_of(worker, "posting", "/own")
-            server.call(server.served.app.store.reschedule, "emails", [full_id("ada", id)])  # type: ignore[union-attr]
-            wait_for(lambda: state_of(server, id)[0] == "dead", server)
-            (letter,) = commands("dead", "list", "emails", "--json").json
-            assert (letter["id"], letter["error"]) == (full_id("ada", id), "127.0.0.1 answered 410")
-            commands("dead", "replay", "emails", letter["id"])
-            wait_for(lambda: state_of(server, id)[0] == "done", server)
-    assert Counter(request.target for request in receiver.requests)["/copied"] == 1
-    assert answers == []
-
-
 @pytest.mark.deep("longest")
 def test_the_longest_task_is_copied_for_as_many_as_there_may_be(commands: Commands, server: ServerThread) -> None:
     text = "x" * ((1 << 20) - 2)
@@ -219,7 +174,6 @@ def test_the_longest_task_is_copied_for_as_many_as_there_may_be(commands: Comman
         for n in range(MAX_FAN_OUTS):
             commands("webhooks", "add", "emails", url_of(port, f"{n}"), "--fan-out")
         commands("webhooks", "add", "emails", url_of(port, "own"))
-        assert server.served is not None
         task = NewTask("ada/long", orjson.dumps(text))
         assert server.call(server.served.app.store.enqueue, "emails", "ada", [task]) == ["ok"]
         with posting(server, "emails"):
@@ -227,26 +181,6 @@ def test_the_longest_task_is_copied_for_as_many_as_there_may_be(commands: Comman
             wait_for(lambda: state_of(server, "long")[0] == "done", server)
     assert {(request.headers["fairq-task"], request.body) for request in receiver.requests} == {("long", task.payload)}
     assert len({request.target for request in receiver.requests}) == 1 + MAX_FAN_OUTS
-
-
-def test_a_batch_is_complete_with_its_own_tasks(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
-    """Copies are no members: lines that are stored are counted without them."""
-    (tmp_path / "lines").write_text('"a"\n"b"\n')
-
-    async def answer(request: Request) -> Reply:
-        return reply(503 if request.target == "/copied" else 200, retry_after="600")
-
-    with receiving(answer) as (receiver, port):
-        commands("webhooks", "add", "emails", url_of(port, "own"))
-        commands("webhooks", "add", "emails", url_of(port, "copied"), "--fan-out")
-        with posting(server, "emails"):
-            argv = ("enqueue", "emails", "--lines", str(tmp_path / "lines"), "--id", "b", "--wait", "30")
-            for _ in range(2):
-                done = commands(*argv, token=tenant("ada"))
-                assert done.code == 0, done.err
-            wait_for(lambda: len(receiver.requests) == 4, server)
-        (batch,) = commands("batches", "list", "emails", "--json").json
-    assert (batch["state"], batch["total"], batch["done"], batch["dead"]) == ("complete", 2, 2, 0)
 
 
 def test_a_worker_for_webhooks_says_what_is_missing() -> None:

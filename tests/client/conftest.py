@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import trio
@@ -12,13 +13,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import fairq
 from fairq import otel
+from fairq.server.net.connection import Connection
 from fairq.server.run import Served
-from tests.server.conftest import certificate, no_polls, plain_logs, server_store
-from tests.server.harness import OPERATOR, Raw, raw, running, tenant, url_of
+from fairq.server.verbs.table import handle_request
+from tests.server.conftest import certificate, no_polls, operator, plain_logs, server_store
+from tests.server.harness import OPERATOR, running, tenant, url_of
 
 from .runtimes import Service, running_service
 
-__all__ = ["certificate", "no_polls", "plain_logs", "server_store"]
+__all__ = ["certificate", "no_polls", "operator", "plain_logs", "server_store"]
 
 LIMIT_S = 60.0
 
@@ -44,17 +47,23 @@ async def boss(served: Served) -> AsyncIterator[fairq.OperatorClient]:
 
 
 @pytest.fixture
-async def operator(served: Served) -> AsyncIterator[Raw]:
-    """An operator's connection."""
-    async with raw(served, OPERATOR) as operator:
-        yield operator
-
-
-@pytest.fixture
 def service(server_store: str) -> Iterator[Service]:
     """A server with development tokens in a thread, for tests of every runtime."""
     with running_service(server_store) as service:
         yield service
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The types of the requests that the server gets."""
+    noted: list[str] = []
+
+    async def note(self: Any, connection: Connection, request: Any) -> Any:
+        noted.append(request.type)
+        return await handle_request(self, connection, request)
+
+    monkeypatch.setattr("fairq.server.listener.handle_request", note)
+    return noted
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import time
 from _thread import interrupt_main
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -26,6 +25,7 @@ from fairq.sync.blocking import finish
 from tests.cli.harness import ServerThread
 from tests.server.harness import WORKER, tenant, url_of
 from tests.store.proxy import Proxy, open_proxy
+from tests.store.waiting import wait_until as wait_until
 
 LIMIT_S = 30.0
 RUNTIMES = ("asyncio", "trio")
@@ -53,15 +53,6 @@ def on_both(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 class Api:
     """The SDK of one runtime, as the contract's tests use it."""
-
-    async def sleep(self) -> None:
-        """Let others have a turn."""
-        await anyio.sleep(0.005)
-
-    async def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait until a condition holds; the test's limit ends it."""
-        while not holds():
-            await self.sleep()
 
     def open_client(self, *args: Any, **options: Any) -> AbstractAsyncContextManager[Any]:
         return fairq.open_client(*args, **options)
@@ -99,10 +90,6 @@ class Api:
 
 class SyncApi(Api):
     """`fairq.sync` behind the same names: nothing here waits for an event loop, and there is none."""
-
-    async def sleep(self) -> None:
-        """Let others have a turn."""
-        time.sleep(0.005)  # noqa: ASYNC251 - there is no event loop
 
     @asynccontextmanager
     async def open_client(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
@@ -251,6 +238,13 @@ class Service(ServerThread):
         """Call a function in the server's thread, without waiting for it."""
         self._token.run_sync_soon(call)
 
+    def hold(self) -> None:
+        """Let no more replies through."""
+        held = threading.Event()
+        self.soon(self.proxy.hold)
+        self.soon(held.set)
+        assert held.wait(LIMIT_S)
+
     def worker(self, concurrency: int = 5) -> fairq.Worker:
         """Make a worker without handlers."""
         return fairq.Worker(self.url, WORKER, concurrency, name="worker-1")
@@ -280,12 +274,6 @@ async def working(app: fairq.Worker) -> AsyncIterator[TaskGroup]:
         await group.start(app.run)
         yield group
         group.cancel_scope.cancel()
-
-
-async def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds; the test's limit ends it."""
-    while not holds():  # noqa: ASYNC110 - other threads and processes make it hold
-        await anyio.sleep(0.005)
 
 
 async def wait_state(task: fairq.EnqueuedTask, wanted: str) -> TaskState:

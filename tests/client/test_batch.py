@@ -155,15 +155,6 @@ async def test_a_batch_that_ends_at_another_server_is_told_of(
         await end_task(other)
 
 
-async def test_a_batch_whose_end_is_told_into_the_void_is_looked_for(
-    served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairq.server.long_poll.POLL_S", 0.05)
-    monkeypatch.setattr("fairq.server.long_poll.LongPolls.on_message", lambda *_: None)
-    async with waited_for(ada, served):
-        await end_task(served)
-
-
 @pytest.mark.usefixtures("no_polls")
 async def test_a_batch_whose_end_is_told_into_a_connection_that_breaks_is_asked_for_again(served: Served) -> None:
     async with through_proxy(served) as (proxy, client), waited_for(client, served):

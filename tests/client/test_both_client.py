@@ -16,32 +16,11 @@ import trio
 
 import fairq
 import fairq.sync
-from fairq.client import dial
-from fairq.errors import (
-    Closed,
-    SettingsError,
-)
-from fairq.server.net.connection import Connection
-from fairq.server.verbs.table import handle_request
+from fairq.errors import Closed, SettingsError
 from tests.cli.harness import environment
 from tests.server.harness import OPERATOR, tenant
 
 from .runtimes import RUNTIMES, Service, on_both, wait_until
-
-Noted = list[str]
-
-
-@pytest.fixture
-def frames(monkeypatch: pytest.MonkeyPatch) -> Noted:
-    """The types of the requests that the server gets."""
-    noted: Noted = []
-
-    async def note(self: Any, connection: Connection, request: Any) -> Any:
-        noted.append(request.type)
-        return await handle_request(self, connection, request)
-
-    monkeypatch.setattr("fairq.server.listener.handle_request", note)
-    return noted
 
 
 class CountedSocket:
@@ -59,12 +38,12 @@ class CountedSocket:
 
 
 @on_both
-async def test_different_calls_of_one_turn_leave_in_one_send(service: Service, frames: Noted) -> None:
+async def test_different_calls_of_one_turn_leave_in_one_send(service: Service, frames: list[str]) -> None:
     async with service.client() as client:
         task = await client.enqueue("emails", 1)
         frames.clear()
-        link: Any = client._caller._link  # type: ignore[attr-defined]
-        link.socket = counted = CountedSocket(link.socket)
+        transport: Any = client._caller._transport  # type: ignore[attr-defined]
+        transport.socket = counted = CountedSocket(transport.socket)
         async with anyio.create_task_group() as group:
             for number in range(50):
                 group.start_soon(client.enqueue, "emails", number)
@@ -79,43 +58,11 @@ async def nothing(task: fairq.Task) -> None:
     """Do a task that has nothing to be done."""
 
 
-@pytest.mark.parametrize("first", ["refuses", "hangs"])
-@on_both
-async def test_the_next_address_is_tried_when_the_first_is_dead(
-    service: Service, monkeypatch: pytest.MonkeyPatch, first: str
-) -> None:
-    connect_to = dial._connect_to
-
-    async def hang(family: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
-        if first == "hangs" and address[0] == "127.0.0.9":
-            await anyio.sleep_forever()
-        return await connect_to(family, protocol, address)
-
-    monkeypatch.setattr(dial, "_connect_to", hang)
-    monkeypatch.setattr(dial, "ADDRESS_S", 0.05)
-    port = int(service.url.rpartition(":")[2])
-
-    async def find(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
-        await anyio.lowlevel.checkpoint()
-        each = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
-        return [(*each, (host, port)) for host in ("127.0.0.9", "127.0.0.1")]
-
-    monkeypatch.setattr("anyio.getaddrinfo", find)
-    async with fairq.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
-        await client.enqueue("emails", 1)
-
-
-async def hold(service: Service) -> None:
-    """Let no more replies through."""
-    service.soon(service.proxy.hold)
-    await wait_until(lambda: service.proxy.is_held)
-
-
 @on_both
 async def test_a_cancelled_call_is_left_and_the_client_goes_on(service: Service) -> None:
     async with fairq.open_client(service.proxied, token=tenant("ada")) as client:
         await client.enqueue("emails", 0)
-        await hold(service)
+        service.hold()
         asked = service.proxy.requests
         ended: list[str] = []
 

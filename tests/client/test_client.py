@@ -14,13 +14,7 @@ import trio.testing
 
 import fairq
 from fairq.client.driver import Driver
-from fairq.errors import (
-    BadRequest,
-    FairqError,
-    SettingsError,
-    TooLarge,
-    Unavailable,
-)
+from fairq.errors import BadRequest, FairqError, SettingsError, TooLarge, Unavailable
 from fairq.server.run import Served
 from fairq.wire.client_session import ClientSession
 from tests import stores

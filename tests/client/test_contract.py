@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 import time
+from typing import Any
 
 import pytest
 
 import fairq
-from fairq.errors import (
-    BadRequest,
-    NotYet,
-    OutcomeUnknown,
-    TaskFailed,
-    TooOld,
-    Unauthorized,
-    Unavailable,
-)
+from fairq.errors import BadRequest, OutcomeUnknown, Unauthorized, Unavailable
 from tests.server.harness import OPERATOR, tenant
 
 from .runtimes import Api, Service, on_all, running_service, tls_url
@@ -27,27 +21,13 @@ async def nothing(task: fairq.Task) -> None:
     """Do a task that has nothing to be done."""
 
 
-async def hold(api: Api, service: Service) -> None:
-    """Let no more replies through."""
-    service.soon(service.proxy.hold)
-    await api.wait_until(lambda: service.proxy.is_held)
-
-
 @on_all
 async def test_what_is_enqueued_is_there_in_its_order(api: Api, service: Service) -> None:
     async with api.open_client(service.url, token=tenant("ada")) as client:
-        task = await client.enqueue("emails", {"to": "ada"}, id="one")
-        assert (await task.state()).state == "ready"
+        assert not (await client.enqueue("emails", {"to": "ada"}, id="one")).is_duplicate
         assert (await client.enqueue("emails", {"to": "ada"}, id="one")).is_duplicate
-        tasks = await client.enqueue_many("emails", range(1_234))
-        assert len({each.id for each in tasks}) == 1_234
-        assert [waiting.payload for waiting in await client.peek("emails", 3)] == [{"to": "ada"}, 0, 1]
-
-
-@on_all
-async def test_any_number_of_ids_gets_an_answer_for_each_in_their_order(api: Api, service: Service) -> None:
-    async with api.open_client(service.url, token=tenant("ada")) as client:
         ids = [task.id for task in await client.enqueue_many("emails", range(1_234))]
+        assert [waiting.payload for waiting in await client.peek("emails", 3)] == [{"to": "ada"}, 0, 1]
         asked = [*reversed(ids), "nobody", ids[0]]
         found = await client.tasks("emails", asked)
         assert [state.id for state in found] == asked
@@ -57,46 +37,6 @@ async def test_any_number_of_ids_gets_an_answer_for_each_in_their_order(api: Api
         assert await client.tasks("emails", []) == await client.cancel("emails", []) == []
         with pytest.raises(BadRequest, match="queue"):
             await client.tasks("Emails", [])
-
-
-@on_all
-async def test_results_come_or_say_why_not(api: Api, service: Service) -> None:
-    app = service.worker()
-
-    @app.task("totals")
-    async def add(task: fairq.Task) -> int:
-        if not task.payload:
-            raise fairq.Reject("nothing to add")
-        return sum(task.payload)
-
-    async with api.open_client(service.url, token=tenant("ada")) as client:
-        task = await client.enqueue("totals", [1, 2], result_ttl=60)
-        with pytest.raises(NotYet):
-            await task.result(timeout=0.05)
-        empty = await client.enqueue("totals", [], result_ttl=60)
-        async with api.working(app):
-            assert await task.result(timeout=20) == await task.result(int) == 3
-            for kind, why in ((str, "the result is not str: expected text @ result"), (set[hold], "cannot be made")):  # type: ignore[valid-type]
-                with pytest.raises(BadRequest, match=why) as caught:
-                    await task.result(kind)
-                assert caught.value.field == "kind"
-            with pytest.raises(TaskFailed, match="nothing to add"):
-                await empty.result()
-
-
-@on_all
-async def test_events_come_from_where_the_reader_was(api: Api, service: Service) -> None:
-    app = service.worker(1)
-    app.task("emails")(nothing)
-    async with api.open_client(service.url, token=tenant("ada")) as client:
-        tasks = await client.enqueue_many("emails", range(3), events=True)
-        async with api.working(app):
-            stream = client.events("emails")
-            first = [(await anext(stream)).task for _ in range(2)]
-            again = client.events("emails", after=stream.after)
-            assert [*first, (await anext(again)).task] == [task.id for task in tasks]
-        with pytest.raises((BadRequest, TooOld)):
-            await anext(client.events("emails", after=999))
 
 
 @on_all
@@ -170,7 +110,7 @@ async def test_a_call_whose_reply_is_lost_is_repeated_and_makes_no_second(api: A
 async def test_a_silent_server_is_given_up_in_time(api: Api, service: Service) -> None:
     async with api.open_client(service.proxied, token=tenant("ada"), timeout=0.3) as client:
         await client.enqueue("emails", 0, timeout=20)
-        await hold(api, service)
+        service.hold()
         with pytest.raises(OutcomeUnknown):
             await client.enqueue("emails", 1)
         service.soon(service.proxy.release)
@@ -189,6 +129,29 @@ async def test_no_server_is_unavailable_and_a_bad_token_unauthorized(api: Api, s
     async with api.open_client("ws://no-such-host.invalid", token=tenant("ada"), timeout=0.2) as client:
         with pytest.raises(Unavailable):
             await client.enqueue("emails", 1)
+
+
+@pytest.mark.parametrize("first", ["dead", "silent", "unusable"])
+@on_all
+async def test_the_next_address_is_tried_when_the_first_leads_nowhere(
+    api: Api, service: Service, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    host, port = "127.0.0.9", int(service.url.rpartition(":")[2])
+
+    class Socket(socket.socket):
+        def connect_ex(self, address: Any) -> int:
+            is_silent = first == "silent" and address[0] == host
+            return errno.EINPROGRESS if is_silent else super().connect_ex(address)
+
+    def find(*_: Any, **__: Any) -> list[tuple[Any, ...]]:
+        found = [(9_999 if first == "unusable" else socket.AF_INET, host), (socket.AF_INET, "127.0.0.1")]
+        return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, port)) for family, name in found]
+
+    monkeypatch.setattr("fairq.client.dialing.ADDRESS_S", 0.05)
+    monkeypatch.setattr("socket.socket", Socket)
+    monkeypatch.setattr("socket.getaddrinfo", find)
+    async with api.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
+        await client.enqueue("emails", 1, timeout=5)
 
 
 @on_all

@@ -16,8 +16,8 @@ from fairq.client import driver as drivers
 from fairq.client.channel import Channel, Target
 from fairq.client.dial import dial
 from fairq.client.driver import Driver
-from fairq.client.link import Link
 from fairq.client.runtime import current_runtime
+from fairq.client.transport import Transport
 from fairq.errors import Unavailable
 from fairq.wire.client_session import ClientSession
 from fairq.wire.terms import TIMEOUT_S
@@ -31,14 +31,14 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
     dialled: list[float] = []
 
     @asynccontextmanager
-    async def dial(*_: Any) -> AsyncIterator[Link]:
+    async def dial(*_: Any) -> AsyncIterator[Transport]:
         await trio.lowlevel.checkpoint()
         dialled.append(trio.current_time())
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)
             runtime = current_runtime()
-            yield Link(runtime, ours, runtime.make_reader(ours), Channel(WebSocket.of_server(1)), "test")
+            yield Transport(runtime, ours, runtime.make_reader(ours), Channel(WebSocket.of_server(1)), "test")
 
     monkeypatch.setattr(drivers, "dial", dial)
     driver = Driver.to("ws://127.0.0.1:1", "token", WorkerSession(worker="w", queues=["q"]))

@@ -9,12 +9,10 @@ import trio
 import trio.testing
 
 import fairq
-from fairq.errors import (
-    BadRequest,
-)
+from fairq.errors import BadRequest
 from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.server.run import Served
-from tests.server.harness import WORKER, raw, running, tenant, url_of
+from tests.server.harness import WORKER, raw
 from tests.store.cases import case
 from tests.store.waiting import wait_until
 
@@ -91,16 +89,3 @@ async def test_waiting_goes_on_over_a_connection_that_breaks(served: Served, is_
             proxy.cut()
             proxy.release()
     assert results == ["late"]
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_a_result_is_waited_for_at_another_server(server_store: str) -> None:
-    with trio.fail_after(30):
-        async with (
-            running(server_store) as one,
-            running(server_store) as two,
-            fairq.open_client(url_of(one), token=tenant("ada")) as client,
-        ):
-            task = await client.enqueue("emails", "there", delay=0.1, result_ttl=60)
-            async with working(echo(two)):
-                assert await task.result(timeout=60) == "there"

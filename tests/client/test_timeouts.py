@@ -54,11 +54,7 @@ async def test_the_timeout_of_the_queue_holds_where_it_is_shorter(service: Servi
     async def handle(task: fairq.Task) -> None:
         await anyio.sleep_forever()
 
-    async with (
-        service.client() as client,
-        fairq.open_operator(service.url, token=OPERATOR) as operator,
-        working(app),
-    ):
+    async with service.client() as client, fairq.open_operator(service.url, token=OPERATOR) as operator, working(app):
         await operator.configure("emails", run_timeout_ms=100)
         tasks = [await client.enqueue("emails", 1, name=name, max_attempts=1) for name in ("own", "")]
         errors = [(await wait_state(task, "dead")).error for task in tasks]
@@ -92,26 +88,6 @@ async def test_the_slot_of_a_plain_function_is_kept_while_its_thread_runs(servic
         leave.set()
         await wait_state(task, "done")
     assert ran == ["block", "next"]
-
-
-@on_both
-async def test_a_timeout_does_not_hide_a_lost_lease_or_a_cancelled_worker(service: Service) -> None:
-    app = service.worker(1)
-
-    @app.task("emails", timeout=60)
-    async def handle(task: fairq.Task) -> None:
-        await anyio.sleep_forever()
-
-    async with service.client() as client:
-        async with working(app):
-            task = await client.enqueue("emails", 1)
-            await wait_until(lambda: len(app._working.running) == 1)
-            await task.cancel()
-            await wait_state(task, "cancelled")
-            await client.enqueue("emails", 2, id="second")
-            await wait_until(lambda: len(app._working.running) == 1)
-        assert (await client.tasks("emails", ["second"]))[0].state == "ready"
-    assert app.counts == {"cancelled": 1, "released": 1}
 
 
 @on_both

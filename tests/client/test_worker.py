@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,32 +10,7 @@ import trio
 
 import fairq
 from fairq.errors import BadRequest
-from fairq.server.run import Served
 from tests.store.cases import case
-
-from .harness import wait_state, worker_of, working
-
-
-async def test_a_handler_gets_the_whole_task(served: Served, ada: fairq.Client) -> None:
-    app, seen = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        seen.append(task)
-
-    before = datetime.now(UTC)
-    task = await ada.enqueue("emails", {"to": ["ada"], "n": 1.5}, delay=0.05, expires_in=60, max_attempts=3)
-    async with working(app):
-        await wait_state(task, "done")
-    after = datetime.now(UTC)
-    (got,) = seen
-    assert (got.id, got.queue, got.tenant, got.attempt, got.max_attempts) == (task.id, "emails", "ada", 1, 3)
-    assert got.payload == {"to": ["ada"], "n": 1.5}
-    assert before - timedelta(milliseconds=1) <= got.enqueued_at <= after  # whole ms
-    assert got.start_at is not None
-    assert got.expires_at is not None
-    assert (got.start_at - got.enqueued_at).total_seconds() == pytest.approx(0.05)
-    assert (got.expires_at - got.enqueued_at).total_seconds() == pytest.approx(60)
 
 
 def test_mistakes_in_the_program_are_told_where_they_are_made() -> None:

@@ -66,10 +66,7 @@ async def test_as_many_run_as_may_and_the_next_are_there_already(served: Served,
 async def test_those_that_wait_go_back_when_the_worker_stops(served: Served, ada: fairq.Client) -> None:
     app, finish = prefetching(served, concurrency=1, prefetch=2), trio.Event()
 
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        await finish.wait()
-
+    recording(app, finish)
     running, *others = await ada.enqueue_many("emails", range(3), max_attempts=1)
     async with working(app):
         await wait_until(lambda: len(app._working.waiting) == 2)

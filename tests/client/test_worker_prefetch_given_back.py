@@ -100,10 +100,7 @@ async def test_a_worker_whose_clock_is_wrong_runs_what_should_be_over(
 async def test_no_more_wait_than_are_held_when_tasks_come_and_are_cancelled(served: Served, ada: fairq.Client) -> None:
     app, finish = prefetching(served, concurrency=1, prefetch=2), trio.Event()
 
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        await finish.wait()
-
+    recording(app, finish)
     await ada.enqueue("emails", "running")
     async with working(app):
         await wait_until(lambda: bool(app._working.running))

@@ -18,19 +18,14 @@ from tests.store.waiting import wait_until
 from .harness import wait_state, worker_of, working
 
 
-@pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_progress_is_seen_while_the_handler_runs(served: Served, ada: fairq.Client, kind: str) -> None:
+async def test_progress_is_seen_while_the_handler_runs(served: Served, ada: fairq.Client) -> None:
     app, finish = worker_of(served), trio.Event()
 
-    async def work(task: fairq.Task) -> None:
-        await task.progress(0.4, "rows 400 of 1000")
-        await finish.wait()
-
-    def plain(task: fairq.Task) -> None:
+    @app.task("emails")
+    def work(task: fairq.Task) -> None:
         trio.from_thread.run(task.progress, 0.4, "rows 400 of 1000")
         trio.from_thread.run(finish.wait)
 
-    app.task("emails")(work if kind == "async" else plain)
     async with working(app):
         task = await ada.enqueue("emails", 1)
 

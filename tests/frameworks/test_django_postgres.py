@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import fairq.sync
 from tests.cli.harness import python, read_until, started
 from tests.postgres import Postgres, running
+from tests.store.waiting import wait_for
 
 pytestmark = pytest.mark.deep("frameworks")  # they need more packages and Postgres
 
@@ -29,10 +29,7 @@ def postgres() -> Iterator[Postgres]:
 
 def variables(postgres: Postgres) -> dict[str, str]:
     """The project's variables."""
-    return {
-        "SHOP_DATABASE": str(postgres.folder),
-        "DJANGO_SETTINGS_MODULE": "tests.frameworks.shop.settings",
-    }
+    return {"SHOP_DATABASE": str(postgres.folder), "DJANGO_SETTINGS_MODULE": "tests.frameworks.shop.settings"}
 
 
 def ask(postgres: Postgres, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -42,14 +39,6 @@ def ask(postgres: Postgres, query: str, *values: Any) -> list[tuple[Any, ...]]:
     with psycopg.connect(host=str(postgres.folder), user="postgres", dbname="postgres", autocommit=True) as connection:
         cursor = connection.execute(query, values)
         return cursor.fetchall() if cursor.description else []
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds, for WAIT_S at most."""
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.timeout(2 * WAIT_S)
@@ -63,9 +52,9 @@ def test_a_worker_survives_restarts_under_load(shop: fairq.sync.Client, postgres
         shop.enqueue_many("orders", payloads, ids=numbers, max_attempts=20)
         done = "SELECT count(*) FROM shop_order WHERE done > 0 AND number LIKE 'restart-%%'"
         for mode, least in (("fast", 50), ("immediate", 150)):
-            wait_for(lambda least=least: ask(postgres, done)[0][0] >= least)  # type: ignore[misc]
+            wait_for(lambda least=least: ask(postgres, done)[0][0] >= least, WAIT_S)  # type: ignore[misc]
             postgres.do("restart", "-m", mode)
-        wait_for(lambda: ask(postgres, done) == [(len(numbers),)])
+        wait_for(lambda: ask(postgres, done) == [(len(numbers),)], WAIT_S)
     states = [task.state for task in shop.tasks("orders", numbers)]
     assert "dead" not in states
 
@@ -90,5 +79,5 @@ def test_relays_beside_each_other_send_each_row_once_through_a_restart_and_a_kil
         first.kill()
         postgres.do("restart", "-m", "fast")
         ask(postgres, insert, 3_001, 4_000)
-        wait_for(lambda: ask(postgres, "SELECT count(*) FROM fairq_outbox") == [(0,)])
+        wait_for(lambda: ask(postgres, "SELECT count(*) FROM fairq_outbox") == [(0,)], WAIT_S)
     assert shop.cancel_all("relayed") == 4_000

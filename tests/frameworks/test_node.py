@@ -6,8 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 import fairq.sync
 from tests.cli.harness import environment, read_until, started
+from tests.store.waiting import wait_for
 
 HERE = Path(__file__).parent / "node"
 MAX_LINES = 60
@@ -92,14 +92,6 @@ def test_it_brings_its_leases_to_a_server_that_was_killed_and_came_back(folder: 
             up.touch()
             assert [task.result(timeout=60)["attempt"] for task in tasks] == [1] * 24
     assert sorted(journal.read_text().splitlines()) == sorted(f"shop/{task.id} 1" for task in tasks)
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds, for a minute at most."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_fetch_enqueues_and_waits_for_the_result(url: str, urls: tuple[str, str], folder: Path) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import redis
 from attrs import frozen
 
-from fairq.model.history import History, bucket_of
+from fairq.model.history import History
 from fairq.model.limits import Limits
 from fairq.model.operating import QueueRow
 from fairq.model.queues import QueueSettings
@@ -68,7 +68,7 @@ class RecordedFleet(Fleet):
         """Add the counts to the history."""
         args: list[object] = []
         for name, sender in self.senders.items():
-            waits = Counter(bucket_of(round(wait)) for wait in sender.waits[self.waited[name] :])
+            waits = Counter((round(wait) ** 2).bit_length() for wait in sender.waits[self.waited[name] :])
             args += (name, self.enqueued.pop(name, 0), sender.started - self.counted[name], 0, pack_waits(waits))
             self.counted[name], self.waited[name] = sender.started, len(sender.waits)
         self.queue.call("add_history", 0, *args)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import pytest
 import redis
 
 from fairq.model.history import OTHERS, STEPS, Slot
-from fairq.store import library
 from fairq.store.records import pack_waits, unpack_slot
 
-from .calls import START, Queue, load_variant, snapshot
+from .calls import START, Queue, snapshot
 from .test_delete import crowd
 
 RINGS = tuple(STEPS.values())
@@ -267,89 +265,3 @@ def test_a_queue_that_is_not_there_or_busy_with_itself_takes_none(queue: Queue, 
     with pytest.raises(redis.ResponseError, match=f"^FAIRQ {name} queue"):
         add(queue, {"ada": row(1)})
     assert snapshot(queue) == before
-
-
-MUTANTS = {
-    "totals are added from the beginning": ("local known = packed and TOTALS.unpack(packed)", "local known = false"),
-    "an old interval is not overwritten": (" or slot.number ~= number then return", " then return"),
-    "tenants beyond the first are dropped": ("    add_row(rows, '', named[i])\n", ""),
-    "the tenants with the least service are kept": (
-        "return one.delivered > other.delivered",
-        "return one.delivered < other.delivered",
-    ),
-    "waiting times are not added up": ("math.min((waits[bucket] or 0) + count, MOST)", "count"),
-    "what tenants had is not kept": ("TOTALS.pack(new), unpack(current))", "TOTALS.pack(new))"),
-    "what tenants had is kept for ever": ("redis.call('HLEN', at) > LAST_KEPT", "false"),
-    "a new tenant is taken for a forgotten one": ("struct.unpack('<I', account.tag) > last.numbers", "false"),
-    "a forgotten tenant is taken for a new one": ("struct.unpack('<I', account.tag) > last.numbers", "true"),
-    "the others' service is not told": ("  add_service(rows, '', left, left)\n", ""),
-    "tenants are told more than the queue gave": ("math.min(growth[field], left[field])", "growth[field]"),
-    "who grew most is told first": ("return one.delivered < other.delivered", "return one.delivered > other.delivered"),
-    "leases that ran out are not counted": ("counts.lost = tonumber(args[3])", "counts.lost = 0"),
-    "an old interval is told": ("SLOT.unpack(found[i]).number == last - count + i then", "true then"),
-    "tasks that run on are forgotten": ("local EARLIER_SLOTS = 3", "local EARLIER_SLOTS = -1"),
-    "rings are kept for ever": ("  redis.call('PEXPIRE', at, ring.seconds * ring.slots * 1000)\n", ""),
-    "what runs is no service of the queue": ("queue.delivered = queue.delivered + passed * queue.leased", ""),
-    "what a lease did not take is service of the queue": (
-        "  queue.delivered = queue.delivered + unseen\n",
-        "",
-    ),
-    "a dispatch is no service of the queue": (
-        "books.delivered + 1, queue.delivered + 1",
-        "books.delivered + 1, queue.delivered",
-    ),
-    "the queue's clock entitles nobody": (
-        "queue.level + by, queue.entitled + by * queue.weight_sum",
-        "queue.level + by, queue.entitled",
-    ),
-    "a change of the unit leaves the queue's books": (
-        "    queue.delivered, queue.entitled = 0, 0\n",
-        "",
-    ),
-    "every ring has the interval of the first": (
-        "math.floor(call.now / 1000 / ring.seconds)",
-        "math.floor(call.now / 10000)",
-    ),
-}
-
-
-CHECKS: tuple[Callable[[Queue], None], ...] = (
-    test_what_a_server_counts_is_added_to_all_rings,
-    test_a_call_that_is_repeated_counts_twice_what_the_server_saw_and_nothing_else,
-    test_thousands_of_tenants_in_an_interval_take_as_many_bytes_as_twenty_one, test_those_that_got_the_most_are_named,
-    test_what_only_the_others_row_tells_is_not_told_again,
-    test_a_lost_lease_is_told_for_no_longer_than_it_is_charged, test_all_of_it_expires_by_itself,
-    test_a_ring_keeps_no_more_than_its_period, test_tasks_that_run_on_are_counted_though_nothing_starts,
-    test_after_a_change_of_what_is_shared_an_interval_may_be_left_out,
-    test_totals_of_a_queue_that_was_never_counted_are_not_taken_for_new,
-    test_a_clock_that_goes_back_spoils_no_interval, test_tenants_that_are_remembered_are_bounded_and_begin_anew,
-    test_a_tenant_that_was_not_named_for_long_is_told_at_most_what_the_queue_gave_since,
-    test_a_tenant_that_comes_back_is_named_at_once_while_all_are,
-    *(partial(test_tenants_that_are_named_by_turns_are_counted_once_and_at_once, share=share) for share in (0, 1)),
-)  # fmt: skip
-
-
-def test_a_text_to_plant_a_bug_in_occurs_once() -> None:
-    for name, (text, _) in MUTANTS.items():
-        assert library.source().count(text) == 1, name
-
-
-@pytest.mark.deep("mutants")
-@pytest.mark.one_store
-def test_without_a_planted_bug_the_same_tests_find_nothing(redis_client: redis.Redis) -> None:
-    load_variant(redis_client, "planted")
-    for n, test in enumerate(CHECKS):
-        test(Queue(redis_client, f"fq:{{planted-{n}/0}}", "planted"))
-
-
-@pytest.mark.deep("mutants")
-@pytest.mark.one_store
-@pytest.mark.parametrize("name", MUTANTS)
-def test_planted_bugs_are_found(redis_client: redis.Redis, name: str) -> None:
-    load_variant(redis_client, "planted", MUTANTS[name])
-    for n, test in enumerate(CHECKS):
-        try:
-            test(Queue(redis_client, f"fq:{{planted-{n}/0}}", "planted"))
-        except (AssertionError, redis.ResponseError, ValueError):
-            return
-    pytest.fail("no test has found it")

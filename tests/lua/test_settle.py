@@ -1,9 +1,8 @@
-"""The verb `settle`: backoff, bounds of what is kept, and the fence of a lease that was taken over."""
+"""The verb `settle`: bounds of what is kept, and what walks do not come upon."""
 
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import pytest
 
@@ -41,47 +40,6 @@ def test_the_backoff_of_a_task_without_a_limit_stays_bounded(queue: Queue, drawn
     assert lease.attempt == 1050
 
 
-def test_a_task_waits_by_its_own_base_and_cap_and_else_by_the_queues(queue: Queue) -> None:
-    queue.configure(retry_base_ms=8, retry_cap_ms=100)
-    cases: list[tuple[str, dict[str, Any], list[int]]] = [
-        ("queues", {}, [8, 16, 32, 64, 100, 100]),
-        ("base", {"retry_base": 20}, [20, 40, 80, 100]),
-        ("cap", {"retry_cap": 30}, [8, 16, 30, 30]),
-        ("both", {"retry_base": 1000, "retry_cap": 5}, [5, 5]),
-    ]
-    for id, asked, waits in cases:
-        queue.enqueue("ada", id, **asked)
-        for longest in waits:
-            lease = queue.claim()[0]
-            queue.call("settle", "nack", id, lease.lease, "", "", "", random_values=struct.pack("<d", 0.999999))
-            assert queue.tasks(id)[0].at - queue.now == longest
-            queue.advance(longest)
-            queue.tick()
-        queue.settle(("reject", id, queue.claim()[0].lease))
-
-
-def test_a_task_that_loses_its_leases_kills_no_worker_after_the_other(queue: Queue) -> None:
-    """The first lost lease makes it ready at once; from then on it waits, as long as after a failure less."""
-    queue.configure(retry_base_ms=10, retry_cap_ms=25)
-    queue.enqueue("ada", "a", max_attempts=6)
-    for wait in (0, 10, 20, 25, 25):
-        lease = queue.claim()[0]
-        assert queue.settle(("reap", "a", lease.lease)) == ["ok"]
-        state = queue.tasks("a")[0]
-        assert (state.state, wait and state.at - queue.now) == ("delayed" if wait else "ready", wait)
-        queue.advance(wait)
-        queue.tick()
-    assert queue.settle(("reap", "a", queue.claim()[0].lease)) == ["ok"]
-    assert queue.dead()[0].reason == "lease_lost"
-
-
-def test_an_attempt_that_does_not_count_makes_no_lost_lease_wait(queue: Queue) -> None:
-    queue.enqueue("ada", "a")
-    for action in ("release", "release", "reap"):
-        assert queue.settle((action, "a", queue.claim()[0].lease)) == ["ok"]
-    assert queue.tasks("a")[0].state == "ready"
-
-
 def test_a_traceback_is_kept_up_to_8_kib(queue: Queue) -> None:
     queue.end("reject", leased(queue), "", "no", "x" * 8192 + "y")
     assert queue.dead()[0].traceback == "x" * 8192
@@ -101,29 +59,6 @@ def test_two_hundred_and_fifty_thousand_releases_do_not_wrap_the_attempt(queue: 
     assert (lease.attempt, lease.max_attempts) == (250_001, 250_025)
 
 
-def test_a_connection_that_lost_a_lease_to_another_does_not_give_it_back(queue: Queue) -> None:
-    queue.enqueue("t", "a")
-    (lease,) = queue.claim(1)
-    number = lease.lease
-    assert queue.settle(("take", "a", number)) == [f"ok 1 {LEASE_MS}"]
-    for action in ("release", "reap", "extend", "ack"):
-        assert queue.settle((action, "a", f"{number}/0")) == ["stale"]
-    assert queue.settle(("extend", "a", number), ("extend", "a", f"{number}/1")) == ["ok", "ok"]
-    assert queue.settle(("take", "a", f"{number}/0"), ("take", "a", f"{number}/1")) == ["stale", f"ok 2 {LEASE_MS}"]
-    assert queue.settle(("reap", "a", f"{number}/1"), ("reap", "a", f"{number}/2")) == ["stale", "ok"]
-    (lease,) = queue.claim(1)
-    assert queue.settle(("release", "a", f"{lease.lease}/0")) == ["ok"]  # the next lease begins anew
-
-
-def test_a_lease_is_extended_by_the_longest_time_that_its_worker_knows(queue: Queue) -> None:
-    """A worker learns of a longer lease_ms with its next extension, and of a shorter one with its next lease."""
-    lease = leased(queue)
-    for lease_ms in (2 * LEASE_MS, 1000):
-        queue.configure(lease_ms=lease_ms)
-        queue.end("extend", lease)
-        assert queue.tasks("a")[0].at == queue.now + 2 * LEASE_MS
-
-
 def test_the_count_of_how_often_a_lease_was_taken_goes_round(queue: Queue) -> None:
     queue.enqueue("t", "a")
     (lease,) = queue.claim(1)
@@ -136,14 +71,6 @@ def test_what_is_no_number_of_a_lease_opens_none(queue: Queue) -> None:
     queue.claim(1)
     for fence in ("", "x", "1/", "/0", "1/x", "1.5/0", "-1/0", "1/0/0"):
         assert queue.settle(("ack", "a", fence)) == ["stale"], fence
-
-
-def test_a_tenant_is_seated_for_what_comes_back_in_the_call_that_ends_another_of_its_tasks(queue: Queue) -> None:
-    """The first settlement leaves its account packed, the second opens it."""
-    queue.enqueue("ada", "a", "b")
-    one, other = queue.claim(2)
-    queue.settle(("ack", one.id, one.lease), ("release", other.id, other.lease, "", ""))
-    assert [each.id for each in queue.claim(2)] == [other.id]
 
 
 def test_a_tenant_below_its_guarantee_is_served_next_as_soon_as_a_lease_ends(queue: Queue) -> None:

@@ -1,20 +1,11 @@
-"""The end of a tenant: dropped at once, or forgotten when it has had nothing for long enough."""
+"""The end of a tenant that has had nothing for long enough; walks drop tenants at once."""
 
 from __future__ import annotations
 
-from fairq.model.queue.limits import bytes_of
-
-from .calls import START, Queue, counted, packed_template
+from .calls import START, Queue, packed_template
 from .keyspace import Keyspace
 
 DAY = 86_400_000
-
-
-def drop(queue: Queue, tenant: str = "ada") -> str:
-    """Drop a tenant; returns the outcome, and what it has if that is refused."""
-    outcome, *held = queue.call("drop_tenant", tenant)
-    found = {name.decode(): count for name, count in zip(held[::2], held[1::2], strict=True) if count}
-    return " ".join([outcome.decode(), *(f"{name}={count}" for name, count in found.items())])
 
 
 def forget(queue: Queue, for_ms: int = DAY, witness: object = "") -> int:
@@ -34,24 +25,6 @@ def run_one(queue: Queue, tenant: str, id: str) -> None:
     (lease,) = queue.claim()
     queue.advance(5)
     queue.end("ack", lease)
-
-
-def test_a_tenant_that_has_anything_is_not_dropped(queue: Queue) -> None:
-    queue.enqueue("ada", "a")
-    queue.enqueue("ada", "b", delay=10)
-    queue.open_batch("o", max_running=1)
-    assert drop(queue) == f"not_empty ready=1 delayed=1 kept_bytes={2 * counted('a') + bytes_of('o', 0)}"
-    (lease,) = queue.claim()
-    assert drop(queue).startswith("not_empty delayed=1 leased=1")
-    queue.end("reject", lease)
-    assert drop(queue).startswith("not_empty delayed=1 dead=1")
-    queue.cancel("b")
-    queue.call("purge", "a")
-    queue.call("close_batch", "o")
-    assert drop(queue) == f"not_empty kept_bytes={bytes_of('o', 0)}", "a complete batch is remembered for a day"
-    queue.advance(DAY)
-    queue.tick()
-    assert drop(queue) == "ok"
 
 
 def test_a_tenant_is_forgotten_after_a_day_with_nothing(queue: Queue) -> None:

@@ -94,6 +94,20 @@ async def served(server_store: str) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
+async def one(server_store: str) -> AsyncIterator[Served]:
+    """One of two servers of a store."""
+    async with running(server_store) as served:
+        yield served
+
+
+@pytest.fixture
+async def two(server_store: str) -> AsyncIterator[Served]:
+    """The other one."""
+    async with running(server_store) as served:
+        yield served
+
+
+@pytest.fixture
 def certificate(tmp_path: Path) -> tuple[str, str]:
     """A self-signed certificate for 127.0.0.1, and its key: paths of PEM files."""
     return make_certificate(tmp_path)

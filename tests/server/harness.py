@@ -13,11 +13,13 @@ from attrs import define, field
 
 from fairq.client.channel import Target
 from fairq.client.dial import dial
-from fairq.client.link import Link
+from fairq.client.transport import Transport
 from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
+from fairq.tokens import hash_token, make_token
 from fairq.wire.endings import Disconnected
+from fairq.wire.terms import Role
 from tests.frames import read_frame, write_frame
 
 WORKER, OPERATOR, PRODUCER, VIEWER = "dev-worker", "dev-operator", "dev-producer", "dev-viewer"
@@ -62,11 +64,16 @@ class Refused(Exception):
         self.frame = frame
 
 
+def lease_of(task: dict[str, Any], queue: str = "q") -> dict[str, Any]:
+    """Spell the lease of a pushed task, as frames have it that are not of one queue."""
+    return {"queue": queue, "id": task["full_id"], "lease": task["lease"]}
+
+
 @define(eq=False)
 class Raw:
     """One connection. Pushes that come while an answer is waited for are kept in `pushes`."""
 
-    transport: Link
+    transport: Transport
     welcome: dict[str, Any] = field(factory=dict)
     pushes: list[dict[str, Any]] = field(factory=list)
     ref: int = 0
@@ -114,6 +121,13 @@ class Raw:
         body = await self.ask("attach", worker=name, queues=list(queues), credit=credit, leases=list(leases), **more)
         outcomes: list[str] = body["leases"]
         return outcomes
+
+    async def create_token(self, role: Role, **more: Any) -> tuple[str, str]:
+        """Create a token, a tenant's for ada; returns its id and text."""
+        id, text = make_token(role)
+        whose = {"tenant": "ada"} if role is Role.TENANT else {}
+        await self.ask("create_token", id=id, role=role.value, hash=hash_token(text), **whose, **more)
+        return id, text
 
     async def settle(self, queue: str, action: str, *tasks: dict[str, Any], **more: Any) -> list[str]:
         """End the leases of pushed tasks, all in one way."""

@@ -15,7 +15,7 @@ from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
 from .test_lease_holders import silence
-from .test_worker_registry import holding, is_listed, two_servers
+from .test_worker_registry import holding, is_listed
 
 ALL = AttemptFilter()
 
@@ -32,13 +32,8 @@ async def leased(worker: Raw, client: Raw, *ids: str, **options: Any) -> dict[st
     return {task["id"]: task for task in await worker.pushed(len(ids))}
 
 
-async def test_each_end_of_an_attempt_has_its_word_and_filters_find_it(server_store: str) -> None:
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as worker,
-        raw(one, tenant("ada")) as ada,
-        raw(two, OPERATOR) as operator,
-    ):
+async def test_each_end_of_an_attempt_has_its_word_and_filters_find_it(one: Served, two: Served) -> None:
+    async with raw(one, WORKER) as worker, raw(one, tenant("ada")) as ada, raw(two, OPERATOR) as operator:
         await worker.attach("q", credit=10, name="mill")
         await wait_until(lambda: is_listed(operator, "mill"))
         ids = ["done", "failed", "dead", "rejected", "released", "cancelled", "runs"]
@@ -74,13 +69,8 @@ async def test_each_end_of_an_attempt_has_its_word_and_filters_find_it(server_st
         assert (caught.value.code, caught.value.field) == ("bad_request", "state")
 
 
-async def test_a_lease_that_runs_out_is_lost(server_store: str) -> None:
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as worker,
-        raw(one, tenant("ada")) as ada,
-        raw(two, OPERATOR) as operator,
-    ):
+async def test_a_lease_that_runs_out_is_lost(one: Served, two: Served) -> None:
+    async with raw(one, WORKER) as worker, raw(one, tenant("ada")) as ada, raw(two, OPERATOR) as operator:
         await operator.ask("configure", queue="q", settings={"lease_ms": 200, "max_attempts": 1})
         await worker.attach("q", credit=1, name="mill")
         await leased(worker, ada, "a")
@@ -91,8 +81,8 @@ async def test_a_lease_that_runs_out_is_lost(server_store: str) -> None:
         await wait_until(is_lost)
 
 
-async def test_a_lease_that_went_to_another_server_runs_there_once(server_store: str) -> None:
-    async with two_servers(server_store) as (one, two), raw(one, WORKER) as first, raw(two, WORKER) as again:
+async def test_a_lease_that_went_to_another_server_runs_there_once(one: Served, two: Served) -> None:
+    async with raw(one, WORKER) as first, raw(two, WORKER) as again:
         numbers = await holding(one, first, "a", started=1_000)
         brought = {"queue": "q", "id": "ada/a", "lease": numbers["a"]}
         assert await again.attach("q", credit=1, name="mill", started_at_ms=1_000, leases=[brought]) == ["ok"]
@@ -107,8 +97,8 @@ async def test_a_lease_that_went_to_another_server_runs_there_once(server_store:
                 await wait_until(has_moved)
 
 
-async def test_a_server_without_workers_is_asked_too(server_store: str) -> None:
-    async with two_servers(server_store) as (one, two), raw(two, OPERATOR) as operator:
+async def test_a_server_without_workers_is_asked_too(one: Served, two: Served) -> None:
+    async with raw(two, OPERATOR) as operator:
         async with raw(one, WORKER) as worker, raw(one, tenant("ada")) as ada:
             await worker.attach("q", credit=1)
             tasks = await leased(worker, ada, "a")
@@ -122,26 +112,27 @@ async def test_a_server_without_workers_is_asked_too(server_store: str) -> None:
             assert await listed(operator) == ([], [("ada/a", "done")])
 
 
-async def test_a_server_that_does_not_answer_is_named(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
+async def test_a_server_that_does_not_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
+) -> None:
+    async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
         await worker.attach("q", credit=1, name="mill")
         await wait_until(lambda: is_listed(operator, "mill"))
         silence(monkeypatch, one)
         assert (await operator.ask("attempts", queue="q"))["unanswered"] == [one.app.name]
 
 
-async def test_a_deleted_queue_leaves_nothing(served: Served) -> None:
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-        await worker.attach("q", credit=1)
-        tasks = await leased(worker, ada, "a")
-        await worker.settle("q", "ack", tasks["a"])
-        assert (await listed(operator))[1]
-        await operator.ask("delete_queue", queue="q", purge=True)
+async def test_a_deleted_queue_leaves_nothing(worker: Raw, ada: Raw, operator: Raw) -> None:
+    await worker.attach("q", credit=1)
+    tasks = await leased(worker, ada, "a")
+    await worker.settle("q", "ack", tasks["a"])
+    assert (await listed(operator))[1]
+    await operator.ask("delete_queue", queue="q", purge=True)
 
-        async def is_forgotten() -> bool:
-            return await listed(operator) == ([], [])
+    async def is_forgotten() -> bool:
+        return await listed(operator) == ([], [])
 
-        await wait_until(is_forgotten)
+    await wait_until(is_forgotten)
 
 
 def lease(id: str, number: int = 1, **more: Any) -> Lease:

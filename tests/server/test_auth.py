@@ -18,15 +18,7 @@ from fairq.wire.terms import Role
 from tests import stores
 from tests.store.proxy import open_proxy
 
-from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant
-
-
-async def create(operator: Raw, role: Role, **more: Any) -> str:
-    """Create a token, as `fairq tokens create` does; returns its text."""
-    id, token = make_token(role)
-    await operator.ask("create_token", id=id, role=role.value, hash=hash_token(token), **more)
-    return token
-
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, running, tenant
 
 ROLES: list[tuple[str, str, str | None]] = [
     (tenant("ada"), "tenant", "ada"),
@@ -73,8 +65,7 @@ async def test_other_texts_are_no_tokens(served: Served) -> None:
 async def test_tokens_let_in_as_the_role_they_were_made_for(server_store: str) -> None:
     async with running(server_store) as dev, running(server_store, dev=False) as served:
         async with raw(dev, OPERATOR) as operator:
-            by_role = {role: await create(operator, role) for role in (Role.WORKER, Role.OPERATOR)}
-            by_role[Role.TENANT] = await create(operator, Role.TENANT, tenant="ada")
+            by_role = {role: (await operator.create_token(role))[1] for role in Role}
         for role, token in by_role.items():
             async with raw(served, token) as client:
                 assert client.welcome["role"] == role.value
@@ -84,8 +75,7 @@ async def test_tokens_let_in_as_the_role_they_were_made_for(server_store: str) -
 
 
 async def test_a_wrong_secret_or_a_typing_error_is_refused(served: Served, operator: Raw) -> None:
-    token = await create(operator, Role.WORKER)
-    id = token.split("_")[2]
+    id, token = await operator.create_token(Role.WORKER)
     forged = make_token(Role.WORKER)[1].split("_")
     forged[2] = id
     wrong_secret = "_".join(forged[:4])
@@ -118,7 +108,7 @@ async def test_a_forged_token_with_a_right_checksum_is_refused_by_its_hash(
 
 async def test_the_store_holds_hashes_only(served: Served, server_store: str) -> None:
     async with raw(served, OPERATOR) as operator:
-        token = await create(operator, Role.WORKER)
+        _, token = await operator.create_token(Role.WORKER)
         (listed,) = (await operator.ask("list_tokens"))["tokens"]
         assert "hash" not in listed
     client = stores.connect(server_store)
@@ -132,13 +122,12 @@ async def test_the_store_holds_hashes_only(served: Served, server_store: str) ->
 
 @pytest.mark.usefixtures("no_polls")
 @pytest.mark.parametrize("action", ["revoke at this server", "revoke at another server"])
-async def test_a_revoked_token_closes_its_live_connections(server_store: str, action: str) -> None:
+async def test_a_revoked_token_closes_its_live_connections(server_store: str, action: str, served: Served) -> None:
     async with (
-        running(server_store) as served,
         running(server_store) as other,
         raw(served if action.endswith("this server") else other, OPERATOR) as operator,
     ):
-        doomed, spared = await create(operator, Role.WORKER), await create(operator, Role.WORKER)
+        (_, doomed), (_, spared) = [await operator.create_token(Role.WORKER) for _ in range(2)]
         async with raw(served, doomed) as one, raw(served, spared) as two:
             await operator.ask("revoke_token", id=doomed.split("_")[2])
             assert await one.closed() == (4001, "the token was revoked")
@@ -158,7 +147,7 @@ async def revoked_worker(served: Served, worker: Raw, token: str) -> Connection:
 
 async def test_nothing_is_pushed_once_a_revocation_is_heard(served: Served, operator: Raw, ada: Raw) -> None:
     """Also not what waits to be sent, nor while the store is asked what other tokens there are."""
-    token = await create(operator, Role.WORKER)
+    _, token = await operator.create_token(Role.WORKER)
     async with raw(served, token) as worker, raw(served, WORKER) as heir:
         connection = await revoked_worker(served, worker, token)
         await heir.attach("q", credit=0)
@@ -184,7 +173,7 @@ async def test_a_revocation_that_was_not_heard_is_seen_all_the_same(
 
     monkeypatch.setattr(App, "on_message", heard_less)
     async with running(server_store) as served, raw(served, OPERATOR) as operator:
-        token = await create(operator, Role.WORKER)
+        _, token = await operator.create_token(Role.WORKER)
         async with raw(served, token) as worker:
             await revoked_worker(served, worker, token)
             await operator.ask("revoke_token", id=token.split("_")[2])
@@ -202,7 +191,7 @@ async def test_a_revocation_reaches_a_server_whose_store_was_away_meanwhile(
         running(f"redis://127.0.0.1:{proxy.port}") as two,
         raw(one, OPERATOR) as operator,
     ):
-        token = await create(operator, Role.TENANT, tenant="ada")
+        _, token = await operator.create_token(Role.TENANT)
         async with raw(two, token) as client:
             call, failures = type(two.app.store.connection).call, 0
 
@@ -220,16 +209,6 @@ async def test_a_revocation_reaches_a_server_whose_store_was_away_meanwhile(
             proxy.is_refusing = False
             assert await client.closed() == (4001, "the token was revoked")
         assert failures == 3
-
-
-async def test_the_same_token_twice_is_one_and_another_under_its_id_is_refused(operator: Raw) -> None:
-    id, token = make_token(Role.WORKER)
-    body = {"id": id, "role": "worker", "hash": hash_token(token)}
-    await operator.ask("create_token", **body)
-    await operator.ask("create_token", **body)
-    with pytest.raises(Refused) as caught:
-        await operator.ask("create_token", **{**body, "hash": hash_token("other")})
-    assert (caught.value.code, caught.value.field) == ("bad_request", "id")
 
 
 async def test_a_store_that_is_away_says_unavailable_not_unauthorized(served: Served) -> None:

@@ -13,7 +13,7 @@ from fairq.server.run import Served
 from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
-from .harness import WORKER, Raw, Refused, raw, running, tenant
+from .harness import WORKER, Refused, lease_of, raw, running, tenant
 from .test_reconnect import LONG, end_grace
 
 
@@ -38,32 +38,23 @@ async def begin_repair(served: Served) -> int:
     return int(step.number)
 
 
-def lease(queue: str, task: dict[str, Any], number: int = 0) -> dict[str, Any]:
-    """Spell a lease as `attach` takes it."""
-    return {"queue": queue, "id": task["full_id"], "lease": number or task["lease"]}
-
-
-async def extend(worker: Raw, queue: str, task: dict[str, Any]) -> list[str]:
-    return await worker.settle(queue, "extend", task)
-
-
 async def test_a_queue_under_repair_keeps_a_worker_out_of_no_other(server_store: str) -> None:
     async with running(server_store, reconnect_grace=LONG) as served:
         one, other = await broken(served)
         number = await begin_repair(served)
         async with raw(served, WORKER) as again, raw(served, tenant("ada")) as ada:
-            leases = [lease("p", one), lease("q", other)]
+            leases = [lease_of(one, "p"), lease_of(other)]
             assert await again.attach("p", "q", credit=3, leases=leases) == ["ok", "ok"]
             await end_grace(served)
-            assert await extend(again, "q", other) == ["ok"]
+            assert await again.settle("q", "extend", other) == ["ok"]
             assert await again.settle("q", "ack", other) == ["ok"]
             await ada.enqueue("q", ["b", "c", "d"])
             assert len(await again.pushed(2)) == 2, "the lease of p counts as credit"
             with pytest.raises(Refused) as caught:
-                await extend(again, "p", one)
+                await again.settle("p", "extend", one)
             assert caught.value.code == "repairing"
             assert (await served.app.store.repair("p", number)).outcome == "done"
-            assert await extend(again, "p", one) == ["ok"]
+            assert await again.settle("p", "extend", one) == ["ok"]
             assert await again.settle("p", "ack", one) == ["ok"]
         assert (await served.app.store.queue("p")).done == 1
 
@@ -73,10 +64,10 @@ async def test_the_next_extension_tells_that_the_lease_was_lost_meanwhile(server
         one, _ = await broken(served)
         number = await begin_repair(served)
         async with raw(elsewhere, WORKER) as again:
-            assert await again.attach("p", credit=1, leases=[lease("p", one)]) == ["ok"]
+            assert await again.attach("p", credit=1, leases=[lease_of(one, "p")]) == ["ok"]
             assert (await served.app.store.repair("p", number)).outcome == "done"
             await end_grace(served)  # the lease was not taken over, and its old server gives it back
-            assert await extend(again, "p", one) == ["stale"]
+            assert await again.settle("p", "extend", one) == ["stale"]
             (task,) = await again.pushed()
             assert (task["id"], task["attempt"]) == ("a", 2)
             assert await again.settle("p", "ack", one) == ["stale"]
@@ -92,10 +83,10 @@ async def test_a_node_that_is_away_keeps_a_worker_out_of_no_other_queue(
         with monkeypatch.context() as patched:
             fail_queue(patched, error("the node is away"))
             async with raw(served, WORKER) as again:
-                leases = [lease("p", one), lease("q", other)]
+                leases = [lease_of(one, "p"), lease_of(other)]
                 assert await again.attach("p", "q", credit=2, leases=leases) == ["ok", "ok"]
                 patched.undo()
-                assert await extend(again, "p", one) == ["ok"]
+                assert await again.settle("p", "extend", one) == ["ok"]
                 assert await again.settle("p", "ack", one) == ["ok"]
 
 
@@ -105,7 +96,7 @@ async def test_what_trying_again_would_not_mend_is_refused(server_store: str, mo
         fail_queue(monkeypatch, NotFound("no such thing"))
         async with raw(served, WORKER) as again:
             with pytest.raises(Refused) as caught:
-                await again.attach("p", "q", credit=2, leases=[lease("p", one), lease("q", other)])
+                await again.attach("p", "q", credit=2, leases=[lease_of(one, "p"), lease_of(other)])
             assert caught.value.code == "not_found"
 
 
@@ -125,11 +116,11 @@ async def test_a_lease_that_was_taken_over_once_is_given_back_though_it_was_not_
     async with running(server_store, reconnect_grace=LONG) as served:
         one, _ = await broken(served)
         async with raw(served, WORKER) as again:
-            assert await again.attach("p", leases=[lease("p", one)]) == ["ok"]
+            assert await again.attach("p", leases=[lease_of(one, "p")]) == ["ok"]
         await wait_until(lambda: not served.app.connections)
         number = await begin_repair(served)
         async with raw(served, WORKER) as again:
-            assert await again.attach("p", leases=[lease("p", one)]) == ["ok"]
+            assert await again.attach("p", leases=[lease_of(one, "p")]) == ["ok"]
         await wait_until(lambda: not served.app.connections)
         assert (await served.app.store.repair("p", number)).outcome == "done"
         await end_grace(served)
@@ -142,9 +133,15 @@ async def test_of_a_tasks_leases_only_the_last_one_is_kept_untaken(server_store:
         one, _ = await broken(served)
         number = await begin_repair(served)
         async with raw(served, WORKER) as again:
-            leases = [lease("p", one), lease("p", one, 7), lease("p", {"full_id": "ada/b"}, 7)]
+            leases = [
+                lease_of(one, "p"),
+                lease_of(one | {"lease": 7}, "p"),
+                lease_of({"full_id": "ada/b", "lease": 7}, "p"),
+            ]
             assert await again.attach("p", credit=3, leases=leases) == ["ok", "stale", "ok"]
         await wait_until(lambda: not served.app.connections)
         async with raw(served, WORKER) as late:
-            assert await late.attach("p", leases=[lease("p", one, 7)]) == ["stale"], "this server knows a later one"
+            assert await late.attach("p", leases=[lease_of(one | {"lease": 7}, "p")]) == ["stale"], (
+                "this server knows a later one"
+            )
         assert (await served.app.store.repair("p", number)).outcome == "done"

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from fairq.server.dispatch.claiming import CLAIM_TASKS, MAX_PACE_S, PACE_S, Claiming, Phase, Step
+from fairq.server.dispatch.claiming import FEW_TASKS, MAX_PACE_S, MOST_TASKS, PACE_S, Claiming, Phase, Step
 
 OFFERED = 10
 
@@ -26,7 +26,7 @@ def test_the_first_claim_leaves_at_once_and_the_next_at_its_pace_or_with_half_of
     assert claiming.step(OFFERED // 2 - 1, OFFERED, 0.0) == (Step.SLEEP, PACE_S)
     assert claiming.step(OFFERED // 2, OFFERED, 0.0) == (Step.CLAIM, 0.0)
     assert claiming.step(1, OFFERED, PACE_S) == (Step.CLAIM, PACE_S)
-    assert claiming.step(CLAIM_TASKS, 10 * CLAIM_TASKS, 0.0) == (Step.CLAIM, 0.0)
+    assert claiming.step(MOST_TASKS, 10 * MOST_TASKS, 0.0) == (Step.CLAIM, 0.0)
 
 
 @pytest.mark.parametrize(("took_s", "pace_s"), [(0.0, PACE_S), (0.02, 0.02), (3.0, MAX_PACE_S)])
@@ -56,19 +56,24 @@ def test_a_notification_during_a_claim_that_finds_nothing_is_not_lost() -> None:
 @pytest.mark.parametrize("phase", [Phase.BUSY, Phase.CLAIMING, Phase.IN_DOUBT])
 def test_tasks_are_promised_to_no_claim_but_one_that_leaves_at_once(phase: Phase) -> None:
     claiming = waiting()
-    assert claiming.cover(2, 3, PACE_S)
-    assert not claiming.cover(2, 3, PACE_S), "two of the three places are promised"
-    assert not waiting().cover(1, 3, 0.0), "it waits for its turn"
-    assert not waiting().cover(CLAIM_TASKS + 1, inf, PACE_S)  # type: ignore[arg-type]
+    assert claiming.cover(2, 3, OFFERED, PACE_S)
+    assert not claiming.cover(2, 3, OFFERED, PACE_S), "two of the three places are promised"
+    assert not waiting().cover(1, 3, OFFERED, 0.0), "it waits for its turn"
     claiming = waiting()
     claiming.phase = phase
-    assert not claiming.cover(1, 3, PACE_S)
+    assert not claiming.cover(1, 3, OFFERED, PACE_S)
+
+
+def test_with_half_of_the_credit_free_tasks_are_promised_to_the_claim_that_leaves_before_its_time() -> None:
+    claiming = waiting()
+    assert claiming.cover(1, OFFERED // 2, OFFERED, 0.0)
+    assert claiming.step(1, OFFERED, 0.0)[0] is Step.CLAIM, "another queue has taken the rest since"
 
 
 def test_a_promise_that_cannot_be_kept_is_passed_on_once() -> None:
     for spoil in ("room", "stop", "doubt"):
         claiming = waiting()
-        claiming.cover(2, 3, PACE_S)
+        claiming.cover(2, 3, OFFERED, PACE_S)
         claiming.is_stopping = spoil == "stop"
         if spoil == "doubt":
             claiming.phase = Phase.IN_DOUBT
@@ -78,7 +83,7 @@ def test_a_promise_that_cannot_be_kept_is_passed_on_once() -> None:
 
 def test_a_claim_with_a_promise_keeps_it() -> None:
     claiming = waiting()
-    claiming.cover(2, 3, PACE_S)
+    claiming.cover(2, 3, OFFERED, PACE_S)
     assert claiming.step(2, OFFERED, PACE_S)[0] is Step.CLAIM
     claiming.sent()
     assert claiming.covered == 0
@@ -102,11 +107,20 @@ def test_in_doubt_the_same_claim_leaves_again_whatever_is_free_but_not_at_the_en
 
 def test_one_more_is_wanted_than_are_expected() -> None:
     claiming = waiting(is_empty=True)
-    claiming.cover(3, 9, PACE_S)
-    assert claiming.wanted() == 4
+    claiming.cover(3, 9, OFFERED, PACE_S)
+    assert claiming.wanted(OFFERED) == 4
     claiming.notify()
-    assert claiming.wanted() == CLAIM_TASKS
-    assert waiting().wanted() == CLAIM_TASKS
+    assert claiming.wanted(OFFERED) == FEW_TASKS
+
+
+@pytest.mark.parametrize(
+    ("offered", "most"),
+    [(1, FEW_TASKS), (2 * FEW_TASKS, FEW_TASKS), (119, 60), (2 * MOST_TASKS, MOST_TASKS), (9_999, MOST_TASKS)],
+)
+def test_a_claim_leaves_half_of_the_credit_to_the_next_one(offered: int, most: int) -> None:
+    assert waiting().wanted(offered) == most
+    assert waiting().cover(most, offered + most, offered, PACE_S)
+    assert not waiting().cover(most + 1, offered + most, offered, PACE_S), "one claim cannot take them all"
 
 
 def test_who_was_called_first_passes_on_if_there_may_be_more() -> None:

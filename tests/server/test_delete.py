@@ -14,7 +14,7 @@ from fairq.store import keys
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, lease_of, raw, running, tenant
 
 HOUR_MS = 3_600_000
 
@@ -34,10 +34,10 @@ def keys_of(client: redis.Redis, queue: str) -> set[bytes]:
 
 
 async def test_a_tenant_that_makes_names_without_end_is_stopped_at_its_quota(
-    served: Served, client: redis.Redis
+    served: Served, client: redis.Redis, ada: Raw, operator: Raw
 ) -> None:
     refused = []
-    async with raw(served, tenant("eve")) as eve, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+    async with raw(served, tenant("eve")) as eve:
         for number in range(130):
             try:
                 await eve.enqueue(f"q-{number}", ["a"], delay_ms=HOUR_MS)
@@ -57,13 +57,6 @@ async def test_a_tenant_that_makes_names_without_end_is_stopped_at_its_quota(
                 await eve.ask(verb, queue="more", **body)
         await operator.ask("delete_queue", queue="q-7", purge=True)
         assert await eve.enqueue("more", ["a"]) == ["ok"]
-
-
-async def test_the_quota_is_a_setting(server_store: str) -> None:
-    async with running(server_store, queue_quota=1) as served, raw(served, tenant("ada")) as ada:
-        await ada.enqueue("one", ["a"])
-        with pytest.raises(Refused, match="tenant ada has reached its limit of 1 queues: queue two was not made"):
-            await ada.enqueue("two", ["a"])
 
 
 async def test_operators_make_queues_that_count_for_nobody(server_store: str) -> None:
@@ -112,19 +105,13 @@ async def test_only_operators_make_queues_where_no_tenant_may(server_store: str)
         await producer.ask("enqueue", queue="reports", tenant="bob", tasks=[task])
         await worker.attach("emails", credit=1)
         (lease,) = await worker.pushed()
-        held = {"queue": "emails", "id": lease["full_id"], "lease": lease["lease"]}
         with pytest.raises(Refused, match="not_found queue"):
-            await worker.ask("enqueue_from", queue="emials", leases=[held], tasks=[task])
+            await worker.ask("enqueue_from", queue="emials", leases=[lease_of(lease, "emails")], tasks=[task])
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: str, client: redis.Redis) -> None:
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        raw(one, OPERATOR) as operator,
-        raw(two, tenant("ada")) as ada,
-    ):
+async def test_the_other_server_forgets_a_deleted_queue_at_once(client: redis.Redis, one: Served, two: Served) -> None:
+    async with raw(one, OPERATOR) as operator, raw(two, tenant("ada")) as ada:
         async with raw(two, WORKER) as worker:
             await worker.attach("q", credit=1)
             await ada.enqueue("q", ["a"])
@@ -156,15 +143,9 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: st
 
 @pytest.mark.usefixtures("no_polls")
 async def test_workers_of_a_deleted_queue_are_told_to_stop_and_serve_it_when_it_is_made_anew(
-    server_store: str, client: redis.Redis
+    client: redis.Redis, one: Served, two: Served
 ) -> None:
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        raw(one, OPERATOR) as operator,
-        raw(one, tenant("ada")) as ada,
-        raw(two, WORKER) as worker,
-    ):
+    async with raw(one, OPERATOR) as operator, raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
         await worker.attach("q", credit=1)
         await ada.enqueue("q", ["a", "b"])
         (task,) = await worker.pushed()

@@ -23,7 +23,7 @@ from fairq.taskless import in_task
 from fairq.turns import at_end_of_turn, call_from_end
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
+from .harness import OPERATOR, WORKER, Raw, lease_of, raw, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
 
@@ -75,7 +75,7 @@ async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Serv
 
 @pytest.mark.usefixtures("no_polls")
 async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, worker: Raw, ada: Raw
 ) -> None:
     told: list[str] = []
     heard = App.on_message
@@ -85,42 +85,22 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
             told.append(message)
         heard(self, channel, message)
 
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await ada.enqueue("q", ["made"])
-        await worker.attach("q", credit=3)
-        await worker.settle("q", "ack", *await worker.pushed(1))
-        await worker.quiet()
-        monkeypatch.setattr(App, "on_message", note)
-        claims = note_claims(monkeypatch)
-        for n in range(5):
-            await trio.sleep(MAX_PACE_S)  # the pace of claims
-            await ada.enqueue("q", [f"{n}a", f"{n}b"])
-            await worker.settle("q", "ack", *await worker.pushed(2))
-        assert (told, claims) == ([], [3] * 5)
-        await trio.sleep(MAX_PACE_S)
-        await ada.enqueue("q", IDS[:4])  # one more than there is room for
-        await worker.settle("q", "ack", *await worker.pushed(3))
-        await worker.settle("q", "ack", *await worker.pushed(1))
-        await wait_until(lambda: told == [keys.READY])
-
-
-@pytest.mark.usefixtures("no_polls")
-async def test_one_place_more_is_reserved_than_tasks_are_expected(
-    served: Served, worker: Raw, ada: Raw, monkeypatch: pytest.MonkeyPatch
-) -> None:
     await ada.enqueue("q", ["made"])
-    await worker.attach("q", credit=40)
+    await worker.attach("q", credit=5)
     await worker.settle("q", "ack", *await worker.pushed(1))
     await worker.quiet()
+    monkeypatch.setattr(App, "on_message", note)
     claims = note_claims(monkeypatch)
-    for expected in (1, 3):
-        await trio.sleep(MAX_PACE_S)
-        await ada.enqueue("q", [f"{expected}-{n}" for n in range(expected)])
-        await worker.settle("q", "ack", *await worker.pushed(expected))
-        await wait_until(lambda: served.app.queues.dispatchers["q"].claiming.is_empty)
-    assert claims == [2, 4]
-    served.app.queues.notify("q")  # of what others did
-    await wait_until(lambda: claims == [2, 4, 40])
+    for n in range(5):
+        await trio.sleep(MAX_PACE_S)  # the pace of claims
+        await ada.enqueue("q", [f"{n}a", f"{n}b"])
+        await worker.settle("q", "ack", *await worker.pushed(2))
+    assert (told, claims) == ([], [3] * 5), "one place more than tasks are expected"
+    await trio.sleep(MAX_PACE_S)
+    await ada.enqueue("q", IDS[:6])  # one more than there is room for
+    await worker.settle("q", "ack", *await worker.pushed(5))
+    await worker.settle("q", "ack", *await worker.pushed(1))
+    await wait_until(lambda: told == [keys.READY])
 
 
 async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
@@ -238,30 +218,6 @@ async def test_workers_that_ask_for_many_queues_fill_no_line_to_the_store(
     assert 100 <= most <= IDLE_TICKS + TICKS_AT_ONCE
 
 
-async def test_two_queues_together_never_exceed_one_workers_credit(ada: Raw, worker: Raw) -> None:
-    for queue in ("q1", "q2", "q3"):
-        await ada.enqueue(queue, [f"{queue}-{id}" for id in IDS])
-    await worker.attach("q1", "q2", "q3", credit=4)
-    held: list[tuple[str, dict[str, Any]]] = []
-    done, served_first = 0, set()
-    while done < 60:
-        while not worker.pushes:
-            await worker.receive()
-        held += [(push["queue"], {**task, "full_id": task["id"]}) for push in worker.pushes for task in push["tasks"]]
-        worker.pushes.clear()
-        assert len(held) <= 4
-        queue, task = held.pop(0)
-        if done < 35:
-            served_first.add(queue)
-        await worker.settle(queue, "ack", task)
-        done += 1
-        while held and not worker.pushes and done + len(held) == 60:
-            queue, task = held.pop(0)
-            await worker.settle(queue, "ack", task)
-            done += 1
-    assert served_first == {"q1", "q2", "q3"}  # none starves beside the others
-
-
 @pytest.fixture
 def settled_in_store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids that the store is asked to settle or extend."""
@@ -277,9 +233,9 @@ def settled_in_store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_what_another_worker_holds_is_stale_without_asking_the_store(
-    served: Served, settled_in_store: list[str]
+    served: Served, settled_in_store: list[str], ada: Raw
 ) -> None:
-    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as owner, raw(served, WORKER) as thief:
+    async with raw(served, WORKER) as owner, raw(served, WORKER) as thief:
         await ada.enqueue("q", ["a", "b"])
         await owner.attach("q", credit=1, name="owner")
         (task,) = await owner.pushed()
@@ -287,10 +243,6 @@ async def test_what_another_worker_holds_is_stale_without_asking_the_store(
         (own,) = await thief.pushed()
         for action in ("ack", "nack", "reject", "release", "extend"):
             assert await thief.settle("q", action, task) == ["stale"]
-        held = {"id": task["full_id"], "lease": task["lease"]}
-        assert await thief.ask("settle", queue="q", settlements=[{"action": "extend", **held}]) == {
-            "outcomes": ["stale"]
-        }
         assert settled_in_store == []
         assert await thief.settle("q", "ack", task, own, task) == ["stale", "ok", "stale"]
         assert settled_in_store == [own["full_id"]]
@@ -300,9 +252,9 @@ async def test_what_another_worker_holds_is_stale_without_asking_the_store(
 @pytest.mark.parametrize("where", ["the same server", "another server"])
 @pytest.mark.parametrize("is_done", [True, False])
 async def test_a_settlement_whose_answer_was_lost_is_repeated_though_the_lease_was_not_brought_along(
-    server_store: str, where: str, is_done: bool
+    where: str, is_done: bool, one: Served, two: Served
 ) -> None:
-    async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:
+    async with raw(one, tenant("ada")) as ada:
         async with raw(one, WORKER) as half_open:
             await ada.enqueue("q", ["a"])
             await half_open.attach("q", credit=1, name="mill")
@@ -315,17 +267,14 @@ async def test_a_settlement_whose_answer_was_lost_is_repeated_though_the_lease_w
         assert (await one.app.store.queue("q")).done == 1
 
 
-async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as old, raw(served, WORKER) as new:
+async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(served: Served, ada: Raw) -> None:
+    async with raw(served, WORKER) as old, raw(served, WORKER) as new:
         await ada.enqueue("q", ["a"])
         await old.attach("q", credit=1)
         (task,) = await old.pushed()
         assert await ada.ask("cancel", queue="q", ids=["a"]) == {"outcomes": ["running"]}
-        held = {"id": task["full_id"], "lease": task["lease"]}
-        assert await new.attach("q", credit=1, leases=[{"queue": "q", **held}]) == ["cancelled"]
-        assert await new.ask("settle", queue="q", settlements=[{"action": "extend", **held}]) == {
-            "outcomes": ["cancelled"]
-        }
+        assert await new.attach("q", credit=1, leases=[lease_of(task)]) == ["cancelled"]
+        assert await new.settle("q", "extend", task) == ["cancelled"]
         (connection,) = (connection for connection in served.app.connections if connection.account.held)
         assert connection.account.held_of("q") == {"ada/a": task["lease"]}
         assert await new.settle("q", "release", task) == ["ok"]
@@ -350,28 +299,26 @@ async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
         (second,) = await worker.pushed()
         assert (first["attempt"], second["attempt"]) == (1, 2)
         assert await worker.settle("q", "ack", first) == ["stale"]
-        lease = {"queue": "q", "id": "ada/a", "lease": second["lease"]}
-        assert await brings.attach("q", credit=1, leases=[lease]) == ["ok"]
+        assert await brings.attach("q", credit=1, leases=[lease_of(second)]) == ["ok"]
         await worker.ask("credit", credit=0)
         assert (await brings.pushed())[0]["attempt"] == 3
 
 
-async def test_a_lease_that_is_extended_and_ended_by_one_frame_frees_its_place(served: Served) -> None:
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await ada.enqueue("q", ["a"])
-        await worker.attach("q", credit=1)
-        (task,) = await worker.pushed()
-        lease = {"id": task["full_id"], "lease": task["lease"]}
-        both = [{"action": "extend", **lease}, {"action": "ack", **lease}]
-        assert await worker.ask("settle", queue="q", settlements=both) == {"outcomes": ["ok", "ok"]}
-        await ada.enqueue("q", ["b"])
-        (task,) = await worker.pushed()
-        assert await worker.settle("q", "ack", task) == ["ok"]
+async def test_a_lease_that_is_extended_and_ended_by_one_frame_frees_its_place(worker: Raw, ada: Raw) -> None:
+    await ada.enqueue("q", ["a"])
+    await worker.attach("q", credit=1)
+    (task,) = await worker.pushed()
+    lease = {"id": task["full_id"], "lease": task["lease"]}
+    both = [{"action": "extend", **lease}, {"action": "ack", **lease}]
+    assert await worker.ask("settle", queue="q", settlements=both) == {"outcomes": ["ok", "ok"]}
+    await ada.enqueue("q", ["b"])
+    (task,) = await worker.pushed()
+    assert await worker.settle("q", "ack", task) == ["ok"]
 
 
 @pytest.mark.parametrize("action", ["ack", "release"])
 async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
-    served: Served, action: str, monkeypatch: pytest.MonkeyPatch
+    served: Served, action: str, monkeypatch: pytest.MonkeyPatch, worker: Raw, ada: Raw
 ) -> None:
     """The answer to the extension comes when the lease has ended, or the task has come again under another."""
     settle, may_tell = Store.settle, trio.Event()
@@ -383,32 +330,28 @@ async def test_a_lease_that_ends_while_it_is_extended_frees_its_place(
             await may_tell.wait()
         return outcomes
 
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await ada.enqueue("q", ["a"])
-        await worker.attach("q", credit=1)
-        (task,) = await worker.pushed()
-        lease = {"id": task["full_id"], "lease": task["lease"]}
-        monkeypatch.setattr(Store, "settle", late)
-        await worker.send("settle", ref=901, queue="q", settlements=[{"action": "extend", **lease}])
-        assert await worker.settle("q", action, task) == ["ok"]
-        if action == "ack":
-            await ada.enqueue("q", ["b"])
-            may_tell.set()
-        (task,) = await worker.pushed()
+    await ada.enqueue("q", ["a"])
+    await worker.attach("q", credit=1)
+    (task,) = await worker.pushed()
+    lease = {"id": task["full_id"], "lease": task["lease"]}
+    monkeypatch.setattr(Store, "settle", late)
+    await worker.send("settle", ref=901, queue="q", settlements=[{"action": "extend", **lease}])
+    assert await worker.settle("q", action, task) == ["ok"]
+    if action == "ack":
+        await ada.enqueue("q", ["b"])
         may_tell.set()
-        await worker.ask("credit", credit=1)  # the answer has come by then
-        lease = {"id": task["full_id"], "lease": task["lease"]}
-        assert await worker.ask("settle", queue="q", settlements=[{"action": "extend", **lease}]) == {
-            "outcomes": ["ok"]
-        }
-        assert await worker.settle("q", "ack", task) == ["ok"]
-        await worker.quiet()
-        (row,) = served.app.worker_registry.named("w", 1, None)[0]
-        assert row[3] == 0, "it holds nothing"
+    (task,) = await worker.pushed()
+    may_tell.set()
+    await worker.ask("credit", credit=1)  # the answer has come by then
+    assert await worker.settle("q", "extend", task) == ["ok"]
+    assert await worker.settle("q", "ack", task) == ["ok"]
+    await worker.quiet()
+    (row,) = served.app.worker_registry.named_here("w", 1, None)[0]
+    assert row[3] == 0, "it holds nothing"
 
 
 async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_lease(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, worker: Raw, ada: Raw
 ) -> None:
     """As where a settlement takes several calls, of which a later one fails."""
     settle, may_fail = Store.settle, trio.Event()
@@ -421,64 +364,35 @@ async def test_a_task_that_came_again_while_its_settlement_failed_keeps_its_new_
             raise Unavailable("the store is away")
         return outcomes
 
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await ada.enqueue("q", ["a"])
-        await worker.attach("q", credit=1)
-        (task,) = await worker.pushed()
-        monkeypatch.setattr(Store, "settle", half)
-        old = {"id": task["full_id"], "lease": task["lease"]}
-        await worker.send("settle", ref=901, queue="q", settlements=[{"action": "release", **old}])
-        (again,) = await worker.pushed()
-        may_fail.set()
-        assert (await worker.receive())["code"] == "unavailable"
-        new = {"id": again["full_id"], "lease": again["lease"]}
-        assert await worker.ask("settle", queue="q", settlements=[{"action": "extend", **new}]) == {"outcomes": ["ok"]}
+    await ada.enqueue("q", ["a"])
+    await worker.attach("q", credit=1)
+    (task,) = await worker.pushed()
+    monkeypatch.setattr(Store, "settle", half)
+    old = {"id": task["full_id"], "lease": task["lease"]}
+    await worker.send("settle", ref=901, queue="q", settlements=[{"action": "release", **old}])
+    (again,) = await worker.pushed()
+    may_fail.set()
+    assert (await worker.receive())["code"] == "unavailable"
+    assert await worker.settle("q", "extend", again) == ["ok"]
 
 
-async def test_a_late_owner_does_not_settle_another_task_of_the_same_id(served: Served) -> None:
-    """The server of the late one still has the lease on its account: it is the store that refuses."""
-    store = served.app.store
-    async with (
-        raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as late,
-        raw(served, WORKER) as owner, raw(served, WORKER) as third,
-    ):  # fmt: skip
-        await ada.enqueue("q", ["a"], max_attempts=1)
-        await late.attach("q", credit=1, name="late")
-        (old,) = await late.pushed()
-        await store.settle("q", [Settlement("reap", "ada/a", old["lease"])])
-        assert await operator.ask("purge", queue="q", ids=["ada/a"]) == {"outcomes": ["ok"]}
-        await owner.attach("q", credit=1, name="owner")
-        assert await ada.enqueue("q", ["a"]) == ["ok"]
-        (new,) = await owner.pushed()
-        assert (new["id"], new["attempt"], old["attempt"]) == ("a", 1, 1)
-        held = {"id": "ada/a", "lease": old["lease"]}
-        await late.ask("progress", queue="q", reports=[{**held, "fraction": 0.9}])
-        (state,) = await store.tasks("q", ["ada/a"])
-        assert (state.state, state.progress) == ("leased", 0)
-        assert await late.ask("settle", queue="q", settlements=[{"action": "extend", **held}]) == {
-            "outcomes": ["stale"]
-        }
-        assert await third.attach("q", credit=0, leases=[{"queue": "q", **held}]) == ["stale"]
-        for action in ("release", "nack", "reject", "ack"):
-            assert await late.settle("q", action, old) == ["stale"]
-        assert await owner.settle("q", "extend", new) == ["ok"]
-        assert await owner.settle("q", "ack", new) == ["ok"]
-        assert await late.settle("q", "ack", old) == ["stale"]
-
-
-async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(served: Served) -> None:
+async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(
+    served: Served, ada: Raw, worker: Raw
+) -> None:
     """It never heard that the first was lost; its account is of the second."""
     store = served.app.store
-    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-        await ada.enqueue("q", ["a"], max_attempts=1)
-        await worker.attach("q", credit=2)
-        (old,) = await worker.pushed()
-        await store.settle("q", [Settlement("reject", "ada/a", old["lease"])])
-        await store.purge("q", ["ada/a"])
-        await ada.enqueue("q", ["a"])
-        (new,) = await worker.pushed()
-        assert await worker.settle("q", "ack", old) == ["stale"]
-        assert [connection.account.held_of("q") for connection in served.app.connections if connection.queues] == [
-            {"ada/a": new["lease"]}
-        ]
-        assert await worker.settle("q", "ack", new) == ["ok"]
+    await ada.enqueue("q", ["a"], max_attempts=1)
+    await worker.attach("q", credit=2)
+    (old,) = await worker.pushed()
+    await store.settle("q", [Settlement("reject", "ada/a", old["lease"])])
+    await store.purge("q", ["ada/a"])
+    await ada.enqueue("q", ["a"])
+    (new,) = await worker.pushed()
+    for lease, told in (old, 0), (new, 0.5):
+        await worker.ask("progress", queue="q", reports=[{"id": "ada/a", "lease": lease["lease"], "fraction": 0.5}])
+        assert (await store.tasks("q", ["ada/a"]))[0].progress == told
+    assert await worker.settle("q", "ack", old) == ["stale"]
+    assert [connection.account.held_of("q") for connection in served.app.connections if connection.queues] == [
+        {"ada/a": new["lease"]}
+    ]
+    assert await worker.settle("q", "ack", new) == ["ok"]

@@ -8,41 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from fairq.client.task import Task
-from fairq.client.worker import Worker
 from fairq.errors import Unavailable
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant, url_of
-
-
-async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None:
-    runs: list[tuple[str, int]] = []
-    started, finish = trio.Event(), trio.Event()
-    app = Worker(url_of(served), "dev-worker", concurrency=3)
-
-    @app.task("q")
-    async def work(task: Task) -> None:
-        runs.append((task.id, task.attempt))
-        if len(runs) == 3:
-            started.set()
-        await finish.wait()
-
-    async with raw(served, tenant("ada")) as ada:
-        await ada.enqueue("q", [f"id-{number}" for number in range(6)])
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(app.run)
-        await started.wait()
-        nursery.start_soon(served.app.drain, 3600.0)
-        await wait_until(lambda: served.app.is_draining)
-        await served.app.queues.dispatchers["q"].stopped.wait()
-        finish.set()
-        await wait_until(lambda: not served.app.connections)
-        nursery.cancel_scope.cancel()
-    state = await served.app.store.queue("q")
-    assert (state.done, state.ready, state.leased) == (3, 3, 0)
-    assert sorted(attempt for _, attempt in runs) == [1, 1, 1]
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
 
 
 async def test_unfinished_tasks_are_released_and_their_attempt_does_not_count(

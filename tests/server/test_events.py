@@ -52,8 +52,8 @@ async def test_an_event_too_old_is_refused_with_where_the_feed_goes_on(served: S
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_an_answer_waits_for_the_first_event_of_that_tenant(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
+async def test_an_answer_waits_for_the_first_event_of_that_tenant(served: Served, ada: Raw) -> None:
+    async with trio.open_nursery() as nursery:
         rows: list[dict[str, object]] = []
 
         async def ask() -> None:
@@ -101,20 +101,6 @@ async def finish_when_waited_for(waiting: Served, finishing: Served) -> None:
     """Have a task done at one server when a request waits at another."""
     await waited_for(waiting, "ada")
     await finish(finishing.app.store, "a")
-
-
-async def test_a_server_that_stops_says_so_to_those_who_wait(served: Served) -> None:
-    async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
-
-        async def stop() -> None:
-            await waited_for(served, "ada")
-            served.app.is_draining = True
-            served.app.queues.long_polls["q"].on_message("")
-
-        nursery.start_soon(stop)
-        with pytest.raises(Refused) as caught:
-            await ada.ask("events", queue="q", timeout_ms=60_000)
-        assert caught.value.code == "draining"
 
 
 async def test_queues_for_which_nobody_waits_any_more_are_forgotten(

@@ -72,17 +72,16 @@ async def test_a_queue_leaves_the_list_when_it_has_had_nothing_for_a_day(
             assert await ada.enqueue("other", ["a"]) == ["ok"], "its quota was given back"
 
 
-async def test_a_queue_with_an_idle_worker_at_any_server_stays(server_store: str) -> None:
-    async with running(server_store) as one, running(server_store) as two:
-        async with raw(two, WORKER) as worker:
-            await worker.attach("q", credit=1)
-            await wait_until(lambda: one.app.queues.count_slots("q") == 1)
-            await empty_queue(one)
-            assert await forget(one) == (1, [])
-            assert await listed(one) == ["q"]
-        await wait_until(lambda: one.app.queues.count_slots("q") == 0)
-        assert await forget(one) == (0, ["q"])
-        assert await listed(one) == await listed(two) == []
+async def test_a_queue_with_an_idle_worker_at_any_server_stays(one: Served, two: Served) -> None:
+    async with raw(two, WORKER) as worker:
+        await worker.attach("q", credit=1)
+        await wait_until(lambda: one.app.queues.count_slots("q") == 1)
+        await empty_queue(one)
+        assert await forget(one) == (1, [])
+        assert await listed(one) == ["q"]
+    await wait_until(lambda: one.app.queues.count_slots("q") == 0)
+    assert await forget(one) == (0, ["q"])
+    assert await listed(one) == await listed(two) == []
 
 
 async def test_a_queue_stays_while_a_server_with_workers_does_not_answer(served: Served) -> None:
@@ -94,23 +93,24 @@ async def test_a_queue_stays_while_a_server_with_workers_does_not_answer(served:
     assert await listed(served) == ["q"]
 
 
-async def test_all_servers_forget_a_queue_and_serve_it_when_it_comes_back(server_store: str) -> None:
-    async with running(server_store) as one, running(server_store) as two:
-        for served in (one, two):
-            await empty_queue(served)
-        assert "q" in two.app.store.registry.known
-        assert (await forget(one)).queues == ["q"]
-        await wait_until(lambda: "q" not in two.app.store.registry.known)
-        await run_one(two)
-        assert await listed(one) == ["q"]
-        client = stores.connect(server_store)
-        assert client.exists(f"{keys.queue_prefix('q')}:queue")
+async def test_all_servers_forget_a_queue_and_serve_it_when_it_comes_back(
+    server_store: str, one: Served, two: Served
+) -> None:
+    for served in (one, two):
+        await empty_queue(served)
+    assert "q" in two.app.store.registry.known
+    assert (await forget(one)).queues == ["q"]
+    await wait_until(lambda: "q" not in two.app.store.registry.known)
+    await run_one(two)
+    assert await listed(one) == ["q"]
+    client = stores.connect(server_store)
+    assert client.exists(f"{keys.queue_prefix('q')}:queue")
 
 
 async def test_a_worker_that_comes_while_its_queue_is_removed_is_served_at_once(
-    server_store: str, no_polls: None
+    no_polls: None, one: Served, two: Served
 ) -> None:
-    async with running(server_store) as one, running(server_store) as two, raw(two, WORKER) as worker:
+    async with raw(two, WORKER) as worker:
         await empty_queue(one)
 
         async def none(queues: Sequence[str]) -> dict[str, Takers]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import trio
 
 from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.run import Served
@@ -19,7 +18,6 @@ from tests.system.harness import open_world
 from tests.test_documents import PROTOCOL, table_after
 
 from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
-from .test_auth import create
 from .test_reconnect import LONG, close, end_grace
 
 ENDS = {row["it ends by"].replace("`", ""): row for row in table_after(PROTOCOL, "| it ends by |")}
@@ -133,28 +131,27 @@ def states_of(row: dict[str, str]) -> set[str]:
 async def test_a_lease_ends_as_the_page_says(server_store: str, way: str) -> None:
     row = ENDS[way]
     lease_ms = 3_000 if "lease_ms" in str(row) else HOUR_MS
-    with trio.fail_after(60):
-        async with (
-            running(server_store, reconnect_grace=LONG) as served,
-            raw(served, OPERATOR) as operator,
-            raw(served, tenant("ada")) as ada,
-            AsyncExitStack() as connection,
-        ):
-            await operator.ask("configure", queue="q", settings={"lease_ms": lease_ms})
-            token = await create(operator, Role.WORKER)
-            worker = await connection.enter_async_context(raw(served, token))
-            await worker.attach("q", started_at_ms=1)
-            await ada.enqueue("q", ["a"], max_attempts=1)
-            (task,) = await worker.pushed()
-            await worker.ask("credit", credit=0)
-            held = Held(served, operator, worker, task, token, connection)
-            await PLAYED[way](held)
-            assert await ended(served) in states_of(row)
+    async with (
+        running(server_store, reconnect_grace=LONG) as served,
+        raw(served, OPERATOR) as operator,
+        raw(served, tenant("ada")) as ada,
+        AsyncExitStack() as connection,
+    ):
+        await operator.ask("configure", queue="q", settings={"lease_ms": lease_ms})
+        _, token = await operator.create_token(Role.WORKER)
+        worker = await connection.enter_async_context(raw(served, token))
+        await worker.attach("q", started_at_ms=1)
+        await ada.enqueue("q", ["a"], max_attempts=1)
+        (task,) = await worker.pushed()
+        await worker.ask("credit", credit=0)
+        held = Held(served, operator, worker, task, token, connection)
+        await PLAYED[way](held)
+        assert await ended(served) in states_of(row)
 
 
 async def test_the_lease_of_a_server_that_died_ends_when_its_time_is_over(server_store: str, tmp_path: Path) -> None:
     row = ENDS["the server dies"]
-    with trio.fail_after(60), open_world(tmp_path) as world:
+    with open_world(tmp_path) as world:
         doomed = world.run("serve", "--dev", "--store", server_store, "--port", "0", "--http-port", "0")
         url = await doomed.wait_url()
         async with raw(url, tenant("ada")) as ada, raw(url, WORKER) as worker, raw(url, OPERATOR) as operator:

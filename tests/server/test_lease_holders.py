@@ -21,8 +21,8 @@ from fairq.store.workers import Workers
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, raw, tenant
-from .test_worker_registry import holding, is_listed, two_servers
+from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
+from .test_worker_registry import holding, is_listed
 
 LUA = Path(__file__).parents[2] / "lua" / "tasks" / "leases.lua"
 
@@ -50,9 +50,8 @@ def queue_row(rows: dict[str, Any], queue: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
-async def test_a_task_tells_its_worker_and_a_worker_its_tasks(server_store: str, where: str) -> None:
+async def test_a_task_tells_its_worker_and_a_worker_its_tasks(where: str, one: Served, two: Served) -> None:
     async with (
-        two_servers(server_store) as (one, two),
         raw(one, WORKER) as worker,
         raw(one if where.startswith("the same") else two, OPERATOR) as operator,
         raw(one if where.startswith("the same") else two, tenant("ada")) as ada,
@@ -75,22 +74,17 @@ async def test_a_task_tells_its_worker_and_a_worker_its_tasks(server_store: str,
         assert told["unanswered"] == []
 
 
-async def test_what_waits_or_has_ended_has_no_worker(server_store: str) -> None:
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as worker,
-        raw(two, tenant("ada")) as ada,
-        raw(two, OPERATOR) as operator,
-    ):
+async def test_what_waits_or_has_ended_has_no_worker(one: Served, two: Served) -> None:
+    async with raw(one, WORKER) as worker, raw(two, tenant("ada")) as ada, raw(two, OPERATOR) as operator:
         await holding(one, worker, "a", started=1)
         await wait_until(lambda: is_listed(operator, "mill"))
         await ada.enqueue("q", ["later"], delay_ms=60_000)
         assert ["worker" in row for row in await states(ada, "a", "later", "none")] == [True, False, False]
 
 
-async def test_the_worker_is_the_one_that_brought_the_lease_to_another_server(server_store: str) -> None:
+async def test_the_worker_is_the_one_that_brought_the_lease_to_another_server(one: Served, two: Served) -> None:
     """Its claim's name is still that of the first server."""
-    async with two_servers(server_store) as (one, two), raw(one, WORKER) as first, raw(two, WORKER) as again:
+    async with raw(one, WORKER) as first, raw(two, WORKER) as again:
         numbers = await holding(one, first, "a", started=1_000, name="mill")
         brought = {"queue": "q", "id": "ada/a", "lease": numbers["a"]}
         assert await again.attach("q", credit=1, name="mill", started_at_ms=1_000, leases=[brought]) == ["ok"]
@@ -115,14 +109,9 @@ async def test_an_old_holder_is_not_named_for_a_newer_lease(served: Served, work
     assert await served.app.lease_holders.names([held, newer]) == {held: "mill"}
 
 
-async def test_two_workers_of_one_name_are_told_apart(server_store: str) -> None:
+async def test_two_workers_of_one_name_are_told_apart(one: Served, two: Served) -> None:
     """They have no common start, so that neither takes the name from the other."""
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as here,
-        raw(two, WORKER) as there,
-        raw(two, OPERATOR) as operator,
-    ):
+    async with raw(one, WORKER) as here, raw(two, WORKER) as there, raw(two, OPERATOR) as operator:
         await holding(one, here, "a", started=0, name="mill")
         await holding(two, there, "b", started=0, name="mill")
 
@@ -141,14 +130,9 @@ async def test_two_workers_of_one_name_are_told_apart(server_store: str) -> None
 
 
 async def test_a_server_that_does_not_answer_leaves_its_workers_tasks_unknown(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as far,
-        raw(two, WORKER) as near,
-        raw(two, OPERATOR) as operator,
-    ):
+    async with raw(one, WORKER) as far, raw(two, WORKER) as near, raw(two, OPERATOR) as operator:
         await holding(one, far, "a", started=1, name="far")
         await holding(two, near, "b", started=1, name="near")
         await wait_until(lambda: is_listed(operator, "far"))
@@ -160,7 +144,7 @@ async def test_a_server_that_does_not_answer_leaves_its_workers_tasks_unknown(
 
 
 async def test_states_that_are_read_at_the_same_time_share_questions(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
     questions: list[int] = []
     answer = Questions.on_question
@@ -169,12 +153,7 @@ async def test_states_that_are_read_at_the_same_time_share_questions(
         questions.append(len(asked))
         answer(self, asker, number, kind, asked)
 
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as worker,
-        raw(two, OPERATOR) as operator,
-        trio.open_nursery() as nursery,
-    ):
+    async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator, trio.open_nursery() as nursery:
         ids = [f"id-{number}" for number in range(50)]
         await holding(one, worker, *ids, started=1, name="mill")
         await wait_until(lambda: is_listed(operator, "mill"))
@@ -195,10 +174,10 @@ async def test_states_that_are_read_at_the_same_time_share_questions(
 
 
 async def test_names_that_are_too_many_for_a_round_are_left_out(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
     monkeypatch.setattr("fairq.server.net.lease_holders.LEASES_PER_ROUND", 20)
-    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
+    async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
         ids = [f"id-{number}" for number in range(30)]
         await holding(one, worker, *ids, started=1, name="mill")
         await wait_until(lambda: is_listed(operator, "mill"))
@@ -207,9 +186,11 @@ async def test_names_that_are_too_many_for_a_round_are_left_out(
         assert {row["worker"] for row in few} == {"mill"}
 
 
-async def test_rounds_of_questions_begin_some_time_apart(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rounds_of_questions_begin_some_time_apart(
+    monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
+) -> None:
     monkeypatch.setattr("fairq.server.net.lease_holders.ROUND_S", 3600)
-    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
+    async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
         await holding(one, worker, "id-0", "id-1", started=1, name="mill")
         await wait_until(lambda: is_listed(operator, "mill"))
         assert [row["worker"] for row in await states(operator, "ada/id-0")] == ["mill"]
@@ -219,9 +200,9 @@ async def test_rounds_of_questions_begin_some_time_apart(server_store: str, monk
 
 
 async def test_a_request_that_is_cancelled_while_it_asks_leaves_the_others_their_answers(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
-    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
+    async with raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
         numbers = await holding(one, worker, "a", started=1, name="mill")
         await wait_until(lambda: is_listed(operator, "mill"))
         lease = LeaseKey("q", "ada/a", numbers["a"])
@@ -307,7 +288,12 @@ async def test_a_server_that_slept_writes_its_list_again(server_store: str, monk
     monkeypatch.setattr(Workers, "renew", fail_first)
     monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.01)
     monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 0.0)
-    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
+    async with (
+        running(server_store) as one,
+        running(server_store) as two,
+        raw(one, WORKER) as worker,
+        raw(two, OPERATOR) as operator,
+    ):
         await worker.attach("q", name="mill")
         await wait_until(lambda: is_listed(operator, "mill"))
         await one.app.store.connection.call("DEL", keys.workers_key(one.app.name))
@@ -336,9 +322,10 @@ async def test_the_time_of_a_lease_is_that_of_the_library(served: Served) -> Non
         assert abs(now_ms - leased_at_ms(numbers["a"])) < 60_000
 
 
-async def test_a_queue_whose_tasks_no_worker_takes_is_told(server_store: str) -> None:
-    async with two_servers(server_store) as (one, two), raw(one, tenant("ada")) as ada, raw(one, OPERATOR) as operator:
-        assert queue_row(await operator.ask("queues"), "q")["takers"] == ""
+async def test_a_queue_whose_tasks_no_worker_takes_is_told(one: Served, two: Served) -> None:
+    async with raw(one, tenant("ada")) as ada, raw(one, OPERATOR) as operator:
+        await operator.ask("configure", queue="q", settings={"reserve": 0})
+        assert queue_row(await operator.ask("queues"), "q")["takers"] == "", "it is empty"
         await ada.enqueue("q", ["a"], delay_ms=60_000)
         assert queue_row(await operator.ask("queues"), "q")["takers"] == "none"
         async with raw(two, WORKER) as worker, raw(two, OPERATOR) as near:
@@ -356,10 +343,9 @@ async def test_a_draining_worker_takes_no_tasks(served: Served, worker: Raw, ada
     assert queue_row(await operator.ask("queues"), "q")["takers"] == "none"
 
 
-async def test_unknown_is_not_told_as_none(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_is_not_told_as_none(monkeypatch: pytest.MonkeyPatch, one: Served, two: Served) -> None:
     """A server does not answer."""
     async with (
-        two_servers(server_store) as (one, two),
         raw(one, WORKER) as far,
         raw(two, WORKER) as near,
         raw(two, tenant("ada")) as ada,

@@ -6,8 +6,6 @@ import pytest
 import trio
 
 from fairq.model.limits import LIMIT_RANGES
-from fairq.server.run import Served
-from tests.store.waiting import wait_until
 
 from .harness import Raw
 
@@ -36,19 +34,3 @@ async def test_a_rate_holds_and_the_next_token_wakes_the_worker(operator: Raw, w
     tasks = await worker.pushed(20)
     assert trio.current_time() - began >= 19 / 20 - 0.01, "twenty a second"
     assert await worker.settle("q", "ack", *tasks) == ["ok"] * 20
-
-
-async def test_a_schedule_of_a_tenant_that_has_too_much_goes_on_without_a_task(
-    served: Served, operator: Raw, ada: Raw
-) -> None:
-    await operator.ask("set_limits", queue="q", tenant="ada", limits={"queued": 1})
-    await ada.enqueue("q", ["a"])
-    await ada.ask("schedule", queue="q", name="often", payload=1, every_ms=1000)
-    first = (await ada.ask("schedules", queue="q", name="often"))["schedules"][0]["next_at_ms"]
-
-    async def has_moved() -> bool:
-        row = (await ada.ask("schedules", queue="q", name="often"))["schedules"][0]
-        return bool(row["next_at_ms"] > first)
-
-    await wait_until(has_moved)
-    assert (await served.app.store.queue("q")).ready == 1

@@ -11,11 +11,10 @@ from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from fairq.store import keys, library
 from fairq.store.store import Store
-from fairq.tokens import hash_token, make_token
 from fairq.wire.terms import Role
 from tests import stores
 
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
+from .harness import WORKER, Raw, Refused, lease_of, raw
 from .test_delete import crowd
 
 LINK = {"queue": "next", "id": "link", "payload": [1]}
@@ -26,11 +25,6 @@ async def leased(worker: Raw, ada: Raw, id: str = "a") -> dict[str, Any]:
     await ada.enqueue("q", [id])
     (task,) = await worker.pushed()
     return task
-
-
-def lease_of(task: dict[str, Any]) -> dict[str, Any]:
-    """Name the lease of a pushed task."""
-    return {"queue": "q", "id": task["full_id"], "lease": task["lease"]}
 
 
 async def derive(worker: Raw, lease: dict[str, Any], **task: Any) -> list[str]:
@@ -47,8 +41,8 @@ async def wall(worker: Raw, lease: dict[str, Any]) -> None:
     assert (caught.value.code, caught.value.field) == ("forbidden", "leases")
 
 
-async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(served: Served) -> None:
-    async with raw(served, WORKER) as mine, raw(served, WORKER) as other, raw(served, tenant("ada")) as ada:
+async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(served: Served, ada: Raw) -> None:
+    async with raw(served, WORKER) as mine, raw(served, WORKER) as other:
         await mine.attach("q", credit=2, name="mine")
         task = await leased(mine, ada)
         await other.attach("q", credit=0, name="other")
@@ -73,8 +67,7 @@ async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(serve
 async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(
     served: Served, operator: Raw, ada: Raw
 ) -> None:
-    id, text = make_token(Role.WORKER)
-    await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
+    _, text = await operator.create_token(Role.WORKER, queues=["q"])
     async with raw(served, text) as worker:
         await worker.attach("q", credit=1)
         task = await leased(worker, ada)
@@ -119,8 +112,8 @@ async def test_one_request_enqueues_for_many_leases_and_refuses_tenants_apart(
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_links_arrive_at_once_and_wake_a_worker_of_their_queue(served: Served) -> None:
-    async with raw(served, WORKER) as worker, raw(served, WORKER) as after, raw(served, tenant("ada")) as ada:
+async def test_links_arrive_at_once_and_wake_a_worker_of_their_queue(served: Served, worker: Raw, ada: Raw) -> None:
+    async with raw(served, WORKER) as after:
         await worker.attach("q", credit=1, name="one")
         await after.attach("next", credit=5, name="two")
         links = [LINK, {**LINK, "id": "late", "delay_ms": 50}, {**LINK, "id": "large", "payload": "x" * 60_000}]
@@ -131,10 +124,22 @@ async def test_links_arrive_at_once_and_wake_a_worker_of_their_queue(served: Ser
         assert (await served.app.store.queue("next")).enqueued == 3, "an end that is told again links nothing"
 
 
+@pytest.mark.usefixtures("no_polls")
+async def test_what_a_handler_puts_off_starts_when_it_is_due(worker: Raw, ada: Raw, operator: Raw) -> None:
+    await operator.ask("configure", queue="q", settings={"lease_ms": 600_000})  # a tick follows a lease's end, too
+    await worker.attach("q", "next", credit=5)
+    task = await leased(worker, ada)
+    assert await derive(worker, lease_of(task), delay_ms=50) == ["ok"]
+    assert [task["id"] for task in await worker.pushed()] == ["derived"]
+    link = {"queue": "q", "id": "link", "payload": 1, "delay_ms": 50}
+    assert await worker.settle("q", "ack", task, links=[link]) == ["ok"]
+    assert [task["id"] for task in await worker.pushed()] == ["link"]
+
+
 @pytest.mark.parametrize("point", ["are_leased", "enqueue", "settle"])
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 async def test_an_attempt_that_is_made_again_loses_and_doubles_no_link(
-    served: Served, monkeypatch: pytest.MonkeyPatch, point: str, is_done: bool
+    served: Served, monkeypatch: pytest.MonkeyPatch, point: str, is_done: bool, worker: Raw, ada: Raw
 ) -> None:
     """The call at which the server dies may have been carried out, or not; the lease then runs out."""
     links = [LINK, {**LINK, "id": "same", "queue": "q", "delay_ms": 60_000}]
@@ -146,17 +151,16 @@ async def test_an_attempt_that_is_made_again_loses_and_doubles_no_link(
             await real(*args, **options)
         raise Unavailable("dead")
 
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await worker.attach("q", credit=2)
-        task = await leased(worker, ada)
-        monkeypatch.setattr(Store, point, die)
-        with pytest.raises(Refused, match="dead"):
-            await worker.settle("q", "ack", task, links=links)
-        await store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])
-        if not (point == "settle" and is_done):
-            (again,) = await worker.pushed()
-            assert await worker.settle("q", "ack", again, links=links) == ["ok"]
-        assert [(await store.queue(queue)).enqueued for queue in ("q", "next")] == [2, 1]
+    await worker.attach("q", credit=2)
+    task = await leased(worker, ada)
+    monkeypatch.setattr(Store, point, die)
+    with pytest.raises(Refused, match="dead"):
+        await worker.settle("q", "ack", task, links=links)
+    await store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])
+    if not (point == "settle" and is_done):
+        (again,) = await worker.pushed()
+        assert await worker.settle("q", "ack", again, links=links) == ["ok"]
+    assert [(await store.queue(queue)).enqueued for queue in ("q", "next")] == [2, 1]
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -168,40 +172,29 @@ REFUSALS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSALS)
-async def test_what_refuses_a_link_refuses_its_acknowledgement(served: Served, server_store: str, what: str) -> None:
+async def test_what_refuses_a_link_refuses_its_acknowledgement(
+    served: Served, server_store: str, what: str, worker: Raw, ada: Raw, operator: Raw
+) -> None:
     asked, code, field = REFUSALS[what]
     links = [{**LINK, "id": "good", "queue": "q"}, {**LINK, **asked}]
     store = served.app.store
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-        await ada.enqueue("full", ["one"])
-        await operator.ask("set_limits", queue="full", tenant="ada", limits={"queued": 1})
-        await ada.enqueue("doomed", ["old"])
-        crowd(stores.connect(server_store))
-        await store.connection.call(*_fcall("delete_queue", "doomed", "any"))
-        await worker.attach("q", credit=2)
-        task = await leased(worker, ada)
-        with pytest.raises(Refused) as caught:
-            await worker.settle("q", "ack", task, links=links)
-        assert (caught.value.code, caught.value.field) == (code, field)
-        assert await store.are_leased("q", [(task["full_id"], task["lease"])]) == [True]
-        assert (await store.queue("q")).enqueued == 1
-        assert await worker.settle("q", "ack", task) == ["ok"]
+    await ada.enqueue("full", ["one"])
+    await operator.ask("set_limits", queue="full", tenant="ada", limits={"queued": 1})
+    await ada.enqueue("doomed", ["old"])
+    crowd(stores.connect(server_store))
+    await store.connection.call(*_fcall("delete_queue", "doomed", "any"))
+    await worker.attach("q", credit=2)
+    task = await leased(worker, ada)
+    with pytest.raises(Refused) as caught:
+        await worker.settle("q", "ack", task, links=links)
+    assert (caught.value.code, caught.value.field) == (code, field)
+    assert await store.are_leased("q", [(task["full_id"], task["lease"])]) == [True]
+    assert (await store.queue("q")).enqueued == 1
+    assert await worker.settle("q", "ack", task) == ["ok"]
 
 
-async def test_a_worker_that_has_lost_its_lease_links_nothing(served: Served) -> None:
-    store = served.app.store
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await worker.attach("q", credit=2)
-        task = await leased(worker, ada)
-        await store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])  # behind its back
-        (again,) = await worker.pushed()
-        assert await worker.settle("q", "ack", task, links=[LINK, {**LINK, "queue": "q"}]) == ["stale"]
-        assert [(await store.queue(queue)).enqueued for queue in ("q", "next")] == [1, 0]
-        assert await worker.settle("q", "ack", again, links=[LINK]) == ["ok"]
-
-
-async def test_a_worker_links_nothing_with_a_lease_that_another_one_holds(served: Served) -> None:
-    async with raw(served, WORKER) as mine, raw(served, WORKER) as other, raw(served, tenant("ada")) as ada:
+async def test_a_worker_links_nothing_with_a_lease_that_another_one_holds(served: Served, ada: Raw) -> None:
+    async with raw(served, WORKER) as mine, raw(served, WORKER) as other:
         await mine.attach("q", credit=1, name="mine")
         await other.attach("q", credit=0, name="other")
         task = await leased(mine, ada)

@@ -21,7 +21,7 @@ from fairq.wire.endings import Disconnected
 from tests.server.web.http.harness import read_all, read_until
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, Refused, open_fds, raw, running, tenant, url_of
+from .harness import OPERATOR, WORKER, Raw, open_fds, raw, running, tenant, url_of
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
@@ -107,16 +107,15 @@ async def test_many_clients_that_connect_and_leave_leave_nothing_behind(
 
 
 async def test_a_connection_without_a_request_is_one_task(served: Served) -> None:
-    with trio.fail_after(10):
-        await check_healthy(served)
+    await check_healthy(served)
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    tasks = tasks_living()
+    async with socket(served) as silent, socket(served) as slow:
+        await slow.send_all(b"GET / HT")
         await trio.testing.wait_all_tasks_blocked(0.05)
-        tasks = tasks_living()
-        async with socket(served) as silent, socket(served) as slow:
-            await slow.send_all(b"GET / HT")
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            assert tasks_living() == tasks + 2
-            await silent.send_all(b"\x16\x03\x01")  # what is not HTTP is answered at once
-            assert (await silent.receive_some()).startswith(b"HTTP/1.1 400")
+        assert tasks_living() == tasks + 2
+        await silent.send_all(b"\x16\x03\x01")  # what is not HTTP is answered at once
+        assert (await silent.receive_some()).startswith(b"HTTP/1.1 400")
 
 
 async def test_a_slow_handshake_is_closed_after_its_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,35 +177,14 @@ async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(ser
         await wait_until(lambda: open_fds() <= fds and tasks_living() <= tasks)
 
 
-async def test_a_message_of_many_fragments_is_put_together(served: Served) -> None:
-    text = b'{"type":"attach","ref":1,"worker":"w","queues":["q"],"credit":1}'
+async def test_broken_framing_ends_only_its_own_connection(served: Served) -> None:
     async with socket(served) as stream:
         await stream.send_all(handshake())
         await read_until(stream, b"welcome")
-        for i, byte in enumerate(text):
-            await stream.send_all(frame(1 if i == 0 else 0, bytes([byte]), final=i == len(text) - 1))
-        assert b'"ref":1' in await read_until(stream, b'"leases"')
-
-
-BROKEN: list[bytes] = [
-    bytes([0x81, 0x05]) + b"hello",  # not masked
-    frame(1, b"\xff\xfe"),  # not UTF-8
-    bytes([0xC1, 0x80, 0, 0, 0, 0]),  # a reserved bit
-    frame(3, b""),  # a reserved opcode
-    bytes([0x89, 0xFE, 0x01, 0x2C]) + bytes(304),  # a ping of 300 bytes
-    bytes([0x81, 0xFF]) + (1 << 62).to_bytes(8, "big") + bytes(4),  # 4 EiB announced
-]
-
-
-async def test_broken_framing_ends_only_its_own_connection(served: Served) -> None:
-    for bytes_ in BROKEN:
-        async with socket(served) as stream:
-            await stream.send_all(handshake())
-            await read_until(stream, b"welcome")
-            await stream.send_all(bytes_ + frame(1, b"{}"))
-            await read_all(stream)
-        await wait_until(lambda: not served.app.connections)
-        await check_healthy(served)
+        await stream.send_all(frame(3, b"") + frame(1, b"{}"))  # a reserved opcode
+        await read_all(stream)
+    await wait_until(lambda: not served.app.connections)
+    await check_healthy(served)
 
 
 async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Served) -> None:
@@ -219,22 +197,6 @@ async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Se
         await stream.send_all(frame(9, b"still there?") + frame(1, b"{}"))
         await read_all(stream)
     await wait_until(lambda: not served.app.connections)
-    await check_healthy(served)
-
-
-async def test_an_exception_in_a_handler_is_contained(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(app: object, connection: object, request: object) -> dict[str, object]:
-        raise ZeroDivisionError("a bug")
-
-    async with raw(served, OPERATOR) as operator:
-        with monkeypatch.context() as patch:
-            patch.setattr("fairq.server.listener.handle_request", fail)
-            async with raw(served, OPERATOR) as other:
-                with pytest.raises(Refused) as caught:
-                    await other.ask("queues")
-                assert caught.value.code == "internal"
-                assert "bug" not in str(caught.value)
-        assert (await operator.ask("queues"))["queues"] == []
     await check_healthy(served)
 
 

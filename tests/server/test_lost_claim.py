@@ -80,6 +80,58 @@ async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.test
 
 
 @define(eq=False)
+class GarbledStore(ForgetfulStore):
+    """Gives answers that cannot be read."""
+
+    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+        await ForgetfulStore.claim(self, queue, name, limit, again=again)
+        raise ZeroDivisionError
+
+
+async def test_a_claim_whose_answer_cannot_be_read_is_the_only_one_and_does_not_hold_up_the_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = GarbledStore()
+    dispatcher = Dispatcher("mail", store, Ticker(store, print), "server")  # type: ignore[arg-type]
+    dispatcher.join(Recorder(WorkerAccount(10)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dispatcher.run)
+        await store.asked_thrice.wait()
+        dispatcher.stop_claiming()
+        await dispatcher.stopped.wait()
+    assert len({name for name, _ in store.asked}) == 1
+
+
+@define(eq=False)
+class EmptyStore(ForgetfulStore):
+    """Finds nothing, and takes a while."""
+
+    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+        await in_task()
+        self.asked.append((name, again))
+        await trio.sleep(0.020)
+        return Claim(30_000, [])
+
+
+async def test_what_comes_right_after_a_claim_that_found_nothing_is_claimed_when_the_pace_is_over(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store, account = EmptyStore(), WorkerAccount(5)
+    account.lease("mail", LEASES, 30, 0.0)  # less than half of the credit is free
+    dispatcher = Dispatcher("mail", store, Ticker(store, print), "server")  # type: ignore[arg-type]
+    dispatcher.join(Recorder(account))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(dispatcher.run)
+        await trio.sleep(0.025)
+        dispatcher.notify()
+        await trio.sleep(0.010)
+        assert len(store.asked) == 1
+        await trio.sleep(0.006)
+        assert len(store.asked) == 2
+        nursery.cancel_scope.cancel()
+
+
+@define(eq=False)
 class Clumsy(Recorder):
     has_failed: bool = False
 

@@ -19,6 +19,7 @@ from fairq.server.timers import ticker
 from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
+from .clock import StoreClock
 from .harness import WORKER, Raw, daily, raw, running, tenant
 
 MARS = "12:00-15:00 Mars/Olympus"
@@ -56,36 +57,18 @@ async def test_who_sets_windows_is_heard_by_workers_at_once(
     assert task["id"] == "a"
 
 
-@pytest.mark.usefixtures("quick_floor")  # the server is not told of it
-@pytest.mark.parametrize("whose", ["ada", ""])
-async def test_what_waits_starts_when_the_window_opens(served: Served, worker: Raw, ada: Raw, whose: str) -> None:
+@pytest.mark.usefixtures("no_polls")
+async def test_the_server_at_which_hours_were_set_looks_when_they_open(
+    worker: Raw, ada: Raw, operator: Raw, store_clock: StoreClock
+) -> None:
     await worker.attach("q", credit=5)
-    opens_at = await due(served.app.store, whose, opens=True)
+    await worker.quiet()
+    text, opens_at = daily(store_clock.now_ms, 60, 120), (store_clock.now_ms // 60_000 + 60) * 60_000
+    store_clock.now_ms = opens_at - 100
+    await operator.ask("set_opening_hours", queue="q", opening_hours=text)
     await ada.enqueue("q", ["a"])
+    store_clock.now_ms = opens_at
     assert [task["id"] for task in await worker.pushed()] == ["a"]
-    assert time.time() * 1000 - opens_at >= -1
-    now_ms, (hours,) = await served.app.store.opening_hours("q", [whose])
-    assert hours.is_open
-    assert 0 < hours.changes_at_ms - now_ms <= HOUR_MS
-
-
-@pytest.mark.parametrize("whose", ["ada", ""])
-async def test_nothing_starts_after_the_window_closed_and_what_runs_goes_on(served: Served, whose: str) -> None:
-    store = served.app.store
-    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-        await worker.attach("q", credit=1)
-        await ada.enqueue("q", ["a", "b"])
-        (task,) = await worker.pushed()
-        await due(store, whose, opens=False, in_ms=50)
-        served.app.ticker.tick_within("q", 50)
-
-        async def has_closed() -> bool:
-            return not await is_open(store, whose)
-
-        await wait_until(has_closed)
-        assert await worker.settle("q", "ack", task) == ["ok"]
-        await worker.quiet()
-        assert (await store.queue("q")).ready == 1
 
 
 def changed(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -119,7 +102,7 @@ async def test_with_many_servers_each_window_turns_once(server_store: str) -> No
 
 async def test_turns_that_nobody_was_there_for_count_as_the_clock_shows_now(served: Served) -> None:
     store = served.app.store
-    await due(store, "ada", opens=True, in_ms=-50 * HOUR_MS)
+    await due(store, "", opens=True, in_ms=-50 * HOUR_MS)
     now_ms, _ = await store.opening_hours("q")
     await store.set_opening_hours("q", OpeningHours("bob", daily(now_ms, 60, 120), False, now_ms - 50 * HOUR_MS))
     served.app.ticker.tick_within("q", 0)
@@ -128,7 +111,7 @@ async def test_turns_that_nobody_was_there_for_count_as_the_clock_shows_now(serv
         return (await store.opening_hours("q"))[1] == []
 
     await wait_until(have_turned)
-    assert (await is_open(store, "ada"), await is_open(store, "bob")) == (True, False)
+    assert (await is_open(store, ""), await is_open(store, "bob")) == (True, False)
 
 
 async def test_more_windows_than_a_call_reads_turn_together(served: Served) -> None:

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 from fairq.server.run import Served
+from fairq.server.verbs import table
 from fairq.wire.terms import Role
+from fairq.wire.verbs import VERBS
 
 from .harness import Raw, raw, tenant
 from .refusals import good
@@ -54,3 +56,8 @@ async def test_refusals_come_in_the_order_of_the_page(ada: Raw) -> None:
         await ada.transport.send(json.dumps({"ref": 1, **body}))
         frame = await ada.receive()
         assert (frame["code"], frame.get("ref")) == (code, None if code == "bad_frame" else 1), body
+
+
+def test_one_function_carries_out_each_request() -> None:
+    found = [frame.type for frame, _ in table.find() if frame in VERBS]
+    assert sorted(found) == sorted(frame.type for frame, verb in VERBS.items() if verb.reply is not None)

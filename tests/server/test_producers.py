@@ -17,7 +17,7 @@ from fairq.server.verbs.producers import store_for_tenants
 from fairq.wire.terms import MAX_TENANT_WAITING
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, Refused, raw, tenant
+from .harness import PRODUCER, Raw, Refused, raw, tenant
 
 
 def task(id: str, **more: Any) -> dict[str, Any]:
@@ -38,8 +38,8 @@ async def test_a_frame_or_each_task_names_the_tenant(served: Served) -> None:
         assert (refused.value.code, refused.value.field) == ("bad_request", "tenant")
 
 
-async def test_a_refused_tenant_is_told_beside_the_outcomes(served: Served) -> None:
-    async with raw(served, PRODUCER) as shop, raw(served, OPERATOR) as operator:
+async def test_a_refused_tenant_is_told_beside_the_outcomes(served: Served, operator: Raw) -> None:
+    async with raw(served, PRODUCER) as shop:
         await operator.ask("set_limits", queue="q", tenant="full", limits={"queued": 1})
         tasks = [
             task("a", tenant="full"),
@@ -98,8 +98,8 @@ async def test_a_tenant_waits_for_its_own_places_only(served: Served) -> None:
         assert await shop.ask("cancel", queue="q", ids=["quiet/a"]) == {"outcomes": ["ok"]}
 
 
-async def test_tasks_of_many_tenants_reach_a_worker_that_waits(served: Served) -> None:
-    async with raw(served, PRODUCER) as shop, raw(served, WORKER) as worker:
+async def test_tasks_of_many_tenants_reach_a_worker_that_waits(served: Served, worker: Raw) -> None:
+    async with raw(served, PRODUCER) as shop:
         await worker.attach("q", credit=100)
         await shop.ask("enqueue", queue="q", tasks=[task(f"t-{n}", tenant=f"Tenant.{n}") for n in range(60)])
         assert {pushed["tenant"] for pushed in await worker.pushed(60)} == {f"Tenant.{n}" for n in range(60)}

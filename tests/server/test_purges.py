@@ -10,7 +10,7 @@ import trio
 import fairq
 from fairq.model.tasks import NewTask
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, raw, tenant, url_of
+from tests.server.harness import OPERATOR, tenant, url_of
 from tests.store.waiting import wait_until
 
 
@@ -103,24 +103,6 @@ async def test_many_purges_are_no_more_work_for_the_store_than_one(
             nursery.start_soon(client.cancel_all, "q")
     assert most == 1
     assert (await store.queue("q")).ready == 0
-
-
-async def test_a_purge_that_is_interrupted_is_gone_on_with(served: Served) -> None:
-    await enqueue(served, "ada", 500, priority=7)
-    async with raw(served, OPERATOR) as operator:
-        with trio.move_on_after(0.02):
-            await operator.ask("cancel_all", queue="q", tenant="ada")
-    async with fairq.open_operator(url_of(served), token=OPERATOR) as op:
-        await op.cancel_all("q", tenant="ada")
-        (row,) = await op.tenants("q")
-        assert (row.ready, row.dead) == (0, 0)
-        (state,) = await op.queues()
-        assert state.cancelled == 500
-        await op.delete_tenant("q", "ada")
-        assert await op.tenants("q") == []
-        assert await op.queue_exists("q")
-        with pytest.raises(fairq.NotFound):
-            await op.delete_tenant("q", "ada")
 
 
 async def test_a_tenant_with_many_searches_has_one_turn_of_two(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from attrs import asdict, define
 from fairq.errors import FairqError
 from fairq.model.waiting import Report
 from fairq.server.run import Served
-from fairq.tokens import hash_token, make_token
 from fairq.wire.codec import decode_client
 from fairq.wire.terms import Role
 from fairq.wire.verbs import VERBS
@@ -327,10 +326,7 @@ async def test_a_token_for_other_queues_has_no_say_over_this_one(served: Served,
 
 async def check_limited(served: Served, world: World, role: Role) -> None:
     """Check that a token of a role for the queue `other` sees and changes nothing of q."""
-    id, token = make_token(role)
-    more = {"tenant": "ada"} if role is TENANT else {}
-    body = {"id": id, "role": role.value, "hash": hash_token(token), "queues": ["other"], **more}
-    await world.by_role[OPERATOR].ask("create_token", **body)
+    _, token = await world.by_role[OPERATOR].create_token(role, queues=["other"])
     before = world.contents(but=b"fq:{other/0}")
     async with raw(served, token) as limited:
         if role is WORKER:

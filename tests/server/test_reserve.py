@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
-from fairq.server.net import worker_registry
+from fairq.model.queues import Tick
+from fairq.server.net import server_slots, worker_registry
 from fairq.server.run import Served
+from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, raw, running
@@ -18,28 +21,17 @@ async def slots_told(operator: Raw) -> tuple[int, int, int]:
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_kept_slots_are_for_those_that_have_nothing_running(
-    operator: Raw, ada: Raw, bob: Raw, worker: Raw
-) -> None:
+async def test_a_changed_reserve_is_applied_by_a_tick(operator: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    tick, ticked = Store.tick, trio.Event()
+
+    async def note(self: Store, queue: str, server: str = "") -> Tick:
+        ticked.set()
+        return await tick(self, queue, server)
+
+    monkeypatch.setattr(Store, "tick", note)
     await operator.ask("configure", queue="q", settings={"reserve": 20})
-    await worker.attach("q", credit=5)
-    await ada.enqueue("q", [f"a{n}" for n in range(9)])
-    tasks = await worker.pushed(4)
-    assert len(tasks) == 4
-    await worker.quiet()
-    assert await slots_told(operator) == (5, 1, 1)
-    assert (await ada.ask("why", queue="q", id="a8"))["causes"] == ["backlog", "reserve"]
-    await bob.enqueue("q", ["b0", "b1"])
-    (quick,) = await worker.pushed(1)
-    assert quick["id"] == "b0"
-    await worker.settle("q", "ack", quick)
-    (quick,) = await worker.pushed(1)
-    assert quick["id"] == "b1"
-    await worker.settle("q", "ack", tasks[0])
-    assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
-    await operator.ask("configure", queue="q", settings={"reserve": 0})
-    await worker.settle("q", "ack", quick)
-    assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
+    with trio.fail_after(10):
+        await ticked.wait()
 
 
 async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,5 +57,5 @@ async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: py
 async def test_a_server_that_is_not_heard_of_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.app.worker_registry.on_announcement('{"server": "other", "slots": {"q": [5, 2.5]}}')
     assert served.app.queues.count_slots("q") == 5
-    monkeypatch.setattr(worker_registry, "_FORGET_S", 0.0)
+    monkeypatch.setattr(server_slots, "_FORGET_S", 0.0)
     assert served.app.queues.count_slots("q") == 0

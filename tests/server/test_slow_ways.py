@@ -74,7 +74,7 @@ async def test_requests_under_way_when_the_store_is_lost_are_told_and_may_be_sen
         for client in (worker, ada):
             frame = await client.receive()
             assert (frame["type"], frame["code"], frame["ref"]) == ("error", "outcome_unknown", frame["ref"])
-        (row,) = served.app.worker_registry.named("w", 1, None)[0]
+        (row,) = served.app.worker_registry.named_here("w", 1, None)[0]
         assert row[3] == 1, "it holds its lease again"
         await served.app.store.connection.wait_connected()
         assert await ada.enqueue("q", ["b"]) == ["duplicate"]

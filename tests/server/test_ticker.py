@@ -39,12 +39,11 @@ async def test_a_delayed_task_starts_when_it_is_due_and_not_before(worker: Raw, 
 
 
 @pytest.mark.usefixtures("quick_floor")
-async def test_a_delayed_task_of_another_server_is_found_at_the_floor(server_store: str) -> None:
-    async with running(server_store) as served, raw(served, WORKER) as worker:
-        await worker.attach("q", credit=1)
-        await served.app.store.enqueue("q", "ada", [NewTask("a", b"1", delay_ms=100)])  # as if elsewhere
-        (task,) = await worker.pushed()
-        assert time.time() * 1000 >= task["start_at_ms"]
+async def test_a_delayed_task_of_another_server_is_found_at_the_floor(served: Served, worker: Raw) -> None:
+    await worker.attach("q", credit=1)
+    await served.app.store.enqueue("q", "ada", [NewTask("a", b"1", delay_ms=100)])  # as if elsewhere
+    (task,) = await worker.pushed()
+    assert time.time() * 1000 >= task["start_at_ms"]
 
 
 @pytest.mark.usefixtures("quick_floor")
@@ -83,6 +82,16 @@ async def test_a_rescheduled_task_starts_when_it_is_due(worker: Raw, ada: Raw, s
     assert await ada.ask("reschedule", queue="q", ids=["a"], **{start: at}) == {"outcomes": ["ok"]}
     (task,) = await worker.pushed()
     assert time.time() * 1000 >= task["start_at_ms"]
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_cancelled_batch_ends_at_once(ada: Raw) -> None:
+    await ada.ask("open_batch", queue="q", id="b")
+    ids = [f"a{n}" for n in range(100)]
+    await ada.enqueue("q", ids, batch="b", delay_ms=3_600_000)
+    await ada.ask("cancel_batch", queue="q", id="b")
+    found = await ada.ask("wait_tasks", queue="q", ids=ids, timeout_ms=10_000)
+    assert [task["state"] for task in found["tasks"]] == ["cancelled"] * len(ids)
 
 
 async def test_a_task_that_expired_never_runs_and_is_a_dead_letter(worker: Raw, ada: Raw, operator: Raw) -> None:
@@ -141,40 +150,38 @@ class SlowStore:
         return Tick(0, -1, 0, 0, 0, 0, 0)
 
 
-async def test_what_comes_to_be_expected_during_a_tick_is_not_forgotten(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_comes_to_be_expected_during_a_tick_is_not_forgotten(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     store = SlowStore()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ticker.run)
-        ticker.tick_within("q", 0)
-        await store.asked.wait()
-        ticker.tick_within("q", 50)  # after the store looked, before its answer came
-        store.answer.set()
-        await trio.sleep(0.06)
-        assert store.ticks == 2
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(ticker.run)
+    ticker.tick_within("q", 0)
+    await store.asked.wait()
+    ticker.tick_within("q", 50)  # after the store looked, before its answer came
+    store.answer.set()
+    await trio.sleep(0.06)
+    assert store.ticks == 2
 
 
 async def test_a_queue_in_which_nothing_happens_is_ticked_ever_less_until_something_is_expected(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     store = SlowStore()
     store.answer.set()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ticker.run)
-        ticker.tick_within("q", 3_600_000)
-        await trio.sleep(200)
-        times = [at for at, _ in store.ticked]
-        gaps = [later - sooner for sooner, later in pairwise(times)]
-        assert gaps[0] < 1.5 * FLOOR_S
-        assert all(0.75 * IDLE_FLOORS * FLOOR_S <= gap <= IDLE_FLOORS * FLOOR_S + 1 for gap in gaps[7:])
-        assert max(gaps) <= IDLE_FLOORS * FLOOR_S + 1
-        before = store.ticks
-        ticker.tick_within("q", 3_600_000)  # by this server: others may know of more
-        await trio.sleep(FLOOR_S + 0.01)
-        assert store.ticks > before
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(ticker.run)
+    ticker.tick_within("q", 3_600_000)
+    await trio.sleep(200)
+    times = [at for at, _ in store.ticked]
+    gaps = [later - sooner for sooner, later in pairwise(times)]
+    assert gaps[0] < 1.5 * FLOOR_S
+    assert all(0.75 * IDLE_FLOORS * FLOOR_S <= gap <= IDLE_FLOORS * FLOOR_S + 1 for gap in gaps[7:])
+    assert max(gaps) <= IDLE_FLOORS * FLOOR_S + 1
+    before = store.ticks
+    ticker.tick_within("q", 3_600_000)  # by this server: others may know of more
+    await trio.sleep(FLOOR_S + 0.01)
+    assert store.ticks > before
 
 
 class BusyStore(SlowStore):
@@ -223,20 +230,18 @@ class CrowdedStore(BusyStore):
 
 
 async def test_a_queue_with_a_due_task_is_ticked_before_thousands_without(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """All of them are looked at all the same, while one of them is due at every moment."""
     store = CrowdedStore()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ticker.run)
-        for n in range(300):
-            ticker.tick_within("q7", 10)
-            due = trio.current_time() + 0.01
-            await trio.sleep(0.0125)
-            recent = store.ticked[-4 * TICKS_AT_ONCE :]  # more than two batches, of a millisecond each
-            assert any(queue == "q7" and due <= at <= due + 0.0021 for at, queue in recent), n
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(ticker.run)
+    for n in range(300):
+        ticker.tick_within("q7", 10)
+        due = trio.current_time() + 0.01
+        await trio.sleep(0.0125)
+        recent = store.ticked[-4 * TICKS_AT_ONCE :]  # more than two batches, of a millisecond each
+        assert any(queue == "q7" and due <= at <= due + 0.0021 for at, queue in recent), n
     assert {queue for _, queue in store.ticked} == set(await store.queues())
 
 
@@ -253,21 +258,21 @@ class HerdStore(SlowStore):
         return Tick(0, 0, 0, 60, 0, 0, 0)
 
 
-async def test_a_herd_is_promoted_by_one_short_tick_after_the_other(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_herd_is_promoted_by_one_short_tick_after_the_other(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     """So a caller waits behind one of them. Another queue is ticked when that one has ended."""
     store = HerdStore()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ticker.run)
-        ticker.tick_within("q", 0)
-        await trio.sleep(2)
-        times = [at for at, _ in store.ticked]
-        gaps = {round(later - sooner, 3) for sooner, later in pairwise(times)}
-        assert gaps == {0.002, 0.020, 0.038}, "each begins when the one before has ended"
-        ticker.tick_within("other", 0)
-        await trio.sleep(0.039)
-        assert "other" in {queue for _, queue in store.ticked}
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(ticker.run)
+    ticker.tick_within("q", 0)
+    await trio.sleep(2)
+    times = [at for at, _ in store.ticked]
+    gaps = {round(later - sooner, 3) for sooner, later in pairwise(times)}
+    assert gaps == {0.002, 0.020, 0.038}, "each begins when the one before has ended"
+    ticker.tick_within("other", 0)
+    await trio.sleep(0.039)
+    assert "other" in {queue for _, queue in store.ticked}
 
 
 DAY_MS = 86_400_000
@@ -321,31 +326,29 @@ class StuckStore(SlowStore):
 
 
 async def test_what_cannot_be_done_now_is_tried_again_at_the_floor_however_often_it_ticks(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     store = StuckStore()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ticker.run)
-        for _ in range(50):
-            ticker.tick_within("q", 0)
-            await trio.sleep(0.1)
-        assert store.ticks >= 50
-        assert len(store.asked_at) == 5
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(ticker.run)
+    for _ in range(50):
+        ticker.tick_within("q", 0)
+        await trio.sleep(0.1)
+    assert store.ticks >= 50
+    assert len(store.asked_at) == 5
 
 
-async def test_a_queue_that_is_none_is_not_ticked_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_queue_that_is_none_is_not_ticked_for_ever(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     store = SlowStore()
     store.answer.set()
     ticker = Ticker(store, _ignore)  # type: ignore[arg-type]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ticker.run)
-        await trio.sleep(2)
-        ticker.tick_within("q", 0)
-        ticker.tick_within("typo", 0)
-        await trio.sleep(100)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(ticker.run)
+    await trio.sleep(2)
+    ticker.tick_within("q", 0)
+    ticker.tick_within("typo", 0)
+    await trio.sleep(100)
     ended = max(at for at, queue in store.ticked if queue == "typo") - store.ticked[0][0]
     assert ended < 6
     assert sum(queue == "q" for _, queue in store.ticked) >= 5

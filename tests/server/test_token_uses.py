@@ -20,14 +20,6 @@ from tests.server.harness import OPERATOR, Raw, raw, running, url_of
 HOUR_MS = 3_600_000
 
 
-async def make(operator: Raw, role: Role, **more: object) -> tuple[str, str]:
-    """Register a token; returns its id and text."""
-    id, text = make_token(role)
-    tenant = {"tenant": "ada"} if role is Role.TENANT else {}
-    await operator.ask("create_token", id=id, role=role.value, hash=hash_token(text), **tenant, **more)
-    return id, text
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How far the servers' wall clock is ahead, in seconds."""
@@ -41,7 +33,7 @@ async def test_an_expired_token_is_refused_and_its_connections_end(
     served: Served, operator: Raw, clock: list[float], monkeypatch: pytest.MonkeyPatch, role: Role
 ) -> None:
     monkeypatch.setattr(revocations, "POLL_S", 0.01)
-    id, text = await make(operator, role, expires_in_ms=HOUR_MS)
+    id, text = await operator.create_token(role, expires_in_ms=HOUR_MS)
     async with raw(served, text) as client:
         clock[0] = 3_599
         async with raw(served, text):
@@ -59,8 +51,8 @@ async def test_an_expired_token_is_refused_over_http_with_its_own_code(server_st
     async with running(server_store, http_port=0, admin_port=0) as served, raw(served, OPERATOR) as operator:
         assert served.http is not None
         assert served.admin is not None
-        _, ada = await make(operator, Role.TENANT, expires_in_ms=HOUR_MS)
-        _, ann = await make(operator, Role.OPERATOR, expires_in_ms=HOUR_MS)
+        _, ada = await operator.create_token(Role.TENANT, expires_in_ms=HOUR_MS)
+        _, ann = await operator.create_token(Role.OPERATOR, expires_in_ms=HOUR_MS)
         clock[0] = 3_601
         for place, token, path in ((served.http, ada, "/v1/queues/q/limits"), (served.admin, ann, "/api/queues")):
             async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, verify=False) as client:
@@ -69,7 +61,7 @@ async def test_an_expired_token_is_refused_over_http_with_its_own_code(server_st
 
 
 async def test_labels_expiry_and_last_use_are_listed(served: Served, operator: Raw, server_store: str) -> None:
-    id, text = await make(operator, Role.TENANT, label="Ann's laptop", expires_in_ms=HOUR_MS)
+    id, text = await operator.create_token(Role.TENANT, label="Ann's laptop", expires_in_ms=HOUR_MS)
     (row,) = (await operator.ask("list_tokens"))["tokens"]
     assert (row["label"], row["used_at_ms"]) == ("Ann's laptop", 0)
     assert row["expires_at_ms"] == row["created_at_ms"] + HOUR_MS
@@ -91,7 +83,7 @@ async def test_labels_expiry_and_last_use_are_listed(served: Served, operator: R
 async def test_a_connection_that_stays_open_is_a_use(
     served: Served, operator: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id, text = await make(operator, Role.WORKER)
+    id, text = await operator.create_token(Role.WORKER)
     async with raw(served, text) as worker:
         await served.app.token_uses.write()
         served.app.token_uses._used.clear()
@@ -109,7 +101,7 @@ async def test_uses_that_cannot_be_written_are_written_later(
     async def away(*_: object) -> None:
         raise FairqError("the store is away")
 
-    id, text = await make(operator, Role.TENANT)
+    id, text = await operator.create_token(Role.TENANT)
     async with raw(served, text):
         pass
     with monkeypatch.context() as patch:

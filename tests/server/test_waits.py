@@ -8,6 +8,7 @@ import pytest
 
 from fairq.model.checks import full_id
 from fairq.model.tasks import MAX_RESULT_BYTES, NewTask, Settlement, TaskState
+from fairq.server.net.socket_connection import SocketConnection
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.store import Store
@@ -159,21 +160,22 @@ async def test_a_server_that_stops_tells_what_it_knows_first(served: Served, rea
 
 
 @pytest.mark.usefixtures("no_polls")
-async def test_each_id_counts_until_its_end_is_told(served: Served) -> None:
+async def test_each_id_counts_until_its_end_is_told(served: Served, ada: Raw) -> None:
     (ids, more), most = (IDS[:250], IDS[250:]), MAX_WAITING // 250
-    async with raw(served, tenant("ada")) as ada:
-        await add(served, *ids)
-        for ref in range(most):
-            await ada.send("wait_tasks", ref=1_000 + ref, queue="q", ids=ids, timeout_ms=60_000)
-        (connection,) = served.app.connections
-        await wait_until(lambda: connection._waited_for == most * 250)
-        with pytest.raises(Refused, match="too many waits"):
-            await ada.ask("wait_tasks", queue="q", ids=more, timeout_ms=60_000)
-        await finish(served, 200)
-        await wait_until(lambda: connection._waited_for == most * 50)
-        assert (await ada.ask("wait_tasks", queue="q", ids=more[:200], timeout_ms=60_000))["tasks"]
-        await finish(served, 50)
-        await wait_until(lambda: connection._waited_for == 0)
+    await add(served, *ids)
+    for ref in range(most):
+        await ada.send("wait_tasks", ref=1_000 + ref, queue="q", ids=ids, timeout_ms=60_000)
+    (connection,) = served.app.connections
+    await wait_until(lambda: connection._waited_for == most * 250)
+    assert isinstance(connection, SocketConnection)
+    assert connection._held_bytes == 0, "thousands of short requests may wait, and others are read meanwhile"
+    with pytest.raises(Refused, match="too many waits"):
+        await ada.ask("wait_tasks", queue="q", ids=more, timeout_ms=60_000)
+    await finish(served, 200)
+    await wait_until(lambda: connection._waited_for == most * 50)
+    assert (await ada.ask("wait_tasks", queue="q", ids=more[:200], timeout_ms=60_000))["tasks"]
+    await finish(served, 50)
+    await wait_until(lambda: connection._waited_for == 0)
 
 
 async def test_nothing_is_watched_after_the_end(served: Served) -> None:

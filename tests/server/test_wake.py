@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,13 +14,16 @@ from attrs import frozen
 
 from fairq.model.tasks import NewTask
 from fairq.server.dispatch.claiming import MAX_PACE_S, Phase
-from fairq.server.net.worker_registry import WorkerRegistry
+from fairq.server.net.server_slots import ServerSlots
 from fairq.server.run import Served
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
 from tests.store.waiting import wait_until
 
-from .harness import PRODUCER, WORKER, Raw, raw, running, tenant
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, daily, raw, running, tenant
+
+ADA = {"queue": "q", "tenant": "ada"}
+CLOSED = daily(round(time.time() * 1000), 60, 120)
 
 pytestmark = pytest.mark.usefixtures("no_polls")
 
@@ -55,28 +59,27 @@ class Several:
 
 @asynccontextmanager
 async def several(store: str) -> AsyncIterator[Several]:
-    with trio.fail_after(60):
-        async with (
-            running(store) as near,
-            running(store) as one,
-            running(store) as two,
-            raw(one, WORKER) as here,
-            raw(two, WORKER) as there,
-            raw(near, tenant("ada")) as ada,
-        ):
-            await ada.enqueue("q", ["made"])
-            await here.attach("q", credit=2, name="here")
-            await here.settle("q", "ack", *await here.pushed(1))
-            await there.attach("q", credit=2, name="there")
-            await wait_until(lambda: near.app.worker_registry.slots_elsewhere("q") == 4)
-            found = Several(near, (one, two), (here, there), ada)
-            await found.all_asleep()
-            yield found
+    async with (
+        running(store) as near,
+        running(store) as one,
+        running(store) as two,
+        raw(one, WORKER) as here,
+        raw(two, WORKER) as there,
+        raw(near, tenant("ada")) as ada,
+    ):
+        await ada.enqueue("q", ["made"])
+        await here.attach("q", credit=2, name="here")
+        await here.settle("q", "ack", *await here.pushed(1))
+        await there.attach("q", credit=2, name="there")
+        await wait_until(lambda: near.app.worker_registry.elsewhere.whole("q") == 4)
+        found = Several(near, (one, two), (here, there), ada)
+        await found.all_asleep()
+        yield found
 
 
 def wakes(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have enqueues wake this server first."""
-    monkeypatch.setattr(WorkerRegistry, "one_elsewhere", lambda *_: server)
+    monkeypatch.setattr(ServerSlots, "choose", lambda *_: server)
 
 
 async def test_a_task_wakes_one_of_the_servers_that_have_workers(
@@ -135,22 +138,16 @@ async def test_what_a_server_was_woken_for_in_vain_others_find(
 
 async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str) -> None:
     async with several(server_store) as each:
-        assert each.near.app.worker_registry.one_elsewhere("q", 1) in {server.app.name for server in each.servers}
+        assert each.near.app.worker_registry.elsewhere.choose("q", 1) in {server.app.name for server in each.servers}
         assert each.near.app.queues.cover("q", 1).startswith("wake ")
         assert each.near.app.queues.cover("q", 3) == "all"
         assert each.near.app.queues.cover("another", 1) == "all"
 
 
 @pytest.mark.parametrize("goes", ["to another queue", "with its worker"])
-async def test_tasks_whose_room_has_gone_are_told_to_the_others(server_store: str, goes: str) -> None:
+async def test_tasks_whose_room_has_gone_are_told_to_the_others(goes: str, one: Served, two: Served) -> None:
     """The one worker of the server at which they come has a place for either of two queues."""
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        raw(one, tenant("ada")) as ada,
-        raw(one, WORKER) as near,
-        raw(two, WORKER) as far,
-    ):
+    async with raw(one, tenant("ada")) as ada, raw(one, WORKER) as near, raw(two, WORKER) as far:
         queues = {"made-a": "a", "made-b": "b"}
         for id, queue in queues.items():
             await ada.enqueue(queue, [id])
@@ -179,9 +176,9 @@ async def test_tasks_whose_room_has_gone_are_told_to_the_others(server_store: st
         assert [task["id"] for task in await far.pushed()] == ["new"]
 
 
-async def test_the_claim_that_a_producers_task_is_promised_leaves_behind_it(server_store: str) -> None:
+async def test_the_claim_that_a_producers_task_is_promised_leaves_behind_it(one: Served) -> None:
     """No other server is notified: a claim that left first would find nothing, and the task would wait for a tick."""
-    async with running(server_store) as one, raw(one, PRODUCER) as shop, raw(one, WORKER) as near:
+    async with raw(one, PRODUCER) as shop, raw(one, WORKER) as near:
         tasks = [{"id": f"t{n}", "tenant": "ada", "payload": 1} for n in range(16)]
         await shop.ask("enqueue", queue="q", tasks=tasks[:1])
         await near.attach("q", credit=1)
@@ -190,3 +187,56 @@ async def test_the_claim_that_a_producers_task_is_promised_leaves_behind_it(serv
             await near.quiet()
             await trio.sleep(MAX_PACE_S)  # then a task is promised a claim
             await shop.ask("enqueue", queue="q", tasks=[task])
+
+
+async def test_a_worker_hears_of_a_task_that_came_right_after_it_attached(one: Served, two: Served) -> None:
+    """Between the first claim and the subscription to the queue's channel lies a gap."""
+    async with raw(one, tenant("ada")) as ada:
+        for number in range(10):
+            async with raw(two, WORKER) as worker:
+                await worker.attach(f"q{number}", credit=1)
+                await ada.enqueue(f"q{number}", ["a"])
+                await worker.pushed()
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "after", "started"),
+    [
+        ("set_paused", {**ADA, "paused": True}, {**ADA, "paused": False}, 0),
+        ("set_paused", {"queue": "q", "paused": True}, {"queue": "q", "paused": False}, 0),
+        ("set_limits", {**ADA, "limits": {"max_running": 1}}, {**ADA, "limits": {"max_running": 2}}, 1),
+        ("set_limits", {"queue": "q", "limits": {"max_running": 1}}, {"queue": "q", "limits": {"max_running": 2}}, 1),
+        ("configure", {"queue": "q", "settings": {"reserve": 50}}, {"queue": "q", "settings": {"reserve": 0}}, 1),
+        ("set_opening_hours", {**ADA, "opening_hours": CLOSED}, {**ADA, "opening_hours": ""}, 0),
+    ],
+)
+async def test_what_an_operator_lets_start_at_one_server_wakes_a_worker_at_the_other(
+    one: Served, two: Served, verb: str, before: dict[str, Any], after: dict[str, Any], started: int
+) -> None:
+    async with raw(one, OPERATOR) as operator, raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
+        await operator.ask(verb, **before)
+        await ada.enqueue("q", ["a", "b"])
+        await worker.attach("q", credit=2)
+        assert len(await worker.pushed(started)) == started
+        await worker.quiet()
+        await operator.ask(verb, **after)
+        await worker.pushed()
+
+
+@pytest.mark.parametrize("verb", ["replay", "reschedule", "close_batch"])
+async def test_a_task_that_a_verb_makes_ready_at_one_server_wakes_a_worker_at_the_other(
+    one: Served, two: Served, verb: str
+) -> None:
+    async with raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
+        await worker.attach("q")
+        if verb == "replay":
+            await ada.enqueue("q", ["a"])
+            await worker.settle("q", "reject", *await worker.pushed())
+        elif verb == "reschedule":
+            await ada.enqueue("q", ["a"], delay_ms=7_200_000)
+        else:
+            await ada.ask("open_batch", queue="q", id="a", on_complete=1)
+        await worker.quiet()
+        named: dict[str, Any] = {"id": "a"} if verb == "close_batch" else {"ids": ["a"]}
+        await ada.ask(verb, queue="q", **named)
+        await worker.pushed()

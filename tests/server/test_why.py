@@ -1,9 +1,6 @@
-"""Why a task waits, through the server: each cause as its tenant is told it, and whose tasks one may ask about."""
+"""Why a task waits, through the server: which workers count, and who is told what; tests/lua has each cause."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -12,86 +9,11 @@ from fairq.errors import NotYet
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, running, tenant, url_of
-
-HOUR_MS = 3_600_000
-Step = tuple[str, str, dict[str, Any]]
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, raw, tenant, url_of
 
 
-def add(*ids: str, name: str = "ada", **options: Any) -> Step:
-    """A tenant enqueues tasks."""
-    return name, "enqueue", {"tasks": [{"id": id, "payload": 1, **options} for id in ids]}
-
-
-def say(verb: str, **body: Any) -> Step:
-    """An operator says something."""
-    return "operator", verb, body
-
-
-def closed() -> str:
-    """Opening hours of an hour that is not now."""
-    hour = (datetime.now(UTC).hour + 12) % 24
-    return f"{hour:02}:00-{hour:02}:59"
-
-
-WORK: Step = ("worker", "attach", {"worker": "w", "credit": 1})
-# what is done, one after the other (a worker has one slot) -> causes
-CAUSES: dict[str, tuple[list[Step], list[str]]] = {
-    "no worker": ([add("t")], ["no_worker"]),
-    "the queue is paused": ([WORK, say("set_paused", paused=True), add("t")], ["queue_paused"]),
-    "the tenant is paused": ([WORK, say("set_paused", paused=True, tenant="ada"), add("t")], ["tenant_paused"]),
-    "the queue is closed": ([WORK, say("set_opening_hours", opening_hours=closed()), add("t")], ["queue_closed"]),
-    "the tenant is closed": (
-        [WORK, say("set_opening_hours", tenant="ada", opening_hours=closed()), add("t")],
-        ["tenant_closed"],
-    ),
-    "it starts later": ([WORK, add("t", delay_ms=HOUR_MS)], ["start"]),
-    "the rate": (
-        [WORK, say("set_limits", tenant="ada", limits={"rate": 0.01, "burst": 1}), add("t0", "t")],
-        ["rate", "backlog"],
-    ),
-    "the limit": (
-        [WORK, say("set_limits", tenant="ada", limits={"max_running": 1}), add("t0", "t")],
-        ["max_running", "backlog"],
-    ),
-    "the batch's limit": (
-        [WORK, ("ada", "open_batch", {"id": "b", "max_running": 1}), add("t0", "t", batch="b")],
-        ["batch_max_running"],
-    ),
-    "its tenant's backlog": ([WORK, add("t0", "t1", "t")], ["backlog"]),
-    "its tenant's running tasks": ([WORK, add("t0", "t")], ["backlog"]),
-    "other tenants": ([WORK, add("t0", name="bob"), add("t")], ["share"]),
-}
-
-
-WAIT_FOR_A_CLOCK = ("the queue is closed", "the tenant is closed", "it starts later", "the rate")
-
-
-async def test_each_cause_is_told_to_its_tenant(served: Served, ada: Raw, bob: Raw, operator: Raw) -> None:
-    """Each in a queue and with a worker of its own."""
-    for number, (name, (steps, causes)) in enumerate(CAUSES.items()):
-        queue = f"q{number}"
-        async with raw(served, WORKER) as worker:
-            clients = {"ada": ada, "bob": bob, "operator": operator, "worker": worker}
-            for who, verb, body in steps:
-                where = {"queues": [queue]} if verb == "attach" else {"queue": queue}
-                await clients[who].ask(verb, **body | where)
-                if "t0" in [task["id"] for task in body.get("tasks", ())]:
-                    await worker.pushed()
-            found = await ada.ask("why", queue=queue, id="t")
-        assert found["causes"] == causes, name
-        assert ("until_ms" in found) == (name in WAIT_FOR_A_CLOCK), name
-        assert found.get("slots", 0) == (0 if name == "no worker" else 1), name
-
-
-async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(server_store: str) -> None:
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        raw(one, tenant("ada")) as ada,
-        raw(one, OPERATOR) as operator,
-        raw(two, WORKER) as worker,
-    ):
+async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(one: Served, two: Served) -> None:
+    async with raw(one, tenant("ada")) as ada, raw(one, OPERATOR) as operator, raw(two, WORKER) as worker:
         await ada.enqueue("q", ["t0", "t"])
         await worker.attach("q", "other", credit=1)
         await worker.pushed()
@@ -101,6 +23,8 @@ async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(
             return bool(found.get("slots", 0) == wanted)
 
         await wait_until(lambda: has_slots(0.5))
+        await ada.enqueue("othr", ["t"])
+        assert (await ada.ask("why", queue="othr", id="t"))["served"] == ["other", "q"]
         await operator.ask("drain_worker", worker="w")
         await wait_until(lambda: has_slots(0))
 
@@ -122,22 +46,6 @@ async def test_queues_that_workers_serve_are_named_the_nearest_first_where_none_
     async with raw(served, PRODUCER) as producer:
         assert await told(producer, "ada/t0") == ["emails", "adas", "bobs", "unmade"]
     assert "served" not in await ada.ask("why", queue="adas", id="t")
-
-
-async def test_a_worker_of_another_server_serves_too(server_store: str) -> None:
-    async with (
-        running(server_store) as one,
-        running(server_store) as two,
-        raw(one, tenant("ada")) as ada,
-        raw(two, WORKER) as worker,
-    ):
-        await ada.enqueue("emials", ["t"])
-        await worker.attach("emails", credit=1)
-
-        async def is_told() -> bool:
-            return (await ada.ask("why", queue="emials", id="t")).get("served") == ["emails"]
-
-        await wait_until(is_told)
 
 
 async def test_a_result_that_does_not_come_says_why(served: Served, worker: Raw) -> None:

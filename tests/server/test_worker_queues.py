@@ -6,16 +6,16 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import trio
 
 import fairq
 from fairq.errors import BadRequest, Unavailable
-from fairq.server.run import Served
 from fairq.store.store import Store
 from fairq.store.task_calls import Claim
-from tests.client.harness import worker_of, working
+from fairq.taskless import in_task
 from tests.store.waiting import wait_until
 
-from .harness import WORKER, Raw, raw, tenant, url_of
+from .harness import Raw
 
 
 @pytest.mark.usefixtures("no_polls")
@@ -41,7 +41,7 @@ async def test_no_slot_idles_when_only_one_queue_has_work(ada: Raw, worker: Raw)
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_queue_whose_claims_fail_leaves_its_slots_to_the_other(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, ada: Raw, worker: Raw
 ) -> None:
     """It goes on trying, and has its part again as soon as it succeeds."""
     claim, tries = Store.claim, 0
@@ -53,24 +53,44 @@ async def test_a_queue_whose_claims_fail_leaves_its_slots_to_the_other(
             raise Unavailable("the node is away")
         return await claim(self, queue, *args, **more)
 
-    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-        for queue in ("a", "b"):
-            await ada.enqueue(queue, [f"{queue}-{n}" for n in range(8)])
-        with monkeypatch.context() as patched:
-            patched.setattr(Store, "claim", fail)
-            await worker.attach("a", "b", credit=4)
-            tasks = await worker.pushed(4)
-            assert {task["id"][0] for task in tasks} == {"b"}
-            assert await worker.settle("b", "ack", *tasks[:1]) == ["ok"]
-            (task,) = await worker.pushed()
-            assert task["id"][0] == "b"
-            assert await worker.settle("b", "ack", *tasks[1:3]) == ["ok"] * 2
-            await worker.pushed(2)
-            await worker.ask("credit", credit=0)
-            tried = tries
-            await worker.ask("credit", credit=8)
-            await wait_until(lambda: tries > tried)
-        assert {task["id"][0] for task in await worker.pushed(4)} >= {"a"}
+    for queue in ("a", "b"):
+        await ada.enqueue(queue, [f"{queue}-{n}" for n in range(8)])
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "claim", fail)
+        await worker.attach("a", "b", credit=4)
+        tasks = await worker.pushed(4)
+        assert {task["id"][0] for task in tasks} == {"b"}
+        assert await worker.settle("b", "ack", *tasks[:1]) == ["ok"]
+        (task,) = await worker.pushed()
+        assert task["id"][0] == "b"
+        assert await worker.settle("b", "ack", *tasks[1:3]) == ["ok"] * 2
+        await worker.pushed(2)
+        await worker.ask("credit", credit=0)
+        tried = tries
+        await worker.ask("credit", credit=8)
+        await wait_until(lambda: tries > tried)
+    assert {task["id"][0] for task in await worker.pushed(4)} >= {"a"}
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_claim_that_fails_by_our_fault_gives_its_place_to_the_other_queue(
+    monkeypatch: pytest.MonkeyPatch, ada: Raw, worker: Raw
+) -> None:
+    claim, is_claiming = Store.claim, trio.Event()
+
+    async def fail(self: Store, queue: str, *args: Any, **more: Any) -> Claim:
+        if queue != "a":
+            return await claim(self, queue, *args, **more)
+        await in_task()
+        is_claiming.set()
+        await trio.sleep(0.1)  # the other queue looks meanwhile
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Store, "claim", fail)
+    await worker.attach("a", "b", credit=1)
+    await is_claiming.wait()
+    await ada.enqueue("b", ["b"])
+    await worker.pushed()
 
 
 async def test_queues_that_a_worker_cannot_serve_are_refused() -> None:
@@ -79,20 +99,3 @@ async def test_queues_that_a_worker_cannot_serve_are_refused() -> None:
     with pytest.raises(BadRequest) as caught:
         await app.run()
     assert caught.value.field == "queues"
-
-
-async def test_a_worker_may_serve_some_of_its_apps_queues(served: Served) -> None:
-    app, seen = worker_of(served), []
-    app.queues = ["b"]
-
-    async def work(task: fairq.Task) -> None:
-        seen.append(task.queue)
-
-    app.task("a")(work)
-    app.task("b")(work)
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as client, working(app):
-        await client.enqueue("a", 1)
-        await client.enqueue("b", 1)
-        await wait_until(lambda: bool(seen))
-        assert (served.app.queues.count_workers("a"), served.app.queues.count_workers("b")) == (0, 1)
-    assert seen == ["b"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -21,25 +19,16 @@ from tests import stores
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
-from .test_auth import create
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
 
 SUPERSEDED = (4002, "a newer worker has this name")
-
-
-@asynccontextmanager
-async def two_servers(store: str) -> AsyncIterator[tuple[Served, Served]]:
-    """Two servers of a store, with long leases in the queue q."""
-    with trio.fail_after(60):
-        async with running(store) as one, running(store) as two, raw(one, OPERATOR) as operator:
-            await operator.ask("configure", queue="q", settings={"lease_ms": 3_600_000})
-            yield one, two
 
 
 async def holding(
     served: Served, worker: Raw, *ids: str, started: int, name: str = "mill", credit: int | None = None
 ) -> dict[str, int]:
-    """Have a worker attach and be pushed tasks; returns the numbers of their leases."""
+    """Have a worker attach and be pushed tasks, for an hour; returns the numbers of their leases."""
+    await served.app.store.configure("q", {"lease_ms": 3_600_000})
     async with raw(served, tenant("ada")) as ada:
         await ada.enqueue("q", ids)
     await worker.attach("q", credit=credit or len(ids), name=name, started_at_ms=started)
@@ -50,16 +39,12 @@ async def holding(
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
 async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(
-    server_store: str, where: str, monkeypatch: pytest.MonkeyPatch
+    where: str, monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
     """Nothing comes back from the dead one, not even an answer to the server's good-bye; and it had room for more."""
-    for limit in (
-        "server.net.socket_connection.END_S",
-        "transport.CLOSE_S",
-    ):  # it waits an hour for that answer
+    for limit in ("server.net.socket_connection.END_S", "transport.CLOSE_S"):  # it waits an hour for that answer
         monkeypatch.setattr(f"fairq.{limit}", 3600.0)
     async with (
-        two_servers(server_store) as (one, two),
         open_proxy(one.port) as proxy,
         raw(f"ws://127.0.0.1:{proxy.port}", WORKER) as dead,
         raw(one if where.startswith("the same") else two, WORKER) as heir,
@@ -85,13 +70,11 @@ async def test_what_is_held_comes_back_though_the_dead_connection_cannot_be_clos
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
-async def test_a_worker_that_connects_again_keeps_the_leases_that_it_brings(server_store: str, where: str) -> None:
+async def test_a_worker_that_connects_again_keeps_the_leases_that_it_brings(
+    where: str, one: Served, two: Served
+) -> None:
     """Its old connection stands half open; one of its tasks was pushed into that, and it has never heard of it."""
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as dead,
-        raw(one if where.startswith("the same") else two, WORKER) as again,
-    ):
+    async with raw(one, WORKER) as dead, raw(one if where.startswith("the same") else two, WORKER) as again:
         numbers = await holding(one, dead, "known", "unheard", started=1_000)
         known = {"queue": "q", "id": "ada/known", "lease": numbers["known"]}
         assert await again.attach("q", credit=5, name="mill", started_at_ms=1_000, leases=[known]) == ["ok"]
@@ -114,21 +97,17 @@ async def test_an_older_worker_is_refused_where_the_younger_is_attached(served: 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
 async def test_a_worker_that_restarts_where_the_clock_is_behind_supersedes_its_dead_connection(
-    server_store: str, where: str
+    where: str, one: Served, two: Served
 ) -> None:
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as dead,
-        raw(one if where.startswith("the same") else two, WORKER) as heir,
-    ):
+    async with raw(one, WORKER) as dead, raw(one if where.startswith("the same") else two, WORKER) as heir:
         await holding(one, dead, "a", started=2_000)
         await heir.attach("q", name="mill", started_at_ms=1_000)
         assert await dead.closed() == SUPERSEDED
         assert (await heir.pushed())[0]["attempt"] == 2
 
 
-async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(server_store: str) -> None:
-    async with two_servers(server_store) as (one, two), raw(one, WORKER) as young, raw(two, WORKER) as old:
+async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(one: Served, two: Served) -> None:
+    async with raw(one, WORKER) as young, raw(two, WORKER) as old:
         await two.app.store.workers.order_of_run("", "mill", 1_000)
         await holding(one, young, "a", started=2_000)
         await old.attach("q", name="mill", started_at_ms=1_000)
@@ -139,7 +118,7 @@ async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(serv
 
 @pytest.mark.parametrize("number", ["told", "not told, by a full store"])
 async def test_a_late_announcement_does_not_end_the_connection_that_came_after_it(
-    server_store: str, monkeypatch: pytest.MonkeyPatch, number: str
+    monkeypatch: pytest.MonkeyPatch, number: str, one: Served, two: Served
 ) -> None:
     """Nor does a second copy of it. Without a number it is the last word."""
     tell_workers, told = Workers.tell, list[bytes]()
@@ -149,12 +128,7 @@ async def test_a_late_announcement_does_not_end_the_connection_that_came_after_i
         await tell_workers(self, message)
 
     monkeypatch.setattr(Workers, "tell", note)
-    async with (
-        two_servers(server_store) as (one, two),
-        raw(one, WORKER) as dead,
-        raw(two, WORKER) as again,
-        raw(two, WORKER) as other,
-    ):
+    async with raw(one, WORKER) as dead, raw(two, WORKER) as again, raw(two, WORKER) as other:
         await holding(one, dead, "a", started=1_000)
         late = orjson.loads(told[-1])
         await again.attach("q", name="mill", started_at_ms=1_000)
@@ -256,7 +230,7 @@ async def test_a_name_belongs_to_its_token(served: Served) -> None:
     from fairq.wire.terms import Role
 
     async with raw(served, OPERATOR) as operator:
-        tokens = [await create(operator, Role.WORKER) for _ in range(2)]
+        tokens = [(await operator.create_token(Role.WORKER))[1] for _ in range(2)]
     async with raw(served, tokens[0]) as one, raw(served, tokens[1]) as two:
         await one.attach("q", name="mill", started_at_ms=1)
         await two.attach("q", name="mill", started_at_ms=2)
@@ -270,8 +244,8 @@ async def test_workers_that_left_are_forgotten(served: Served) -> None:
     assert not served.app.worker_registry._connections
 
 
-async def test_what_no_server_would_say_does_no_harm(served: Served) -> None:
-    async with raw(served, WORKER) as worker, raw(served, WORKER) as other:
+async def test_what_no_server_would_say_does_no_harm(served: Served, worker: Raw) -> None:
+    async with raw(served, WORKER) as other:
         await worker.attach("q", name="mill", started_at_ms=1)
         await other.attach("q", name="other")
         for message in (b"", b"[", b"1", b"{}", b'{"server":"x","attached":[1]}', b'{"server":"x","attached":5}'):
@@ -285,9 +259,10 @@ async def test_what_no_server_would_say_does_no_harm(served: Served) -> None:
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
-async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(server_store: str, where: str) -> None:
+async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(
+    where: str, one: Served, two: Served
+) -> None:
     async with (
-        two_servers(server_store) as (one, two),
         raw(one, WORKER) as worker,
         raw(one, WORKER) as other,
         raw(one if where.startswith("the same") else two, OPERATOR) as operator,
@@ -310,11 +285,11 @@ async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(ser
 
 
 async def test_the_order_to_drain_is_repeated_where_it_was_not_heard(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, one: Served, two: Served
 ) -> None:
     """A worker of that name which attaches after the order stays."""
     monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 0.0)
-    async with two_servers(server_store) as (one, two), raw(two, OPERATOR) as operator:
+    async with raw(two, OPERATOR) as operator:
         heard, unheard = WorkerRegistry.on_announcement, trio.Event()
 
         def hear_later(worker_registry: WorkerRegistry, message: str) -> None:
@@ -339,8 +314,8 @@ async def is_listed(operator: Raw, worker: str) -> bool:
     return worker in [row["worker"] for row in (await operator.ask("workers"))["workers"]]
 
 
-async def test_all_servers_list_all_workers_and_forget_them(server_store: str) -> None:
-    async with two_servers(server_store) as (one, two), raw(two, OPERATOR) as operator:
+async def test_all_servers_list_all_workers_and_forget_them(one: Served, two: Served) -> None:
+    async with raw(two, OPERATOR) as operator:
         async with raw(one, WORKER) as far, raw(two, WORKER) as near:
             await holding(one, far, "a", "b", started=1, name="far")
             await near.attach("q", "r", credit=7, name="near")
@@ -373,7 +348,7 @@ async def test_an_operator_of_some_queues_drains_nobody_and_sees_the_workers_of_
     from fairq.wire.terms import Role
 
     async with raw(served, OPERATOR) as operator:
-        token = await create(operator, Role.OPERATOR, queues=["q"])
+        _, token = await operator.create_token(Role.OPERATOR, queues=["q"])
     async with raw(served, token) as limited, raw(served, WORKER) as one, raw(served, WORKER) as two:
         await one.attach("q", name="one")
         await two.attach("q", "r", name="two")
@@ -383,31 +358,3 @@ async def test_an_operator_of_some_queues_drains_nobody_and_sees_the_workers_of_
             with pytest.raises(Refused) as caught:
                 await limited.ask(verb, worker=worker)
             assert caught.value.code == code
-
-
-async def test_the_sdk_ends_when_it_is_drained(served: Served) -> None:
-    from tests.client.harness import worker_of
-
-    app, began, finish = worker_of(served), trio.Event(), trio.Event()
-    app.name = "mill"
-
-    @app.task("q")
-    async def work(task: object) -> None:
-        began.set()
-        await finish.wait()
-
-    async with (
-        raw(served, tenant("ada")) as ada,
-        raw(served, OPERATOR) as operator,
-        trio.open_nursery() as nursery,
-    ):
-        await ada.enqueue("q", ["a"])
-        nursery.start_soon(app.run)
-        await began.wait()
-        assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
-        await ada.enqueue("q", ["b"])
-        await wait_until(lambda: app._working.is_stopping)
-        finish.set()
-    states = await served.app.store.tasks("q", ["ada/a", "ada/b"])
-    assert [state.state for state in states] == ["done", "ready"]
-    assert app.counts == {"done": 1}

@@ -32,11 +32,6 @@ class Proxy:
         """Let no more replies through."""
         self._flow = trio.Event()
 
-    @property
-    def is_held(self) -> bool:
-        """True if replies are held."""
-        return not self._flow.is_set()
-
     def release(self) -> None:
         """Let replies through again, also those that were held."""
         self._flow.set()

@@ -7,11 +7,16 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairq.model.history import LAST_BUCKET, OTHERS, bucket_of, percentile_of
+from fairq.model.history import LAST_BUCKET, OTHERS, percentile_of
 from fairq.model.tasks import Lease, Settlement
 from fairq.store.counts import MAX_ADDED, MAX_TENANTS, Counts
 
 TENANTS = st.integers(0, 600).map(lambda n: f"t{n}")
+
+
+def bucket_of(waited_ms: int) -> int:
+    """Return the first bucket that ends later, or the last."""
+    return next((n for n in range(LAST_BUCKET) if waited_ms < 2 ** (n / 2)), LAST_BUCKET)
 
 
 def lease(tenant: str, waited_ms: int = 0, attempt: int = 1) -> Lease:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 import fairq.sync
-from tests.client.conftest import certificate, no_polls, plain_logs, server_store, service
+from tests.client.conftest import certificate, frames, no_polls, plain_logs, server_store, service
 from tests.client.runtimes import Service
 from tests.server.harness import tenant
 
-__all__ = ["certificate", "no_polls", "plain_logs", "server_store", "service"]
+__all__ = ["certificate", "frames", "no_polls", "plain_logs", "server_store", "service"]
 
 
 @pytest.fixture

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import subprocess
 import sys
 import threading
 from types import ModuleType
-from typing import Any
 
 import pytest
 import trio
@@ -22,8 +20,7 @@ from fairq.wire.terms import TIMEOUT_S
 from tests.cli.harness import environment
 from tests.client.runtimes import Service
 from tests.server.harness import tenant
-
-from .test_threads import wait_until
+from tests.store.waiting import wait_for
 
 
 def test_it_connects_when_it_is_first_used(service: Service, ada: fairq.sync.Client) -> None:
@@ -38,7 +35,7 @@ def test_a_connection_that_the_server_has_ended_is_made_again_at_the_next_call(
 ) -> None:
     ada.enqueue("emails", 1)
     service.soon(service.proxy.cut)
-    wait_until(lambda: not service.proxy._scopes)
+    wait_for(lambda: not service.proxy._scopes)
     monkeypatch.setattr(drivers, "_FRESH_S", 0.0)
     ada.enqueue("emails", 2, timeout=5)
     assert service.proxy.connections == 2
@@ -88,22 +85,6 @@ def test_a_refused_token_is_asked_again_at_the_next_call(service: Service) -> No
                 client.enqueue("emails", 1)
         client._driver.token = tenant("ada")
         client.enqueue("emails", 1)
-
-
-@pytest.mark.parametrize("first", [(socket.AF_INET, ("127.0.0.9",)), (9_999, ("::1", 0, 0))], ids=["dead", "unusable"])
-def test_the_next_address_is_tried_when_the_first_is_dead_or_not_for_this_system(
-    service: Service, monkeypatch: pytest.MonkeyPatch, first: tuple[int, tuple[Any, ...]]
-) -> None:
-    port = int(service.url.rpartition(":")[2])
-    family, (host, *more) = first
-
-    def find(*_: Any, **__: Any) -> list[tuple[Any, ...]]:
-        found = [(family, (host, port, *more)), (socket.AF_INET, ("127.0.0.1", port))]
-        return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for family, address in found]
-
-    monkeypatch.setattr("socket.getaddrinfo", find)
-    with fairq.sync.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
-        client.enqueue("emails", 1, timeout=5)
 
 
 def test_inside_an_event_loop_it_says_what_to_use_there(service: Service, ada: fairq.sync.Client) -> None:

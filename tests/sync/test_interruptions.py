@@ -18,8 +18,9 @@ from fairq.wire.client_session import ClientSession
 from tests.cli.harness import environment
 from tests.client.runtimes import Service
 from tests.server.harness import tenant
+from tests.store.waiting import wait_for
 
-from .test_threads import LIMIT_S, Calls, calls, wait_until
+from .test_threads import LIMIT_S, Calls, calls
 
 __all__ = ["calls"]
 
@@ -92,9 +93,9 @@ def test_an_interrupted_hand_over_wakes_the_next_all_the_same(
 ) -> None:
     task = ada.enqueue("emails", 1, result_ttl=60)
     first = calls.start(lambda: task.result(timeout=0.5))
-    wait_until(lambda: ada._driver._leader is not None)
+    wait_for(lambda: ada._driver._leader is not None)
     second = calls.start(lambda: task.result(timeout=0.8))
-    wait_until(lambda: len(ada._driver._line) == 1)
+    wait_for(lambda: len(ada._driver._line) == 1)
     wake, is_once = _Place.wake, iter([True])
 
     def interrupted(place: _Place) -> None:
@@ -120,7 +121,7 @@ def test_calls_end_in_time_while_another_thread_looks_up_addresses(
     monkeypatch.setattr("socket.getaddrinfo", find)
     with fairq.sync.open_client("ws://slow.example", token="t") as client:
         slow = calls.start(lambda: client.enqueue("emails", 1, timeout=0.1))
-        wait_until(lambda: client._driver._leader is not None)
+        wait_for(lambda: client._driver._leader is not None)
         fast = calls.start(lambda: client.enqueue("emails", 2, timeout=0.1))
         assert isinstance(calls.join(fast)[0], Unavailable)
         assert slow not in calls.told

@@ -6,6 +6,7 @@ import inspect
 
 import fairq
 import fairq.sync
+import fairq.testing.sync
 from fairq.client.dead_letters import DeadLetters
 from tests.store.cases import case
 
@@ -17,7 +18,12 @@ PAIRS = [
     (fairq.EventStream, fairq.sync.EventStream),
     (DeadLetters, fairq.sync.DeadLetters),
 ]
-INSIDE = {"ask_of_each", "request_until"}  # what parts of the SDK ask of a client
+IN_MEMORY = [
+    (fairq.testing.service.MemoryService, fairq.testing.sync.MemoryService),
+    (fairq.testing.service.MemoryClient, fairq.testing.sync.MemoryClient),
+    (fairq.testing.service.TrackedTask, fairq.testing.sync.TrackedTask),
+]
+INSIDE = {"ask_of_each", "request_until", "of"}  # what parts of the SDK ask of a client
 OWN = {"close"}  # the async client is closed by its context
 
 
@@ -32,7 +38,7 @@ def fields(kind: type) -> set[str]:
 
 
 def test_both_sides_have_the_same_names() -> None:
-    for one, other in PAIRS:
+    for one, other in PAIRS + IN_MEMORY:
         with case(one, other):
             own = OWN if issubclass(other, fairq.sync.Client) else set()
             assert (public(one) | fields(one)) - INSIDE == public(other) - own

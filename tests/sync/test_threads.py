@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,13 +14,12 @@ import pytest
 import fairq
 import fairq.sync
 from fairq.errors import Closed, NotYet, OutcomeUnknown, Unavailable
-from fairq.server.net.connection import Connection
-from fairq.server.verbs.table import handle_request
-from fairq.sync.link import Link
+from fairq.sync.transport import Transport
 from fairq.wire.client_session import ClientSession
 from fairq.wire.endings import Disconnected
 from tests.client.runtimes import Service
 from tests.server.harness import tenant
+from tests.store.waiting import wait_for
 
 LIMIT_S = 30.0
 
@@ -64,39 +62,19 @@ def calls() -> Iterator[Calls]:
     calls.join()
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def hold(service: Service) -> None:
-    """Let no more replies through."""
-    service.soon(service.proxy.hold)
-    wait_until(lambda: service.proxy.is_held)
-
-
 def test_calls_of_many_threads_share_frames(
-    service: Service, ada: fairq.sync.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    service: Service, ada: fairq.sync.Client, calls: Calls, frames: list[str]
 ) -> None:
-    noted: list[str] = []
-
-    async def note(self: Any, connection: Connection, request: Any) -> Any:
-        noted.append(request.type)
-        return await handle_request(self, connection, request)
-
-    monkeypatch.setattr("fairq.server.listener.handle_request", note)
     ada.enqueue("emails", "first")
-    hold(service)
-    asked = len(noted)
+    service.hold()
+    asked = len(frames)
     for number in range(100):
         calls.start(partial(ada.enqueue, "emails", number))
-    wait_until(lambda: len(noted) - asked == 2)  # two frames are under way; the others wait for their replies
-    wait_until(lambda: len(ada._driver._line) == 99)
+    wait_for(lambda: len(frames) - asked == 2)  # two frames are under way; the others wait for their replies
+    wait_for(lambda: len(ada._driver._line) == 99)
     service.soon(service.proxy.release)
     assert len({task.id for task in calls.join()}) == 100
-    assert len(noted) - asked == 3
+    assert len(frames) - asked == 3
     assert sorted(each.payload for each in ada.peek("emails", 101)[1:]) == list(range(100))
 
 
@@ -105,7 +83,7 @@ def test_a_thread_that_is_served_goes_on_when_the_one_that_serves_has_its_answer
 ) -> None:
     task = ada.enqueue("emails", 1, result_ttl=60)
     waiting = calls.start(lambda: task.result(timeout=0.5))
-    wait_until(lambda: ada._driver._leader is not None)
+    wait_for(lambda: ada._driver._leader is not None)
     for number in range(20):  # these are served by the one that waits
         ada.enqueue("emails", number)
     other = ada.enqueue("emails", 2, result_ttl=60)
@@ -117,9 +95,9 @@ def test_a_thread_that_is_served_goes_on_when_the_one_that_serves_has_its_answer
 
 def test_each_call_ends_at_its_own_time(service: Service, ada: fairq.sync.Client, calls: Calls) -> None:
     ada.enqueue("emails", 0)
-    hold(service)
+    service.hold()
     slow = calls.start(lambda: ada.enqueue("emails", 1, timeout=LIMIT_S))
-    wait_until(lambda: ada._driver._leader is not None)
+    wait_for(lambda: ada._driver._leader is not None)
     fast = calls.start(lambda: ada.tasks("emails", ["a"], timeout=0.05))
     assert isinstance(calls.join(fast)[0], OutcomeUnknown)
     assert slow not in calls.told
@@ -137,7 +115,7 @@ def silent_server() -> Iterator[int]:
 def test_a_call_ends_in_time_while_another_thread_connects(calls: Calls) -> None:
     with silent_server() as port, fairq.sync.open_client(f"ws://127.0.0.1:{port}", token="t") as client:
         slow = calls.start(lambda: client.enqueue("emails", 1, timeout=1.0))
-        wait_until(lambda: client._driver._leader is not None)
+        wait_for(lambda: client._driver._leader is not None)
         fast = calls.start(lambda: client.enqueue("emails", 2, timeout=0.05))
         assert isinstance(calls.join(fast)[0], Unavailable)
         assert slow not in calls.told
@@ -149,7 +127,7 @@ def test_closing_ends_calls_of_other_threads(service: Service, calls: Calls) -> 
         task = client.enqueue("emails", 1, result_ttl=60)
         for _ in range(5):
             calls.start(task.result)
-        wait_until(lambda: len(client._driver._line) == 4)
+        wait_for(lambda: len(client._driver._line) == 4)
     assert {type(error) for error in calls.join()} == {Closed}
     with pytest.raises(Closed):
         client.enqueue("emails", 2)
@@ -164,17 +142,17 @@ def test_a_connection_that_one_thread_finds_broken_is_made_again_by_the_one_that
     monkeypatch.setattr("fairq.wire.session.TIMEOUT_S", 7_200)
     task = ada.enqueue("emails", 1, result_ttl=60)
     waiting = calls.start(partial(task.result, timeout=3_600))
-    wait_until(lambda: ada._driver._leader is not None)
-    send, broken = Link.send, list[int]()
+    wait_for(lambda: ada._driver._leader is not None)
+    flush, broken = Transport.flush, list[int]()
 
-    def fail_once(link: Link, now: float) -> None:
+    def fail_once(transport: Transport, now: float) -> None:
         if threading.current_thread() is not calls.threads[0] and not broken:
             broken.append(1)
             raise Disconnected("the connection was lost")
-        send(link, now)
+        flush(transport, now)
 
-    monkeypatch.setattr(Link, "send", fail_once)
-    monkeypatch.setattr(Link, "close", Link.abandon)  # no close frame: the server says nothing either
+    monkeypatch.setattr(Transport, "flush", fail_once)
+    monkeypatch.setattr(Transport, "close", Transport.abandon)  # no close frame: the server says nothing either
     (task,) = calls.join(calls.start(partial(ada.enqueue, "emails", 2, timeout=3_600)))
     assert isinstance(task, fairq.sync.EnqueuedTask)
     assert waiting not in calls.told
@@ -198,9 +176,9 @@ def test_an_exception_of_a_signal_handler_ends_its_call_and_no_other(
     wait = ada._driver._alarm.wait
     monkeypatch.setattr(type(ada._driver._alarm), "wait", lambda _, *args, **options: interrupted(*args, **options))
     calls.start(lambda: task.result(timeout=20))
-    wait_until(lambda: ada._driver._leader is not None)
+    wait_for(lambda: ada._driver._leader is not None)
     calls.start(lambda: ada.enqueue("emails", 2))
-    wait_until(lambda: len(ada._driver._line) == 1)
+    wait_for(lambda: len(ada._driver._line) == 1)
     first.set()
     interrupt, enqueued = calls.join()
     assert isinstance(interrupt, KeyboardInterrupt)
@@ -212,7 +190,7 @@ def test_an_exception_in_the_middle_of_a_change_ends_the_session_and_the_next_ca
 ) -> None:
     task = ada.enqueue("emails", 1, result_ttl=60)
     waiting = calls.start(task.result)
-    wait_until(lambda: ada._driver._leader is not None)
+    wait_for(lambda: ada._driver._leader is not None)
     gather = ClientSession.gather
 
     def interrupted(session: ClientSession, now: float) -> None:

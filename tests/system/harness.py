@@ -146,7 +146,7 @@ class World:
         """Wait until the journal fulfils a condition."""
         try:
             await wait_until(lambda: holds(self.journal()), seconds)
-        except trio.TooSlowError:
+        except TimeoutError:
             raise AssertionError(f"not in {seconds} s; the journal: {self.journal()}") from None
         return self.journal()
 

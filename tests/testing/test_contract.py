@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from fairq.errors import (
     BatchClosed,
     FairqError,
     Forbidden,
+    NoResult,
     NotFound,
     NotYet,
     TaskFailed,
@@ -38,7 +40,7 @@ class Ground:
 
     ada: Any
     shop: Any
-    drain: Callable[[], Awaitable[None]]
+    drain: Callable[[], Coroutine[Any, Any, None]]
 
 
 Grounds = Callable[[Api, Handler], AbstractAsyncContextManager[Ground]]
@@ -109,6 +111,75 @@ def counts(state: Any) -> tuple[Any, ...]:
 
 async def states(tasks: list[Any]) -> list[str]:
     return [(await task.state()).state for task in tasks]
+
+
+@on_all
+async def test_a_handler_gets_the_whole_task(api: Api, grounds: Grounds) -> None:
+    seen, start_at = list[fairq.Task](), datetime.now(UTC).replace(microsecond=5000)
+
+    async def handle(task: fairq.Task) -> None:
+        seen.append(task)
+
+    async with grounds(api, handle) as ground:
+        payload = {"to": ["ada"], "n": 1.5}
+        await ground.ada.enqueue("emails", payload, start_at=start_at, expires_in=60, max_attempts=3, id="a")
+        await ground.drain()
+    (got,) = seen
+    assert (got.id, got.queue, got.tenant, got.attempt, got.max_attempts) == ("a", "emails", "ada", 1, 3)
+    assert (got.payload, got.start_at) == (payload, start_at)
+    assert abs(got.enqueued_at - datetime.now(UTC)) < timedelta(seconds=30)
+    assert got.expires_at
+    assert got.expires_at - got.enqueued_at == timedelta(seconds=60)
+
+
+@on_all
+async def test_results_come_or_say_why_not(api: Api, grounds: Grounds) -> None:
+    async def handle(task: fairq.Task) -> Any:
+        if task.payload == "reject":
+            raise fairq.Reject("nothing to add")
+        return object() if task.payload == "odd" else sum(task.payload)
+
+    async with grounds(api, handle) as ground:
+        kept, odd, rejected = await ground.ada.enqueue_many("emails", [[1, 2], "odd", "reject"], result_ttl=60)
+        plain = await ground.ada.enqueue("emails", "odd")
+        with pytest.raises(NotYet):
+            await kept.result(timeout=0.05)
+        await ground.drain()
+        assert await kept.result(timeout=20) == await kept.result(int) == 3
+        for kind, why in ((str, "the result is not str: expected text @ result"), (set[states], "cannot be made")):  # type: ignore[valid-type]
+            with pytest.raises(BadRequest, match=why) as caught:
+                await kept.result(kind)
+            assert caught.value.field == "kind"
+        for task, why in ((odd, "the result is not JSON"), (rejected, "nothing to add")):
+            with pytest.raises(TaskFailed, match=f"dead: rejected: {why}"):
+                await task.result()
+        assert await states([plain]) == ["done"]
+        with pytest.raises(NoResult):
+            await plain.result()
+
+
+@on_all
+async def test_events_tell_those_who_asked_from_where_the_reader_was(api: Api, grounds: Grounds) -> None:
+    seen: list[Any] = []
+    async with grounds(api, handler_of(Mill())) as ground:
+        stream = ground.ada.events("emails")
+
+        async def follow() -> None:
+            seen.extend([await anext(stream) for _ in range(2)])
+
+        await ground.ada.enqueue("emails", "plain")
+        await ground.ada.enqueue_many("emails", ["again", "reject", "1"], ids=["a", "b", "c"], events=True)
+        await api.together([follow, ground.drain])
+        again = ground.ada.events("emails", after=stream.after)
+        seen += [await anext(again) for _ in range(3)]
+        assert [(event.id, event.event, event.task, event.attempt, event.detail) for event in seen] == [
+            (1, "failed", "a", 1, "busy"), (2, "failed", "b", 1, "bad address"), (3, "dead", "b", 1, "rejected"),
+            (4, "done", "c", 1, ""), (5, "done", "a", 2, ""),
+        ]  # fmt: skip
+        assert [event.id for event in (await ground.ada.read_events("emails", 1, count=1)).events] == [2]
+        assert await error_of(ground.ada.read_events("emails", 9)) == (BadRequest, "after")
+        assert await error_of(anext(ground.ada.events("emails", after=9))) == (BadRequest, "after")
+        assert await error_of(ground.ada.read_events("emails", tenant="bob")) == (Forbidden, "tenant")
 
 
 @on_all

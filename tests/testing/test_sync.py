@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 
 import anyio
@@ -12,9 +11,7 @@ import fairq
 import fairq.sync
 import fairq.testing.sync
 from fairq.errors import BadRequest, Closed, NotYet
-from fairq.testing import service as theirs
 from tests.client.runtimes import on_both
-from tests.store.cases import case
 
 
 def order(client: fairq.sync.Client, number: int) -> fairq.sync.EnqueuedTask:
@@ -118,24 +115,6 @@ def test_a_handler_in_the_loop_may_not_block_it() -> None:
 def test_what_the_worker_lacks_is_told_at_the_start() -> None:
     with pytest.raises(BadRequest, match="no handlers"), fairq.testing.sync.run(fairq.Worker()):
         pass
-
-
-def test_both_forms_have_the_same_names() -> None:
-    for one, other in [
-        (theirs.MemoryService, fairq.testing.sync.MemoryService),
-        (theirs.MemoryClient, fairq.testing.sync.MemoryClient),
-        (theirs.TrackedTask, fairq.testing.sync.TrackedTask),
-    ]:
-        with case(one, other):
-            inside = {"ask_of_each", "request_until", "of", "close"}
-            assert {name for name in dir(one) if name[0] != "_"} - inside == {
-                name for name in dir(other) if name[0] != "_"
-            } - inside
-            names = "drain advance as_tenant as_producer as_operator enqueue enqueue_many open_batch"
-            for name in names.split():
-                if hasattr(one, name):
-                    ours, those = inspect.signature(getattr(other, name)), inspect.signature(getattr(one, name))
-                    assert list(ours.parameters) == list(those.parameters), name
 
 
 @on_both

@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairq.errors import BadFrame, FairqError
-from fairq.model.tasks import Lease, NewTask, Settlement
+from fairq.errors import BadFrame, BadRequest, FairqError
+from fairq.model import rules
+from fairq.model.tasks import ACTION, ACTIONS, Lease, NewTask, Settlement
 from fairq.wire import frames, terms
 from fairq.wire.beside import to_message
 from fairq.wire.client_session import ClientSession
 from fairq.wire.codec import CLIENT_TYPES, decode_client
 from fairq.wire.decode import decode_server
+from fairq.wire.frames import Push, PushedTask
 from fairq.wire.server_session import ServerSession
 from fairq.wire.strict_json import MAX_COST, MAX_DEPTH, cost_of, parse
 from fairq.wire.verbs import VERBS
@@ -304,10 +306,7 @@ def test_what_orjson_forgives_is_found_wherever_it_stands(value: Any, ascii: boo
     text = json.dumps({"v": value, "w": [value]}, ensure_ascii=ascii)
     places = [n for n, char in enumerate(text) if char in "]}"]
     at = data.draw(st.sampled_from(places))
-    more = data.draw(
-        st.sampled_from([', "v": 1', ', "\\u0076": 1', ", 18446744073709551616", ', "z": -9223372036854775809'])
-    )
-    spoilt = text[:at] + more + text[at:]
+    spoilt = text[:at] + data.draw(st.sampled_from(MORE)) + text[at:]
     try:
         json.loads(spoilt, object_pairs_hook=refuse_duplicates, parse_int=parse_whole)
     except ValueError:
@@ -315,3 +314,46 @@ def test_what_orjson_forgives_is_found_wherever_it_stands(value: Any, ascii: boo
             parse(spoilt)
     else:
         parse(spoilt)
+
+
+_BAD = {
+    "action": [*ACTION.bad, None, 1, ["ack"]],
+    "id": [*rules.FULL_ID.bad, None, 1, ["t/t-1"]],
+    "lease": [*rules.LEASE.bad, None, True, 1.0, "1"],
+}
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, some in _BAD.items() for bad in some])
+def test_one_bad_settlement_among_plain_ones_is_refused(name: str, bad: Any) -> None:
+    with pytest.raises(BadRequest) as refused:
+        decode_client(frame("settle", settlements=[ACK, {**ACK, name: bad}]))
+    assert refused.value.field == name
+
+
+def test_plain_settlements_are_read_alike_beside_others_and_alone() -> None:
+    others = [{**ACK, "result": {}}, {**ACK, "action": "nack", "error": "x"}]
+    plain = [{**ACK, "action": action, "lease": n} for n, action in enumerate(ACTIONS, 1)]
+    alone = decode_client(frame("settle", settlements=plain)).settlements
+    assert alone == [Settlement(action, "t/t-1", n) for n, action in enumerate(ACTIONS, 1)]
+    assert decode_client(frame("settle", settlements=plain + others)).settlements[: len(plain)] == alone
+
+
+_PUSHED = {"id": "t/a", "lease": 1, "attempt": 1, "max_attempts": 5, "tenant": "t", "enqueued_at_ms": 1, "payload": 1}
+
+
+def _pushed(*tasks: dict[str, Any]) -> list[PushedTask]:
+    frame: Push = decode_server(json.dumps({"type": "push", "queue": "q", "lease_ms": 9, "tasks": tasks}))
+    return frame.tasks
+
+
+def test_plain_pushed_tasks_are_read_alike_beside_others_and_alone() -> None:
+    plain = [{**_PUSHED, "lease": n} for n in range(1, 4)]
+    alone = _pushed(*plain)
+    assert alone == [PushedTask("t/a", n, 1, 5, "t", 1, 1) for n in range(1, 4)]
+    assert _pushed(*plain, {**_PUSHED, "name": "x", "later": 1}) == [*alone, alone[0]._replace(name="x")]
+
+
+@pytest.mark.parametrize("bad", [{"id": 1}, {"lease": True}, {"lease": "1"}])
+def test_a_push_with_a_task_that_has_no_lease_is_no_frame(bad: dict[str, Any]) -> None:
+    with pytest.raises(BadFrame):
+        _pushed(_PUSHED, {**_PUSHED, **bad})

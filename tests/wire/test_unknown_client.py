@@ -129,15 +129,3 @@ async def test_the_worker_of_the_page_works_until_a_later_one_takes_its_name(por
             await heir.hear()
             later = 1 << 50
             await heir.ask("attach", worker="worker-1", queues=["emails"], credit=0, started_at_ms=later)
-
-
-async def test_a_stranger_is_told_what_it_did_wrong(port: int) -> None:
-    with trio.fail_after(30):
-        async with stranger(port, "dev-tenant:acme") as tenant:
-            await tenant.hear()
-            refused = await tenant.ask("enqueue", queue="Emails", tasks=[{"id": "a", "payload": 1}])
-            assert (refused["type"], refused["code"], refused["field"]) == ("error", "bad_request", "queue")
-            assert (await tenant.ask("attach", worker="me", queues=["q"], credit=1))["code"] == "forbidden"
-            await tenant.socket.send_message("what?")
-            assert (await tenant.hear())["code"] == "bad_frame"
-            assert (await tenant.ask("tasks", queue="emails", ids=["a"]))["type"] == "reply"

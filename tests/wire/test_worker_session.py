@@ -210,13 +210,6 @@ def test_leases_are_renewed_at_a_third(end: WorkerEnd) -> None:
     assert end.session.lost == []
 
 
-def test_settled_leases_are_not_renewed(end: WorkerEnd) -> None:
-    end.push("a", "b")
-    end.ack("a")
-    end.pass_time(LEASE_S / 3)
-    assert [ids(frame) for frame in end.frames("extend")] == [["b"]]
-
-
 def test_a_short_lease_behind_a_long_one_is_renewed_in_time(end: WorkerEnd) -> None:
     end.push("long", lease_s=3600)
     end.push("short", lease_s=3)
@@ -335,14 +328,6 @@ def test_leases_beyond_one_attach_are_renewed_right_after_it() -> None:
     end.attach(max_batch=3)
     end.pass_time(1)
     assert [ids(frame) for frame in end.frames("extend")] == [["d", "e"]]
-
-
-def test_the_same_task_pushed_again_means_that_the_earlier_lease_is_lost(end: WorkerEnd) -> None:
-    end.push("a", lease=1)
-    end.push("a", lease=2, attempt=2)
-    assert end.session.lost == [HeldLease("q", "a", 1)]
-    assert not end.ack("a", lease=1)
-    assert end.ack("a", lease=2)
 
 
 def test_another_task_of_the_same_id_is_not_settled_or_renewed_by_the_lease_of_the_first(end: WorkerEnd) -> None:
@@ -519,16 +504,6 @@ def test_what_a_worker_says_of_itself_goes_with_every_attach() -> None:
     assert end.only()["started_at_ms"] == 5
 
 
-def test_an_attach_that_is_refused_for_good_is_fatal() -> None:
-    for code in ["superseded", "bad_request"]:
-        with case(code):
-            end = WorkerEnd()
-            end.connect()
-            end.refuse(end.only(), code)
-            assert end.session.fatal is not None
-            assert end.session.fatal.code == code
-
-
 def test_a_result_too_long_for_this_server_makes_its_task_dead_with_the_reason() -> None:
     end = WorkerEnd().attach(max_message_bytes=65_536)
     end.push("a", "b")
@@ -578,20 +553,6 @@ def test_links_go_with_their_acknowledgement(end: WorkerEnd) -> None:
             ],
         }
     ]
-
-
-def test_links_that_find_no_store_are_sent_again(end: WorkerEnd) -> None:
-    end.push("a")
-    end.session.settle("q", Settlement("ack", "a", 1, links=(LINK,)))
-    first = end.only()
-    end.refuse(first, "unavailable")
-    assert end.session.fatal is None
-    assert end.sent() == []
-    end.now += 1
-    again = end.only()
-    assert again["settlements"] == first["settlements"]
-    end.stored(again)
-    assert end.session.holding == 0
 
 
 @pytest.mark.parametrize("code", ["repairing", "unavailable"])

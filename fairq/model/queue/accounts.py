@@ -49,11 +49,6 @@ class Tenant:
     delayed: SortedSet[str] = field(factory=SortedSet)
 
 
-def is_outside(rate: float, top: float) -> bool:
-    """True if a rate has left its class."""
-    return rate > top or rate < 0.4 * top
-
-
 def towards(mean: float, value: float, part: int) -> float:
     """Move a running mean."""
     return value if mean == 0 else mean + (value - mean) / part
@@ -264,7 +259,7 @@ class Accounts(Limiting):
         elif t.slot == AWAKE:
             if not t.is_on_wake_list:
                 self.take_slot(t)
-        elif is_outside(self.rate_of(t), 2.0**t.rank):
+        elif not 0.4 <= self.rate_of(t) / 2.0**t.rank <= 1:  # it has left its class
             self.free_slot(t)
             self.take_slot(t)
 

@@ -95,8 +95,8 @@ class Enqueueing(Batching):
         is_waiting = id in self.records and id not in self.dead and id not in self.leases
         return is_waiting and self.records[id].key == key and not self.records[id].batch
 
-    def add(self, id: str, task: Task, window: float, now: float) -> None:
-        """Store a new task."""
+    def add(self, id: str, task: Task, period: float, now: float) -> None:
+        """Store a new task, which holds its dedupe key for a period (0: until its end)."""
         t = task.tenant = self.touch(task.tenant.name)
         self.add_record(id, task)
         self.results.pop(id, None)
@@ -105,9 +105,9 @@ class Enqueueing(Batching):
             b.total, b.sequence = b.total + 1, b.sequence + 1
             b.members[id] = b.sequence
         if task.key:
-            self.holders[t.name, task.key] = now + window if window else 0, id
-            if window:
-                self.keep(t, "k", task.key, len(id), now + window)
+            self.holders[t.name, task.key] = now + period if period else 0, id
+            if period:
+                self.keep(t, "k", task.key, len(id), now + period)
         if task.start_at > now:
             self.put_delayed(t, id, task.start_at)
         else:

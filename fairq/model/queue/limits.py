@@ -92,11 +92,7 @@ class Limiting:
     def exceeded(self, t: Tenant, new: int, delayed: int, size: float, pending: int) -> str:
         """Say which limit tasks would exceed; `pending` wait already, and `size` bytes will be kept."""
         waiting = len(t.ready) + pending + len(t.delayed)
-        excess = {
-            "queued": waiting + new,
-            "stored_bytes": size,
-            "delayed": (len(t.delayed) + delayed) * (delayed > 0),
-        }
+        excess = {"queued": waiting + new, "stored_bytes": size, "delayed": (len(t.delayed) + delayed) * (delayed > 0)}
         return next((name for name, value in excess.items() if 0 < self.limit(t, name) < value), "")
 
     def change_limits(self, name: str, values: dict[str, float]) -> dict[str, float]:

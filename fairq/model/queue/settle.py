@@ -34,13 +34,13 @@ class Settling(Batching):
         id: str,
         lease: int | str,
         delay: float | None,
-        error: str,
+        said: str,
         traceback: str,
         now: float,
         random_values: Iterator[float],
         until: float = math.inf,
     ) -> str:
-        """End or extend one lease, which was worked on until then."""
+        """End or extend one lease, which was worked on until then; `said`: the result, or what went wrong."""
         until = min(until, now)
         lease, taken = map(int, lease.split("/")) if isinstance(lease, str) else (lease, None)
         run = self.runs.get(id)
@@ -57,22 +57,21 @@ class Settling(Batching):
         if action == "ack":
             self.end_lease(id, run, "settled", now, True).done += 1
             if self.records[id].result_ttl:
-                until = now + self.records[id].result_ttl
-                self.results[id] = until, error or "null"
-                self.keep(self.records[id].tenant, "r", id, len(self.results[id][1]), until)
+                self.results[id] = kept_until, result = now + self.records[id].result_ttl, said or "null"
+                self.keep(self.records[id].tenant, "r", id, len(result), kept_until)
             self.forget(id, run, "done", now)
         elif run.state == "stopping":
             self.end_lease(id, run, "settled", until)
             self.forget(id, None if action == "reap" else run, "cancelled", now)
         elif action == "nack":
-            self.nack(id, run, delay, error, traceback, now, random_values)
+            self.nack(id, run, delay, said, traceback, now, random_values)
         elif action == "reject":
             self.end_lease(id, run, "settled", now, True)
-            self.note_error(id, run, error)
-            self.tell_of(id, "failed", now, run.attempt, error)
+            self.note_error(id, run, said)
+            self.tell_of(id, "failed", now, run.attempt, said)
             self.bury(id, "rejected", now, traceback)
         elif action == "release":
-            self.release(id, run, delay, error, now, until)
+            self.release(id, run, delay, said, now, until)
         else:
             self.reap(id, run, now, until)
         return "ok"

@@ -14,7 +14,7 @@ from fairq.model.queue.settle import Settling
 from fairq.model.queue.sorted_set import first_by_score
 from fairq.model.waiting import RATE_LIMITED
 
-TENANTS_PER_TICK, LEAST_EACH, MOVES_PER_TICK, ENDS_PER_TICK = 8, 20, 60, 80
+TENANTS_PER_TICK, LEAST_EACH, MOVES_PER_TICK, ENDS_PER_TICK = 8, 20, 40, 80
 
 
 def first_of(times: Iterable[float]) -> float:

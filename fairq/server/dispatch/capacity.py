@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from operator import itemgetter
 from typing import Protocol
 
 from attrs import define, field
 
 from fairq.model.tasks import Lease
 from fairq.server.dispatch.worker_account import WorkerAccount
+
+_room_of = itemgetter(1)
 
 
 class Worker(Protocol):
@@ -60,21 +63,19 @@ class Capacity:
 
     def share(self, tasks: int) -> dict[Worker, int]:
         """Divide `tasks` among workers, as evenly as their room allows; those with a share move to the line's end."""
-        line, shares = self._with_room(tasks), dict[Worker, int]()
-        even, left = -(-tasks // max(1, len(line))), tasks
-        for most in (even, tasks):  # first equal parts, then the tasks that others have no room for
-            for worker, room in line:
-                more = min(room, most, left + shares.get(worker, 0)) - shares.get(worker, 0)
-                if more > 0:
-                    shares[worker] = shares.get(worker, 0) + more
-                    left -= more
+        line, left = sorted(self._with_room(tasks), key=_room_of), tasks
+        shares: dict[Worker, int] = {}
+        for n, (worker, room) in enumerate(line):  # who has least room first: the others take what it cannot
+            shares[worker] = share = min(room, -(-left // (len(line) - n)))
+            left -= share
         for worker in shares:
             self._line[worker] = self._line.pop(worker)
         return shares
 
     def _with_room(self, workers: int, places: float = inf) -> list[tuple[Worker, int]]:
         """Find so many workers of the line with room, or fewer with so many places; those that are full leave it."""
-        found, full = list[tuple[Worker, int]](), list[Worker]()
+        found: list[tuple[Worker, int]] = []
+        full: list[Worker] = []
         for worker in self._line:
             if room := worker.account.free:
                 found.append((worker, room))

@@ -6,9 +6,11 @@
 A claim whose answer was lost may have been carried out: in doubt, the same claim is sent again before anything else.
 
 Claims are paced: the first leaves at once, but the next waits as long as this one took (at least PACE_S), or until half
-of all credit, or CLAIM_TASKS of it, is free. So under load one call moves many tasks. Without the pace each
-acknowledgement would cause a claim of its own. A claim has at most CLAIM_TASKS, so that with much credit the store, the
-server and the workers each have a batch to work on at the same time.
+of all credit, or MOST_TASKS of it, is free. So under load one call moves many tasks. Without the pace each
+acknowledgement would cause a claim of its own.
+
+A claim takes no more than that half either (but FEW_TASKS, which are not worth two calls). Else all tasks would go
+round together, and while one of the store, the server and the workers has them the others have none.
 
 A claim that returns fewer tasks than it asked for shows that the queue is empty, unless something was notified after it
 had left.
@@ -20,12 +22,17 @@ once, and no other server is notified of them (they are *promised*). If the room
 from __future__ import annotations
 
 from enum import Enum, auto
-from math import inf
+from math import ceil, inf
 
 from attrs import define, field
 
-CLAIM_TASKS = 150
+FEW_TASKS, MOST_TASKS = 50, 150
 PACE_S, MAX_PACE_S = 0.001, 0.05
+
+
+def _most(offered: int) -> int:
+    """Return how many tasks a claim takes at most."""
+    return min(max(ceil(offered / 2), FEW_TASKS), MOST_TASKS)
 
 
 class Phase(Enum):
@@ -48,7 +55,7 @@ class Step(Enum):
 
 @define(eq=False)
 class Claiming:
-    """The claims of one queue. `free` is the credit that is free here, up to CLAIM_TASKS; `now` is in seconds."""
+    """The claims of one queue. `offered`: all credit here; `free`: of that, up to MOST_TASKS; `now`: in seconds."""
 
     phase: Phase = field(default=Phase.BUSY, init=False)
     is_stopping: bool = field(default=False, init=False)
@@ -65,20 +72,25 @@ class Claiming:
         """Note that there may be work."""
         self._is_notified, self.is_empty, self._expected = True, False, None
 
-    def cover(self, tasks: int, free: int, now: float) -> bool:
+    def places(self, offered: int, now: float) -> float:
+        """Return how many places must be free for a claim to leave now: half of the credit, until its time comes."""
+        return 1 if now >= self.next_at else min(offered / 2, MOST_TASKS)
+
+    def cover(self, tasks: int, free: int, offered: int, now: float) -> bool:
         """Count tasks that are about to be enqueued; returns whether a claim for all of them leaves in this turn."""
         expected = self._expected
         self.notify()
         self.covered += tasks
         self._expected = None if expected is None else expected + tasks
-        if self.phase is not Phase.WAITING or now < self.next_at or not self.has_room(free):
+        has_places = free >= self.places(offered, now) and self.has_room(free, offered)
+        if self.phase is not Phase.WAITING or not has_places:
             return False
         self._promised += tasks
         return True
 
-    def has_room(self, free: int) -> bool:
+    def has_room(self, free: int, offered: int) -> bool:
         """True if the next claim has room for all tasks that it must take."""
-        return self.covered <= CLAIM_TASKS and free >= self.covered
+        return self.covered <= min(free, _most(offered))
 
     def claim_first(self, free: int) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
@@ -99,13 +111,13 @@ class Claiming:
             return Step.END if self.is_stopping else Step.CLAIM, now
         if not room:
             return Step.SLEEP, inf
-        if room < min(offered / 2, CLAIM_TASKS) and now < self.next_at:
+        if not self._promised and room < self.places(offered, now):
             return Step.SLEEP, self.next_at
         return Step.CLAIM, now
 
-    def wanted(self) -> int:
+    def wanted(self, offered: int) -> int:
         """Return how many tasks to claim at most: one more than expected shows whether there are others."""
-        return CLAIM_TASKS if self._expected is None else min(CLAIM_TASKS, self._expected + 1)
+        return _most(offered) if self._expected is None else min(_most(offered), self._expected + 1)
 
     def sent(self) -> bool:
         """Note that a claim is sent; returns whether it repeats the last one, whose answer was lost."""
@@ -135,3 +147,10 @@ class Claiming:
     def lost(self) -> None:
         """Note a claim that may have been carried out, and whose answer does not come."""
         self.phase = Phase.IN_DOUBT
+
+    def broke_off(self) -> None:
+        """Note a fault of ours while a claim was under way, or its tasks were handed out."""
+        if self.phase is Phase.CLAIMING:
+            self.lost()
+        else:
+            self.failed()

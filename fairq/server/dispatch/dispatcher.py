@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -25,7 +26,7 @@ from attrs import define, field
 from fairq.errors import Deleting, FairqError, OutcomeUnknown
 from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.capacity import Capacity, Worker
-from fairq.server.dispatch.claiming import CLAIM_TASKS, Claiming, Phase, Step
+from fairq.server.dispatch.claiming import MOST_TASKS, Claiming, Phase, Step
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Store
@@ -63,7 +64,7 @@ class Dispatcher:
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
     _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
     _emptied: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
-    _claims_of: Taskless | None = field(default=None, init=False)  # while it runs
+    _taskless: Taskless | None = field(default=None, init=False)  # while it runs
     _is_claiming: bool = field(default=False, init=False)  # or rests after a failure
     _pace: trio.CancelScope = field(factory=trio.CancelScope, init=False)  # over when the next claim leaves anyway
 
@@ -77,14 +78,15 @@ class Dispatcher:
 
         Then the enqueue need not notify other servers.
         """
-        free = self.capacity.free(self.claiming.covered + tasks)
+        now, offered = trio.current_time(), self.capacity.offered
+        enough = max(self.claiming.covered + tasks, math.ceil(self.claiming.places(offered, now)))
         before_sending(self._decide)
-        return self.claiming.cover(tasks, free, trio.current_time())
+        return self.claiming.cover(tasks, self.capacity.free(enough), offered, now)
 
     @property
     def has_room(self) -> bool:
         """True if the next claim has room for all tasks that it must take."""
-        return self.claiming.has_room(self.capacity.free(self.claiming.covered))
+        return self.claiming.has_room(self.capacity.free(self.claiming.covered), self.capacity.offered)
 
     def claim_first(self) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
@@ -158,7 +160,7 @@ class Dispatcher:
     async def run(self) -> None:
         """Claim and push until stopped; a claim under way is always handed out or given back."""
         async with trio.open_nursery() as nursery:
-            self._claims_of = Taskless(nursery)
+            self._taskless = Taskless(nursery)
             try:
                 while not self.stopped.is_set():
                     before_sending(self._decide)
@@ -166,42 +168,52 @@ class Dispatcher:
                     with trio.move_on_at(next_at if next_at > trio.current_time() else math.inf) as self._pace:
                         await self.stopped.wait()
             finally:
-                self._claims_of.close()
+                self._taskless.close()
 
     def _decide(self) -> None:
         """Begin what is to be done now, unless a claim is under way."""
-        if self._is_claiming or self._claims_of is None:
+        if self._is_claiming or self._taskless is None:
             return
-        free = 0 if self.claiming.is_empty else self.capacity.free(CLAIM_TASKS)
-        step, _ = self.claiming.step(free, self.capacity.offered, trio.current_time())
+        free = 0 if self.claiming.is_empty else self.capacity.free(MOST_TASKS)
+        step, until = self.claiming.step(free, self.capacity.offered, trio.current_time())
         shares = self._reserve() if step is Step.CLAIM else {}
-        if step is Step.PASS_ON:
-            self._claims_of.begin_from_end(self.pass_on())
+        if step is Step.SLEEP:
+            if until < self._pace.deadline:  # it was empty when its pace was set
+                call_from_end(partial(setattr, self._pace, "deadline", until))
+        elif step is Step.PASS_ON:
+            self._taskless.begin_from_end(self.pass_on())
             self._decide()
         elif step is Step.END:
             self._is_claiming = True
-            self._claims_of.begin_from_end(self._end())
+            self._taskless.begin_from_end(self._end())
         elif shares or self.claiming.phase is Phase.IN_DOUBT:
             self._is_claiming = True
-            self._claims_of.begin_from_end(self._claim_and_decide(shares))
+            self._taskless.begin_from_end(self._claim_and_decide(shares))
 
     async def _end(self) -> None:
         if self.claiming.phase is Phase.IN_DOUBT:
-            await self._claim_for({})
+            await self._try_claim({})
         call_from_end(self.stopped.set)
 
     async def _claim_and_decide(self, shares: dict[Worker, int]) -> None:
-        try:
-            is_done = await self._claim_for(shares)
-        except Exception:
-            log.exception("claiming failed", queue=self.queue)
-            self.claiming.failed()
-            is_done = False
-        if not is_done and not self.claiming.is_stopping:
+        if not await self._try_claim(shares) and not self.claiming.is_stopping:
             await in_task()
             await trio.sleep(_RETRY_S)
         self._is_claiming = False
         self._decide()
+
+    async def _try_claim(self, shares: dict[Worker, int]) -> bool:
+        """Claim as `_claim_for` does; a fault of ours is logged, and fails the claim."""
+        try:
+            return await self._claim_for(shares)
+        except Exception:
+            log.exception("claiming failed", queue=self.queue)
+            self.claiming.broke_off()
+            return False
+        finally:
+            for worker in shares:
+                if worker.account.free:
+                    self.freed(worker)
 
     async def _claim_for(self, shares: dict[Worker, int]) -> bool:
         """Claim as many tasks as were reserved, hand them out, and free the rest; returns whether that was done."""
@@ -226,9 +238,6 @@ class Dispatcher:
                 await self.pass_on()
         if self.claiming.phase is not Phase.IN_DOUBT:
             self._cancelled.clear()
-        for worker in shares:
-            if worker.account.free:
-                self.freed(worker)
         return not has_failed
 
     async def _claim(self, wanted: int) -> Claim | None:
@@ -260,12 +269,12 @@ class Dispatcher:
         if claim.leases:
             self.ticker.tick_within(self.queue, claim.lease_ms)
             _warn_of_endless(self.queue, claim.leases)
-        if self.claiming.is_empty:
+        if self.claiming.is_empty and self._emptied:
             self._emptied.unpark_all()
 
     def _reserve(self) -> dict[Worker, int]:
         """Reserve credit for one claim, so that no other queue's dispatcher uses it too."""
-        shares = self.capacity.share(self.claiming.wanted())
+        shares = self.capacity.share(self.claiming.wanted(self.capacity.offered))
         for worker, share in shares.items():
             worker.account.reserved += share
         return shares

@@ -11,7 +11,7 @@ from attrs import define, evolve, field
 from fairq.model.tasks import Lease, Settlement
 
 TaskKey = tuple[str, str]  # queue, and a task's full id
-OVER_S = 1.0  # the time that a lease may take to reach its worker, which counts from then
+OVER_S = 1.0  # a lease counts from when its worker has it: how long it may be on its way
 _NEVER = float("inf")
 
 
@@ -26,7 +26,7 @@ class Terms:
     has_progress: bool = False  # which was reported
 
 
-Ended = tuple[int, Terms]  # with its number
+Ended = tuple[int, Terms]  # a lease: its number and its terms
 
 
 @define(eq=False)
@@ -45,7 +45,7 @@ class WorkerAccount:
     owner: Any = None
     owners: dict[TaskKey, Any] = field(factory=dict, repr=False)
     prefetch: int = 0
-    handed: int = 0  # leases that it holds and that are not kept here: of a worker over HTTP
+    handed: int = 0  # leases that a worker over HTTP holds: they are not in `held`
     reserved: int = field(default=0, init=False)
     held: dict[TaskKey, int] = field(factory=dict, init=False)
     terms: dict[TaskKey, Terms] = field(factory=dict, init=False)
@@ -143,7 +143,8 @@ class WorkerAccount:
 
     def end(self, queue: str, settlements: Iterable[Settlement]) -> dict[TaskKey, Ended]:
         """Remove the leases that these settlements end, and return them."""
-        held, terms, ended = self.held, self.terms, dict[TaskKey, Ended]()
+        held, terms = self.held, self.terms
+        ended: dict[TaskKey, Ended] = {}
         for each in settlements:
             key = queue, each.id
             if held.get(key) == each.lease and each.action != "extend":

@@ -49,6 +49,7 @@ SHORT_BYTES = 4_096  # of a text that takes less time to read than to time it
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
 NO_CONTEXT = nullcontext()
+_NO_TENANTS: frozenset[str] = frozenset()
 
 
 def nothing(*_: Any) -> None:
@@ -71,21 +72,24 @@ class Connection:
     session: ServerSession
     handle_request: Callable[[Connection, Any], Awaitable[dict[str, Any] | None]]
     usage: Usage | None = None  # of its tenant
-    account: WorkerAccount = field(factory=WorkerAccount)
-    on_sent: Callable[[], None] = nothing  # the socket has taken all output that waited
-    name: str = ""
-    queues: tuple[str, ...] = ()
-    attach_order: AttachOrder = field(factory=AttachOrder)  # of a worker that keeps its name across restarts
-    attached_at_ms: int = 0
-    requests: int = 0
-    closing: tuple[int, str] | None = None
-    on_freed: Callable[[Connection], None] = nothing  # leases have expired on its account
+    requests: int = 0  # under way
+    closing: tuple[int, str] | None = None  # the code and reason with which it ends
     closes_when_idle: bool = False
-    tracks_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
-    give_back_now: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are given back now
+    on_sent: Callable[[], None] = nothing  # the socket has taken all output that waited
     turns: Gate | None = field(default=None, init=False)  # in which its messages are read
     tenant_load: TenantLoad | None = field(default=None, init=False)  # of a producer's tenants
     refusals: Refusals | None = field(default=None, init=False)  # of its server
+
+    # Of a worker:
+    name: str = ""
+    queues: tuple[str, ...] = ()
+    attached_at_ms: int = 0
+    attach_order: AttachOrder = field(factory=AttachOrder)  # if it keeps its name across restarts
+    account: WorkerAccount = field(factory=WorkerAccount)
+    on_freed: Callable[[Connection], None] = nothing  # leases have expired on its account
+    tracks_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
+    give_back_now: trio.Event = field(factory=trio.Event, init=False)  # set: its leases are kept for it no longer
+
     _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
     _waited_for: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
@@ -167,17 +171,15 @@ class Connection:
 
     async def wait_turn(self, size: int) -> None:
         """Wait until the tenant's rates allow a message of `size`, and it is its turn."""
-        if self.usage is not None and (wait_s := self.usage.take(size, trio.current_time())) > 0:
+        usage = self.usage
+        if usage is not None and (wait_s := usage.take(size, trio.current_time())) > 0:
             await self._rest(wait_s)
-        if self.turns is not None:
+        if self.turns is None:
+            return
+        await self.turns.enter()
+        while usage is not None and usage.rests_until and (rest_s := usage.rests_until - trio.current_time()) > 0:
+            await self._rest(rest_s)  # one that began in the same turn took long
             await self.turns.enter()
-            while (
-                self.usage is not None
-                and self.usage.rests_until
-                and self.usage.rests_until > (now := trio.current_time())
-            ):
-                await self._rest(self.usage.rests_until - now)  # one that began in the same turn took long
-                await self.turns.enter()
 
     async def _rest(self, wait_s: float) -> None:
         self.session.last_received_at = trio.current_time() + wait_s  # unread: the client has not timed out
@@ -216,7 +218,7 @@ class Connection:
             raise TooMany(message, retry_in_ms=RETRY_MS)
         if self.tenant_load:
             self.tenant_load.check_waits(ids)
-        left, tenants = dict.fromkeys(ids), frozenset(map(owner_of, ids)) if self.tenant_load else frozenset[str]()
+        left, tenants = dict.fromkeys(ids), frozenset(map(owner_of, ids)) if self.tenant_load else _NO_TENANTS
 
         def count(some: Sequence[str], more: int) -> None:
             self._waited_for += more * len(some)
@@ -269,7 +271,7 @@ class Connection:
 
     async def handle(self, request: Any) -> dict[str, Any]:
         """Do what a request asks, and count it as under way meanwhile; returns the reply's body. Raises: FairqError."""
-        tenants = tenants_of(request) if self.tenant_load else frozenset[str]()
+        tenants = tenants_of(request) if self.tenant_load else _NO_TENANTS
         self._count(1, tenants)
         try:
             if type(request) in TASKLESS:

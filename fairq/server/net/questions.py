@@ -3,7 +3,7 @@
 Which worker holds a lease is known to the worker's server only, and is not stored: a lease costs nothing for it. A
 server that must tell it asks the others, over the channel of messages about workers. Those whose list of workers is in
 the store are waited for, at most ANSWER_S: a server that was killed or stopped does not answer. Messages may be lost,
-so no answer is not "no".
+so a missing answer is not a "no".
 
 | kind | asked | each server's answer |
 |---|---|---|
@@ -44,7 +44,7 @@ class Answers(NamedTuple):
 
 @define(eq=False)
 class _Question:
-    """A question under way: the servers that are waited for, and how many at least; and answers by server."""
+    """A question under way: the servers that are waited for, how many answers at least, and the answers so far."""
 
     awaited: set[str]
     is_enough: Callable[[Any], bool]
@@ -57,10 +57,10 @@ class _Question:
         self.answers[server] = answer
         if self.is_enough(answer):
             self.is_over.set()
-        self.look()
+        self.check()
 
-    def look(self) -> None:
-        """Note that the question is over if all answers are there."""
+    def check(self) -> None:
+        """End the question if all answers are there."""
         if self.awaited <= self.answers.keys() and len(self.answers) >= self.least:
             self.is_over.set()
 
@@ -94,7 +94,7 @@ class Questions:
                 heard = await self.store.workers.tell(words)
                 if of_all:
                     question.least = heard
-                    question.look()
+                    question.check()
                 with trio.move_on_after(ANSWER_S):
                     await question.is_over.wait()
         finally:

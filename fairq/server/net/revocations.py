@@ -34,7 +34,7 @@ class Revocations:
 
     store: Store
     _connections: defaultdict[str, set[Connection]] = field(factory=lambda: defaultdict(set), init=False)
-    _missed: trio.Event = field(factory=trio.Event, init=False)
+    _must_look: trio.Event = field(factory=trio.Event, init=False)
     _count: int = field(default=-1, init=False)
     _check_until: float = field(default=0.0, init=False)
     _checked_at: float = field(default=0.0, init=False)
@@ -43,7 +43,7 @@ class Revocations:
         """Watch the token of a connection; development tokens are not revoked."""
         if connection.identity.token_id:
             if not self._connections:
-                self._missed.set()  # the first token in use: start to read the count
+                self._must_look.set()  # the first token in use: start to read the count
             self._connections[connection.identity.token_id].add(connection)
 
     def leave(self, connection: Connection) -> None:
@@ -57,7 +57,7 @@ class Revocations:
         """Handle the revocation of a token; an empty id means that any may have been revoked."""
         if token:
             self._close(token)
-        self._missed.set()
+        self._must_look.set()
 
     def _close(self, token: str, why: str = "the token was revoked") -> None:
         """Close the connections of a token at once: no more tasks are pushed, and waiting output is dropped."""
@@ -71,14 +71,14 @@ class Revocations:
         """Look for expired tokens and read the count, every second and if a message was missed, until cancelled."""
         while True:
             with trio.move_on_after(POLL_S if self._connections else float("inf")):
-                await self._missed.wait()
-            if self._missed.is_set():
-                self._missed, self._count = trio.Event(), -1
+                await self._must_look.wait()
+            if self._must_look.is_set():
+                self._must_look, self._count = trio.Event(), -1
             self._close_expired()
             try:
                 await self._look()
             except FairqError:
-                self._missed.set()
+                self._must_look.set()
                 await trio.sleep(_RETRY_S)
 
     def _close_expired(self) -> None:

@@ -19,7 +19,7 @@ from fairq.model.tasks import Lease
 from fairq.server.net.connection import Connection, nothing
 from fairq.server.net.tenant_load import RETRY_MS
 from fairq.taskless import Taskless
-from fairq.transport import Transport
+from fairq.transport import PIECE_BYTES, Transport
 from fairq.turns import Gate
 from fairq.wire.beside import Message
 from fairq.wire.endings import Disconnected
@@ -153,7 +153,8 @@ class SocketConnection(Connection):
 
     async def _carry_out(self, request: Any, size: int) -> None:
         """Answer a request; the bytes of a long one are held meanwhile."""
-        self._held_bytes += size
+        held = size if size > PIECE_BYTES else 0  # of short ones thousands may wait for minutes
+        self._held_bytes += held
         try:
             self.session.reply(request.ref, await self.handle(request))
         except FairqError as error:
@@ -164,7 +165,7 @@ class SocketConnection(Connection):
             failure = FairqError(f"internal error; the server's log says why: request {id}")
             self.session.refuse(request.ref, failure, request.type)
         finally:
-            self._held_bytes -= size
+            self._held_bytes -= held
             if self._answered:
                 self._answered.unpark_all()
         self._close_if_idle()

@@ -10,22 +10,20 @@ since the clocks of workers may be wrong.
 - The store also counts how often a worker attaches: of the connections of one run the last one stays.
 
 Servers tell each other by a channel. A message may come twice, or so late that the worker has attached again: the
-attach's number shows it. It may be lost: then leases expire, as without superseding.
-The order to drain a worker is a question to all servers (questions.py), and is repeated until all have answered.
+attach's number shows it. It may be lost: then leases expire, as without superseding. The order to drain a worker is a
+question to all servers (questions.py), and is repeated until all have answered.
 
 Each server also writes the list of its workers under a key that expires, so that any server can list all workers.
 
 - The list may be long, so it is written when it changes, and a cheap command every few seconds keeps it from expiring:
   the list of a server that was killed or stopped is soon gone.
 - With each list a server tells the others how many slots its workers have for each queue: whole, since claims name the
-  slots of all servers; and divided among each worker's queues, for estimates.
-- A server that receives the slots of an unknown server sends its own; one that has sent nothing for a minute is
-  forgotten.
+  slots of all servers; and divided among each worker's queues, for estimates (server_slots.py).
+- A server that receives the slots of an unknown server sends its own.
 """
 
 from __future__ import annotations
 
-import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -43,6 +41,7 @@ from fairq.model.tasks import Action
 from fairq.model.workers import LeaseKey, WorkerState
 from fairq.server.net.connection import AttachOrder, Connection
 from fairq.server.net.questions import DRAIN, WORKER, Questions
+from fairq.server.net.server_slots import ServerSlots
 from fairq.store.store import Store
 from fairq.wire.terms import CLOSE_SUPERSEDED, State
 
@@ -50,14 +49,12 @@ log = structlog.get_logger("fairq.server")
 
 _WRITE_S = 20.0  # how often the list of workers is written, even if it has not changed
 _RENEW_S, _KEEP_MS = 3.0, 9_000  # how often its expiry is put off, and until when
-_INSISTS = 60  # repetitions of the order to drain a worker, at most
-_FORGET_S = 60.0  # after which the slots of a server that has sent nothing are forgotten
-_INSIST_S = 1.0  # between repetitions of the order to drain a worker
+_REPEATS, _REPEAT_S = 60, 1.0  # of an order to drain: how many at most, and the time between two
 _LAST = float("inf")  # greater than the number of any attach
 _GATHER_S = 0.5  # between a change and the next write, to gather more changes
 
 
-class Held(NamedTuple):
+class HeldAt(NamedTuple):
     """A lease, and where its worker attached, and when."""
 
     lease: LeaseKey
@@ -65,11 +62,11 @@ class Held(NamedTuple):
     attached_at_ms: int
 
 
-class Named(NamedTuple):
+class NamedWorkers(NamedTuple):
     """Workers of a name, leases that they hold, oldest first, and servers whose workers' leases are unknown."""
 
     workers: list[WorkerState]
-    leases: list[Held]
+    leases: list[HeldAt]
     unanswered: set[str]
 
 
@@ -92,14 +89,12 @@ class WorkerRegistry:
     questions: Questions
     give_back: Callable[[Connection, Action], Awaitable[None]] = field(init=False)
     on_drain: Callable[[str], None] = field(default=lambda _: None, init=False)  # is told the name of workers to drain
+    elsewhere: ServerSlots = field(factory=ServerSlots, init=False)
     _changed: trio.Event = field(factory=trio.Event, init=False)
-    _elsewhere: dict[str, tuple[float, dict[str, list[float]]]] = field(
-        factory=dict, init=False
-    )  # by server: when received, and slots
     _connections: defaultdict[tuple[str, str], set[Connection]] = field(factory=lambda: defaultdict(set), init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.questions.answers[WORKER] = lambda asked: self.named(*asked)
+        self.questions.answers[WORKER] = lambda asked: self.named_here(*asked)
         self.questions.answers[DRAIN] = lambda asked: self.dismiss(*asked)
 
     async def run(self) -> None:
@@ -142,44 +137,11 @@ class WorkerRegistry:
                         slots[queue][1] += connection.account.credit / len(connection.queues)
         await self.questions.tell({"slots": slots})
 
-    def slots_elsewhere(self, queue: str) -> int:
-        """Count the slots that workers of other servers have for a queue, as of some seconds ago."""
-        return int(sum(whole for whole, _ in self._slots_of(queue).values()))
-
-    def one_elsewhere(self, queue: str, slots: int) -> str:
-        """Choose a server whose workers have this many slots for a queue, busy or free; empty if none is known."""
-        known = self._slots_of(queue)
-        able = {name: whole for name, (whole, _) in known.items() if whole >= max(1, slots)} if known else {}
-        return random.choices(list(able), list(able.values()))[0] if able else ""
-
-    def queues_elsewhere(self) -> set[str]:
-        """Name the queues that workers of other servers take tasks of, as of some seconds ago."""
-        since = trio.current_time() - _FORGET_S
-        return {queue for at, said in self._elsewhere.values() if at > since for queue, (_, has) in said.items() if has}
-
-    def divided_slots_elsewhere(self, queue: str) -> float:
-        """Count other servers' slots with each worker's divided among its queues, without draining workers."""
-        return sum(divided for _, divided in self._slots_of(queue).values())
-
-    def _slots_of(self, queue: str) -> dict[str, list[float]]:
-        """Return the slots that other servers have for a queue, whole and divided, by server."""
-        if not self._elsewhere:
-            return {}
-        since = trio.current_time() - _FORGET_S
-        return {name: said[queue] for name, (at, said) in self._elsewhere.items() if at > since and queue in said}
-
-    def _heard_slots(self, server: str, slots: dict[str, list[float]]) -> None:
-        now = trio.current_time()
-        self._elsewhere = {name: each for name, each in self._elsewhere.items() if each[0] > now - _FORGET_S}
-        if server not in self._elsewhere:
-            self._changed.set()
-        self._elsewhere[server] = now, slots
-
     def _rows(self) -> list[tuple[Any, ...]]:
         """Describe the workers attached here: the fields of WorkerState after `server`."""
         return [_row(each) for connections in self._connections.values() for each in connections]
 
-    def named(self, worker: str, count: int, queues: Sequence[str] | None) -> list[Any]:
+    def named_here(self, worker: str, count: int, queues: Sequence[str] | None) -> list[Any]:
         """Describe up to `count` workers of a name that are attached here, and as many of their leases, oldest first.
 
         With `queues`, only workers all of whose queues are among these.
@@ -205,19 +167,19 @@ class WorkerRegistry:
         found = [WorkerState(server, *row) for server, rows in lists.items() for row in rows]
         return sorted(found, key=lambda each: (each.worker, each.attached_at_ms))
 
-    async def all_named(self, worker: str, count: int, queues: Collection[str] | None) -> Named:
+    async def named(self, worker: str, count: int, queues: Collection[str] | None) -> NamedWorkers:
         """Describe the workers of a name at all servers, and their leases; of silent servers, as they were listed."""
         mine = None if queues is None else sorted(queues)
         answers, unanswered = await self.questions.ask(WORKER, [worker, count, mine])
         workers, leases = [], []
         for server, (rows, held) in answers.items():
             workers += [WorkerState(server, *row) for row in rows]
-            leases += [Held(LeaseKey(*lease), server, attached_at_ms) for *lease, attached_at_ms in held]
+            leases += [HeldAt(LeaseKey(*lease), server, attached_at_ms) for *lease, attached_at_ms in held]
         for each in await self.all_workers() if unanswered else ():
             is_mine = mine is None or set(mine).issuperset(each.queues)
             if each.worker == worker and each.server in unanswered and is_mine:
                 workers.append(each)
-        return Named(
+        return NamedWorkers(
             nsmallest(count, workers, key=lambda each: (each.attached_at_ms, each.server)),
             nsmallest(count, leases, key=lambda each: each.lease.lease),
             unanswered,
@@ -228,13 +190,13 @@ class WorkerRegistry:
         known = [each for each in await self.all_workers() if each.worker == worker]
         asked = [worker, _now_ms()]
         if (await self.questions.ask(DRAIN, asked)).unanswered:
-            self.nursery.start_soon(self._insist, asked)
+            self.nursery.start_soon(self._repeat, asked)
         return len(known)
 
-    async def _insist(self, asked: Sequence[Any]) -> None:
-        """Repeat an order to drain until all servers with workers have answered, at most _INSISTS times."""
-        for _ in range(_INSISTS):
-            await trio.sleep(_INSIST_S)
+    async def _repeat(self, asked: Sequence[Any]) -> None:
+        """Repeat an order to drain until all servers with workers have answered, at most _REPEATS times."""
+        for _ in range(_REPEATS):
+            await trio.sleep(_REPEAT_S)
             try:
                 if not (await self.questions.ask(DRAIN, asked)).unanswered:
                     return
@@ -315,7 +277,8 @@ class WorkerRegistry:
             if said["server"] == self.server:
                 return
             if "slots" in said:
-                self._heard_slots(said["server"], said["slots"])
+                if self.elsewhere.hear(said["server"], said["slots"]):
+                    self._changed.set()
             elif "question" in said:
                 self.questions.on_question(said["server"], *said["question"])
             elif "answer" in said:

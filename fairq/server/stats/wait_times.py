@@ -39,7 +39,7 @@ class WaitTimes:
     retries: int = field(default=0, init=False)  # of these, those that were not a task's first
     _rows: OrderedDict[str, _Row] = field(factory=OrderedDict, init=False)
     _intervals: deque[BlockedInterval] = field(factory=lambda: deque(maxlen=MAX_INTERVALS), init=False)
-    _alone_since: int | None = field(default=0, init=False)  # since when there is no worker
+    _no_worker_since: int | None = field(default=0, init=False)
     _blocked: BlockedInterval | None = field(default=None, init=False)  # as the last claim saw it
 
     @property
@@ -49,11 +49,11 @@ class WaitTimes:
 
     def left(self, now_ms: int) -> None:
         """Note that the last worker has left."""
-        self._alone_since = now_ms
+        self._no_worker_since = now_ms
 
     def claimed(self, now_ms: int, leases: Sequence[Lease], intervals: Sequence[BlockedInterval]) -> None:
         """Record the tasks of a claim, and the times for which tenants were blocked; a worker is attached."""
-        if self._alone_since is not None or self._blocked or intervals:
+        if self._no_worker_since is not None or self._blocked or intervals:
             self._add_intervals(now_ms, intervals)
         self.starts += len(leases)
         rows = self._rows
@@ -78,9 +78,9 @@ class WaitTimes:
         return row
 
     def _add_intervals(self, now_ms: int, intervals: Sequence[BlockedInterval]) -> None:
-        if self._alone_since is not None:
-            self._intervals.append(BlockedInterval("", "no_worker", self._alone_since, now_ms))
-            self._alone_since = None
+        if self._no_worker_since is not None:
+            self._intervals.append(BlockedInterval("", "no_worker", self._no_worker_since, now_ms))
+            self._no_worker_since = None
         blocked = next((each for each in intervals if not each.tenant), None)
         if self._blocked and (blocked is None or blocked.cause != self._blocked.cause):
             self._intervals.append(self._blocked._replace(end=now_ms))

@@ -14,7 +14,7 @@ from fairq.model.versions import settings_version
 from fairq.model.workers import HeldTask, LeaseKey
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.net.worker_registry import Held
+from fairq.server.net.worker_registry import HeldAt
 from fairq.server.verbs.request_scope import Body, check_all_queues
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
@@ -105,7 +105,7 @@ async def workers(app: App, connection: Connection, request: wire.Workers) -> Bo
 
 async def worker_tasks(app: App, connection: Connection, request: wire.WorkerTasks) -> Body:
     """Describe the workers of a name, at all servers, and the tasks that they have held longest."""
-    found = await app.worker_registry.all_named(request.worker, request.count, connection.identity.queues)
+    found = await app.worker_registry.named(request.worker, request.count, connection.identity.queues)
     if not found.workers:
         raise NotFound(f"no worker {request.worker} is attached", field="worker")
     return {
@@ -115,7 +115,7 @@ async def worker_tasks(app: App, connection: Connection, request: wire.WorkerTas
     }
 
 
-async def _held_tasks(app: App, held: list[Held]) -> list[HeldTask]:
+async def _held_tasks(app: App, held: list[HeldAt]) -> list[HeldTask]:
     """Describe the tasks of leases, in order, without those that have ended meanwhile."""
     states: dict[LeaseKey, TaskState] = {}
     for queue in {each.lease.queue for each in held}:

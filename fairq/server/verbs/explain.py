@@ -39,7 +39,7 @@ async def _served(app: App, connection: Connection, queue: str) -> list[str]:
     may_use = (name for name in app.queues.served() if identity.queues is None or name in identity.queues)
     names = sorted(may_use)
     near = nearest(queue, names)
-    names = sorted(names, key=near.__ne__)[:_MAX_SERVED]
+    names = sorted(names, key=lambda name: name != near)[:_MAX_SERVED]
     if not identity.tenant:
         return names
     makers = await app.store.registry.makers(names)

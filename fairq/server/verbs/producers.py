@@ -20,7 +20,7 @@ from fairq.wire.calls import REFUSED
 def cover(app: App, queue: str, tasks: Sequence[NewTask]) -> str:
     """Have a claim follow tasks that are enqueued at once; returns which servers the store notifies."""
     # A claim sent directly behind the tasks shares their turn of the store, and its fsync.
-    return app.queues.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
+    return app.queues.cover(queue, sum([not (task.delay_ms or task.start_at_ms) for task in tasks]))
 
 
 def tick_when_due(app: App, queue: str, tasks: Iterable[NewTask]) -> None:

@@ -37,7 +37,7 @@ _FILES = (
 
 
 def find() -> Iterator[tuple[Any, VerbFunction]]:
-    """Find the function that carries each frame out: it is public, and its `request` is of that class, or of some."""
+    """Find the function that carries each frame out: a public one whose `request` is of that class, or may be."""
     for file in _FILES:
         for name, function in vars(file).items():
             if iscoroutinefunction(function) and function.__module__ == file.__name__ and name[0] != "_":

@@ -25,7 +25,7 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
     if request.tenant is not None:
         default = tenant_of(connection, request.tenant)
     tasks = [_named(connection, default, task) for task in request.tasks]
-    if sum(task.places for task in tasks) > MAX_BATCH:
+    if sum([task.places for task in tasks]) > MAX_BATCH:
         raise TooLarge(
             f"too many tasks: a request has {MAX_BATCH} places; a task takes 1, or {SPECIAL_PLACES} if it has one of "
             + ", ".join(SPECIAL_OPTIONS),

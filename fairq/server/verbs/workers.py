@@ -82,7 +82,8 @@ def _is_its_own(app: App, connection: Connection, queue: str, settlement: Settle
 async def _settle(app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]) -> Body:
     _check_attached(connection, queue)
     # Ended leases leave the account at once, so that the claim they make room for shares the store's next turn.
-    ended, asked, extended = connection.account.end(queue, settlements), settlements, dict[TaskKey, int]()
+    ended, asked = connection.account.end(queue, settlements), settlements
+    extended: dict[TaskKey, int] = {}
     if len(ended) < len(settlements):
         asked = [s for s in settlements if (queue, s.id) in ended or _is_its_own(app, connection, queue, s)]
         if connection.tracks_leases:
@@ -120,7 +121,7 @@ async def _settle_own(
             app.ticker.tick_within(queue, settlement.delay_ms or 0)
         if settlement.action != "extend":
             if key not in ended:
-                app.leases.forget(key, settlement.lease)
+                app.leases.drop_here(key, settlement.lease)
         elif outcome in ("gone", "stale"):
             app.leases.drop(connection, key, settlement.lease)
         else:

@@ -25,7 +25,7 @@ class Operators(Callers):
     roles: frozenset[Role] = frozenset({Role.OPERATOR, Role.VIEWER})
     others: str = "this listener is for tokens of operators and viewers"
     most: int | None = MAX_TOKENS
-    limits_wrong: bool = True
+    limits_wrong_tokens: bool = True
 
     async def ask(self, identity: Identity, origin: Origin, request: Any) -> dict[str, Any]:
         """Carry out a frame for an operator who has signed in; returns the reply's body.

@@ -119,7 +119,7 @@ class Callers:
     roles: frozenset[Role] = frozenset({Role.TENANT, Role.PRODUCER, Role.WORKER})
     others: str = "this listener is for tenants, producers and workers; operators get one of their own"
     most: int | None = None  # connections at once; None: the server's bound alone
-    limits_wrong: bool = False  # tokens of an address
+    limits_wrong_tokens: bool = False  # of an address
     _known: dict[str, HttpConnection] = field(factory=dict, init=False)
 
     async def find(self, token: str, address: str) -> HttpConnection:
@@ -131,7 +131,7 @@ class Callers:
 
     async def identify(self, token: str, address: str) -> Identity:
         """Return the identity of a token that may ask here. Raises: Unauthorized, Forbidden, TooMany, Unavailable."""
-        with self.admission.wrong_tokens(address) if self.limits_wrong else nullcontext():
+        with self.admission.wrong_tokens(address) if self.limits_wrong_tokens else nullcontext():
             identity = await self.app.auth.identify(token)
         if identity.role not in self.roles:
             raise Forbidden(self.others)

@@ -121,7 +121,7 @@ class Guard:
     requests: Places = field(factory=lambda: places("requests under way", "REQUESTS"))
     waits: Places = field(factory=lambda: places("requests that wait", "WAITING"))
     bodies: Places = field(factory=lambda: places("bytes of bodies", "BODIES_BYTES"), init=False)
-    strangers: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # all requests of nobody who is known
+    strangers: Gate = field(factory=lambda: Gate(HTTP_PER_TURN), init=False)  # requests of unknown tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer why not. Raises: Gone."""

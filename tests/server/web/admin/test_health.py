@@ -79,25 +79,24 @@ async def test_strangers_are_told_that_it_is_not_ready_and_operators_why(
 ) -> None:
     monkeypatch.setattr(health, "KEPT_S", 0.0)
     monkeypatch.setattr(health, "ANSWER_S", 0.05)
-    with trio.fail_after(60):
-        port = int(server_store.rpartition(":")[2].partition("/")[0])
-        async with open_proxy(port) as proxy, asked(f"redis://127.0.0.1:{proxy.port}") as (_, client):
-            assert (await client.get("/readyz")).status_code == 200
-            proxy.hold()
-            answer = await client.get("/readyz")
-            assert (answer.status_code, answer.text) == (503, "not ready\n")
-            assert (await client.get("/livez")).status_code == 200
-            told = (await client.get("/readyz", headers=TOKEN)).json()
-            assert told["ready"] is False
-            assert "store" in told["troubles"][0]
-            page = values((await client.get("/metrics")).text)
-            assert page[("fairq_ready",)] == 0
-            proxy.release()
-            monkeypatch.setattr(health, "ANSWER_S", 20.0)
-            for _ in range(100):  # held answers come first
-                if (await client.get("/readyz")).status_code == 200:
-                    return
-        raise AssertionError("it is not ready again")
+    port = int(server_store.rpartition(":")[2].partition("/")[0])
+    async with open_proxy(port) as proxy, asked(f"redis://127.0.0.1:{proxy.port}") as (_, client):
+        assert (await client.get("/readyz")).status_code == 200
+        proxy.hold()
+        answer = await client.get("/readyz")
+        assert (answer.status_code, answer.text) == (503, "not ready\n")
+        assert (await client.get("/livez")).status_code == 200
+        told = (await client.get("/readyz", headers=TOKEN)).json()
+        assert told["ready"] is False
+        assert "store" in told["troubles"][0]
+        page = values((await client.get("/metrics")).text)
+        assert page[("fairq_ready",)] == 0
+        proxy.release()
+        monkeypatch.setattr(health, "ANSWER_S", 20.0)
+        for _ in range(100):  # held answers come first
+            if (await client.get("/readyz")).status_code == 200:
+                return
+    raise AssertionError("it is not ready again")
 
 
 async def test_a_server_that_stops_is_not_ready(admin: Served, client: httpx.AsyncClient) -> None:
@@ -132,22 +131,21 @@ async def test_a_hundred_that_ask_cost_the_store_as_much_as_one(
 ) -> None:
     for module, limit in ((health, "KEPT_S"), (metrics, "KEPT_S"), (health, "ANSWER_S")):
         monkeypatch.setattr(module, limit, 3600.0)
-    with trio.fail_after(60):
-        async with asked(server_store) as (_, client):
-            looks = 0
-            real = Store.queues
+    async with asked(server_store) as (_, client):
+        looks = 0
+        real = Store.queues
 
-            async def counted(store: Store) -> list[str]:
-                nonlocal looks
-                looks += 1
-                return list(await real(store))
+        async def counted(store: Store) -> list[str]:
+            nonlocal looks
+            looks += 1
+            return list(await real(store))
 
-            monkeypatch.setattr(Store, "queues", counted)
-            async with trio.open_nursery() as nursery:
-                for _ in range(50):
-                    nursery.start_soon(client.get, "/metrics")
-                    nursery.start_soon(client.get, "/readyz")
-            assert looks == 2, "one for each of the two paths"
+        monkeypatch.setattr(Store, "queues", counted)
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(client.get, "/metrics")
+                nursery.start_soon(client.get, "/readyz")
+        assert looks == 2, "one for each of the two paths"
 
 
 async def test_the_images_health_check_tells_a_ready_server_from_one_that_stops(
@@ -156,12 +154,11 @@ async def test_the_images_health_check_tells_a_ready_server_from_one_that_stops(
     monkeypatch.setattr(health, "KEPT_S", -1.0)
     (form,) = re.findall(r"^HEALTHCHECK .*?CMD (\[.*?\])$", DOCKERFILE.read_text(), re.MULTILINE | re.DOTALL)
     program = orjson.loads(form)[2]
-    with trio.fail_after(60):
-        async with running(server_store, admin_port=0) as served:
-            assert served.admin is not None
-            environment = {**os.environ, "FAIRQ_ADMIN_PORT": str(served.admin.port)}
-            for is_draining in (False, True):
-                served.app.is_draining = is_draining
-                command = [sys.executable, "-c", program]
-                done = await trio.run_process(command, env=environment, check=False, capture_stderr=True)
-                assert (done.returncode != 0) == is_draining, done.stderr
+    async with running(server_store, admin_port=0) as served:
+        assert served.admin is not None
+        environment = {**os.environ, "FAIRQ_ADMIN_PORT": str(served.admin.port)}
+        for is_draining in (False, True):
+            served.app.is_draining = is_draining
+            command = [sys.executable, "-c", program]
+            done = await trio.run_process(command, env=environment, check=False, capture_stderr=True)
+            assert (done.returncode != 0) == is_draining, done.stderr

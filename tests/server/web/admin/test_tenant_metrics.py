@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import httpx
 import pytest
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
@@ -140,20 +139,19 @@ async def test_tenants_of_few_queues_are_told_and_a_deleted_queue_breaks_nothing
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "TENANT_QUEUES", 2)
-    with trio.fail_after(60):
-        async with (
-            asked(server_store) as (served, client),
-            raw(served, tenant("ada")) as ada,
-            raw(served, OPERATOR) as operator,
-        ):
-            for name in "abc":
-                await ada.enqueue(name, ["t"])
-            await served.app.recorder.flush()
-            page = values((await client.get("/metrics")).text)
-            assert {key[1] for key in page if key[0] == "fairq_tenant_enqueued_total"} == {"a", "b"}
-            assert {key[1] for key in page if key[0] == "fairq_tenant_weight"} == {"a", "b"}
-            while (await operator.ask("delete_queue", queue="a", purge=True))["outcome"] == "more":
-                pass
-            assert (await read_tenants(served.app.store, "a")).states == []
-            page = values((await client.get("/metrics")).text)
-            assert {key[1] for key in page if key[0] == "fairq_tenant_enqueued_total"} == {"b", "c"}
+    async with (
+        asked(server_store) as (served, client),
+        raw(served, tenant("ada")) as ada,
+        raw(served, OPERATOR) as operator,
+    ):
+        for name in "abc":
+            await ada.enqueue(name, ["t"])
+        await served.app.recorder.flush()
+        page = values((await client.get("/metrics")).text)
+        assert {key[1] for key in page if key[0] == "fairq_tenant_enqueued_total"} == {"a", "b"}
+        assert {key[1] for key in page if key[0] == "fairq_tenant_weight"} == {"a", "b"}
+        while (await operator.ask("delete_queue", queue="a", purge=True))["outcome"] == "more":
+            pass
+        assert (await read_tenants(served.app.store, "a")).states == []
+        page = values((await client.get("/metrics")).text)
+        assert {key[1] for key in page if key[0] == "fairq_tenant_enqueued_total"} == {"b", "c"}

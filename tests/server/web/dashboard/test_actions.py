@@ -8,7 +8,6 @@ from html import unescape
 from typing import Any
 
 import pytest
-import trio
 
 from fairq.server.verbs import cancel_all
 from fairq.server.web.dashboard import actions as module
@@ -91,13 +90,12 @@ async def test_a_queue_and_a_tenant_are_paused_and_resumed(server_store: str) ->
         state: Any = (await site.store.tenants("q", ["ada"]))[0] if "tenant" in target else await site.store.queue("q")
         return bool(state.is_paused)
 
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            for target in TARGETS:
-                assert (await site.do("pause", **target)).endswith("is paused")
-                assert await is_paused()
-                assert (await site.do("resume", **target)).endswith("is resumed")
-                assert not await is_paused()
+    async with busy(server_store) as (site, _):
+        for target in TARGETS:
+            assert (await site.do("pause", **target)).endswith("is paused")
+            assert await is_paused()
+            assert (await site.do("resume", **target)).endswith("is resumed")
+            assert not await is_paused()
 
 
 async def test_limits_and_hours_and_settings_are_set(site: Site, worker: Raw) -> None:
@@ -162,15 +160,14 @@ async def test_dead_letters_are_replayed_by_choice_and_by_filter(site: Site, wor
 async def test_much_work_goes_on_at_the_next_press(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WORK_S", -1.0)
     monkeypatch.setattr(cancel_all, "_WORK_S", -1.0)
-    with trio.fail_after(90):
-        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
-            for part in range(6):
-                await ada.enqueue("q", [f"{part}-{n}" for n in range(200)])
-            told = await site.do("purge", **ADA)
-            assert "do it again to go on" in told
-            while "do it again" in (told := await site.do("purge", **ADA)):
-                pass
-            assert (await site.store.queue("q")).ready == 0
+    async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
+        for part in range(6):
+            await ada.enqueue("q", [f"{part}-{n}" for n in range(200)])
+        told = await site.do("purge", **ADA)
+        assert "do it again to go on" in told
+        while "do it again" in (told := await site.do("purge", **ADA)):
+            pass
+        assert (await site.store.queue("q")).ready == 0
 
 
 async def test_workers_schedules_and_batches_are_changed(site: Site, worker: Raw) -> None:

@@ -42,19 +42,18 @@ async def test_an_error_cannot_end_a_message_of_a_stream_and_begin_another(
     server_store: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_module, "CHECK_S", 0.0)
-    with trio.fail_after(90):
-        async with visited(server_store) as site, raw(site.served, WORKER) as worker:
-            async with raw(site.served, tenant("ada")) as ada:
-                await ada.ask("enqueue", queue="q", tasks=[{"id": "bad", "payload": BREAKS, "max_attempts": 1}])
-            await worker.attach("q", name="w1")
-            await worker.settle("q", "nack", *await worker.pushed(), error=BREAKS)
-            html = await site.read(path)
-            assert "<script>alert" not in html
-            assert "49" not in text_of(html).partition("alert(1)")[2][:20]
-            lines = LINE_ENDS.split(await whole_stream(site, path))
-            assert lines[-2:] == ["", ""]
-            assert all(line.startswith("data: ") for line in lines[:-2]), [each for each in lines if "data" not in each]
-            assert any("event: left" in line for line in lines)  # as text
+    async with visited(server_store) as site, raw(site.served, WORKER) as worker:
+        async with raw(site.served, tenant("ada")) as ada:
+            await ada.ask("enqueue", queue="q", tasks=[{"id": "bad", "payload": BREAKS, "max_attempts": 1}])
+        await worker.attach("q", name="w1")
+        await worker.settle("q", "nack", *await worker.pushed(), error=BREAKS)
+        html = await site.read(path)
+        assert "<script>alert" not in html
+        assert "49" not in text_of(html).partition("alert(1)")[2][:20]
+        lines = LINE_ENDS.split(await whole_stream(site, path))
+        assert lines[-2:] == ["", ""]
+        assert all(line.startswith("data: ") for line in lines[:-2]), [each for each in lines if "data" not in each]
+        assert any("event: left" in line for line in lines)  # as text
 
 
 PATHS = ("/", "/live/queues", "/sign-in", "/static/fairq.js", "/metrics", "/do/weight?queue=q")
@@ -156,20 +155,19 @@ async def test_a_cookie_that_somebody_planted_is_never_a_session(server_store: s
 @pytest.mark.parametrize("end", ["revoked", "expired"])
 async def test_an_open_stream_ends_with_its_token(server_store: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "CHECK_S", 0.0)
-    with trio.fail_after(90):
-        async with visited(server_store, **STRICT) as site:
-            id, token = await token_for(site, Role.VIEWER)
-            await sign_in(site, token)
-            text = ""
-            async with site.browser.stream("GET", "/live/queues") as answer:
-                async for part in answer.aiter_text():
-                    if not text and end == "revoked":
-                        await site.served.app.auth.revoke(id)
-                    elif not text:
-                        monkeypatch.setattr("fairq.server.net.auth._check_expiry", _expired)
-                    text += part
-            assert text.endswith("event: left\ndata: signed out\n\n")
-            assert (await site.browser.get("/queues")).status_code == 303
+    async with visited(server_store, **STRICT) as site:
+        id, token = await token_for(site, Role.VIEWER)
+        await sign_in(site, token)
+        text = ""
+        async with site.browser.stream("GET", "/live/queues") as answer:
+            async for part in answer.aiter_text():
+                if not text and end == "revoked":
+                    await site.served.app.auth.revoke(id)
+                elif not text:
+                    monkeypatch.setattr("fairq.server.net.auth._check_expiry", _expired)
+                text += part
+        assert text.endswith("event: left\ndata: signed out\n\n")
+        assert (await site.browser.get("/queues")).status_code == 303
 
 
 def _expired(record: Any) -> None:
@@ -180,16 +178,15 @@ def _expired(record: Any) -> None:
 
 async def test_one_token_cannot_take_all_streams(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site_module, "MAX_OWN_STREAMS", 1)
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            await site.read("/queues")
-            async with following(site, "/queues"):
-                refused = await site.browser.get("/live/workers")
-                assert (refused.status_code, "1 with one token" in refused.text) == (429, True)
-                site.browser.cookies.clear()
-                await sign_in(site, "dev-viewer")
-                async with following(site, "/workers"):
-                    pass
+    async with visited(server_store) as site:
+        await site.read("/queues")
+        async with following(site, "/queues"):
+            refused = await site.browser.get("/live/workers")
+            assert (refused.status_code, "1 with one token" in refused.text) == (429, True)
+            site.browser.cookies.clear()
+            await sign_in(site, "dev-viewer")
+            async with following(site, "/workers"):
+                pass
 
 
 async def test_a_reader_who_has_left_keeps_no_stream_of_a_quiet_page(
@@ -197,15 +194,14 @@ async def test_a_reader_who_has_left_keeps_no_stream_of_a_quiet_page(
 ) -> None:
     monkeypatch.setattr(live_module, "STEP_S", 3_600.0)  # nothing is sent that could fail
     monkeypatch.setattr(site_module, "MAX_OWN_STREAMS", 1)
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            async with following(site, "/queues") as follower:
-                await follower.until("no queue yet")
-            while True:  # until the server has read that the connection was closed
-                answer = await site.browser.send(site.browser.build_request("GET", "/live/workers"), stream=True)
-                await answer.aclose()
-                if answer.status_code == 200:
-                    return
+    async with visited(server_store) as site:
+        async with following(site, "/queues") as follower:
+            await follower.until("no queue yet")
+        while True:  # until the server has read that the connection was closed
+            answer = await site.browser.send(site.browser.build_request("GET", "/live/workers"), stream=True)
+            await answer.aclose()
+            if answer.status_code == 200:
+                return
 
 
 async def test_no_answer_may_be_kept_or_framed(site: Site, worker: Raw) -> None:
@@ -287,27 +283,25 @@ async def test_where_sign_in_leads_cannot_be_bent(server_store: str) -> None:
 async def test_a_form_is_not_inflated_nor_read_as_anything_else(server_store: str) -> None:
     import gzip
 
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            csrf = (await site.open("create-token"))["csrf"]
-            bomb = gzip.compress(b"csrf=" + csrf.encode() + b"&queue=" + b"q" * 5_000_000)
-            for path in ("/do/weight", "/sign-in", "/ask/replay"):
-                answer = await site.browser.post(path, content=bomb, headers={**FORM, "Content-Encoding": "gzip"})
-                assert answer.status_code in (400, 401)
-                many = "&".join(f"x{n}=1" for n in range(1_001))
-                assert (await site.browser.post(path, content=many, headers=FORM)).status_code == 400
-                long = await site.browser.post(path, content=b"x" * 262_145, headers=FORM)
-                assert long.status_code == 413
+    async with visited(server_store) as site:
+        csrf = (await site.open("create-token"))["csrf"]
+        bomb = gzip.compress(b"csrf=" + csrf.encode() + b"&queue=" + b"q" * 5_000_000)
+        for path in ("/do/weight", "/sign-in", "/ask/replay"):
+            answer = await site.browser.post(path, content=bomb, headers={**FORM, "Content-Encoding": "gzip"})
+            assert answer.status_code in (400, 401)
+            many = "&".join(f"x{n}=1" for n in range(1_001))
+            assert (await site.browser.post(path, content=many, headers=FORM)).status_code == 400
+            long = await site.browser.post(path, content=b"x" * 262_145, headers=FORM)
+            assert long.status_code == 413
 
 
 async def test_a_failure_logs_its_path_as_it_came(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: Any) -> None:
         raise RuntimeError("odd")
 
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            monkeypatch.setattr(site_module.Dashboard, "_context", fail)
-            with structlog.testing.capture_logs() as logs:
-                assert "internal error" in await site.read("/workers/%1b%5b2J%0anew", 500)
-            (told,) = (entry for entry in logs if entry["event"] == "page failed")
-            assert told["path"] == "/workers/%1b%5b2J%0anew"
+    async with busy(server_store) as (site, _):
+        monkeypatch.setattr(site_module.Dashboard, "_context", fail)
+        with structlog.testing.capture_logs() as logs:
+            assert "internal error" in await site.read("/workers/%1b%5b2J%0anew", 500)
+        (told,) = (entry for entry in logs if entry["event"] == "page failed")
+        assert told["path"] == "/workers/%1b%5b2J%0anew"

@@ -64,29 +64,27 @@ async def test_a_stream_says_that_the_store_is_frozen_and_goes_on(
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.2)
     port = int(server_store.rpartition(":")[2].partition("/")[0])
-    with trio.fail_after(90):
-        async with (
-            open_proxy(port) as proxy, busy(f"redis://127.0.0.1:{proxy.port}") as (site, _),
-            following(site, "/queues") as follower,
-        ):  # fmt: skip
-            await follower.until("/queues/q")
-            proxy.hold()
-            await follower.until("event: trouble\ndata: the store has not answered for 0.2 s")
-            monkeypatch.setattr(module, "ANSWER_S", 20.0)
-            proxy.release()
-            await follower.until("/queues/q")
+    async with (
+        open_proxy(port) as proxy, busy(f"redis://127.0.0.1:{proxy.port}") as (site, _),
+        following(site, "/queues") as follower,
+    ):  # fmt: skip
+        await follower.until("/queues/q")
+        proxy.hold()
+        await follower.until("event: trouble\ndata: the store has not answered for 0.2 s")
+        monkeypatch.setattr(module, "ANSWER_S", 20.0)
+        proxy.release()
+        await follower.until("/queues/q")
 
 
 async def test_streams_are_bounded_and_end_when_the_server_stops(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site_module, "MAX_STREAMS", 1)
-    with trio.fail_after(90):
-        async with visited(server_store) as site, following(site, "/queues") as follower:
-            await follower.until("There is no queue yet")
-            assert (await site.browser.get("/live/workers")).status_code == 429
-            site.served.app.is_draining = True
-            assert "event" not in await follower.rest()
+    async with visited(server_store) as site, following(site, "/queues") as follower:
+        await follower.until("There is no queue yet")
+        assert (await site.browser.get("/live/workers")).status_code == 429
+        site.served.app.is_draining = True
+        assert "event" not in await follower.rest()
 
 
 async def test_a_hundred_tabs_render_once(autojump_clock: trio.testing.MockClock) -> None:

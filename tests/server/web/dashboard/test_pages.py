@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
-import trio
 
 from fairq.cli.app import commands
 from fairq.errors import Unavailable
@@ -230,13 +229,12 @@ async def test_the_system_page_does_without_what_a_store_does_not_tell(tmp_path:
     server = stores.LocalServer("redis" if stores.binary("redis") else "valkey", tmp_path / "store")
     server.start()
     try:
-        with trio.fail_after(90):
-            async with visited(server.url) as site:
-                with stores.connect(stores.of_owner(server.url)) as owner:
-                    owner.execute_command("ACL", "SETUSER", "fairq", "-config|get")
-                told = text_of(await site.read("/system"))
-                assert re.search(r"Version (Redis|Valkey) \d+\.", told)
-                assert "Syncs it to disk the store does not tell" in told
+        async with visited(server.url) as site:
+            with stores.connect(stores.of_owner(server.url)) as owner:
+                owner.execute_command("ACL", "SETUSER", "fairq", "-config|get")
+            told = text_of(await site.read("/system"))
+            assert re.search(r"Version (Redis|Valkey) \d+\.", told)
+            assert "Syncs it to disk the store does not tell" in told
     finally:
         server.stop()
 
@@ -278,13 +276,12 @@ async def test_a_store_that_is_away_is_told_and_pages_come_back(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ANSWER_S", 60.0)
-    with trio.fail_after(90):
-        port = int(server_store.rpartition(":")[2].partition("/")[0])
-        async with open_proxy(port) as proxy, visited(f"redis://127.0.0.1:{proxy.port}") as site:
-            await site.read("/queues")
-            proxy.hold()
-            monkeypatch.setattr(module, "_ANSWER_S", 0.2)
-            assert "the store has not answered for 0.2 s" in text_of(await site.read("/queues", 503))
-            monkeypatch.setattr(module, "_ANSWER_S", 60.0)
-            proxy.release()
-            await site.read("/queues")
+    port = int(server_store.rpartition(":")[2].partition("/")[0])
+    async with open_proxy(port) as proxy, visited(f"redis://127.0.0.1:{proxy.port}") as site:
+        await site.read("/queues")
+        proxy.hold()
+        monkeypatch.setattr(module, "_ANSWER_S", 0.2)
+        assert "the store has not answered for 0.2 s" in text_of(await site.read("/queues", 503))
+        monkeypatch.setattr(module, "_ANSWER_S", 60.0)
+        proxy.release()
+        await site.read("/queues")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
 from fairq.server.net import admission
 from fairq.server.net.admission import Admission
@@ -42,10 +41,9 @@ async def test_dev_signs_in_by_itself_on_this_machine(site: Site) -> None:
 
 async def test_dev_does_not_sign_in_from_elsewhere(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOPBACK", ())
-    with trio.fail_after(90):
-        async with visited(server_store) as site:
-            answer = await site.browser.get("/queues")
-            assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/queues")
+    async with visited(server_store) as site:
+        answer = await site.browser.get("/queues")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/queues")
 
 
 async def test_an_operator_signs_in_and_out(server_store: str) -> None:
@@ -77,12 +75,11 @@ async def test_an_address_tries_few_wrong_tokens(server_store: str, monkeypatch:
     monkeypatch.setattr(Admission, "_is_unlimited", lambda self, address: False)  # as from another machine
     monkeypatch.setattr(admission, "WRONG_TOKENS_BURST", 3.0)
     monkeypatch.setattr(admission, "WRONG_TOKENS_PER_S", 0.001)  # however long eight tries take
-    with trio.fail_after(90):
-        async with visited(server_store, **STRICT) as site:
-            told = [await sign_in(site, "fq_operator_wrong") for _ in range(8)]
-            assert [status for status, _ in told[:3]] == [401] * 3
-            assert told[-1][0] == 429
-            assert "too many wrong tokens" in told[-1][1]
+    async with visited(server_store, **STRICT) as site:
+        told = [await sign_in(site, "fq_operator_wrong") for _ in range(8)]
+        assert [status for status, _ in told[:3]] == [401] * 3
+        assert told[-1][0] == 429
+        assert "too many wrong tokens" in told[-1][1]
 
 
 async def test_a_session_ends_by_itself_and_the_store_knows_no_cookie(site: Site) -> None:

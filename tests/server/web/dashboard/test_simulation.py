@@ -55,12 +55,11 @@ async def test_a_proposal_is_shown_beside_today(site: Site, worker: Raw) -> None
 async def test_a_form_of_all_its_tenants_may_be_sent_whatever_their_names(server_store: str) -> None:
     names = [f"{number:02}{'x' * (MAX_TENANT_CHARS - 2)}" for number in range(MAX_TENANTS)]
     form = {f"{name}:{tenant}": "" for tenant in names for name in ("weight", "max_running")}
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            query = {"queue": "q", "period": "1h", "slots": "", **form}
-            referer = f"{site.browser.base_url}simulate?{urlencode(query)}"  # as of a browser that sends it again
-            answer = await site.browser.get("/simulate", params=query, headers={"Referer": referer})
-            assert answer.status_code == 200, text_of(answer.text)
+    async with busy(server_store) as (site, _):
+        query = {"queue": "q", "period": "1h", "slots": "", **form}
+        referer = f"{site.browser.base_url}simulate?{urlencode(query)}"  # as of a browser that sends it again
+        answer = await site.browser.get("/simulate", params=query, headers={"Referer": referer})
+        assert answer.status_code == 200, text_of(answer.text)
 
 
 async def test_without_workers_it_asks_for_how_many_slots(site: Site) -> None:
@@ -122,11 +121,10 @@ async def test_pages_that_ask_at_once_share_one_simulation(server_store: str, mo
         return await compare_apart(observed, proposal)
 
     monkeypatch.setattr(module, "compare_apart", compare)
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.served.app.recorder.flush()
-            await run_all(*[partial(site.read, "/simulate?queue=q") for _ in range(20)])
-            assert "Nothing is changed" in await page(site)
+    async with busy(server_store) as (site, _):
+        await site.served.app.recorder.flush()
+        await run_all(*[partial(site.read, "/simulate?queue=q") for _ in range(20)])
+        assert "Nothing is changed" in await page(site)
     assert len(begun) == 1
 
 
@@ -135,21 +133,6 @@ async def test_it_imports_nothing_from_the_working_directory(
 ) -> None:
     (tmp_path / "orjson.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.served.app.recorder.flush()
-            assert "Nothing is changed" in await page(site)
-
-
-async def test_a_simulation_that_fails_is_told_and_harms_nothing(
-    server_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def compare(observed: Observed, proposal: Proposal) -> Comparison:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(module, "compare_apart", compare)
-    with trio.fail_after(90):
-        async with busy(server_store) as (site, _):
-            await site.served.app.recorder.flush()
-            assert "internal error" in await page(site, 500)
-            assert "ada" in text_of(await site.read("/tenants?queue=q"))
+    async with busy(server_store) as (site, _):
+        await site.served.app.recorder.flush()
+        assert "Nothing is changed" in await page(site)

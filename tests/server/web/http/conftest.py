@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, PRODUCER, WORKER, Raw, raw
+from tests.server.harness import PRODUCER, WORKER
 
 from .harness import Client, api, serving
 
@@ -35,10 +35,4 @@ async def worker(served: Served) -> AsyncIterator[Client]:
 @pytest.fixture
 async def product(served: Served) -> AsyncIterator[Client]:
     async with api(served, PRODUCER) as client:
-        yield client
-
-
-@pytest.fixture
-async def operator(served: Served) -> AsyncIterator[Raw]:
-    async with raw(served, OPERATOR) as client:
         yield client

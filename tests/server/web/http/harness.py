@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import trio
 
-from fairq.server.run import Served
+from fairq.server.run import HttpServed, Served
 from tests.server.harness import running
 
 DEADLINE_S = 60.0
@@ -20,14 +20,18 @@ Client = httpx.AsyncClient
 async def serving(store: str, **settings: Any) -> AsyncIterator[Served]:
     """A server with development tokens and an HTTP API on a free port."""
     async with running(store, **{"http_port": 0, **settings}) as served:
-        assert served.http is not None
         yield served
+
+
+def http_of(served: Served) -> HttpServed:
+    """A server's HTTP API."""
+    assert served.http is not None
+    return served.http
 
 
 def base_of(served: Served, scheme: str = "http") -> str:
     """The URL of a server's HTTP API."""
-    assert served.http is not None
-    return f"{scheme}://{served.http.host}:{served.http.port}"
+    return f"{scheme}://{http_of(served).host}:{http_of(served).port}"
 
 
 @asynccontextmanager
@@ -57,8 +61,7 @@ def check_problem(response: httpx.Response, status: int, code: str, field: str |
 @asynccontextmanager
 async def plain(served: Served) -> AsyncIterator[trio.SocketStream]:
     """A TCP connection to the HTTP API."""
-    assert served.http is not None
-    stream = await trio.open_tcp_stream(served.http.host, served.http.port)
+    stream = await trio.open_tcp_stream(http_of(served).host, http_of(served).port)
     try:
         yield stream
     finally:

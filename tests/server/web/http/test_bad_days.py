@@ -22,7 +22,7 @@ from fairq.server.web.http.problems import STATUS
 from tests.server.harness import OPERATOR, WORKER, open_fds, raw
 from tests.store.waiting import wait_until
 
-from .harness import Client, api, check, check_problem, head, plain, read_all, read_until, serving
+from .harness import Client, api, check, check_problem, head, http_of, plain, read_all, read_until, serving
 
 TASKS = "/v1/queues/q/tasks"
 JSON = {"Content-Type": "application/json"}
@@ -81,12 +81,11 @@ async def test_a_body_too_large_is_refused_and_its_client_reads_why(served: Serv
         for start in range(0, len(long), 65_536):
             yield long[start : start + 65_536]
 
-    with trio.fail_after(60):
-        async with api(served) as ada:
-            for kind in ("length", "chunks", "payload"):
-                answer = await ada.post(TASKS, content=chunks() if kind == "chunks" else content[kind], headers=JSON)
-                check_problem(answer, 413, "too_large", "payload" if kind == "payload" else "body")
-                check(await ada.post(TASKS, json={"payload": 1}), 201)
+    async with api(served) as ada:
+        for kind in ("length", "chunks", "payload"):
+            answer = await ada.post(TASKS, content=chunks() if kind == "chunks" else content[kind], headers=JSON)
+            check_problem(answer, 413, "too_large", "payload" if kind == "payload" else "body")
+            check(await ada.post(TASKS, json={"payload": 1}), 201)
 
 
 @pytest.fixture
@@ -135,21 +134,19 @@ async def test_what_is_inflated_is_held_piece_by_piece_and_given_back(
 
 
 async def test_a_client_that_leaves_a_request_that_waits_is_no_refusal(served: Served) -> None:
-    assert served.http is not None
-    listener = served.http.listener
+    listener = http_of(served).listener
     claim = b'{"wait": 60}'
-    with trio.fail_after(60):
-        async with api(served) as ada:
-            check(await ada.post(TASKS, json={"payload": 1, "id": "t", "delay": 600}), 201)
-        for request in (
-            head("GET", f"{TASKS}/t?wait=60"),
-            head("GET", "/v1/queues/q/events"),
-            head("POST", "/v1/queues/q/claims", WORKER, Content_Type=JSON["Content-Type"], Content_Length="12") + claim,
-        ):
-            async with plain(served) as client:
-                await client.send_all(request)
-                await wait_until(lambda: len(_connections_of(served)) == 1)
-            await wait_until(lambda: not listener.connections)
+    async with api(served) as ada:
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t", "delay": 600}), 201)
+    for request in (
+        head("GET", f"{TASKS}/t?wait=60"),
+        head("GET", "/v1/queues/q/events"),
+        head("POST", "/v1/queues/q/claims", WORKER, Content_Type=JSON["Content-Type"], Content_Length="12") + claim,
+    ):
+        async with plain(served) as client:
+            await client.send_all(request)
+            await wait_until(lambda: len(_connections_of(served)) == 1)
+        await wait_until(lambda: not listener.connections)
     assert not served.app.refusals.counts
 
 
@@ -234,23 +231,21 @@ async def test_an_address_has_so_many_connections_websockets_among_them(
 ) -> None:
     monkeypatch.setattr(Admission, "_is_unlimited", lambda self, address: False)  # loopback is, else
     answered = head("GET", f"{TASKS}/t")
-    with trio.fail_after(60):
-        async with serving(server_store, connections_per_address=2) as served, raw(served, OPERATOR):
-            async with plain(served) as first:
-                await first.send_all(answered)
-                assert b"404" in await read_until(first, b"\r\n\r\n")
-                async with plain(served) as refused:
-                    with suppress(trio.BrokenResourceError):
-                        await refused.send_all(answered)
-                    assert await read_all(refused) == b""
-                await first.send_all(answered)  # those that were there go on
-                assert b"404" in await read_until(first, b"\r\n\r\n")
-            assert served.http is not None
-            listener = served.http.listener
-            await wait_until(lambda: not listener.connections)
-            async with plain(served) as next_one:
-                await next_one.send_all(answered)
-                assert b"404" in await read_until(next_one, b"\r\n\r\n")
+    async with serving(server_store, connections_per_address=2) as served, raw(served, OPERATOR):
+        async with plain(served) as first:
+            await first.send_all(answered)
+            assert b"404" in await read_until(first, b"\r\n\r\n")
+            async with plain(served) as refused:
+                with suppress(trio.BrokenResourceError):
+                    await refused.send_all(answered)
+                assert await read_all(refused) == b""
+            await first.send_all(answered)  # those that were there go on
+            assert b"404" in await read_until(first, b"\r\n\r\n")
+        listener = http_of(served).listener
+        await wait_until(lambda: not listener.connections)
+        async with plain(served) as next_one:
+            await next_one.send_all(answered)
+            assert b"404" in await read_until(next_one, b"\r\n\r\n")
 
 
 async def test_many_clients_that_connect_and_leave_leave_nothing_behind(served: Served) -> None:
@@ -279,8 +274,7 @@ async def test_a_client_that_reads_nothing_is_cut_off(served: Served, monkeypatc
     async with plain(served) as client:
         await client.send_all(head("GET", "/v1/queues/q/next?count=20"))
         await client.receive_some(10)
-        assert served.http is not None
-        http = served.http.listener
+        http = http_of(served).listener
         await wait_until(lambda: not http.connections)
     await check_healthy(served)
 
@@ -291,51 +285,47 @@ def _connections_of(served: Served) -> list[Any]:
 
 async def test_a_server_that_stops_answers_those_that_wait(server_store: str) -> None:
     answers = []
-    with trio.fail_after(60):
-        async with serving(server_store) as served, api(served) as ada, api(served, WORKER) as worker:
-            check(await ada.post(TASKS, json={"payload": 1, "id": "t", "delay": 600}), 201)
+    async with serving(server_store) as served, api(served) as ada, api(served, WORKER) as worker:
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t", "delay": 600}), 201)
 
-            async def wait() -> None:
-                answers.append(await ada.get(f"{TASKS}/t", params={"wait": 60}))
+        async def wait() -> None:
+            answers.append(await ada.get(f"{TASKS}/t", params={"wait": 60}))
 
-            async def claim() -> None:
-                answers.append(await worker.post("/v1/queues/q/claims", json={"wait": 60}))
+        async def claim() -> None:
+            answers.append(await worker.post("/v1/queues/q/claims", json={"wait": 60}))
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                nursery.start_soon(claim)
-                await wait_until(lambda: len(_connections_of(served)) == 2)
-                assert served.http is not None
-                await served.http.listener.stop()
-                await served.app.drain(5)
-        for answer in answers:
-            check_problem(answer, 503, "draining")
-            assert answer.headers["retry-after"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            nursery.start_soon(claim)
+            await wait_until(lambda: len(_connections_of(served)) == 2)
+            await http_of(served).listener.stop()
+            await served.app.drain(5)
+    for answer in answers:
+        check_problem(answer, 503, "draining")
+        assert answer.headers["retry-after"]
     async with serving(server_store) as served, api(served) as ada:
         assert check(await ada.get(f"{TASKS}/t"))["state"] == "delayed"
 
 
 async def test_a_server_that_is_killed_keeps_a_slow_reader_no_longer(server_store: str) -> None:
-    with trio.fail_after(60):
-        async with serving(server_store) as served:
-            async with api(served) as ada:
-                for n in range(20):
-                    check(await ada.post(TASKS, json={"payload": "x" * 900_000, "id": f"t{n}"}), 201)
-            client = await trio.open_tcp_stream(served.host, served.http.port if served.http else 0)
-            await client.send_all(head("GET", "/v1/queues/q/next?count=20"))
-            await client.receive_some(10)
+    async with serving(server_store) as served:
+        async with api(served) as ada:
+            for n in range(20):
+                check(await ada.post(TASKS, json={"payload": "x" * 900_000, "id": f"t{n}"}), 201)
+        client = await trio.open_tcp_stream(served.host, http_of(served).port)
+        await client.send_all(head("GET", "/v1/queues/q/next?count=20"))
+        await client.receive_some(10)
     await trio.aclose_forcefully(client)
 
 
 async def test_headers_without_an_end_are_refused_beyond_their_bound(served: Served) -> None:
     begun = head("GET", "/v1/queues/q/next").removesuffix(b"\r\n")
-    with trio.fail_after(60):
-        async with plain(served) as stream:
-            await stream.send_all(begun + b"X: " + b"x" * (HEAD_BYTES // 2) + b"\r\n\r\n")
-            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
-        async with plain(served) as stream:
-            await stream.send_all(begun + b"X: " + b"x" * HEAD_BYTES)
-            assert (await read_all(stream)).startswith(b"HTTP/1.1 431 ")
+    async with plain(served) as stream:
+        await stream.send_all(begun + b"X: " + b"x" * (HEAD_BYTES // 2) + b"\r\n\r\n")
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+    async with plain(served) as stream:
+        await stream.send_all(begun + b"X: " + b"x" * HEAD_BYTES)
+        assert (await read_all(stream)).startswith(b"HTTP/1.1 431 ")
 
 
 async def test_no_path_no_method_and_what_a_path_can(ada: Client) -> None:

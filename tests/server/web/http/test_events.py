@@ -14,7 +14,7 @@ from fairq.server.web.http import bounds
 from fairq.server.web.http import events as module
 from tests.store.waiting import wait_until
 
-from .harness import Client, api, check, check_problem, head, plain, read_until, serving
+from .harness import Client, api, check, check_problem, head, http_of, plain, read_until, serving
 
 EVENTS, TASKS = "/v1/queues/q/events", "/v1/queues/q/tasks"
 
@@ -63,32 +63,28 @@ async def test_a_stream_without_events_is_kept_alive_and_given_up_with_its_clien
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KEEP_ALIVE_S", 0.05)
-    with trio.fail_after(60):
-        async with streaming(served) as stream:
-            for _ in range(3):
-                await read_until(stream, b": nothing new\n\n")
-        assert served.http is not None
-        http = served.http.listener
-        await wait_until(lambda: not http.connections)
+    async with streaming(served) as stream:
+        for _ in range(3):
+            await read_until(stream, b": nothing new\n\n")
+    http = http_of(served).listener
+    await wait_until(lambda: not http.connections)
 
 
 async def test_streams_have_a_bound_and_an_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_TENANT_WAITING", 1)
-    with trio.fail_after(60):
-        async with serving(served.store_url) as small, api(small) as ada:
-            async with streaming(small) as stream:
-                await read_until(stream, b": nothing new")
-                check_problem(await ada.get(f"{TASKS}/t", params={"wait": 1}), 429, "too_many")
-            monkeypatch.setattr(module, "STREAM_S", 0.3)
-            async with streaming(served) as stream:
-                await read_until(stream, b"0\r\n\r\n")  # the last chunk
+    async with serving(served.store_url) as small, api(small) as ada:
+        async with streaming(small) as stream:
+            await read_until(stream, b": nothing new")
+            check_problem(await ada.get(f"{TASKS}/t", params={"wait": 1}), 429, "too_many")
+        monkeypatch.setattr(module, "STREAM_S", 0.3)
+        async with streaming(served) as stream:
+            await read_until(stream, b"0\r\n\r\n")  # the last chunk
 
 
 async def test_a_server_that_stops_ends_its_streams(server_store: str) -> None:
     async with serving(server_store) as served, streaming(served) as stream:
         await read_until(stream, b": nothing new")
-        assert served.http is not None
-        await served.http.listener.stop()
+        await http_of(served).listener.stop()
         await served.app.drain(5)
         told = await read_until(stream, b"0\r\n\r\n")
         assert b"event: error\ndata: {" in told

@@ -30,13 +30,12 @@ UPGRADE = (
 async def test_it_is_behind_tls_as_the_websockets_are(server_store: str, certificate: tuple[str, str]) -> None:
     cert, key = certificate
     context = ssl.create_default_context(cafile=cert)
-    with trio.fail_after(60):
-        async with serving(server_store, tls_cert=Path(cert), tls_key=Path(key)) as served:
-            async with httpx.AsyncClient(base_url=base_of(served, "https"), headers=ADA, verify=context) as ada:
-                check(await ada.post("/v1/queues/q/tasks", json={"payload": 1}), 201)
-            async with plain(served) as stream:
-                await stream.send_all(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-                assert b"200" not in await stream.receive_some()
+    async with serving(server_store, tls_cert=Path(cert), tls_key=Path(key)) as served:
+        async with httpx.AsyncClient(base_url=base_of(served, "https"), headers=ADA, verify=context) as ada:
+            check(await ada.post("/v1/queues/q/tasks", json={"payload": 1}), 201)
+        async with plain(served) as stream:
+            await stream.send_all(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b"200" not in await stream.receive_some()
 
 
 async def test_a_port_that_is_taken_is_named(server_store: str) -> None:

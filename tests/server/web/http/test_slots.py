@@ -22,49 +22,47 @@ from tests.server.harness import OPERATOR, WORKER, raw
 from tests.store.waiting import wait_until
 
 from .harness import api, check
+from .test_leases import TASKS, claim, settle
 
 LEASE = Lease("ada/1", 7, 1, 5, "ada", 0, 0, 0, b"1")
-CLAIMS, TASKS = "/v1/queues/q/claims", "/v1/queues/q/tasks"
 
 
 @pytest.mark.usefixtures("no_polls")
 async def test_a_slot_in_which_a_task_runs_is_one_and_reserve_counts_it(served: Served) -> None:
     held: list[Any] = []
-    with trio.fail_after(10):
-        async with (
-            api(served) as ada,
-            api(served, WORKER) as worker,
-            raw(served, OPERATOR) as operator,
-            trio.open_nursery() as nursery,
-        ):
+    async with (
+        api(served) as ada,
+        api(served, WORKER) as worker,
+        raw(served, OPERATOR) as operator,
+        trio.open_nursery() as nursery,
+    ):
 
-            async def claim() -> None:
-                held.extend(check(await worker.post(CLAIMS, json={"wait": 20}))["tasks"])
+        async def hold() -> None:
+            held.extend(await claim(worker))
 
-            await operator.ask("configure", queue="q", settings={"reserve": 20})
-            for _ in range(5):
-                nursery.start_soon(claim)
-            await wait_until(lambda: served.app.queues.count_slots("q") == 5)
-            for n in range(4):  # one by one, so that fewer claims wait each time
-                check(await ada.post(TASKS, json={"payload": n}), 201)
-                await wait_until(lambda n=n: len(held) == n + 1)  # type: ignore[misc]
-            assert served.app.queues.count_slots("q") == 5
-            (listed,) = (await operator.ask("workers"))["workers"]
-            assert (listed["credit"], listed["held"]) == (5, 4)
-            ended = [{"action": "ack", "id": task["id"], "lease": task["lease"]} for task in held]
-            check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ended}))
-            assert served.app.queues.count_slots("q") == 1
-            nursery.cancel_scope.cancel()
+        await operator.ask("configure", queue="q", settings={"reserve": 20})
+        for _ in range(5):
+            nursery.start_soon(hold)
+        await wait_until(lambda: served.app.queues.count_slots("q") == 5)
+        for n in range(4):  # one by one, so that fewer claims wait each time
+            check(await ada.post(TASKS, json={"payload": n}), 201)
+            await wait_until(lambda n=n: len(held) == n + 1)  # type: ignore[misc]
+        assert served.app.queues.count_slots("q") == 5
+        (listed,) = (await operator.ask("workers"))["workers"]
+        assert (listed["credit"], listed["held"]) == (5, 4)
+        for task in held:
+            assert await settle(worker, task, "ack") == "ok"
+        assert served.app.queues.count_slots("q") == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_attempts_over_http_are_listed(served: Served) -> None:
     async with api(served) as ada, api(served, WORKER) as worker, raw(served, OPERATOR) as operator:
         check(await ada.post(TASKS, json={"id": "a", "payload": 1, "name": "resize"}), 201)
-        (task,) = check(await worker.post(CLAIMS, json={"wait": 20}))["tasks"]
+        (task,) = await claim(worker)
         (runs,) = (await operator.ask("attempts", queue="q"))["running"]
         assert (runs["id"], runs["name"], runs["attempt"], runs["worker"]) == ("ada/a", "resize", 1, "")
-        ended = [{"action": "reject", "id": task["id"], "lease": task["lease"], "error": "no such size"}]
-        check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ended}))
+        assert await settle(worker, task, "reject", error="no such size") == "ok"
         told = await operator.ask("attempts", queue="q")
         assert told["running"] == []
         assert [(row["id"], row["state"], row["error"]) for row in told["ended"]] == [("ada/a", "dead", "no such size")]

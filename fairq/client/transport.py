@@ -34,7 +34,7 @@ BROKEN = (OSError, anyio.ClosedResourceError)
 
 
 @define(eq=False)
-class Link:
+class Transport:
     """One open websocket of a client. One task receives at a time; any may send.
 
     `source()` hands out the messages to send, whenever there is room for them.
@@ -51,7 +51,7 @@ class Link:
     progressed_at: float = field(default=0.0, init=False)  # when PIECE_BYTES more of a long message had come
     websocket: WebSocket = field(init=False)
     _messages: deque[Message] = field(factory=deque, init=False)
-    _unsent: bytearray = field(factory=bytearray, init=False)
+    _unsent: bytearray = field(factory=bytearray)
     _is_sending: bool = field(default=False, init=False)
     _sent: Event = field(init=False)
     _turn_began: float = field(init=False)
@@ -203,12 +203,6 @@ async def send_some(sock: socket.socket, data: bytes | bytearray) -> int:
             return sock.send(data)
         except (BlockingIOError, InterruptedError):
             await anyio.wait_writable(sock)
-
-
-async def send_all(sock: socket.socket, data: bytes) -> None:
-    """Send bytes. Raises: BROKEN."""
-    while data:
-        data = data[await send_some(sock, data) :]
 
 
 def close_now(sock: socket.socket, reader: Reader | None = None) -> None:

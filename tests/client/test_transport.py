@@ -12,10 +12,10 @@ from attrs import define, field
 from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
-from fairq.client import link as module
+from fairq.client import transport as module
 from fairq.client.channel import Channel
-from fairq.client.link import Link, close_now
 from fairq.client.runtime import RECEIVE_BYTES, current_runtime
+from fairq.client.transport import Transport, close_now
 from fairq.errors import BadFrame
 from fairq.groups import ungrouped
 from fairq.wire.beside import Message
@@ -52,7 +52,7 @@ class Peer:
 
 
 @contextmanager
-def open_ends() -> Iterator[tuple[Link, Peer]]:
+def open_ends() -> Iterator[tuple[Transport, Peer]]:
     """Open two ends of a connection."""
     ours, theirs = socket.socketpair()
     runtime = current_runtime()
@@ -62,7 +62,7 @@ def open_ends() -> Iterator[tuple[Link, Peer]]:
     with theirs:
         try:
             websocket = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT), LIMIT)
-            yield Link(runtime, ours, reader, Channel(websocket), "test"), Peer(theirs)
+            yield Transport(runtime, ours, reader, Channel(websocket), "test"), Peer(theirs)
         finally:
             close_now(ours, reader)
 
@@ -74,43 +74,43 @@ def text(data: str) -> Frame:
 @on_both
 async def test_a_peer_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEND_S", 0.05)
-    with open_ends() as (link, _):
+    with open_ends() as (transport, _):
         with pytest.raises(Disconnected, match="too slowly"):
-            await link.send("x" * (4 << 20))
+            await transport.send("x" * (4 << 20))
         with pytest.raises(Disconnected):
-            await link.send("and no half of a frame is followed by another")
+            await transport.send("and no half of a frame is followed by another")
         with pytest.raises(Disconnected):
-            await link.receive()
+            await transport.receive()
 
 
 @on_both
 async def test_a_cancelled_send_is_the_connections_end() -> None:
-    with open_ends() as (link, peer):
+    with open_ends() as (transport, peer):
         async with anyio.create_task_group() as group:
-            group.start_soon(link.send, "x" * (4 << 20))
+            group.start_soon(transport.send, "x" * (4 << 20))
             await anyio.wait_readable(peer.socket)
             group.cancel_scope.cancel()
         with pytest.raises(Disconnected):
-            await link.send("more")
+            await transport.send("more")
 
 
 @on_both
 async def test_the_owner_is_woken_for_what_the_socket_does_not_take() -> None:
-    with open_ends() as (link, peer):
+    with open_ends() as (transport, peer):
         messages, stuck = ["x" * (4 << 20)], anyio.Event()
-        link.source, link.stuck = lambda: [messages.pop()] if messages else [], stuck.set
-        link.wake_writer()
+        transport.source, transport.stuck = lambda: [messages.pop()] if messages else [], stuck.set
+        transport.wake_writer()
         await stuck.wait()
         async with anyio.create_task_group() as group:
-            group.start_soon(link.flush)
+            group.start_soon(transport.flush)
             await wait_until(lambda: bool(peer.received()))
 
 
 @on_both
 async def test_pings_are_answered_and_texts_come_in_order() -> None:
-    with open_ends() as (link, peer):
+    with open_ends() as (transport, peer):
         peer.send(text("one"), Frame(Opcode.PING, b"?"), text("two"))
-        assert [await link.receive(), await link.receive()] == ["one", "two"]
+        assert [await transport.receive(), await transport.receive()] == ["one", "two"]
         assert [(frame.opcode, frame.data) for frame in peer.received()] == [(Opcode.PONG, b"?")]
 
 
@@ -120,7 +120,7 @@ async def test_what_is_taken_where_it_arrives_comes_in_order_up_to_a_failure(
     turn_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TURN_S", turn_s)
-    with open_ends() as (link, peer):
+    with open_ends() as (transport, peer):
         taken: list[Message] = []
 
         def take(message: Message) -> None:
@@ -130,7 +130,7 @@ async def test_what_is_taken_where_it_arrives_comes_in_order_up_to_a_failure(
 
         async def read() -> None:
             while True:
-                take(await link.receive())
+                take(await transport.receive())
 
         async def converse() -> None:
             async with anyio.create_task_group() as group:
@@ -141,7 +141,7 @@ async def test_what_is_taken_where_it_arrives_comes_in_order_up_to_a_failure(
                 assert [(frame.opcode, frame.data) for frame in peer.received()] == [(Opcode.PONG, b"?")]
                 peer.send(text("bad"), text("never"))
 
-        link.take = take
+        transport.take = take
         with pytest.raises(BadFrame), ungrouped():
             await converse()
         assert taken == [*map(str, range(50)), "bad"]
@@ -149,11 +149,11 @@ async def test_what_is_taken_where_it_arrives_comes_in_order_up_to_a_failure(
 
 @on_both
 async def test_a_cancelled_receive_loses_nothing() -> None:
-    with open_ends() as (link, peer):
+    with open_ends() as (transport, peer):
         got: list[object] = []
 
         async def receive() -> None:
-            got.append(await link.receive())
+            got.append(await transport.receive())
 
         for number in range(20):
             async with anyio.create_task_group() as group:
@@ -168,58 +168,58 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
 
 @on_both
 async def test_the_end_is_told_with_its_code() -> None:
-    with open_ends() as (link, peer):
+    with open_ends() as (transport, peer):
         peer.send(text("last"), Frame(Opcode.CLOSE, Close(4001, "enough").serialize()))
-        assert await link.receive() == "last"
+        assert await transport.receive() == "last"
         with pytest.raises(Disconnected, match="enough") as caught:
-            await link.receive()
+            await transport.receive()
         assert caught.value.code == 4001
-    with open_ends() as (link, peer):
+    with open_ends() as (transport, peer):
         peer.socket.close()
         with pytest.raises(Disconnected, match="lost"):
-            await link.receive()
+            await transport.receive()
         with pytest.raises(Disconnected, match="lost"):
-            await link.send("x" * (4 << 20))
+            await transport.send("x" * (4 << 20))
 
 
 @on_both
 async def test_a_peer_that_breaks_a_rule_reads_why() -> None:
-    with open_ends() as (link, peer):
+    with open_ends() as (transport, peer):
         peer.send(Frame(Opcode.TEXT, b"\xff"))
         peer.socket.shutdown(socket.SHUT_WR)
         with pytest.raises(Disconnected, match="UTF-8"):
-            await link.receive()
+            await transport.receive()
         (frame,) = peer.received()
         assert Close.parse(frame.data).reason == "text messages must be UTF-8"
 
 
 @on_both
 async def test_a_closed_socket_wakes_those_that_wait_for_it() -> None:
-    with open_ends() as (link, _):
+    with open_ends() as (transport, _):
         ended: list[str] = []
 
         async def wait(name: str) -> None:
             with pytest.raises(Disconnected):
-                await (link.receive() if name == "receive" else link.send("x" * (4 << 20)))
+                await (transport.receive() if name == "receive" else transport.send("x" * (4 << 20)))
             ended.append(name)
 
         async with anyio.create_task_group() as group:
             group.start_soon(wait, "receive")
             group.start_soon(wait, "send")
             await anyio.wait_all_tasks_blocked()
-            close_now(link.socket, link.reader)
+            close_now(transport.socket, transport.reader)
         assert sorted(ended) == ["receive", "send"]
 
 
 @on_both
 async def test_no_more_is_read_ahead_than_one_piece() -> None:
-    with open_ends() as (link, peer):
+    with open_ends() as (transport, peer):
         peer.send(text("first"))
-        assert await link.receive() == "first"
+        assert await transport.receive() == "first"
         sent = 0
         with suppress(BlockingIOError):
             while sent < 100 << 20:
                 sent += peer.socket.send(b"\0" * RECEIVE_BYTES)
                 await anyio.lowlevel.checkpoint()
-        room = link.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        room = transport.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         assert sent < 4 * room + 2 * RECEIVE_BYTES, "the kernel's buffers, and ours"
