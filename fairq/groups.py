@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-def unwrap(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the one exception that a group holds, however deep, or the group if it holds several."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
-        found = found.exceptions[0]
-    return found
+def unwrap(error: BaseException) -> BaseException:
+    """Return the one exception that a group holds, however deep; a group of several, or no group, as it is."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 @contextmanager

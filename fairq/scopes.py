@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
@@ -29,6 +29,18 @@ async def background(*services: Callable[[], Awaitable[object]]) -> AsyncIterato
             yield nursery
         finally:
             nursery.cancel_scope.cancel()
+
+
+async def end_process(process: trio.Process, seconds: float) -> None:
+    """Stop a process, also while this task is cancelled; kill it if it takes longer."""
+    with trio.CancelScope(shield=True):
+        with suppress(ProcessLookupError):
+            process.terminate()
+        with trio.move_on_after(seconds):
+            await process.wait()
+            return
+        process.kill()
+        await process.wait()
 
 
 async def run_all(*jobs: Callable[[], Awaitable[object]], stops_at_failure: bool = False) -> None:

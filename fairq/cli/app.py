@@ -10,6 +10,7 @@ from contextlib import suppress
 from cyclopts import App, CycloptsError
 
 from fairq.errors import BadRequest, FairqError, SettingsError, TooLarge
+from fairq.groups import unwrap
 
 _OF_SERVER = {
     "cronsim",
@@ -118,9 +119,7 @@ def run(argv: Sequence[str]) -> int:
     except (FairqError, ModuleNotFoundError, BaseExceptionGroup) as raised:
         if _is_interrupt(raised):
             return 130
-        error: BaseException = raised
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
+        error = unwrap(raised)
         if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _OF_SERVER:
             error = SettingsError("this command needs the server's parts: pip install 'fairq[server]'")
         if not isinstance(error, FairqError):

@@ -1,9 +1,9 @@
-"""The question that commands ask before they do what cannot be undone."""
+"""What commands are told and asked before they change much: ids or --all, and whether it is meant."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -11,6 +11,16 @@ from cyclopts import Parameter
 from fairq.errors import BadRequest
 
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask for confirmation.")]
+
+
+def check_choice(ids: Sequence[str], everything: bool, others: str, are_given: bool) -> None:
+    """Check that a command was told ids or --all; `others`: flags that only go with --all. Raises: BadRequest."""
+    if ids and everything:
+        raise BadRequest("give ids or --all, not both", field="ids")
+    if not ids and not everything:
+        raise BadRequest("missing ids: give ids or --all", field="ids")
+    if are_given and not everything:
+        raise BadRequest(f"{others} need --all", field="ids")
 
 
 def agrees(yes: bool, doing: str, ask: Callable[[], str], otherwise: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
-from fairq.cli.confirm import Yes, agrees
+from fairq.cli.confirm import Yes, agrees, check_choice
 from fairq.cli.meter import meter
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import columns_of, print_fields, print_json, print_rows, printable
@@ -147,15 +147,6 @@ def _on_all(verb: str, queue: str, sweep: Callable[[DeadLetters], Sweeps], json:
         _report(verb, changed, gone, json)
 
 
-def _check_choice(ids: tuple[str, ...], everything: bool, given: bool) -> None:
-    if ids and everything:
-        raise BadRequest("give ids or --all, not both", field="ids")
-    if not ids and not everything:
-        raise BadRequest("missing ids: give ids or --all", field="ids")
-    if given and not everything:
-        raise BadRequest("filters and --rate need --all", field="ids")
-
-
 @dead.command
 def replay(
     queue: str,
@@ -175,7 +166,7 @@ def replay(
     rate
         Letters per second at most, with --all (default: no limit).
     """
-    _check_choice(ids, everything, which is not None or rate is not None)
+    check_choice(ids, everything, "filters and --rate", which is not None or rate is not None)
     if ids:
         _on_named("replay", queue, ids, json, server)
         return
@@ -197,7 +188,7 @@ def purge(
 
     Example: `fairq dead purge emails --all --older-than 30d`
     """
-    _check_choice(ids, everything, which is not None)
+    check_choice(ids, everything, "filters", which is not None)
     if ids:
         _on_named("purge", queue, ids, json, server)
         return 0

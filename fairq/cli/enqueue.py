@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
+from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.options import Json, Moment, Server, Span, run_with, seconds_of
@@ -108,7 +109,7 @@ def enqueue(
         raise BadRequest("--batch does not go with a file, whose tasks are a batch of their own", field="batch")
     if payload is not None and max_running:
         raise BadRequest("--max-running needs --lines or --requests", field="max_running")
-    options: TaskOptions = {**given.pack(), "delay": delay, "replace": replace, "name": name}  # type: ignore[typeddict-item]
+    options: TaskOptions = {**asdict(given), "delay": delay, "replace": replace, "name": name}  # type: ignore[typeddict-item]
     options |= {"dedupe_payload": dedupe_payload, "start_at": start_at, "expires_at": expires_at, "batch": batch}
     options["result_ttl"] = result_ttl
     wait_s = seconds_of(wait)

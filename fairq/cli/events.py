@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from attrs import asdict
@@ -11,6 +10,7 @@ from fairq.cli.meter import say_ends
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json_line, printable
 from fairq.model.checks import MAX_BATCH
+from fairq.model.texts import moment_of
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
@@ -64,7 +64,7 @@ def _print(event: Event, as_json: bool) -> None:
     if as_json:
         print_json_line({name: value for name, value in asdict(event).items() if value not in ("", 0)})
     else:
-        at = datetime.fromtimestamp(event.at_ms / 1000, UTC).isoformat(" ", "milliseconds")
+        at = moment_of(event.at_ms).isoformat(" ", "milliseconds")
         attempt = f"attempt {event.attempt}" if event.attempt else ""
         detail = say_ends(event) if event.event == "batch_completed" else event.detail
         words = (str(event.id), at, event.event, event.task or event.batch, attempt, detail)

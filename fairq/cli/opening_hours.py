@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import asdict
@@ -12,7 +11,7 @@ from fairq.cli.changes import change
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import local_time, print_json
 from fairq.errors import BadRequest
-from fairq.model.texts import say_span
+from fairq.model.texts import moment_of, say_span
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
@@ -62,6 +61,6 @@ def _print(whose: str, row: dict[str, Any] | None, now_ms: int) -> None:
     if row is None:
         print(f"{whose}: always open")
         return
-    until = local_time(datetime.fromtimestamp(row["changes_at_ms"] / 1000, UTC), row["text"].rpartition(" ")[2])
+    until = local_time(moment_of(row["changes_at_ms"]), row["text"].rpartition(" ")[2])
     print(f"{whose}: {row['text']}")
     print(f"  {'open' if row['is_open'] else 'closed'} until {until}, for {say_span(row['changes_at_ms'] - now_ms)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from attrs import asdict
@@ -14,6 +14,7 @@ from fairq.cli.payloads import read_payload
 from fairq.cli.task_flags import TaskFlags
 from fairq.errors import BadRequest, NotFound
 from fairq.model.schedules import SCHEDULED
+from fairq.model.texts import moment_of
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
@@ -27,7 +28,7 @@ Tenant = Annotated[str | None, Parameter(help="Tenant of the schedule; for opera
 
 
 def _at(ms: int, zone: str) -> str:
-    return local_time(datetime.fromtimestamp(ms / 1000, UTC), zone) if ms else ""
+    return local_time(moment_of(ms), zone) if ms else ""
 
 
 @schedules.command
@@ -74,7 +75,7 @@ def create(
         raise BadRequest("give --cron or --every, not both", field="cron")
 
     async def work(client: Client) -> list[datetime]:
-        options = (flags or TaskFlags()).pack()
+        options = asdict(flags or TaskFlags())
         return await client.schedule(
             queue, name, value, cron=cron, zone=zone, every=every, misfire=misfire, tenant=tenant, **options
         )

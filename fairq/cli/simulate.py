@@ -69,7 +69,7 @@ def simulate(
     if json:
         print_json(asdict(found))
     else:
-        show(found, wanted)
+        show(found)
 
 
 def read_proposal(given: Proposed) -> Proposal:
@@ -114,7 +114,7 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def show(found: Comparison, period: str) -> None:
+def show(found: Comparison) -> None:
     """Print a comparison as a table, and its cautions."""
     span = say_ms(found.over_ms)
     title = f"{found.queue}: the last {span} again, on {_change(found.slots, found.proposed_slots)} slots"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from attrs import asdict, frozen
+from attrs import frozen
 from cyclopts import Parameter
 
 from fairq.cli.options import Span
@@ -13,7 +13,7 @@ from fairq.cli.options import Span
 @Parameter(name="*")
 @frozen
 class TaskFlags:
-    """What a command says of a task, or of all tasks of a file or a schedule."""
+    """What a command says of a task, or of all tasks of a file or a schedule: the SDK's keyword arguments."""
 
     expires_in: Annotated[
         Span | None,
@@ -51,7 +51,3 @@ class TaskFlags:
     events: Annotated[
         bool, Parameter(negative=(), help="Add events of tasks and batches to the tenant's feed: see `fairq events`.")
     ] = False
-
-    def pack(self) -> dict[str, Any]:
-        """Return the options as the SDK's keyword arguments."""
-        return asdict(self)

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
-from fairq.cli.confirm import Yes
+from fairq.cli.confirm import Yes, check_choice
 from fairq.cli.options import Json, Server, Span, run_with
 from fairq.cli.output import columns_of, print_json, print_rows
 from fairq.cli.purges import DryRun, purge
-from fairq.errors import BadRequest
 from fairq.model.attempts import AttemptState
 from fairq.model.texts import say_moment
 
@@ -33,10 +32,6 @@ class Filter:
         timedelta | None, Parameter(help="Only tasks enqueued longer ago than this: 90s, 30m, 12h, 7d.")
     ] = None
     error: Annotated[str | None, Parameter(help="Only tasks whose last error contains this text.")] = None
-
-    def pack(self) -> dict[str, Any]:
-        """Return the filter as the SDK's keyword arguments."""
-        return {"tenant": self.tenant, "older_than": self.older_than, "error": self.error}
 
 
 _STATES = columns_of("id", "state", "tenant", "attempt", "when", "worker", "reason", "error", id="task")
@@ -146,18 +141,14 @@ def cancel(
 
     Example: `fairq tasks cancel emails --all --tenant acme --older-than 7d`
     """
-    if (ids and everything) or (not ids and not everything):
-        raise BadRequest("give ids or --all, not both" if ids else "missing ids: give ids or --all", field="ids")
+    check_choice(ids, everything, "filters, --dry-run and --yes", which is not None or dry_run or yes)
     if everything:
-        words = (which or Filter()).pack()
-        title = f"{words['tenant']} in {queue}" if words.get("tenant") else queue
-
+        words = asdict(which or Filter())
+        title = f"{words['tenant']} in {queue}" if words["tenant"] else queue
         return purge(
             title, lambda client, dry_run: client.cancelling_all(queue, dry_run=dry_run, **words),
             dry_run=dry_run, yes=yes, json=json, server=server,
         )  # fmt: skip
-    if which is not None or dry_run or yes:
-        raise BadRequest("filters, --dry-run and --yes need --all", field="ids")
     return _print_outcomes(ids, run_with(server, lambda client: client.cancel(queue, ids)), json)
 
 

@@ -27,7 +27,6 @@ class Execution:
     digest: str
     attempt: int
     dwell_ms: int
-    finished_at_ms: int
 
 
 @cache

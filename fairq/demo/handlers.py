@@ -18,11 +18,7 @@ def tokenize_and_hash(task: Task) -> None:
     dwell_ms = int(time.time() * 1000) - task.enqueued_at_ms
     path, owner = task.payload["path"], task.payload["owner"]
     digest = digest_file(path)
-    append_execution(
-        Execution(
-            task.id, task.queue, task.tenant, owner, path, digest, task.attempt, dwell_ms, int(time.time() * 1000)
-        )
-    )
+    append_execution(Execution(task.id, task.queue, task.tenant, owner, path, digest, task.attempt, dwell_ms))
 
 
 for _queue in QUEUES:

@@ -14,9 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fairq.demo.figures import percentile
 from fairq.demo.phase import Progress, Row
-from fairq.demo.scenario import WEIGHTS
+from fairq.demo.scenario import QUIET, WEIGHTS
 from fairq.model.fairness import NOTHING, shares
 from fairq.model.texts import say_ms
 
@@ -35,8 +34,7 @@ def as_percent(fraction: float | None) -> str:
 
 
 def _dwell_cells(progress: Progress, *owners: str) -> tuple[str, str]:
-    wait_times = progress.wait_times(*owners)
-    return as_duration(percentile(wait_times, 50)), as_duration(percentile(wait_times, 99))
+    return as_duration(progress.dwell_ms(50, *owners)), as_duration(progress.dwell_ms(99, *owners))
 
 
 def phase_table(progress: Progress) -> Table:
@@ -110,7 +108,7 @@ class LineView:
         """Write how many tasks are done, and how long the quiet tenants' tasks waited."""
         text = f"{progress.done}/{progress.total} done" if progress.done else ""
         if text and not progress.phase.is_held:
-            waited = as_duration(percentile(progress.quiet_dwells, 99)) or "none done yet"
+            waited = as_duration(progress.dwell_ms(99, *QUIET)) or "none done yet"
             text += f", dwell p99 of the quiet: {waited}"
         self._say(progress.phase.title, text)
 

@@ -15,8 +15,9 @@ from fairq.client.client import Client, open_client
 from fairq.client.operator import OperatorClient, open_operator
 from fairq.demo.executions import Execution, Follower
 from fairq.demo.processes import WORKERS, Service
-from fairq.demo.scenario import QUIET, WEIGHTS, Arrival, Phase
+from fairq.demo.scenario import WEIGHTS, Arrival, Phase
 from fairq.errors import FairqError, Unavailable
+from fairq.model.simulation.run import percentile
 from fairq.scopes import background
 
 Row = Mapping[str, Any]
@@ -61,10 +62,9 @@ class Progress:
         """Return how long the tasks of these owners waited, in ms."""
         return [dwell for owner in owners for dwell in self._dwells[owner]]
 
-    @property
-    def quiet_dwells(self) -> list[float]:
-        """Return how long the quiet owners' tasks waited, in ms."""
-        return self.wait_times(*QUIET)
+    def dwell_ms(self, percent: int, *owners: str) -> int | None:
+        """Return how long `percent` % of the tasks of these owners waited at most; None without tasks."""
+        return percentile(sorted(self.wait_times(*owners)), percent)
 
     def saw_execution(self, execution: Execution) -> None:
         """Add one execution."""

@@ -20,7 +20,7 @@ from attrs import define, field
 
 from fairq.demo.executions import DIRECTORY_VARIABLE
 from fairq.errors import FairqError
-from fairq.scopes import background
+from fairq.scopes import background, end_process
 from fairq.store.address import Address
 from fairq.store.dial import ask_once
 from fairq.store.embedded import store_url
@@ -71,16 +71,6 @@ class _Child:
         code = await self.process.wait()
         raise ChildFailed(f"the {self.name} ended with code {code}: {self.log_tail()}")
 
-    async def stop(self) -> None:
-        """Stop the process; kill it if it does not end in time."""
-        with suppress(ProcessLookupError):
-            self.process.terminate()
-        with trio.move_on_after(STOP_LIMIT_S):
-            await self.process.wait()
-            return
-        self.process.kill()
-        await self.process.wait()
-
 
 @define(eq=False)
 class _Children:
@@ -112,9 +102,9 @@ async def _stop_all(servers: Sequence[_Child], workers: Sequence[_Child], data_d
     with trio.CancelScope(shield=True):
         async with trio.open_nursery() as nursery:
             for worker in workers:
-                nursery.start_soon(worker.stop)
+                nursery.start_soon(end_process, worker.process, STOP_LIMIT_S)
         for server in servers:
-            await server.stop()
+            await end_process(server.process, STOP_LIMIT_S)
             await stop_orphaned_store(data_dir)
 
 

@@ -9,9 +9,8 @@ from typing import Any
 from attrs import asdict, frozen
 
 from fairq.demo.executions import Execution
-from fairq.demo.figures import percentile
 from fairq.demo.phase import Progress
-from fairq.demo.scenario import FAIR, FIFO, SHARES, WEIGHTS, Planned
+from fairq.demo.scenario import FAIR, FIFO, QUIET, SHARES, WEIGHTS, Planned
 from fairq.model.fairness import NOTHING, shares
 
 
@@ -62,8 +61,8 @@ def prove(planned: Iterable[Planned], executions: Iterable[Execution], digests: 
 
 def _contrast(progress: Progress) -> dict[str, Any]:
     return {
-        "quiet_p50_ms": percentile(progress.quiet_dwells, 50),
-        "quiet_p99_ms": percentile(progress.quiet_dwells, 99),
+        "quiet_p50_ms": progress.dwell_ms(50, *QUIET),
+        "quiet_p99_ms": progress.dwell_ms(99, *QUIET),
         "seconds": round(progress.seconds, 3),
     }
 
@@ -83,8 +82,8 @@ def tenant_rows(progress: Mapping[str, Progress]) -> list[dict[str, Any]]:
             "weight": weight,
             "entitled": round(parts.get(name, NOTHING).entitled or 0.0, 4),
             "delivered": round(parts.get(name, NOTHING).delivered or 0.0, 4),
-            "p50_ms": percentile(fair.wait_times(name), 50),
-            "p99_ms": percentile(fair.wait_times(name), 99),
+            "p50_ms": fair.dwell_ms(50, name),
+            "p99_ms": fair.dwell_ms(99, name),
             "tasks": len(fair.wait_times(name)),
         }
         for name, weight in WEIGHTS.items()

@@ -23,7 +23,7 @@ import structlog
 import trio
 
 from fairq.errors import FairqError, SettingsError, Unavailable
-from fairq.scopes import background
+from fairq.scopes import background, end_process
 from fairq.store.address import Address
 from fairq.store.dial import ask, ask_once, connect
 
@@ -178,17 +178,6 @@ def log_tail(path: Path) -> str:
     return ""
 
 
-async def _stop(process: trio.Process) -> None:
-    with trio.CancelScope(shield=True):
-        with suppress(ProcessLookupError):
-            process.terminate()
-        with trio.move_on_after(_STOP_TIMEOUT):
-            await process.wait()
-            return
-        process.kill()
-        await process.wait()
-
-
 async def _supervise(
     config: Path, address: Address, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
@@ -219,7 +208,7 @@ async def _supervise(
                 task_status.started()
             await process.wait()
         finally:
-            await _stop(process)
+            await end_process(process, _STOP_TIMEOUT)
         log.warning("embedded store died; starting it again", code=process.returncode)
         delay = 0.1 if trio.current_time() - began > 10 else min(delay * 2, 2.0)
         await trio.sleep(delay)

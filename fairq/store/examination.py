@@ -299,5 +299,5 @@ async def prune(url: str) -> list[str]:
 
 def worst_of(findings: Sequence[Finding]) -> Level:
     """Return the level of the worst of findings."""
-    levels: tuple[Level, ...] = ("problem", "warning", "ok")
-    return next((level for level in levels if any(each.level == level for each in findings)), "ok")
+    levels: tuple[Level, ...] = ("ok", "warning", "problem")
+    return max((each.level for each in findings), key=levels.index, default="ok")

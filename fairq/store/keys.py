@@ -29,9 +29,9 @@ BATCH = "batch "  # a batch is complete
 EVENT = "event "  # there are new events in a tenant's feed
 
 
-def queue_prefix(queue: str, partition: int = 0) -> str:
+def queue_prefix(queue: str) -> str:
     """Return the prefix of a queue's keys; it contains the hash tag."""
-    return f"fq:{{{queue}/{partition}}}"
+    return f"fq:{{{queue}/0}}"
 
 
 def members_key(queue: str, batch: str) -> str:

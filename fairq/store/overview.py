@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
-import trio
 from attrs import frozen
 
+from fairq.scopes import run_all
 from fairq.store import keys
 from fairq.store.backup_lines import FORMATS, tell_map
 from fairq.store.dumping import IS_LARGE, TASK
@@ -62,9 +63,7 @@ async def due(store: Store, queue: str, tenants: int, hours: int) -> tuple[int, 
 
     for name, at in zip(flat[::2], flat[1::2], strict=True):
         key = f"{prefix}:delayed:{name.decode()}"
-        async with trio.open_nursery() as nursery:  # one round trip
-            for hour in range(hours):
-                nursery.start_soon(count, key, hour)
+        await run_all(*(partial(count, key, hour) for hour in range(hours)), stops_at_failure=True)  # one round trip
         found.append(Due(name.decode(), int(float(at)), await call("ZCARD", key)))
     return now_ms, found, in_hour
 

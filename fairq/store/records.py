@@ -122,17 +122,12 @@ def pack_template(task: NewTask) -> bytes:
 def _unpack_template(template: bytes) -> NewTask:
     """Read the template of a schedule's tasks; every fire gives the task its id."""
     found, _ = _FORMATS["TEMPLATE"].unpack(template)
-    return _unpack_task("", found["payload"], found["options"])
-
-
-def _unpack_task(id: str, payload: bytes, options: bytes) -> NewTask:
-    """Read a new task whose options are packed."""
-    if not options:
-        return NewTask(id, payload)
-    asked, _ = _FORMATS["OPTIONS"].unpack(options)
+    if not found["options"]:
+        return NewTask("", found["payload"])
+    asked, _ = _FORMATS["OPTIONS"].unpack(found["options"])
     attempts = asked["max_attempts"]
     values = {name: type(OPTIONS[name])(asked[packed]) for packed, name in _FIELDS.items() if name != "max_attempts"}
-    return NewTask(id, payload, **values, max_attempts=None if attempts == _QUEUES else attempts)
+    return NewTask("", found["payload"], **values, max_attempts=None if attempts == _QUEUES else attempts)
 
 
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:

@@ -22,6 +22,7 @@ from fairq.store.dial import BROKEN, ask, cause_of, connect
 log = structlog.get_logger("fairq.store")
 
 SLOTS = 16_384
+_ANSWER_S = 5.0  # for which a node may think
 _SCHEMES = ("redis://", "rediss://")
 
 
@@ -69,7 +70,7 @@ async def _is_cluster_node(address: Address) -> bool:
     return dict(zip(hello[::2], hello[1::2], strict=True)).get(b"mode") == b"cluster"
 
 
-async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5.0) -> bool:
+async def is_cluster(seeds: Sequence[Address], within: float) -> bool:
     """Return whether the first seed that answers belongs to a cluster; retry for `within` seconds until one answers.
 
     Raises: Unavailable with the cause if none answers, StoreRefused if one refuses us.
@@ -79,7 +80,7 @@ async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5
         while True:
             for seed in seeds:
                 try:
-                    with trio.fail_after(timeout):
+                    with trio.fail_after(_ANSWER_S):
                         return await _is_cluster_node(seed)
                 except (*BROKEN, trio.TooSlowError, Unavailable) as error:
                     trouble = cause_of(error)
@@ -103,7 +104,7 @@ class Topology:
     slots: Sequence[Range] = ()
 
 
-async def read_topology(url: str, timeout: float = 5.0) -> Topology:
+async def read_topology(url: str) -> Topology:
     """Ask the store at a URL for its primaries.
 
     Raises: SettingsError for an invalid URL; Unavailable or StoreRefused if no seed answers, as the last one did.
@@ -111,7 +112,7 @@ async def read_topology(url: str, timeout: float = 5.0) -> Topology:
     trouble: FairqError = Unavailable("no answer")
     for seed in parse_seeds(url):
         try:
-            with trio.fail_after(timeout):
+            with trio.fail_after(_ANSWER_S):
                 stream, reader = await connect(attrs.evolve(seed, database=0))
                 async with stream:
                     try:

@@ -26,7 +26,6 @@ from fairq.model.texts import moment_of
 from fairq.model.webhooks import copy_id, read_copy_id
 from fairq.webhook.addresses import AddressRefused
 from fairq.webhook.answers import Answer, Verdict, judge
-from fairq.webhook.hosts import HostLimits
 from fairq.webhook.network import place_of
 from fairq.webhook.signature import Signer
 from fairq.webhook.urls import HostRefused, Url, UrlTemplate
@@ -119,11 +118,7 @@ class Deliverer:
     pool: httpcore2.AsyncConnectionPool
     others: Others = lambda _: ()
     clock: Callable[[], float] = time.time
-    hosts: HostLimits = field(init=False)
-
-    @hosts.default
-    def _hosts(self) -> HostLimits:
-        return HostLimits(self.delivery.per_host)
+    hosts: dict[str, trio.CapacityLimiter] = field(factory=dict, init=False)  # that have requests
 
     async def deliver(self, task: Task) -> Any:
         """Post one task; returns the result in the answer. Raises: Retry, Postpone, Reject."""
@@ -140,10 +135,21 @@ class Deliverer:
             url = target.url.for_tenant(task.tenant)
         except HostRefused as error:
             return self._settle(task, "", Verdict("rejected", reason=error.message), 0)
-        async with self.hosts.slot(url.host):
+        async with self._slot(url.host):
             began = trio.current_time()
             verdict = await self._post(task, url, target.signer)
             return self._settle(task, url.host, verdict, trio.current_time() - began)
+
+    @asynccontextmanager
+    async def _slot(self, host: str) -> AsyncIterator[None]:
+        """Wait for one of a host's slots, first come, first served, and hold it while the context lasts."""
+        limiter = self.hosts.setdefault(host, trio.CapacityLimiter(self.delivery.per_host))
+        try:
+            async with limiter:
+                yield
+        finally:
+            if not limiter.borrowed_tokens and not limiter.statistics().tasks_waiting:
+                self.hosts.pop(host, None)
 
     async def _copy(self, task: Task, webhook: str) -> None:
         """Enqueue a task's copy for another webhook; each attempt does. Raises: FairqError if it is refused."""

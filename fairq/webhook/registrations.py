@@ -48,10 +48,8 @@ class Policy:
 
 def log_webhook(queue: str, webhook: Webhook, target: Target | str) -> None:
     """Log whether tasks are posted to a webhook. The URL's query is left out: it may hold a secret."""
-    line = log.bind(queue=queue, url=webhook.url.partition("?")[0])
-    line = line.bind(webhook=webhook.id) if webhook.id else line
-    line = line.bind(name=webhook.name) if webhook.name else line
-    line = line.bind(fan_out=True) if webhook.has_fan_out else line
+    told = {"webhook": webhook.id, "name": webhook.name, "fan_out": webhook.has_fan_out}
+    line = log.bind(queue=queue, url=webhook.url.partition("?")[0], **{name: it for name, it in told.items() if it})
     if isinstance(target, str):
         line.error("webhook not served", reason=target)
         return

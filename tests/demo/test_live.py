@@ -14,7 +14,7 @@ from fairq.demo.live import LineView, LiveView, open_view, phase_table
 from fairq.demo.phase import Progress
 from fairq.demo.scenario import WEIGHTS, plan_phases
 
-ONE = Execution("fair-1", "fair", "ada", "ada", "/file-1", "digest", 1, 1_500, 1_000)
+ONE = Execution("fair-1", "fair", "ada", "ada", "/file-1", "digest", 1, 1_500)
 COUNTS = {"ready": 7, "delayed": 1, "leased": 2, "done": 3}
 
 

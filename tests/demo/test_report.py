@@ -13,7 +13,6 @@ from rich.console import Console
 
 from fairq.demo import run
 from fairq.demo.executions import Execution
-from fairq.demo.figures import percentile
 from fairq.demo.phase import Progress
 from fairq.demo.report import Proof, Report, make_report, prove
 from fairq.demo.scenario import FAIR, FIFO, QUIET, SHARES, WEIGHTS, Planned, plan_phases
@@ -26,7 +25,7 @@ OTHER = DIGESTS["/file-0"]
 
 def executed(task: Planned, **changes: Any) -> Execution:
     queue = task.id.rpartition("-")[0]
-    made = Execution(task.id, queue, task.owner, task.owner, task.path, DIGESTS.get(task.path, ""), 1, 5, 1_000)
+    made = Execution(task.id, queue, task.owner, task.owner, task.path, DIGESTS.get(task.path, ""), 1, 5)
     return evolve(made, **changes)
 
 
@@ -122,12 +121,3 @@ def test_exit_code_tells_whether_the_proof_holds(
     assert said is (code == 0)
     assert as_json or ("NOT PROVEN" in shown) is (code == 1)
     assert as_json or code or "50.0 times shorter" in shown
-
-
-@pytest.mark.parametrize(("percent", "value"), [(0, 1), (50, 50), (99, 99), (100, 100)])
-def test_percentile_is_a_value_that_occurred(percent: float, value: int) -> None:
-    assert percentile(range(100, 0, -1), percent) == value
-
-
-def test_percentile_of_nothing_is_none() -> None:
-    assert percentile([], 99) is None

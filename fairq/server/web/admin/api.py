@@ -48,7 +48,7 @@ def make_document() -> Schema:
 
 
 def make_admin_api(
-    app: App, operators: Operators, health: Health, pages: Iterable[BaseRoute] = (), *, has_metrics: bool = True
+    app: App, operators: Operators, health: Health, pages: Iterable[BaseRoute], *, has_metrics: bool
 ) -> ASGIApp:
     """Make the application; `pages`: the dashboard's; `has_metrics`: no other process shares its port."""
 

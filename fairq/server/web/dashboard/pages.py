@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import orjson
@@ -27,6 +28,7 @@ from fairq.model.waiting import WAITED_FOR, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.why_text import say_why
 from fairq.model.workers import HeldTask, WorkerState
+from fairq.scopes import run_all
 from fairq.server.web.dashboard.actions import FILTERS, find_letters
 from fairq.server.web.dashboard.shares import choose_queue, fairness
 from fairq.server.web.dashboard.simulation import simulation
@@ -65,9 +67,7 @@ async def queues(view: View) -> Context:
     async def read(row: Row) -> None:
         rates[row["queue"]] = await _rates(view, row)
 
-    async with trio.open_nursery() as nursery:
-        for row in _busiest(rows, _RATED):
-            nursery.start_soon(read, row)
+    await run_all(*(partial(read, row) for row in _busiest(rows, _RATED)), stops_at_failure=True)
     return {"rows": rows, "rates": rates}
 
 
@@ -158,9 +158,7 @@ async def _queues_of(view: View, tenant: str) -> list[tuple[str, TenantState]]:
     async def read(name: str) -> None:
         found[name] = await view.app.store.tenants(name, [tenant])
 
-    async with trio.open_nursery() as nursery:  # one round trip
-        for name in names:
-            nursery.start_soon(read, name)
+    await run_all(*(partial(read, name) for name in names), stops_at_failure=True)  # one round trip
     return [(name, found[name][0]) for name in names if found[name]]
 
 

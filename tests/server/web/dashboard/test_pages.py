@@ -6,17 +6,22 @@ import re
 import shlex
 from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
 from fairq.cli.app import commands
+from fairq.errors import Unavailable
 from fairq.model.checks import MAX_TIME_MS
 from fairq.server.web.dashboard import site as module
 from fairq.server.web.dashboard.pages import PAGES
+from fairq.store import library
+from fairq.store.connection import Connection
 from tests import stores
 from tests.server.harness import OPERATOR, raw, tenant
 from tests.store.proxy import open_proxy
+from tests.store.waiting import wait_until
 
 from .harness import Raw, Site, text_of, visited
 
@@ -163,6 +168,20 @@ async def test_a_start_after_the_last_year_breaks_no_page(site: Site) -> None:
         assert "9999-12-31" in text_of(await site.read("/delayed"))
 
 
+async def test_a_batch_counts_an_expired_task_once(site: Site) -> None:
+    async with raw(site.served, tenant("ada")) as ada:
+        await ada.ask("open_batch", queue="q", id="b")
+        task = {"payload": 1, "batch": "b"}
+        await ada.ask("enqueue", queue="q", tasks=[{**task, "id": "t"}, {**task, "id": "late", "expires_in_ms": 1}])
+
+        async def has_expired() -> bool:
+            (state,) = await site.store.batches("q", ["ada/b"])
+            return state is not None and state.expired == 1
+
+        await wait_until(has_expired)
+        assert "1 / 2" in text_of(await site.read("/batches"))
+
+
 async def test_tenants_called_as_a_folder_have_pages(site: Site) -> None:
     for name in (".", ".."):
         async with raw(site.served, tenant(name)) as dots:
@@ -226,6 +245,21 @@ async def test_what_is_paused_says_so_at_its_tenant(site: Site, worker: Raw) -> 
     await site.do("pause", queue="q")
     for path in ("/", "/queues/q", "/queues/q/tenants/ada", "/queues/q/tenants/bob"):
         assert "paused: nothing" in text_of(await site.read(path)), path
+
+
+@pytest.mark.parametrize(("path", "command"), [("/queues", "FCALL_RO"), ("/delayed", "ZCOUNT")])
+async def test_a_store_that_goes_away_amid_a_page_is_told(
+    site: Site, worker: Raw, monkeypatch: pytest.MonkeyPatch, path: str, command: str
+) -> None:
+    call, history = Connection.call, library.function_name("history")
+
+    async def call_until(connection: Connection, *words: Any) -> Any:
+        if words[0] == command and (command == "ZCOUNT" or words[1] == history):
+            raise Unavailable("the store went away")
+        return await call(connection, *words)
+
+    monkeypatch.setattr(Connection, "call", call_until)
+    assert "the store went away" in text_of(await site.read(path, 503))
 
 
 async def test_a_path_that_is_none_is_told_to_people_on_a_page(site: Site) -> None:
