@@ -70,7 +70,7 @@ end
 
 local LEASED, STOPPING = leases.LEASED, leases.STOPPING
 local WORKED = {ack = true, nack = true, reject = true}  -- the handler came to an end
-local ACTIONS = {}  -- what becomes of a task of a tenant whose lease has just ended, if it does not end with it
+local ACTIONS = {}  -- what becomes of a task that was not done, nor cancelled, when its lease ended
 
 function ACTIONS.nack(call, account, id, delay, message, traceback, reason)
   local run = end_run(call, id, leases.SETTLED)
