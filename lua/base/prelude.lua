@@ -7,9 +7,9 @@
 -- between calls, differ from node to node and be lost on failover. All that a call learns or changes stands in its
 -- `call` table (base/calls.lua).
 --
--- The verbs are the functions of three tables. `reads` change nothing, and run on replicas too; `writes` are
--- refused as a whole when the store is full; `drains` run then too, so that what is there goes on. Over each stands
--- what it takes and gives.
+-- The verbs are the functions of three tables. `reads` change nothing, and run on replicas too; `writes` are refused as
+-- a whole when the store is full; `drains` run then too, so that what is there goes on. Over each stands what it takes
+-- and gives.
 --
 -- All take one key, the queue's prefix (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the random values, packed
 -- doubles in [0, 1); both are empty in production (the store's TIME, math.random) and used only where `test` stands.

@@ -8,8 +8,8 @@
 --
 -- The revision is the token of a compare and set. The server that fires has read the schedule, computed when it fires
 -- next, and brings the revision that this follows from. However many servers find a schedule due, and however often a
--- call is repeated, the first one moves `next_at`, and the others bring an old revision. The task's id is
--- made of the schedule's name and the time of the fire.
+-- call is repeated, the first one moves `next_at`, and the others bring an old revision. The task's id is made of the
+-- schedule's name and the time of the fire.
 --
 -- Fires have a rate for each tenant over all queues, which only servers can count. A server passes over tenants that
 -- have used up theirs when it asks what is due, so that their fires hide no other tenant's.

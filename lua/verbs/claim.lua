@@ -10,8 +10,8 @@
 --
 -- A pick whose task has expired is for the tenant's next one. A tenant that had none in the first LATE_PER_TENANT had
 -- its turn: the claim passes it over while others can be served, and its virtual time is a task ahead of the level at
--- least (`picks.pass_over`). It is charged no more: a tenant that has so many tasks that they expire keeps its
--- share. It is charged no less, or it would get every pick of every claim.
+-- least (`picks.pass_over`). It is charged no more: a tenant that has so many tasks that they expire keeps its share.
+-- It is charged no less, or it would get every pick of every claim.
 
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
