@@ -73,14 +73,12 @@ function records.whole(call, id, record)
   return record:sub(1, position - 1) .. (redis.call('HGET', key(call, 'payloads'), id) or '')
 end
 
--- Changes the window in a task's record.
 function records.change_window(call, id, record, start_at, expires_at)
   local header, position = HEADER.unpack(record)
   header.start_at, header.expires_at = start_at, expires_at
   redis.call('HSET', key(call, 'tasks'), id, HEADER.pack(header) .. record:sub(position))
 end
 
--- Deletes a task's record.
 function records.drop(call, id, header)
   redis.call('HDEL', key(call, 'tasks'), id)
   if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end

@@ -33,7 +33,6 @@ function turns.group_key(call, account, priority, group)
   return key(call, 'group:' .. account.name .. ':' .. priority .. ':' .. group)
 end
 
--- The key of the turns of a tenant's groups.
 function turns.key(call, account, priority)
   return key(call, 'turns:' .. account.name .. ':' .. priority)
 end
